@@ -56,9 +56,9 @@ class JoinSplit:
         """Return the rows of table `side` whose outputs are scored, one for each joined test row."""
         return self.test[side]
 
-    def counts(self) -> list[tuple[NDArray[np.int32], NDArray[np.bool_]]]:
+    def counts(self) -> list[tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]]:
         """Return for each table G_i of the training join (n), and which rows are in the test join (n)."""
-        made = []
+        made: list[tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]] = []
         for train, test, n in zip(self.train, self.test, self.num_rows, strict=True):
             in_test = np.zeros(n, dtype=bool)
             in_test[test] = True
@@ -129,7 +129,7 @@ class TreeSplit:
         """Return the rows of table `side` whose outputs are scored, each once."""
         return np.flatnonzero(self.in_test[side])
 
-    def counts(self) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    def counts(self) -> list[tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]]:
         """Return for each table G_i of the training join (n), and which rows are in the test join (n)."""
         return [(train, test > 0) for train, test in zip(self.in_train, self.in_test, strict=True)]
 

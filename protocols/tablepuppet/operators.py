@@ -115,6 +115,8 @@ class JoinServer(TableServer):
         "memory", "matrices", "base", "rho", "z", "trees",
     )  # fmt: skip
     client = TableClient
+    _train: ListedJoin | TreeJoin
+    _test: ListedJoin | TreeJoin
 
     def __init__(
         self, config: TablePuppetConfig, query: RelationalQuery, sides: tuple[Side, ...], batch_seed: int

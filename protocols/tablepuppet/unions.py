@@ -149,8 +149,8 @@ class UnionOperator:
         ]
         found = await self._tell(lambda client, given: client.score(given), sent)
         tally = sum((part.tally for part in found if len(part.tally)), np.zeros(1))
-        totals = (sum(getattr(part, name) for part in found) for name in ("total", "loss", "count"))
-        return messages.Score(*totals, tally)
+        total, loss, count = (sum(getattr(part, name) for part in found) for name in ("total", "loss", "count"))
+        return messages.Score(total, loss, count, tally)
 
     @remote(caller=SERVER, only="server")
     async def give_rows(self) -> messages.DesignMatrix:
