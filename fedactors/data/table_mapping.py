@@ -1,7 +1,7 @@
 """Table mapping: hashed join keys in, the row of every table behind every joined row out; nobody sees a joined row.
 
     a table's owner: key columns --hash_keys--> 16-byte keyed hashes, one column for each edge of the join tree
-    who joins:       hashes of all tables --table_mapping (DuckDB)--> p_i(j), counts G_ij; never a feature
+    who joins:       hashes of all tables --join_keys (DuckDB)--> JoinTree --listed--> p_i(j), counts G_ij; no feature
 
 One-to-one ids are the special case of two tables, one edge and keys that occur once.
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
 Rows = NDArray[np.int32]
 Step = tuple[int, int, Rows, Rows]
-"""Of a join tree: parent, child, and the code of each parent row's and each child row's key (-1: no partner)."""
+"""An edge of a join tree: two tables, and the number of each of their rows' key (-1: no partner)."""
 HASH_BYTES = 16
+MOST_JOINED = 2**53
+"""Joined rows that are counted exactly."""
 _HMAC_BLOCK = 64
 _BLOCK_ROWS = 1 << 16
 
@@ -46,6 +48,149 @@ class EmptyJoinError(QueryError):
 
 class JoinTooLargeError(QueryError):
     """The join has more rows than row numbers can count."""
+
+
+@dataclass(frozen=True)
+class JoinTree:
+    """A join as the tree of its tables: which key each of their rows has on each edge.
+
+    Args:
+        num_rows: n_i of each table.
+        steps: the edges: two tables, and the number of each of their rows' key (-1: a key without partner).
+        root: the table at which lists begin and squares are summed up.
+    """
+
+    num_rows: tuple[int, ...]
+    steps: tuple[Step, ...]
+    root: int = 0
+
+    @property
+    def down(self) -> list[tuple[int, int, int]]:
+        """The edges from the root to the leaves: parent, child, number of the edge."""
+        return directed([step[:2] for step in self.steps], self.root)
+
+    @property
+    def order(self) -> list[tuple[int, int, int]]:
+        """Who sends whom a message over which edge: from the leaves to the root, then back."""
+        return [(child, parent, edge) for parent, child, edge in reversed(self.down)] + self.down
+
+    def keys(self, table: int, edge: int) -> Rows:
+        """Return the number of each row's key on one edge."""
+        one, _, own, others = self.steps[edge]
+        return own if table == one else others
+
+    def listed(self) -> list[Rows]:
+        """List the joined rows as the row of each table, in O(sum n_i + N).
+
+        Rows that cannot join are dropped first, leaves to root, so that no intermediate list is longer than the join.
+        The order is by the root's row, then by the child's, edge by edge.
+        """
+        joins = self.joining(self.down)
+        rows: dict[int, Rows] = {self.root: np.flatnonzero(joins[self.root]).astype(np.int32)}
+        for parent, child, edge in self.down:
+            parent_codes, child_codes = self.keys(parent, edge), self.keys(child, edge)
+            kept = np.flatnonzero(joins[child] & (child_codes >= 0)).astype(np.int32)
+            codes, size = child_codes[kept], self.num_keys(edge)
+            partners = np.bincount(codes, minlength=size)
+            listed = kept[_order_by(codes, size)]
+            starts = (np.cumsum(partners) - partners).astype(np.int32)
+            every = len(rows[parent]) == self.num_rows[parent] and len(rows) == 1
+            wanted = parent_codes if every else parent_codes[rows[parent]]
+            if partners.max(initial=0) <= 1:
+                rows[child] = listed[starts[wanted]]
+            else:
+                rows = _repeat_rows(rows, child, listed, starts[wanted], partners.astype(np.int32)[wanted])
+        return [rows[i] for i in range(len(self.num_rows))]
+
+    def lacks(self) -> NDArray[np.int16]:
+        """Return for each of the root's rows the first table, down the tree, without a partner; -1: it joins."""
+        lacks = np.full(self.num_rows[self.root], -1, dtype=np.int16)
+        for length in range(len(self.down), 0, -1):
+            joins = self.joining(self.down[:length])[self.root]
+            lacks[~joins] = self.down[length - 1][1]
+        return lacks
+
+    def joining(self, down: Sequence[tuple[int, int, int]]) -> list[NDArray[np.bool_]]:
+        """Return which rows of each table find partners down these edges: of the root, which join."""
+        joins = [np.ones(n, dtype=bool) for n in self.num_rows]
+        for parent, child, edge in reversed(down):
+            partner = np.zeros(self.num_keys(edge) + 1, dtype=bool)
+            partner[self.keys(child, edge)[joins[child]]] = True
+            partner[-1] = False
+            joins[parent] &= partner[self.keys(parent, edge)]
+        return joins
+
+    def counts(self, kept: Sequence[NDArray[np.bool_] | None]) -> list[NDArray[np.int64]]:
+        """Return the joined rows behind each row of every table.
+
+        Args:
+            kept: of each table the rows that take part (n_i); None: all.
+
+        Raises:
+            JoinTooLargeError: there are more than can be counted.
+        """
+        weights = [np.ones(n) if k is None else k.astype(np.float64) for n, k in zip(self.num_rows, kept, strict=True)]
+        behind: dict[tuple[int, int], NDArray[np.float64]] = {}
+        for sender, receiver, edge in self.order:
+            own = self.behind(weights, behind, sender, but=edge)
+            behind[receiver, edge] = sum_by_key(self.keys(sender, edge), own, self.num_keys(edge))
+        found = [self.behind(weights, behind, table) for table in range(len(self.num_rows))]
+        total = float(found[0].sum())
+        if total > MOST_JOINED:
+            raise JoinTooLargeError(f"join: {total:.3g} joined rows, more than {MOST_JOINED} are not supported")
+        return [counts.astype(np.int64) for counts in found]
+
+    def restricted(self, counts: Sequence[NDArray[np.int64]]) -> JoinTree:
+        """Return the tree of those rows that have joined rows behind them, numbered without gaps; keys too."""
+        kept = [np.flatnonzero(count) for count in counts]
+        steps = []
+        for one, other, keys_one, keys_other in self.steps:
+            own, others = keys_one[kept[one]], keys_other[kept[other]]
+            number = np.zeros(int(own.max(initial=-1)) + 1, dtype=np.int32)
+            number[own] = 1
+            number = (np.cumsum(number) - 1).astype(np.int32)
+            steps.append((one, other, number[own], number[others]))
+        return JoinTree(tuple(len(rows) for rows in kept), tuple(steps), self.root)
+
+    def num_keys(self, edge: int) -> int:
+        """Return how many keys an edge has."""
+        _, _, one, other = self.steps[edge]
+        return int(max(one.max(initial=-1), other.max(initial=-1))) + 1
+
+    def behind(
+        self,
+        weights: Sequence[NDArray[np.float64]],
+        behind: dict[tuple[int, int], NDArray[np.float64]],
+        table: int,
+        but: int | None = None,
+    ) -> NDArray[np.float64]:
+        """Return what is behind each row of a table, over all edges or all but one."""
+        found = weights[table].copy()
+        for edge, step in enumerate(self.steps):
+            if table in step[:2] and edge != but:
+                # a key without partner has number -1, that of the zero at the end
+                found *= np.append(behind[table, edge], 0.0)[self.keys(table, edge)]
+        return found
+
+
+def sum_by_key(keys: NDArray[Any], values: NDArray[Any], num_keys: int) -> NDArray[np.float64]:
+    """Return the sum of a value by key; rows of number -1 are left out."""
+    kept = keys >= 0
+    if not kept.all():
+        keys, values = keys[kept], values[kept]
+    return np.asarray(np.bincount(keys, weights=values, minlength=num_keys), dtype=np.float64)
+
+
+def directed(edges: Sequence[tuple[int, int]], root: int) -> list[tuple[int, int, int]]:
+    """Return the edges of a tree as (parent, child, number of the edge), parents before their children."""
+    reached, found, left = {root}, [], list(range(len(edges)))
+    while left:
+        edge = next(e for e in left if reached & set(edges[e]))
+        one, other = edges[edge]
+        found.append((one, other, edge) if one in reached else (other, one, edge))
+        reached |= {one, other}
+        left.remove(edge)
+    return found
 
 
 @dataclass(frozen=True)
@@ -123,28 +268,32 @@ def table_mapping(
     Raises:
         EmptyJoinError: no rows join.
     """
-    sizes = table_sizes(plan, hashes, num_rows)
-    return list_join(plan, sizes, coded_steps(plan, hashes, sizes, threads, memory_limit))
+    tree = join_keys(plan, hashes, num_rows, threads, memory_limit)
+    return list_join(plan, tree)
 
 
-def list_join(plan: JoinPlan, sizes: Sequence[int], steps: Sequence[Step]) -> TableMapping:
-    """List the joined rows from what `coded_steps` returns, in the order that `TableMapping` states.
+def list_join(plan: JoinPlan, tree: JoinTree) -> TableMapping:
+    """List the joined rows, in the order that `TableMapping` states.
 
     Raises:
         EmptyJoinError: no rows join.
     """
-    rows = expand_join(len(sizes), sizes, int(np.argmax(sizes)), steps)
-    if len(rows[0]) == 0:
-        raise no_row_joins(plan)
+    rows = tree.listed()
+    check_not_empty(plan, len(rows[0]))
     for row in rows:
         row.setflags(write=False)
-    return TableMapping(rows=tuple(rows), num_rows=tuple(sizes))
+    return TableMapping(rows=tuple(rows), num_rows=tree.num_rows)
 
 
-def no_row_joins(plan: JoinPlan) -> EmptyJoinError:
-    """Return the error of a join without rows."""
-    names = ", ".join(table.name for table in plan.tables)
-    return EmptyJoinError(f"join: no row of {names} joins (are the keys of the same kind of thing?)")
+def check_not_empty(plan: JoinPlan, num_joined: int) -> None:
+    """Refuse a join without rows.
+
+    Raises:
+        EmptyJoinError: it has none.
+    """
+    if not num_joined:
+        names = ", ".join(table.name for table in plan.tables)
+        raise EmptyJoinError(f"join: no row of {names} joins (are the keys of the same kind of thing?)")
 
 
 @dataclass(frozen=True)
@@ -165,98 +314,30 @@ def partners_of(
     num_rows: Mapping[str, int] | None = None,
 ) -> PartnersOf:
     """Join as `table_mapping` does, from the rows of one table (number `side` of the plan); an empty join is none."""
-    sizes = table_sizes(plan, hashes, num_rows)
-    steps = coded_steps(plan, hashes, sizes, threads, memory_limit, side)
-    rows = expand_join(len(sizes), sizes, side, steps)
-    lacks = np.full(sizes[side], -1, dtype=np.int16)
-    for length in range(len(steps), 0, -1):
-        joins = _joining(sizes, steps[:length])[side]
-        lacks[~joins] = steps[length - 1][1]
-    return PartnersOf(TableMapping(rows=tuple(rows), num_rows=sizes), lacks)
+    tree = join_keys(plan, hashes, num_rows, threads, memory_limit, side)
+    return PartnersOf(TableMapping(rows=tuple(tree.listed()), num_rows=tree.num_rows), tree.lacks())
 
 
-def table_sizes(
-    plan: JoinPlan, hashes: Mapping[str, Sequence[NDArray[np.uint8]]], num_rows: Mapping[str, int] | None
-) -> tuple[int, ...]:
-    """Return n_i of each table of the plan; `num_rows` has it where a table has no edge."""
-    return tuple(len(hashes[t.name][0]) if hashes.get(t.name) else (num_rows or {})[t.name] for t in plan.tables)
-
-
-def join_order(plan: JoinPlan, root: int) -> list[tuple[int, int, Edge]]:
-    """Return the edges of the join tree as (parent, child, edge), parents before their children."""
-    names = [t.name for t in plan.tables]
-    reached, steps, left = {root}, [], list(plan.edges)
-    while left:
-        for edge in left:
-            a, b = names.index(edge.left), names.index(edge.right)
-            if a in reached or b in reached:
-                parent, child = (a, b) if a in reached else (b, a)
-                steps.append((parent, child, edge))
-                reached.add(child)
-                left.remove(edge)
-                break
-    return steps
-
-
-def coded_steps(
+def join_keys(
     plan: JoinPlan,
     hashes: Mapping[str, Sequence[NDArray[np.uint8]]],
-    sizes: Sequence[int],
+    num_rows: Mapping[str, int] | None = None,
     threads: int | None = None,
     memory_limit: str | None = None,
     root: int | None = None,
-) -> list[Step]:
-    """Join the hashed keys edge by edge, from `root` (the largest table): which key, by number, each row has."""
+) -> JoinTree:
+    """Join the hashed keys edge by edge, from `root` (the largest table); see `table_mapping`."""
     import duckdb  # as scipy below: parties of every protocol import this module, and few map tables
 
+    names = [table.name for table in plan.tables]
+    sizes = tuple(len(hashes[name][0]) if hashes.get(name) else (num_rows or {})[name] for name in names)
     root = int(np.argmax(sizes)) if root is None else root
+    steps: list[Step] = []
     with duckdb.connect(config=_settings(threads, memory_limit)) as connection:
-        return [
-            (parent, child, *_key_codes(connection, plan, hashes, sizes, parent, child, edge))
-            for parent, child, edge in join_order(plan, root)
-        ]
-
-
-def expand_join(
-    num_tables: int,
-    num_rows: Sequence[int],
-    root: int,
-    steps: Sequence[Step],
-) -> list[Rows]:
-    """List the joined rows of a join tree from dense key codes (-1: no partner), in O(sum n_i + N).
-
-    Each step is (parent, child, code of each parent row, code of each child row). Rows that cannot join are dropped
-    first, leaves to root, so that no intermediate list is longer than the join. The order is by root row, then by
-    child row, step by step.
-    """
-    joins = _joining(num_rows, steps)
-    rows: dict[int, Rows] = {root: np.flatnonzero(joins[root]).astype(np.int32)}
-    for parent, child, parent_codes, child_codes in steps:
-        kept = np.flatnonzero(joins[child] & (child_codes >= 0)).astype(np.int32)
-        codes = child_codes[kept]
-        size = int(max(parent_codes.max(initial=-1), codes.max(initial=-1))) + 1
-        partners = np.bincount(codes, minlength=size)
-        listed = kept[_order_by(codes, size)]
-        starts = (np.cumsum(partners) - partners).astype(np.int32)
-        every = len(rows[parent]) == num_rows[parent] and len(rows) == 1
-        wanted = parent_codes if every else parent_codes[rows[parent]]
-        if partners.max(initial=0) <= 1:
-            rows[child] = listed[starts[wanted]]
-        else:
-            rows = _repeat_rows(rows, child, listed, starts[wanted], partners.astype(np.int32)[wanted])
-    return [rows[i] for i in range(num_tables)]
-
-
-def _joining(num_rows: Sequence[int], steps: Sequence[Step]) -> list[NDArray[np.bool_]]:
-    """Return which rows of each table find partners down the tree: of the root, which join."""
-    joins = [np.ones(n, dtype=bool) for n in num_rows]
-    for parent, child, parent_codes, child_codes in reversed(steps):
-        size = int(max(parent_codes.max(initial=-1), child_codes.max(initial=-1))) + 1
-        partner = np.zeros(size + 1, dtype=bool)
-        partner[child_codes[joins[child]]] = True
-        partner[-1] = False
-        joins[parent] &= partner[parent_codes]
-    return joins
+        for parent, child, edge in directed([(names.index(e.left), names.index(e.right)) for e in plan.edges], root):
+            own, others = (hashes[names[i]][plan.edges_of(names[i]).index(plan.edges[edge])] for i in (parent, child))
+            steps.append((parent, child, *_key_codes(connection, own, others)))
+    return JoinTree(sizes, tuple(steps), root)
 
 
 def _repeat_rows(rows: Mapping[int, Rows], child: int, listed: Rows, starts: Rows, repeats: Rows) -> dict[int, Rows]:
@@ -280,26 +361,20 @@ def _repeat_rows(rows: Mapping[int, Rows], child: int, listed: Rows, starts: Row
 
 
 def _key_codes(
-    connection: DuckDBPyConnection,
-    plan: JoinPlan,
-    hashes: Mapping[str, Sequence[NDArray[np.uint8]]],
-    sizes: Sequence[int],
-    parent: int,
-    child: int,
-    edge: Edge,
+    connection: DuckDBPyConnection, parent: NDArray[np.uint8], child: NDArray[np.uint8]
 ) -> tuple[Rows, Rows]:
     """Join the hashes of one edge: return the number of each parent and child row's key (-1 for parents alone)."""
-    for side, index in (("parent", parent), ("child", child)):
-        name = plan.tables[index].name
-        connection.register(side, _hash_table(hashes[name][plan.edges_of(name).index(edge)]))
+    sides = {"parent": parent, "child": child}
+    for side, hashed in sides.items():
+        connection.register(side, _hash_table(hashed))
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE keys AS SELECT high, low, (row_number() OVER () - 1)::INTEGER AS code"
         " FROM (SELECT DISTINCT high, low FROM child)"
     )
     found = []
-    for side, index in (("parent", parent), ("child", child)):
+    for side, hashed in sides.items():
         joined = connection.sql(f"SELECT s.row, k.code FROM {side} s JOIN keys k USING (high, low)").fetchnumpy()
-        codes = np.full(sizes[index], -1, dtype=np.int32)
+        codes = np.full(len(hashed), -1, dtype=np.int32)
         codes[np.asarray(joined["row"])] = np.asarray(joined["code"])
         found.append(codes)
         connection.unregister(side)

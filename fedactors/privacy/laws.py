@@ -141,24 +141,3 @@ def observing(observer: Observer) -> Iterator[None]:
         yield
     finally:
         _observer = before
-
-
-Listener = Callable[[str, Any], None]
-_listener: Listener | None = None
-
-
-def shown(place: str, value: Any) -> None:
-    """Tell an audit what is about to leave, with what it needs to judge attacks on it; no audit, nothing happens."""
-    if _listener is not None:
-        _listener(place, value)
-
-
-@contextlib.contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Let an audit hear of everything that is `shown` in this process."""
-    global _listener
-    before, _listener = _listener, listener
-    try:
-        yield
-    finally:
-        _listener = before

@@ -209,12 +209,6 @@ def joined(audits: Sequence[ReplayAudit]) -> ReplayAudit | None:
     return ReplayAudit(party=EVERYBODY, replays=tuple(replays), claims={JOINED: claim})
 
 
-def rerun(protocol: Protocol, config: Any, data: Any, *, seed: int) -> None:
-    """Run once in simulation, for attacks that need more than a checkpoint and listen (`fedactors.privacy.laws`)."""
-    runtime = SimulatedRuntime(seed=seed, recorder=MemoryRecorder(), reproducible_noise=True)
-    runtime.execute(lambda: protocol.run(config, data, runtime))
-
-
 def replay(
     protocol: Protocol, config: Any, party: str, transcript: Transcript, neighbour: Neighbour, *, seed: int
 ) -> Replayed:

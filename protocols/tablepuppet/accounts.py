@@ -17,6 +17,7 @@ rows (`fedactors.privacy.attacks.least_squares`). They need their own clipping, 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -26,13 +27,11 @@ from fedactors.joining.owners import COSTS as JOIN_COSTS
 from fedactors.privacy.accounting import (
     PrivacyRecord,
     dpsgd_epsilon,
-    epsilon_of_mu,
-    gaussian_mu,
     laplace_label_epsilon,
     laplace_value_epsilon,
 )
 from fedactors.privacy.claims import PRESENCE
-from fedactors.privacy.releases import INTERRUPTED
+from fedactors.privacy.releases import INTERRUPTED, GaussianReleases
 from fedactors.runtime.base import Costs, Runtime
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.messages import JoinFacts
@@ -155,29 +154,22 @@ def privacy_records(config: TablePuppetConfig, released: Released) -> Iterator[P
     """Yield the ledger's lines of one client: its facts, its steps, its predictions, and its labels if it has any."""
     if not config.declared_facts:
         note = "categories, means and deviations by which rows are encoded are the table's own, without noise"
-        yield PrivacyRecord(party=released.party, message_type="Facts", mechanism="none", note=note)
+        yield _bare(released, "Facts", note)
     yield _steps(config, released)
     yield _predictions(config, released)
     if released.label_loss is not None:
         yield _labels(config, released)
 
 
-def _unknown(released: Released) -> tuple[str, ...]:
-    # labels are exchanged once, and are in every checkpoint
-    return (INTERRUPTED,) if released.is_restored else ()
+def _bare(released: Released, message_type: str, note: str, **more: Any) -> PrivacyRecord:
+    return PrivacyRecord(party=released.party, message_type=message_type, mechanism="none", note=note, **more)
 
 
 def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
     note = "one base row of the table added or removed; a joined tuple has a row in every table: see the joint account"
     note += "; G_i is not covered"
     if config.feature_dp is None or released.noise_multiplier == 0:
-        return PrivacyRecord(
-            party=released.party,
-            message_type="theta",
-            mechanism="none",
-            neighbour=PRESENCE,
-            note=note,
-        )
+        return _bare(released, "theta", note, neighbour=PRESENCE)
     steps, rate = total_steps(config, released.num_rows, released.num_joined, released.alone)
     is_sampled = config.is_admm and rate < 1  # a table of one batch is in every step
     epsilon = dpsgd_epsilon(
@@ -201,7 +193,7 @@ def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         sample_rate=rate if is_sampled else 1.0,
         epsilon=epsilon,
         delta=config.feature_delta,
-        uncovered=_unknown(released),
+        uncovered=(INTERRUPTED,) if released.is_restored else (),
         covered=False,
         note=f"{note}; predictions and facts read the same row: the joint account alone covers it",
     )
@@ -211,41 +203,24 @@ def _predictions(config: TablePuppetConfig, released: Released) -> PrivacyRecord
     note = "predictions read the table again: noise in theta does not cover them, and who sees both solves for the rows"
     clip, noise = config.prediction_clip, config.prediction_noise
     if config.feature_dp is None or clip is None or noise == 0:
-        return PrivacyRecord(
-            party=released.party, message_type="Predictions", mechanism="none", note=f"not covered: {note}"
-        )
-    mu = gaussian_mu(clip_norm=clip, sigma=noise * clip, releases=released.predictions)
-    epsilon = epsilon_of_mu(mu, config.feature_delta)
-    return PrivacyRecord(
-        party=released.party,
-        message_type="Predictions",
-        mechanism="gaussian",
-        clip_norm=clip,
-        noise_scale=noise * clip,
-        releases=released.predictions,
-        sensitivity=2 * clip,
-        touched=released.predictions,
-        rigorous_mu=mu,
-        epsilon=epsilon,
-        delta=config.feature_delta,
-        uncovered=_unknown(released),
-        covered=False,
-        note=f"one base row replaced; budget of its own, on top of theta's: the joint account alone covers it; {note}",
-    )
+        return _bare(released, "Predictions", f"not covered: {note}")
+    note = f"one base row replaced; budget of its own, on top of theta's: the joint account alone covers it; {note}"
+    made = GaussianReleases("Predictions", clip_norm=clip, sigma=noise * clip, delta=config.feature_delta, note=note)
+    made.add(times=released.predictions)
+    unknown = (INTERRUPTED,) if released.is_restored else ()
+    return dataclasses.replace(made.record(released.party, uncovered=unknown), covered=False)
 
 
 def _labels(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
     if config.label_dp is None:
-        return PrivacyRecord(
-            party=released.party, message_type="Labels", mechanism="none", note="labels are sent as is"
-        )
+        return _bare(released, "Labels", "labels are sent as is")
     deviation, moved = config.label_dp, 2.0
     if released.label_loss == "squared":
         low, high = config.label_range or (0.0, 0.0)
         epsilon, mechanism, moved = laplace_value_epsilon(high - low, deviation), "laplace", high - low
     else:
         epsilon, mechanism = laplace_label_epsilon(deviation), "randomised-label"
-    note = "one label replaced; sums of residuals and test scores come after it, or are the label owner's own"
+    # labels leave once, and are in every checkpoint, so a restored client knows what it released;
     # a class that one row alone has is told by its absence from a neighbour's
     is_told = released.label_loss == "softmax" and not config.declared_facts
     uncovered = ("which classes occur is told without noise: declare them in declared_facts",) if is_told else ()
@@ -260,7 +235,7 @@ def _labels(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
         epsilon=epsilon,
         uncovered=uncovered,
         covered=not uncovered,
-        note=note,
+        note="one label replaced; sums of residuals and test scores come after it, or are the label owner's own",
     )
 
 

@@ -19,47 +19,17 @@ from fedactors.data.table_columns import dropped_for
 from fedactors.errors import BadInput, Refused, RowsChangedError
 from fedactors.joining.owners import JoinMember
 from fedactors.privacy.fixed_point import FixedPoint
-from fedactors.privacy.laws import shown
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.privacy.secure_sums import SecureSummand
 from fedactors.remote import CLIENT, DRIVER, SERVER, remote
 from fedactors.runtime.base import Work
-from protocols.tablepuppet import data, models
+from protocols.tablepuppet import algorithm, data, messages, models
 from protocols.tablepuppet.accounts import Released, privacy_records
-from protocols.tablepuppet.algorithm import (
-    Array,
-    batch_rows,
-    combine_gradients,
-    gradient_step,
-    linear_term,
-    mean_loss,
-    score_rows,
-    tally_rows,
-)
+from protocols.tablepuppet.algorithm import Array
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.mapping import score_means
-from protocols.tablepuppet.messages import (
-    AggregatedGradient,
-    Agreement,
-    Auxiliary,
-    Consensus,
-    Derivatives,
-    DesignMatrix,
-    DuplicateCounts,
-    Facts,
-    JoinedRows,
-    JoinPlaces,
-    Labels,
-    LocalParameters,
-    PartialGradient,
-    Predictions,
-    Score,
-    TestOutputs,
-    TestPredictions,
-    TestRows,
-)
 
 
 def coordinator_of(clients: Sequence[str], table: str) -> str:
@@ -67,7 +37,21 @@ def coordinator_of(clients: Sequence[str], table: str) -> str:
     return f"{clients[0].partition('/')[0]}/union-{table}"
 
 
-class TableClient(JoinMember, SecureSummand):
+class MaskedTable(SecureSummand):
+    """A table's client whose predictions may leave under the masks of a sum over tables."""
+
+    _config: TablePuppetConfig
+
+    def mask(self, values_NC: Array) -> Masked:
+        """Return predictions of joined rows under masks."""
+        limit = self._config.secure_range
+        try:
+            return self.masked(values_NC, FixedPoint(limit=limit, num_clients=len(self.clients)))
+        except ValueError as error:
+            raise BadInput(f"secure_range: {limit:g} is too small for predictions of {self.name}: {error}") from None
+
+
+class TableClient(JoinMember, MaskedTable):
     """One client with one horizontal partition of one table.
 
     Args:
@@ -96,26 +80,26 @@ class TableClient(JoinMember, SecureSummand):
         server: str,
     ) -> None:
         JoinMember.__init__(self, query, seat, clients)
-        SecureSummand.__init__(self, clients, server)
+        MaskedTable.__init__(self, clients, server)
         self._config = config
-        self.places: JoinPlaces | None = None
+        self.places: messages.JoinPlaces | None = None
         self._partners = partners
         self._loss = data.loss_of(config, query.task)
         self.meaning: dict[str, Any] = {}
         """What the query means for the own table, for whoever predicts later."""
         self.fingerprint = b""
         self.row_order: tuple[int, ...] = ()
-        self.agreement: Agreement | None = None
-        self.counts: DuplicateCounts | None = None
+        self.agreement: messages.Agreement | None = None
+        self.counts: messages.DuplicateCounts | None = None
         self.fitted: dict[str, Any] = {}
         """What was measured by the owner's rules, if it has some: they say how rows become numbers, not facts."""
-        self.joined: JoinedRows | None = None
-        self.test_rows: TestRows | None = None
+        self.joined: messages.JoinedRows | None = None
+        self.test_rows: messages.TestRows | None = None
         self.theta = self.local_theta = self.auxiliary = np.zeros(0)
         self.num_updates = self.num_releases = 0
         self.noise_multiplier = 0.0
         self._rho = config.first_rho
-        self.told: Labels | None = None
+        self.told: messages.Labels | None = None
         """What was said of the labels: the same is said again, after a resume too."""
         self._batch: Any = np.zeros(0, dtype=np.int32)
         self._system: models.LinearSystem | None = None
@@ -178,7 +162,7 @@ class TableClient(JoinMember, SecureSummand):
         await self.peer(self._partners[0], TableClient).receive_facts(await self._facts())
 
     @remote(caller=CLIENT, only="partners")
-    async def receive_facts(self, facts: Facts) -> None:
+    async def receive_facts(self, facts: messages.Facts) -> None:
         """Take what another partition of the table knows of its columns."""
         self._found[self.caller] = facts
 
@@ -189,47 +173,47 @@ class TableClient(JoinMember, SecureSummand):
             merged = await self._facts()
         else:
             merged = data.merge_facts([await self._facts(), *(self._found[name] for name in self._partners[1:])])
-        agreement = Agreement(merged, self.seed("theta"))
+        agreement = messages.Agreement(merged, self.seed("theta"))
         self._agree_on(agreement)
         await asyncio.gather(*(self.peer(name, TableClient).accept(agreement) for name in self._partners[1:]))
 
     @remote(caller=CLIENT, only="first_partner")
-    async def accept(self, agreement: Agreement) -> None:
+    async def accept(self, agreement: messages.Agreement) -> None:
         """Encode the rows by the table's facts."""
         self._agree_on(agreement)
 
-    def _agree_on(self, agreement: Agreement) -> None:
+    def _agree_on(self, agreement: messages.Agreement) -> None:
         self.agreement = agreement
         self._encode(agreement)
 
     @remote(caller=SERVER, only="joiners")
-    async def send_labels(self) -> Labels:
+    async def send_labels(self) -> messages.Labels:
         """Return the labels of the training rows, noisy under label_dp, and which rows are kept for the test."""
         if self.told is None:  # asked again, the same ones: the mean of several would have less noise
             train = self._labels[~self._is_test]
             noisy = data.noisy_labels(train, self._config, self._loss, self._num_classes, self.noise_rng("labels"))
-            self.told = Labels(noisy, self._is_test, self._num_classes)
+            self.told = messages.Labels(noisy, self._is_test, self._num_classes)
         return self.told
 
     @remote(caller=SERVER, only="joiners")
-    async def receive_counts(self, counts: DuplicateCounts) -> None:
+    async def receive_counts(self, counts: messages.DuplicateCounts) -> None:
         """Take G_i, keep the rows that join, and make the model."""
         self.counts = counts
         await self._begin_training()
 
     @remote(caller=SERVER, only="joiners")
-    async def receive_places(self, places: JoinPlaces) -> None:
+    async def receive_places(self, places: messages.JoinPlaces) -> None:
         """Take the own row of every joined row, for predictions that are summed under masks."""
         self.places = places
 
     @remote(caller=SERVER, only="joiners")
-    async def receive_joined_rows(self, joined: JoinedRows) -> None:
+    async def receive_joined_rows(self, joined: messages.JoinedRows) -> None:
         """Take p_i and hold the vertical slice of the joined table (VFL-SGD, VFL-ADMM)."""
         self.joined = joined
         await self._begin_training()
 
     @remote(caller=SERVER, only="joiners")
-    async def receive_test_rows(self, test_rows: TestRows) -> None:
+    async def receive_test_rows(self, test_rows: messages.TestRows) -> None:
         """Take the own row of each joined test row.
 
         Raises:
@@ -242,20 +226,20 @@ class TableClient(JoinMember, SecureSummand):
     # --- training ---
 
     @remote(caller=SERVER, only="joiners")
-    async def predict_all(self) -> Predictions | Masked:
+    async def predict_all(self) -> messages.Predictions | Masked:
         """Return h_i of all rows that join (Algorithm 1, line 4, first round)."""
         return self._send(await self._predict(self._x), self.places.train if self.places else None)
 
     @remote(caller=SERVER, only="joiners")
-    async def exchange(self, derivatives: Derivatives) -> Predictions | Masked:
+    async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions | Masked:
         """Take the step of the last batch (Eq. 12, 13) and return the predictions of the next (Table 5, RFL-SGD-V)."""
         if derivatives.batch_size:
             gradient = await self._gradient(derivatives)
-            mean = combine_gradients([gradient], derivatives.batch_size)
-            self.theta = gradient_step(self.theta, mean, self._config.learning_rate)
+            mean = algorithm.combine_gradients([gradient], derivatives.batch_size)
+            self.theta = algorithm.gradient_step(self.theta, mean, self._config.learning_rate)
         self._batch, places = self._distinct(derivatives.next_rows), None
         if self._config.secure_sums:
-            rows = batch_rows(self._batch.astype(np.int64), np.empty(len(self._x), dtype=np.int64))
+            rows = algorithm.batch_rows(self._batch.astype(np.int64), np.empty(len(self._x), dtype=np.int64))
             self._batch, places = rows.rows_u, rows.place_B
         return self._send(await self._predict(self._x[self._batch]), places)
 
@@ -266,74 +250,75 @@ class TableClient(JoinMember, SecureSummand):
         return rows
 
     @remote(caller=SERVER, only="operator")
-    async def partial(self, derivatives: Derivatives) -> PartialGradient:
+    async def partial(self, derivatives: messages.Derivatives) -> messages.PartialGradient:
         """Return Eq. 18 over the own rows of the last batch (RFL-SGD)."""
-        return PartialGradient(await self._gradient(derivatives))
+        return messages.PartialGradient(await self._gradient(derivatives))
 
     @remote(caller=SERVER, only="operator")
-    async def apply(self, gradient: AggregatedGradient) -> Predictions:
+    async def apply(self, gradient: messages.AggregatedGradient) -> messages.Predictions:
         """Take the step of the table's gradient (Eq. 19) and return the predictions of the next batch."""
         if len(gradient.values):
-            self.theta = gradient_step(self.theta, gradient.values, self._config.learning_rate)
+            self.theta = algorithm.gradient_step(self.theta, gradient.values, self._config.learning_rate)
         self._batch = self._distinct(gradient.next_rows)
-        return Predictions(await self._predict(self._x[self._batch]))
+        return messages.Predictions(await self._predict(self._x[self._batch]))
 
     @remote(caller=SERVER, only="joiners")
-    async def solve(self, auxiliary: Auxiliary) -> Predictions | Masked:
+    async def solve(self, auxiliary: messages.Auxiliary) -> messages.Predictions | Masked:
         """Solve Eq. 16 and return the next round's predictions (RFL-ADMM-V)."""
         Y_nC, config, problem = auxiliary.values, self._config, self._problem
         if config.secure_sums:  # the server does not know the own predictions, which Eq. 14 takes away
             work = Work("predict", float(len(self._x) * problem.model.num_parameters))
             own_nC = await self.compute(models.predict, problem.model, self.theta, self._x, work=work)
-            Y_nC = linear_term(config.admm, Y_nC, problem.G_n, own_nC, auxiliary.rho, len(self._plan.tables))
+            Y_nC = algorithm.linear_term(config.admm, Y_nC, problem.G_n, own_nC, auxiliary.rho, len(self._plan.tables))
         self.theta = await self._solve(Y_nC, self.theta, None, auxiliary.rho)
         return self._send(await self._predict(self._x), self.places.train if self.places else None)
 
     @remote(caller=SERVER, only="joiners")
-    async def receive_auxiliary(self, auxiliary: Auxiliary) -> None:
+    async def receive_auxiliary(self, auxiliary: messages.Auxiliary) -> None:
         """Take Y_i for the inner rounds (RFL-ADMM)."""
         self.auxiliary, self._rho = auxiliary.values, auxiliary.rho
 
     @remote(caller=SERVER, only="operator")
-    async def consensus(self, consensus: Consensus) -> LocalParameters:
+    async def consensus(self, consensus: messages.Consensus) -> messages.LocalParameters:
         """Solve Eq. 22 around w - u and return theta (RFL-ADMM)."""
         self.local_theta = await self._solve(self.auxiliary, self.local_theta, consensus.w - consensus.u, self._rho)
-        return LocalParameters(self.local_theta)
+        return messages.LocalParameters(self.local_theta)
 
     @remote(caller=SERVER, only="operator")
-    async def adopt(self, consensus: Consensus) -> Predictions:
+    async def adopt(self, consensus: messages.Consensus) -> messages.Predictions:
         """Take the table's consensus w as the model and return the next round's predictions."""
         self.theta, self.auxiliary = consensus.w, np.zeros(0)
-        return Predictions(await self._predict(self._x))
+        return messages.Predictions(await self._predict(self._x))
 
     @remote(caller=SERVER, only="operator")
-    async def first_theta(self) -> LocalParameters:
+    async def first_theta(self) -> messages.LocalParameters:
         """Return the theta that training begins with, alike in all partitions of a table."""
-        return LocalParameters(self.theta)
+        return messages.LocalParameters(self.theta)
 
     # --- evaluation, the centralised baseline, accounts ---
 
     @remote(caller=SERVER, only="joiners")
-    async def predict_test(self) -> TestPredictions | Masked:
+    async def predict_test(self) -> messages.TestPredictions | Masked:
         """Return h_i of the rows in the test join."""
         values = await self._predict(self._x_test)
-        return self._mask(values, self.places.test) if self.places is not None else TestPredictions(values)
+        return messages.TestPredictions(values) if self.places is None else self.mask(values[self.places.test])
 
     @remote(caller=SERVER, only="joiners")
-    async def score(self, outputs: TestOutputs) -> Score:
+    async def score(self, outputs: messages.TestOutputs) -> messages.Score:
         """Score outputs against the own test labels, which have no noise and never leave."""
         if self.test_rows is None or not len(self.test_rows.rows):
-            return Score(0.0, 0.0, 0, np.zeros(0))
+            return messages.Score(0.0, 0.0, 0, np.zeros(0))
         y_N, h_NC, loss = self._labels[self.test_rows.rows], outputs.values, self._loss
         if len(outputs.counts):  # of a join that is not listed: the loss is squared
             sums = score_means(h_NC[:, 0], y_N, outputs.counts, outputs.spread)
             known = sums if self._config.label_dp is None else np.zeros(0)
-            return Score(float(sums[2]), float(sums[2]) / 2, int(outputs.counts.sum()), known)
-        tally = np.zeros(0) if self._config.label_dp is not None else tally_rows(loss, h_NC, y_N, outputs.ranks)
-        return Score(score_rows(loss, h_NC, y_N), mean_loss(loss, h_NC, y_N) * len(y_N), len(y_N), tally)
+            return messages.Score(float(sums[2]), float(sums[2]) / 2, int(outputs.counts.sum()), known)
+        total, mean = algorithm.score_rows(loss, h_NC, y_N), algorithm.mean_loss(loss, h_NC, y_N)
+        tally = algorithm.tally_rows(loss, h_NC, y_N, outputs.ranks) if self._config.label_dp is None else np.zeros(0)
+        return messages.Score(total, mean * len(y_N), len(y_N), tally)
 
     @remote(caller=SERVER, only="joiners")
-    async def give_rows(self) -> DesignMatrix:
+    async def give_rows(self) -> messages.DesignMatrix:
         """Give every feature away, in the centralised baseline only.
 
         Raises:
@@ -341,7 +326,7 @@ class TableClient(JoinMember, SecureSummand):
         """
         if self._config.algorithm != "centralised":
             raise Refused(self.caller, f"asks {self.name} for its rows, which are given away in centralised only")
-        return DesignMatrix(np.asarray(self._x), np.asarray(self._x_test), self.theta)
+        return messages.DesignMatrix(np.asarray(self._x), np.asarray(self._x_test), self.theta)
 
     @remote(caller=DRIVER)
     async def account(self) -> None:
@@ -362,17 +347,8 @@ class TableClient(JoinMember, SecureSummand):
         """
         return data.secret_order(self.row_order) if self.row_order else self.rng("row order")
 
-    def _send(self, values_nC: Array, places: NDArray[Any] | None) -> Predictions | Masked:
-        shown(self.name, (values_nC, places, self._x, self.theta))
-        return Predictions(values_nC) if places is None else self._mask(values_nC, places)
-
-    def _mask(self, values_nC: Array, places_N: NDArray[Any]) -> Masked:
-        """Return the predictions of the joined rows that the own rows stand in, under masks."""
-        limit = self._config.secure_range
-        try:
-            return self.masked(values_nC[places_N], FixedPoint(limit=limit, num_clients=len(self.clients)))
-        except ValueError as error:
-            raise BadInput(f"secure_range: {limit:g} is too small for predictions of {self.name}: {error}") from None
+    def _send(self, values_nC: Array, places: NDArray[Any] | None) -> messages.Predictions | Masked:
+        return messages.Predictions(values_nC) if places is None else self.mask(values_nC[places])
 
     @property
     def _num_classes(self) -> int:
@@ -389,7 +365,7 @@ class TableClient(JoinMember, SecureSummand):
     def _resolve(self, schemas: Schemas) -> None:
         super()._resolve(schemas)
         self.meaning = meaning_of(self._plan, self._table, self._query, schemas)
-        self._found: dict[str, Facts] = {}
+        self._found: dict[str, messages.Facts] = {}
 
     async def _read(self) -> OwnRows:
         if self._config.feature_dp or self._config.label_dp:
@@ -398,7 +374,7 @@ class TableClient(JoinMember, SecureSummand):
         self.fingerprint = own.fingerprint
         return own
 
-    async def _facts(self) -> Facts:
+    async def _facts(self) -> messages.Facts:
         rows, table = self._own.data, self._table
         is_class = table.label is not None and self._loss == "softmax"
         if self._config.declared_facts:
@@ -408,7 +384,7 @@ class TableClient(JoinMember, SecureSummand):
         found = await self.compute(data.column_facts, *args, work=self._work("encode"))
         return data.check_facts(found, self._seat.table)
 
-    def _encode(self, agreement: Agreement) -> None:
+    def _encode(self, agreement: messages.Agreement) -> None:
         rows, table, facts = self._own.data, self._table, agreement.facts
         has_label = table.label is not None
         standardise = self._config.standardise
@@ -466,7 +442,7 @@ class TableClient(JoinMember, SecureSummand):
     def _noise_seed(self) -> tuple[int, ...]:
         return tuple(self.noise.integers(0, 2**63, 4).tolist()) if self._config.feature_dp is not None else (0,)
 
-    async def _gradient(self, derivatives: Derivatives) -> Array:
+    async def _gradient(self, derivatives: messages.Derivatives) -> Array:
         model, x_uD = self._problem.model, self._x[self._batch]
         args = (self._config, model, self.theta, x_uD, derivatives.values, derivatives.batch_size)
         work = self._work("gradient", len(x_uD) * model.num_parameters)

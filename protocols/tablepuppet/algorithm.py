@@ -20,7 +20,7 @@ variables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Literal
@@ -31,6 +31,8 @@ from scipy.special import expit
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+Parts = Sequence[Array]
+"""A value on joined rows, as arrays whose sum it is: see `mapping`."""
 Loss = Literal["squared", "logistic", "softmax"]
 AdmmMode = Literal["boyd", "paper_exact", "paper_sgd"]
 
@@ -269,8 +271,7 @@ def update_lambda(lambda_NC: Array, h_NC: Array, z_NC: Array, rho: float) -> Arr
 
 def shared_term(lambda_NC: Array, h_NC: Array, z_NC: Array, rho: float) -> Array:
     """Return lambda + rho (h - z), the part of Eq. 14 that is the same for every table (lambda already updated)."""
-    made: Array = lambda_NC + rho * (h_NC - z_NC)
-    return made
+    return update_lambda(lambda_NC, h_NC, z_NC, rho)
 
 
 def linear_term(mode: AdmmMode, summed_nC: Array, G_n: NDArray[Any], h_nC: Array, rho: float, M: int) -> Array:
@@ -323,13 +324,6 @@ def update_u(u_P: Array, theta_P: Array, w_P: Array) -> Array:
 # --- what an operator computes in one go ---
 
 
-def admm_server_step(loss: Loss, y_N: NDArray[Any], dual_NC: Array, total_NC: Array, rho: float) -> tuple[Array, Array]:
-    """Return the new lambda (Eq. 8, after z of Eq. 7) and what every table's Y_i shares (Eq. 14)."""
-    z_NC = update_z(loss, y_N, dual_NC, total_NC, rho)
-    updated_NC = update_lambda(dual_NC, total_NC, z_NC, rho)
-    return updated_NC, shared_term(updated_NC, total_NC, z_NC, rho)
-
-
 @dataclass(frozen=True)
 class Residuals:
     """How far a round of ADMM is from its fixed point (Boyd et al. 2011, Section 3.3): norms over joined rows."""
@@ -362,51 +356,53 @@ class Residuals:
         return rho * min(max(sqrt(primal / dual), 1 / _CHANGE), _CHANGE)
 
 
-def residuals_of(
-    total_NC: Array, dual_NC: Array, updated_NC: Array, before_NC: Array, rho: float, base_C: Array
-) -> tuple[Array, Residuals]:
-    """Return z of a round and its residuals, from lambda before and after it and the z before."""
-    z_NC = total_NC - (updated_NC - dual_NC) / rho
-    scale = max(float(np.linalg.norm(total_NC - base_C)), float(np.linalg.norm(z_NC - base_C)))
-    return z_NC, Residuals(
-        primal=float(np.linalg.norm(total_NC - z_NC)),
-        dual=rho * float(np.linalg.norm(z_NC - before_NC)),
-        primal_scale=scale,
-        dual_scale=float(np.linalg.norm(updated_NC)),
+def admm_server_round(
+    loss: Loss,
+    labels: Sequence[NDArray[Any]],
+    dual: Parts,
+    h: Parts,
+    rho: float,
+    before: Parts,
+    base: Parts,
+    norm: Callable[[Parts], float],
+) -> tuple[list[Array], list[Array], list[Array], Residuals]:
+    """Return lambda (Eq. 8, after z of Eq. 7), what every table's Y_i shares (Eq. 14), z, and the residuals.
+
+    With the squared loss z and lambda are linear in h and y, so each of several parts is updated on its own. `before`
+    is z of the round before, `base` the outputs at which training began, `norm` that of a value on joined rows.
+    """
+    updated, shared = [], []
+    for y, own, part in zip(labels, dual, h, strict=True):
+        exact = update_z(loss, y, own, part, rho)
+        updated.append(update_lambda(own, part, exact, rho))
+        shared.append(shared_term(updated[-1], part, exact, rho))
+    z = [part - (new - own) / rho for part, new, own in zip(h, updated, dual, strict=True)]
+    return (
+        updated,
+        shared,
+        z,
+        Residuals(
+            primal=norm(less(h, z)),
+            dual=rho * norm(less(z, before)),
+            primal_scale=max(norm(less(h, base)), norm(less(z, base))),
+            dual_scale=norm(updated),
+        ),
     )
 
 
-def admm_server_round(
-    loss: Loss, y_N: NDArray[Any], dual_NC: Array, total_NC: Array, rho: float, before_NC: Array, base_C: Array
-) -> tuple[Array, Array, Array, Residuals]:
-    """Return what `admm_server_step` does, then z and the residuals of the round."""
-    updated_NC, shared_NC = admm_server_step(loss, y_N, dual_NC, total_NC, rho)
-    return updated_NC, shared_NC, *residuals_of(total_NC, dual_NC, updated_NC, before_NC, rho, base_C)
-
-
-def scatter_auxiliary(
-    mode: AdmmMode,
-    shared_NC: Array,
-    rows_N: NDArray[np.int64],
-    G_n: NDArray[Any],
-    h_nC: Array,
-    rho: float,
-    num_tables: int,
-) -> Array:
-    """Return Y_i (Eq. 14) on the rows of one table."""
-    summed_nC = scatter_join(shared_NC, rows_N, len(h_nC))
-    return linear_term(mode, summed_nC, G_n, h_nC, rho, num_tables)
+def less(parts: Parts, others: Parts) -> list[Array]:
+    """Return a value on joined rows minus another one, part by part."""
+    return [part - other for part, other in zip(parts, others, strict=True)]
 
 
 def sgd_server_step(
-    loss: Loss, predictions: list[Array], touched: list[BatchRows], y_B: NDArray[Any]
+    loss: Loss, predictions: Sequence[Array], touched: list[BatchRows], y_B: NDArray[Any], are_summed: bool
 ) -> tuple[float, list[Array]]:
-    """Return a batch's summed loss, and for each table the derivatives summed over its rows' partners (Eq. 4, 10)."""
-    return sgd_sum_step(loss, gather_join(predictions, [t.place_B for t in touched]), touched, y_B)
+    """Return a batch's summed loss, and for each table the derivatives summed over its rows' partners (Eq. 4, 10).
 
-
-def sgd_sum_step(loss: Loss, total_BC: Array, touched: list[BatchRows], y_B: NDArray[Any]) -> tuple[float, list[Array]]:
-    """Return what `sgd_server_step` does, from the sums of the predictions alone."""
+    Of predictions that `are_summed` there is one array for all tables, on the rows of the batch.
+    """
+    total_BC = predictions[0] if are_summed else gather_join(predictions, [t.place_B for t in touched])
     derivative_BC = loss_gradient(loss, total_BC, y_B)
     summed = [scatter_join(derivative_BC, t.place_B, len(t.rows_u)) for t in touched]
     return mean_loss(loss, total_BC, y_B) * len(y_B), summed
@@ -458,14 +454,8 @@ def _softmax_root(c_bC: Array, start_bC: Array, rho: float) -> Array:
             solved[:, active[~moving]] = z[:, ~moving]
             if not moving.any():
                 return np.ascontiguousarray(solved.T)
-            active, z, c, p, f, value = (
-                active[moving],
-                z[:, moving],
-                c[:, moving],
-                p[:, moving],
-                f[:, moving],
-                value[moving],
-            )
+            active, value = active[moving], value[moving]
+            z, c, p, f = (array[:, moving] for array in (z, c, p, f))
         # (diag(p + rho) - p p^T)^-1 by Sherman-Morrison; 1 - p^T D^-1 p is written without cancellation.
         inverse = 1.0 / (p + rho)
         weighted = p * inverse

@@ -137,10 +137,9 @@ class TablePuppetConfig:
 
     @model_validator(mode="after")
     def _check(self) -> TablePuppetConfig:
-        is_admm = self.algorithm.endswith(("admm", "admm-v"))
-        if self.tolerance > 0 and not is_admm:
+        if self.tolerance > 0 and not self.is_admm:
             raise ValueError(f"tolerance: {self.tolerance:g} is not allowed for {self.algorithm}: residuals are ADMM's")
-        if self.feature_dp is not None and is_admm and self.admm != "paper_sgd":
+        if self.feature_dp is not None and self.is_admm and self.admm != "paper_sgd":
             raise ValueError(f"feature_dp: exact solves (admm={self.admm}) have no DP; choose admm=paper_sgd or SGD")
         if self.feature_dp is not None and self.algorithm == "centralised":
             raise ValueError("feature_dp: the centralised baseline has none; leave it out")

@@ -264,25 +264,28 @@ def declared_facts(declared: Sequence[str], features: Sequence[Feature], label: 
         if not equals or not value:
             raise BadInput(f"declared_facts: {entry!r} is not allowed: use column=LOW:HIGH or column=A|B|C")
         stated[name] = value
-    missing = [f.column for f in features if f.column not in stated] + (
-        [label] if label and label not in stated else []
-    )
-    if missing:
+    wanted = [feature.column for feature in features] + ([label] if label else [])
+    if missing := [name for name in wanted if name not in stated]:
         raise BadInput(f"declared_facts: {missing[0]} is missing: every feature needs an entry, or none has one")
     categories: list[tuple[str, ...]] = []
     numbers = np.zeros((2, len(features)))
     for i, feature in enumerate(features):
-        value = stated[feature.column]
-        categories.append(tuple(sorted(value.split("|"))) if feature.encoding == "one_hot" else ())
-        if feature.encoding != "one_hot":
-            try:
-                low, high = map(float, value.split(":"))
-            except ValueError:
-                raise BadInput(f"declared_facts: {value!r} of {feature.column} is no range LOW:HIGH") from None
-            mean = (low + high) / 2
-            numbers[:, i] = mean, mean * mean + (high - low) ** 2 / 12
+        value, is_category = stated[feature.column], feature.encoding == "one_hot"
+        categories.append(tuple(sorted(value.split("|"))) if is_category else ())
+        if not is_category:
+            numbers[:, i] = _moments_of_range(feature.column, value)
     classes = merge_classes([stated[label].split("|")]) if label else ()
     return Facts(tuple(categories), np.ones(len(features), dtype=np.int64), numbers[0], numbers[1], classes)
+
+
+def _moments_of_range(column: str, text: str) -> tuple[float, float]:
+    """Return mean and mean square of a uniform distribution over LOW:HIGH."""
+    try:
+        low, high = map(float, text.split(":"))
+    except ValueError:
+        raise BadInput(f"declared_facts: {text!r} of {column} is no range LOW:HIGH") from None
+    mean = (low + high) / 2
+    return mean, mean * mean + (high - low) ** 2 / 12
 
 
 def check_facts(facts: Facts, table: str) -> Facts:

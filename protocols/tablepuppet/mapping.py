@@ -1,12 +1,15 @@
-"""The join of a run, split into training and test rows: listed (`fedactors.data.table_mapping`), or as a tree.
+"""The join of a run, split into training and test rows, and sums over its joined rows.
 
 A joined row is a test row if its row of the label's table is one.
 
-**Along the tree.** With the squared loss z and lambda (Eq. 7, 8) are linear in h and y, and so they are, as h is, sums
-of one part for each table: z_j = sum_i z_i[p_i(j)], and each part follows from the table's own parts of h, lambda and
-y (which the label's table alone has). What Eq. 10 and 14 sum over a row's partners, and the norms of residuals and
-loss, are then sums of such sums over the join (`fedactors.data.join_tree`): numbers are those of the listed join up to
-rounding, work and memory are those of the tables.
+The server keeps a join listed, or as a tree, and trains on either through the same operations. A value on joined rows
+is a list of parts, whose sum it is:
+
+    ListedJoin   p_i(j) in memory             one part of N rows
+    TreeJoin     `fedactors.data.join_tree`   one part of n_i rows for each table: v_j = sum_i v_i[p_i(j)]
+
+A tree needs the squared loss: z and lambda (Eq. 7, 8) are then linear in h and y, so they have parts as h has them.
+Numbers are those of the listed join up to rounding; work and memory are those of the tables.
 
 Legend: M tables, N joined rows, n_i rows of table i; p_i in [0, n_i)^N; G_ij = |{g : p_i(g) = j}|.
 """
@@ -14,18 +17,19 @@ Legend: M tables, N joined rows, n_i rows of table i; p_i in [0, n_i)^N; G_ij = 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.join_tree import JoinTree, TreeSums
+from fedactors.data.join_tree import TreeSums
 from fedactors.data.query import JoinPlan
-from fedactors.data.table_mapping import EmptyJoinError, Rows, coded_steps, list_join, no_row_joins, table_sizes
+from fedactors.data.table_mapping import EmptyJoinError, JoinTree, Rows, check_not_empty, join_keys, list_join
 from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.algorithm import Array
+from protocols.tablepuppet.algorithm import Array, Loss, Parts, gather_join, less
 
 MUCH_LARGER = 4
 """How many times the tables' rows a join has that is not listed unless it is asked for."""
@@ -39,9 +43,22 @@ class JoinSplit:
     test: tuple[Rows, ...]
     num_rows: tuple[int, ...]
 
-    def counts(self) -> list[tuple[NDArray[np.int32], NDArray[np.bool_]]]:
+    @property
+    def num_joined(self) -> int:
+        """Rows of the training join."""
+        return len(self.train[0])
+
+    def labels(self, side: int, y_n: NDArray[Any]) -> tuple[NDArray[Any], None]:
+        """Return the labels of the training join from those of table `side`; each is listed as often as it occurs."""
+        return y_n[self.train[side]], None
+
+    def tested(self, side: int) -> NDArray[Any]:
+        """Return the rows of table `side` whose outputs are scored, one for each joined test row."""
+        return self.test[side]
+
+    def counts(self) -> list[tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]]:
         """Return for each table G_i of the training join (n), and which rows are in the test join (n)."""
-        made = []
+        made: list[tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]] = []
         for train, test, n in zip(self.train, self.test, self.num_rows, strict=True):
             in_test = np.zeros(n, dtype=bool)
             in_test[test] = True
@@ -98,7 +115,21 @@ class TreeSplit:
     in_train: tuple[NDArray[np.int64], ...]
     in_test: tuple[NDArray[np.int64], ...]
 
-    def counts(self) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    @property
+    def num_joined(self) -> int:
+        """Rows of the training join."""
+        return _size(self.in_train)
+
+    def labels(self, side: int, y_n: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the labels of the rows of table `side` in the training join, and how often each occurs."""
+        occurs = self.in_train[side] > 0
+        return y_n[occurs], self.in_train[side][occurs]
+
+    def tested(self, side: int) -> NDArray[Any]:
+        """Return the rows of table `side` whose outputs are scored, each once."""
+        return np.flatnonzero(self.in_test[side])
+
+    def counts(self) -> list[tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]]:
         """Return for each table G_i of the training join (n), and which rows are in the test join (n)."""
         return [(train, test > 0) for train, test in zip(self.in_train, self.in_test, strict=True)]
 
@@ -119,13 +150,12 @@ def join_tables(
         EmptyJoinError: no rows join, or none of the training rows, or none of the test rows.
         JoinTooLargeError: more joined rows than can be listed, or counted.
     """
-    sizes = table_sizes(plan, hashes, num_rows)
-    steps = coded_steps(plan, hashes, sizes, threads, memory_limit)
+    tree = join_keys(plan, hashes, num_rows, threads, memory_limit)
     if join_by != "rows":
-        split = _split_tree(plan, JoinTree(sizes, tuple(steps), label_side), is_test)
-        if join_by == "tree" or _size(split.in_train) + _size(split.in_test) > MUCH_LARGER * sum(sizes):
+        split = _split_tree(plan, replace(tree, root=label_side), is_test)
+        if join_by == "tree" or _size(split.in_train) + _size(split.in_test) > MUCH_LARGER * sum(tree.num_rows):
             return split
-    mapping = list_join(plan, sizes, steps)
+    mapping = list_join(plan, tree)
     in_test = is_test[mapping.rows[label_side]]
     train = tuple(rows[~in_test] for rows in mapping.rows)
     test = tuple(rows[in_test] for rows in mapping.rows)
@@ -136,8 +166,7 @@ def join_tables(
 def _split_tree(plan: JoinPlan, tree: JoinTree, is_test: NDArray[np.bool_]) -> TreeSplit:
     tables = range(len(tree.num_rows))
     found = [tree.counts([kept if i == tree.root else None for i in tables]) for kept in (~is_test, is_test)]
-    if _size(found[0]) + _size(found[1]) == 0:
-        raise no_row_joins(plan)
+    check_not_empty(plan, _size(found[0]) + _size(found[1]))
     _check_parts(_size(found[0]), _size(found[1]))
     return TreeSplit(tree.restricted(found[0]), tree.restricted(found[1]), tuple(found[0]), tuple(found[1]))
 
@@ -154,48 +183,77 @@ def _check_parts(num_train: int, num_test: int) -> None:
             )
 
 
-# --- along the tree: one part (n_i x 1) for each table of what the listed join has as N x 1 ---
+# --- sums over joined rows ---
 
 
-def label_parts(tree: JoinTree, y_n: Array) -> list[Array]:
-    """Return the labels of the root's rows as a part, and zeros for the other tables."""
-    return [y_n[:, None] if i == tree.root else np.zeros((n, 1)) for i, n in enumerate(tree.num_rows)]
+class ListedJoin:
+    """Joined rows in a list.
+
+    Args:
+        rows: p_i of every table (N).
+    """
+
+    def __init__(self, rows: Sequence[Rows]) -> None:
+        self.rows = [row.astype(np.int64) for row in rows]
+        self.num_joined = len(rows[0])
+        self.sizes = (self.num_joined,)
+        """Rows of each part."""
+
+    @cached_property
+    def counts(self) -> list[NDArray[np.int64]]:
+        """G_i of every table (n_i)."""
+        return [np.bincount(rows) for rows in self.rows]
+
+    def of_label(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return values that belong to the label's table, one for each label or the same for all, in parts."""
+        return [values]
+
+    def norm(self, parts: Parts) -> float:
+        """Return the norm over all joined rows."""
+        return float(np.linalg.norm(parts[0]))
+
+    def loss(self, loss: Loss, predictions: Sequence[Array], y_N: NDArray[Any]) -> float:
+        """Return the mean loss of the tables' predictions."""
+        return algorithm.mean_loss(loss, gather_join(predictions, self.rows), y_N)
+
+    def outputs(self, predictions: Sequence[Array]) -> Outputs:
+        """Return what the label's owner scores: h of every joined row."""
+        return gather_join(predictions, self.rows), *LISTED
 
 
-def tree_round(
-    sums: TreeSums,
-    labels: Sequence[Array],
-    dual: Sequence[Array],
-    h: Sequence[Array],
-    rho: float,
-    before: Sequence[Array],
-    base: Sequence[Array],
-) -> tuple[list[Array], list[Array], list[Array], algorithm.Residuals]:
-    """Return `algorithm.admm_server_round` in parts: lambda, the sums of Eq. 14 for each table, z, the residuals."""
-    steps = [
-        algorithm.admm_server_step("squared", y[:, 0], own, part, rho)
-        for y, own, part in zip(labels, dual, h, strict=True)
-    ]
-    updated, shared = [step[0] for step in steps], [step[1] for step in steps]
-    z = [part - (new - own) / rho for part, new, own in zip(h, updated, dual, strict=True)]
-    scale = max(_norm(sums, _less(h, base)), _norm(sums, _less(z, base)))
-    residuals = algorithm.Residuals(
-        primal=_norm(sums, _less(h, z)),
-        dual=rho * _norm(sums, _less(z, before)),
-        primal_scale=scale,
-        dual_scale=_norm(sums, updated),
-    )
-    return updated, [part[:, None] for part in sums.sums(_flat(shared))], z, residuals
+class TreeJoin(TreeSums):
+    """Joined rows as a tree of tables; the root is the label's table. See `ListedJoin` for what each method returns."""
+
+    def __init__(self, tree: JoinTree) -> None:
+        super().__init__(tree)
+        self.sizes = tree.num_rows
+
+    def of_label(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return values of the root's rows as the root's part, beside zeros."""
+        return [values if i == self.tree.root else np.zeros(1) for i in range(len(self.sizes))]
+
+    def norm(self, parts: Parts) -> float:
+        """Return the norm over all joined rows."""
+        return sqrt(self.square(_flat(parts)))
+
+    def scatter(self, parts: Parts) -> list[Array]:
+        """Return for each row of every table the sum over its joined rows (Eq. 10, 14)."""
+        return [part[:, None] for part in self.sums(_flat(parts))]
+
+    def loss(self, loss: Loss, predictions: Sequence[Array], y_n: NDArray[Any]) -> float:
+        """Return half the mean squared error of the tables' predictions."""
+        return self.square(less(_flat(predictions), self.of_label(y_n))) / self.num_joined / 2
+
+    def outputs(self, predictions: Sequence[Array]) -> Outputs:
+        """Return for each row of the root the mean of its joined rows' h, how many they are, and their spread."""
+        mean_n, spread_n = self.at_root(_flat(predictions))
+        return mean_n[:, None], self.counts[self.tree.root], spread_n
 
 
-def tree_loss(sums: TreeSums, labels: Sequence[Array], h: Sequence[Array]) -> float:
-    """Return half the mean squared error over the joined rows."""
-    return sums.square(_flat(_less(h, labels))) / sums.num_joined / 2
-
-
-def tree_outputs(sums: TreeSums, h: Sequence[Array]) -> tuple[Array, Array]:
-    """Return for each row of the label's table the mean of its joined rows' outputs, and their squares around it."""
-    return sums.at_root(_flat(h))
+Outputs = tuple[Array, NDArray[Any], Array]
+"""Outputs to be scored; of a tree also the joined rows of each, and the sum of squares around it."""
+LISTED: tuple[NDArray[Any], Array] = (np.zeros(0, dtype=np.int32), np.zeros(0))
+"""Where outputs are of single joined rows: neither counts nor spread."""
 
 
 def score_means(mean_n: Array, y_n: NDArray[Any], counts_n: NDArray[Any], spread_n: Array) -> Array:
@@ -210,13 +268,5 @@ def score_means(mean_n: Array, y_n: NDArray[Any], counts_n: NDArray[Any], spread
     return np.array([counts_n @ y_n, counts_n @ y_n**2, np.sum(spread_n) + counts_n @ (mean_n - y_n) ** 2])
 
 
-def _norm(sums: TreeSums, parts: Sequence[Array]) -> float:
-    return sqrt(sums.square(_flat(parts)))
-
-
-def _less(parts: Sequence[Array], others: Sequence[Array]) -> list[Array]:
-    return [part - other for part, other in zip(parts, others, strict=True)]
-
-
-def _flat(parts: Sequence[Array]) -> list[Array]:
+def _flat(parts: Parts) -> list[Array]:
     return [part[:, 0] for part in parts]

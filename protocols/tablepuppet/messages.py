@@ -336,30 +336,19 @@ def protections(config: TablePuppetConfig) -> tuple[Protection, ...]:
         noise = "theta is noised, predictions are not: these read the rows again"
     else:
         noise = "every feature is given away" if given else "theta and predictions leave as they are"
+    labels = "training labels are noised once; those of test rows show in scores"
+    facts = "rows are encoded by declared facts alone"
+    if config.label_dp is None:
+        labels = "the server is sent the training labels"
+    if not config.declared_facts:
+        facts = "categories, means and deviations are the tables' own, without noise"
+    noise_settings = ("feature_dp", "prediction_clip", "prediction_noise")
+    scales = ("declared_facts", "standardise")
     return (
         Protection(kind="secure sums", settings=("secure_sums",), on=config.secure_sums, means=summed),
-        Protection(
-            kind="noise",
-            settings=("feature_dp", "prediction_clip", "prediction_noise"),
-            on=is_noised,
-            means=noise,
-        ),
-        Protection(
-            kind="labels",
-            settings=("label_dp",),
-            on=config.label_dp is not None,
-            means="training labels are noised once; those of test rows show in scores"
-            if config.label_dp is not None
-            else "the server is sent the training labels",
-        ),
-        Protection(
-            kind="standardisation",
-            settings=("declared_facts", "standardise"),
-            on=bool(config.declared_facts),
-            means="rows are encoded by declared facts alone"
-            if config.declared_facts
-            else "categories, means and deviations are the tables' own, without noise",
-        ),
+        Protection(kind="noise", settings=noise_settings, on=is_noised, means=noise),
+        Protection(kind="labels", settings=("label_dp",), on=config.label_dp is not None, means=labels),
+        Protection(kind="standardisation", settings=scales, on=bool(config.declared_facts), means=facts),
     )
 
 

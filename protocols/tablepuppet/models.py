@@ -355,17 +355,8 @@ def solve_theta(
             return solve_linear(problem, system, Y_nC, anchor_P)
         return solve_lbfgs(problem, Y_nC, theta_P, anchor_P, config.lbfgs_iterations)
     if config.feature_dp is None:
-        return solve_sgd(
-            problem,
-            Y_nC,
-            theta_P,
-            order,
-            anchor_P,
-            epochs=config.local_epochs,
-            batch_size=config.local_batch_size,
-            learning_rate=config.local_learning_rate,
-            weight_decay=config.local_weight_decay,
-        )
+        local = (config.local_epochs, config.local_batch_size, config.local_learning_rate, config.local_weight_decay)
+        return solve_sgd(problem, Y_nC, theta_P, order, anchor_P, *local)
     steps, rate = local_steps(config, len(problem.x_nD))
     noise = np.random.default_rng(noise_seed)
     return solve_dp_sgd(

@@ -33,11 +33,13 @@ from fedactors.plugins import Neighbour
 from fedactors.privacy.attacks.least_squares import complete_by_differences, complete_rows, reconstruct_features
 from fedactors.privacy.attacks.suite import Surface
 from fedactors.privacy.audit import Attack, attack_by_share
-from fedactors.privacy.laws import listening
-from fedactors.privacy.replay import rerun
+from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.base import derived_rng, noise_rng
+from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.tablepuppet import data as tables
+from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.run import run
 
 _WAYS = ("another row's values", "a million each", "zeros", "minus a million each")
 _HUGE = 1e6
@@ -129,25 +131,18 @@ def _joined_tuples(
 ) -> Iterator[list[tuple[_Part, int]]]:
     """Yield `count` joined tuples as each table's partition and row."""
     of_table = {table.name: [part for part in parts if part.seat.table == table.name] for table in plan.tables}
-    hashes = {
-        name: [
-            np.concatenate(columns)
-            for columns in zip(*(hash_rows(p.rows, plan.edges_of(name), name, b"audit") for p in own), strict=True)
-        ]
-        for name, own in of_table.items()
-    }
-    sizes = {name: sum(part.rows.num_rows for part in own) for name, own in of_table.items()}
-    mapping = table_mapping(plan, hashes, 1, num_rows=sizes)
+    hashes, ends = {}, {}
+    for name, own in of_table.items():
+        found_by_part = [hash_rows(part.rows, plan.edges_of(name), name, b"audit") for part in own]
+        hashes[name] = [np.concatenate(columns) for columns in zip(*found_by_part, strict=True)]
+        ends[name] = np.cumsum([part.rows.num_rows for part in own])
+    mapping = table_mapping(plan, hashes, 1, num_rows={name: int(end[-1]) for name, end in ends.items()})
     found = 0
     for joined in rng.permutation(mapping.num_joined)[:_MOST_TRIES]:
         places = []
-        for own, rows in zip(of_table.values(), mapping.rows, strict=True):
-            row = int(rows[joined])
-            for part in own:
-                if row < part.rows.num_rows:
-                    places.append((part, row))
-                    break
-                row -= part.rows.num_rows
+        for (name, own), rows in zip(of_table.items(), mapping.rows, strict=True):
+            number = int(np.searchsorted(ends[name], rows[joined], side="right"))
+            places.append((own[number], int(rows[joined] - ends[name][number]) + own[number].rows.num_rows))
         if all(part.is_training[row] and part.place(row).sum() == 1 for part, row in places):
             yield places
             found += 1
@@ -208,22 +203,36 @@ class View:
     """Of sums: which rows of all other tables together stand in each joined row, as a number."""
 
 
+def _predictions_of(config: TablePuppetConfig, data: RelationalData, seed: int) -> dict[str, list[tuple[Any, ...]]]:
+    """Run once more in simulation and return by client its predictions, places, rows and theta of every round."""
+    sent: dict[str, list[tuple[Any, ...]]] = {}
+
+    class RecordedClient(TableClient):
+        def _send(self, values_nC: NDArray[Any], places: NDArray[Any] | None) -> Any:
+            sent.setdefault(self.name, []).append((values_nC, places, self._x, self.theta))
+            return super()._send(values_nC, places)
+
+    class RecordingRuntime(SimulatedRuntime):
+        def spawn(self, cls: type[Any], *args: Any, **kwargs: Any) -> Any:
+            return super().spawn(RecordedClient if cls is TableClient else cls, *args, **kwargs)
+
+    runtime = RecordingRuntime(seed=seed, recorder=MemoryRecorder(), reproducible_noise=True)
+    runtime.execute(lambda: run(config, data, runtime))
+    return sent
+
+
 def views(config: TablePuppetConfig, data: RelationalData, seed: int) -> dict[str, View]:
     """Run once more in simulation and return what the server reads of each client, by its name.
 
     Raises:
         BadInput: an algorithm whose server does not read predictions of all rows in each round.
     """
-    from protocols.tablepuppet.plugin import PROTOCOL
-
     if config.algorithm != "rfl-admm-v" or config.model == "neural":
         raise BadInput(
             f"--attacks: rows are reconstructed from a linear model's predictions of all rows, as rfl-admm-v sends "
             f"them, not with algorithm={config.algorithm} model={config.model}"
         )
-    heard: dict[str, list[Any]] = {}
-    with listening(lambda name, sent: heard.setdefault(name, []).append(sent)):
-        rerun(PROTOCOL, config, data, seed=seed)
+    heard = _predictions_of(config, data, seed)
     first = {name: [values[:, 0] for values, *_ in sent] for name, sent in heard.items()}
     found = {}
     for name, sent in heard.items():

@@ -13,8 +13,8 @@ Legend: n rows of a client, N joined rows, C outputs, D columns.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,9 @@ from fedactors.data.preprocessing import Preprocessing
 from fedactors.data.query import Feature
 from fedactors.data.table_mapping import partners_of
 from fedactors.errors import BadInput, Refused
-from fedactors.joining.owners import NewRowsMember, TableKeys, agree_on_plan, ask_all, ask_each, collect_keys
+from fedactors.joining.owners import NewRowsMember, TableKeys, ask_all, ask_each, collect_keys
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.learning.models import ModelSpec
-from fedactors.parties import Parties
 from fedactors.prediction.vertical import (
     Application,
     Outcome,
@@ -40,31 +39,30 @@ from fedactors.prediction.vertical import (
     files_of,
     released,
 )
-from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.secure_sessions import Masked
-from fedactors.privacy.secure_sums import SecureSummand, SecureSums
 from fedactors.remote import DRIVER, SERVER, remote
-from fedactors.roles import Server
 from fedactors.runtime.base import Runtime, Work
 from fedactors.serving import ActorState, NoPart, StoredState, actor_state
-from protocols.tablepuppet import data, models
+from protocols.tablepuppet import data, messages, models
 from protocols.tablepuppet.accounts import default_costs
-from protocols.tablepuppet.algorithm import Array, split_rows
+from protocols.tablepuppet.actors import MaskedTable
+from protocols.tablepuppet.algorithm import Array, scatter_union, split_rows
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.messages import (
-    DuplicateCounts,
-    JoinedOutputs,
-    JoinedRows,
-    LabelOwners,
-    Predictions,
-    UnusableRows,
-    WantedRows,
-)
-from protocols.tablepuppet.operators import Side
+from protocols.tablepuppet.operators import Side, TableServer
+from protocols.tablepuppet.unions import bare
 
 _LONGEST = 86_400.0
 _FAULTS = ("own", "partner's", "alone")
-"""Whose values, or what else, are why a joined row is not predicted."""
+"""Why a row is not predicted: a value of its own, one of its partner's, or no partner."""
+
+
+class _Line(NamedTuple):
+    """A line of the file of predictions: the row of the source, its joined row (-1: not predicted), and why not."""
+
+    row: int
+    joined: int
+    reason: str = ""
+    fault: str = ""
 
 
 # --- a client's part --------------------------------------------------------------------------------------------------
@@ -78,7 +76,7 @@ def make_part(config: TablePuppetConfig, name: str, state: ActorState) -> Part:
     """
     if config.algorithm == "centralised":
         raise BadInput("algorithm: 'centralised' is not allowed: the server was given all rows, and has the model")
-    told: DuplicateCounts | JoinedRows | None = state["counts"] or state["joined"]
+    told: messages.DuplicateCounts | messages.JoinedRows | None = state["counts"] or state["joined"]
     if told is None:
         raise BadInput("the run was stopped before its tables were joined: it has no trained model")
     meaning, facts = state["meaning"], state["agreement"].facts
@@ -88,21 +86,20 @@ def make_part(config: TablePuppetConfig, name: str, state: ActorState) -> Part:
     else:
         encoding = data.encoding_of(features, facts, config.standardise)
     is_owner = meaning["label_column"] is not None
-    loss = data.loss_of(config, meaning["task"])
-    tasks: dict[str, Literal["regression", "binary", "multiclass"]] = {
-        "squared": "regression",
-        "logistic": "binary",
-        "softmax": "multiclass",
+    kinds: dict[str, tuple[Literal["regression", "binary", "multiclass"], int, tuple[str, ...]]] = {
+        "squared": ("regression", 1, ()),
+        "logistic": ("binary", 2, ("0", "1")),
+        "softmax": ("multiclass", told.num_classes, facts.classes),
     }
-    names = {"squared": (), "logistic": ("0", "1"), "softmax": facts.classes}[loss]
+    task, num_classes, names = kinds[data.loss_of(config, meaning["task"])]
     num_columns = len(encoding.feature_names)
     model = models.describe_model(config, num_columns + is_owner, told.num_classes, is_owner)
     noise = config.prediction_noise if config.feature_dp is not None else 0.0
     return Part(
         protocol="tablepuppet",
         party=name,
-        task=tasks[loss],
-        num_classes={"squared": 1, "logistic": 2, "softmax": told.num_classes}[loss],
+        task=task,
+        num_classes=num_classes,
         class_names=names if is_owner else (),
         parties=tuple(meaning["tables"]),
         fusion="sum",
@@ -154,7 +151,7 @@ def part(config: TablePuppetConfig, party: str, states: Mapping[str, bytes]) -> 
 # --- the actors -------------------------------------------------------------------------------------------------------
 
 
-class PredictingTable(NewRowsMember, SecureSummand):
+class PredictingTable(NewRowsMember, MaskedTable):
     """A table's client with its part of the trained model, for rows to predict.
 
     Args:
@@ -174,7 +171,7 @@ class PredictingTable(NewRowsMember, SecureSummand):
         stored: StoredState,
     ) -> None:
         NewRowsMember.__init__(self, query, seat, members)
-        SecureSummand.__init__(self, members, server)
+        MaskedTable.__init__(self, members, server)
         self.fellows.stay()
         self._config, self._stored = config, stored
         self._has_predicted = False
@@ -200,12 +197,12 @@ class PredictingTable(NewRowsMember, SecureSummand):
         return own
 
     @remote(caller=SERVER, only="joiners")
-    async def tell_unusable(self) -> UnusableRows:
+    async def tell_unusable(self) -> messages.UnusableRows:
         """Return which rows miss values."""
-        return UnusableRows(np.isin(np.arange(len(self._encoded.features)), list(self._encoded.rejected)))
+        return messages.UnusableRows(np.isin(np.arange(len(self._encoded.features)), list(self._encoded.rejected)))
 
     @remote(caller=SERVER, only="joiners")
-    async def predict(self, wanted: WantedRows) -> Predictions | Masked:
+    async def predict(self, wanted: messages.WantedRows) -> messages.Predictions | Masked:
         """Return h_i of these rows under the noise that training had, and under masks if training had them.
 
         Raises:
@@ -219,134 +216,115 @@ class PredictingTable(NewRowsMember, SecureSummand):
         work = Work("predict", float(len(rows_u) * self.part.models["bottom"].vector.size))
         values = await self.compute(contribution, self.part, x_uD, work=work)
         values = released(self, self.part, values, "Predictions", is_masked=self._config.secure_sums)[place]
-        if not self._config.secure_sums:
-            return Predictions(values)
-        limit = self._config.secure_range
-        try:
-            return self.masked(values, FixedPoint(limit=limit, num_clients=len(self.clients)))
-        except ValueError as error:
-            raise BadInput(f"secure_range: {limit:g} is too small for predictions of {self.name}: {error}") from None
+        return self.mask(values) if self._config.secure_sums else messages.Predictions(values)
 
     @remote(caller=SERVER, only="joiners")
-    async def take(self, outputs: JoinedOutputs) -> None:
+    async def take(self, outputs: messages.JoinedOutputs) -> None:
         """Take the model's outputs for the own rows, to be written."""
         self._outputs = outputs
 
     @remote(caller=DRIVER)
     async def write(self, order: PredictOrder) -> Predicted:
-        """Write the file of predictions: a row for each joined row, and for each own row that joins with nothing."""
-        given, whole, order_n = self._outputs, self.new.whole, self.new.order
-        missing, no_key = "misses values that the model needs", np.ones(whole.num_rows, np.bool_)
-        no_key[order_n] = False
-        lines = [(row, -1, "a key is missing", "alone") for row in np.flatnonzero(no_key)]
-        for own in np.flatnonzero(given.lacks >= 0):
-            reason = f"no partner in {given.tables[given.lacks[own]]}"
-            lines.append((order_n[own], -1, reason, "alone"))
-        for joined, (own, table) in enumerate(zip(given.rows.tolist(), given.misses.tolist(), strict=True)):
-            if own in self._encoded.rejected:
-                lines.append((order_n[own], -1, self._encoded.rejected[own], "own"))
-            elif table >= 0:
-                reason = f"its partner in {given.tables[table]} {missing}"
-                lines.append((order_n[own], -1, reason, "partner's"))
-            else:
-                lines.append((order_n[own], joined, "", ""))
-        lines.sort(key=lambda line: line[0])
-        used = np.array([joined for _, joined, _, _ in lines if joined >= 0], np.int64)
-        outputs = given.values[used] if len(used) else np.zeros((0, self.part.models["bottom"].spec.outputs))
-        rows = np.array([row for row, _, _, _ in lines], np.int64)
-        ids = whole.select(self.called_by).take(rows).to_pydict() if self.called_by else {"row": rows.tolist()}
+        """Write the file of predictions: a line for each joined row, and for each own row that joins with nothing."""
+        lines = sorted(self._lines(), key=lambda line: line.row)
+        rows = np.array([line.row for line in lines], np.int64)
+        joined = np.array([line.joined for line in lines], np.int64)
+        outputs = np.zeros((0, self.part.models["bottom"].spec.outputs))
+        if (joined >= 0).any():
+            outputs = self._outputs.values[joined[joined >= 0]]
+        ids = self.new.whole.select(self.called_by).take(rows).to_pydict() if self.called_by else {"row": rows.tolist()}
         unpredicted = write_predictions(
             self.output(order.to),
             ids=ids,
-            rows=np.flatnonzero([joined >= 0 for _, joined, _, _ in lines]),
+            rows=np.flatnonzero(joined >= 0),
             values=probabilities(self.part, outputs),
             class_names=self.part.class_names,
             is_regression=self.part.task == "regression",
-            reasons={place: reason for place, (_, _, reason, _) in enumerate(lines) if reason},
+            reasons={place: line.reason for place, line in enumerate(lines) if line.reason},
         )
-        by_fault = {fault: [reason for _, _, reason, whose in lines if whose == fault] for fault in _FAULTS}
-        counts = counted(len(lines), by_fault["own"], by_fault["partner's"], by_fault["alone"])
-        return dataclasses.replace(counts, unpredicted=unpredicted)
+        own, partners, alone = ([line.reason for line in lines if line.fault == fault] for fault in _FAULTS)
+        return dataclasses.replace(counted(len(lines), own, partners, alone), unpredicted=unpredicted)
+
+    def _lines(self) -> Iterator[_Line]:
+        """Yield the file's lines: rows without a key, rows without a partner, then the joined rows."""
+        given, order_n = self._outputs, self.new.order.tolist()
+        for row in np.setdiff1d(np.arange(self.new.whole.num_rows), order_n).tolist():
+            yield _Line(row, -1, "a key is missing", "alone")
+        for own in np.flatnonzero(given.lacks >= 0).tolist():
+            yield _Line(order_n[own], -1, f"no partner in {given.tables[given.lacks[own]]}", "alone")
+        for joined, (own, table) in enumerate(zip(given.rows.tolist(), given.misses.tolist(), strict=True)):
+            if own in self._encoded.rejected:
+                yield _Line(order_n[own], -1, self._encoded.rejected[own], "own")
+            elif table >= 0:
+                reason = f"its partner in {given.tables[table]} misses values that the model needs"
+                yield _Line(order_n[own], -1, reason, "partner's")
+            else:
+                yield _Line(order_n[own], joined)
 
 
-class PredictingServer(Server):
-    """Joins the hashed keys of rows to predict, and sums what the tables' models make of them.
+class PredictingServer(TableServer):
+    """Joins the hashed keys of rows to predict, and sums what the tables' models make of them."""
 
-    Args:
-        config: of the run that trained.
-        query: what every party knows.
-        sides: the tables with their clients, in the order of the query.
-    """
-
-    def __init__(self, config: TablePuppetConfig, query: RelationalQuery, sides: tuple[Side, ...]) -> None:
-        self._config, self._query, self._sides = config, dataclasses.replace(query, is_new=True), sides
-
-    async def open(self) -> None:
-        """Make handles of the clients."""
-        self._clients = {
-            side.table: [self.peer(name, PredictingTable) for name in side.clients] for side in self._sides
-        }
-        names = [name for side in self._sides for name in side.clients]
-        self._sums = SecureSums(self, Parties(self, names, timeout=600.0), num_sums=1)
+    client, num_sums = PredictingTable, 1
 
     @remote(caller=DRIVER)
-    async def agree(self) -> LabelOwners:
+    async def agree(self) -> messages.LabelOwners:
         """Check the query against everybody's columns, and let everybody read its rows."""
-        self._plan, _ = await agree_on_plan(self._query, self._clients)
-        self._side = self._plan.tables.index(self._plan.label_table)
-        return LabelOwners(self._sides[self._side].clients)
+        self._query = dataclasses.replace(self._query, is_new=True)
+        await self._agree_on_plan()
+        return messages.LabelOwners(self._sides[self.label_index].clients)
 
     @remote(caller=DRIVER)
     async def predict(self) -> None:
         """Join, ask for predictions, and tell those who have the label's table what comes of their rows."""
-        config, side = self._config, self._side
-        keys = await collect_keys(self._clients)
+        config, keys = self._config, await collect_keys(self._clients)
         sizes = {table: found.num_rows for table, found in keys.items()}
         hashes = {table: found.hashes for table, found in keys.items()}
-        args = (self._plan, hashes, side, config.threads, config.memory_limit, sizes)
+        args = (self._plan, hashes, self.label_index, config.threads, config.memory_limit, sizes)
         found = await self.compute(partners_of, *args, work=Work("join", float(sum(sizes.values()))))
-        rows, tables = found.mapping.rows, tuple(self._clients)
-        misses_N = np.full(len(rows[0]), -1, np.int16)
-        for place, clients in reversed(list(enumerate(self._clients.values()))):
-            told = await ask_all(clients, lambda client: client.tell_unusable())
-            misses_N[np.concatenate([one.values for one in told])[rows[place]]] = place
+        rows = found.mapping.rows
+        misses_N = await self._misses(rows)
         usable = np.flatnonzero(misses_N < 0)
         values = await self._sum([row[usable] for row in rows], keys)
         values_NC = np.zeros((len(misses_N), values.shape[1]))
         values_NC[usable] = values
-        own = self._plan.tables[side].name
-        pieces = split_rows(rows[side], keys[own].sizes)
-        lacks = np.split(found.lacks, np.cumsum(keys[own].sizes)[:-1])
+        own, tables = self._sides[self.label_index].table, tuple(self._clients)
+        lacks = scatter_union(found.lacks, keys[own].sizes)
         sent = [
-            JoinedOutputs(tables, row.astype(np.int32), values_NC[places], misses_N[places], lack)
-            for (places, row), lack in zip(pieces, lacks, strict=True)
+            messages.JoinedOutputs(tables, row.astype(np.int32), values_NC[places], misses_N[places], lack)
+            for (places, row), lack in zip(split_rows(rows[self.label_index], keys[own].sizes), lacks, strict=True)
         ]
         await ask_each(self._clients[own], lambda client, given: client.take(given), sent)
+
+    async def _misses(self, rows: Sequence[NDArray[np.int32]]) -> NDArray[np.int16]:
+        """Return for each joined row (N) the first table whose row misses values; -1: none."""
+        misses_N = np.full(len(rows[0]), -1, np.int16)
+        for place, clients in reversed(list(enumerate(self._clients.values()))):
+            told = await ask_all(clients, lambda client: client.tell_unusable())
+            misses_N[np.concatenate([one.values for one in told])[rows[place]]] = place
+        return misses_N
 
     async def _sum(self, rows: Sequence[NDArray[np.int32]], keys: Mapping[str, TableKeys]) -> Array:
         """Return the outputs of joined rows (N x C), the sums over the tables; nothing is asked for no row."""
         if not len(rows[0]):
             return np.zeros((0, 1))
         if self._config.secure_sums:
-            order = self.noise_rng("order of joined rows").permutation(len(rows[0]))
-            await self._sums.prepare(1)
-            clients = [own[0] for own in self._clients.values()]
-            sent = [WantedRows(row[order]) for row in rows]
-            masked = await ask_each(clients, lambda client, wanted: client.predict(wanted), sent)
-            parts = {side.clients[0]: part for side, part in zip(self._sides, masked, strict=True)}
-            point = FixedPoint(limit=self._config.secure_range, num_clients=len(parts))
-            total, _ = await self._sums.total(parts, point, Work("gather", float(len(order))))
-            made = np.empty_like(total)
-            made[order] = total
-            return made
+            return await self._sum_under_masks(rows)
         parts_NC = []
         for own_N, (table, clients) in zip(rows, self._clients.items(), strict=True):
             rows_u, place = np.unique(own_N, return_inverse=True)
-            pieces = split_rows(rows_u, keys[table].sizes)
-            sent = [WantedRows(own.astype(np.int32)) for _, own in pieces]
-            found = await ask_each(clients, lambda client, wanted: client.predict(wanted), sent)
-            parts_NC.append(np.concatenate([_bare(one).values for one in found])[place])
+            sent = [messages.WantedRows(own.astype(np.int32)) for _, own in split_rows(rows_u, keys[table].sizes)]
+            found = bare(await ask_each(clients, lambda client, wanted: client.predict(wanted), sent))
+            parts_NC.append(np.concatenate(found)[place])
         return np.asarray(sum(parts_NC[1:], start=parts_NC[0]))
+
+    async def _sum_under_masks(self, rows: Sequence[NDArray[np.int32]]) -> Array:
+        order = self.noise_rng("order of joined rows").permutation(len(rows[0]))
+        clients = [own[0] for own in self._clients.values()]
+        sent = [messages.WantedRows(row[order]) for row in rows]
+        work = Work("gather", float(len(order)))
+        total = await self._masked_sum(clients, lambda client, wanted: client.predict(wanted), sent, work)
+        return total[np.argsort(order)]
 
 
 async def predict(config: TablePuppetConfig, data_: RelationalData, runtime: Runtime, asked: Application) -> Outcomes:
@@ -383,8 +361,3 @@ def predictors(config: TablePuppetConfig) -> Mapping[str, type]:
     if config.algorithm == "centralised":
         return {}
     return {"tables' clients": PredictingTable, "server": PredictingServer}
-
-
-def _bare(found: Predictions | Masked) -> Predictions:
-    assert isinstance(found, Predictions)
-    return found

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fedactors.data.join_tree import MOST_JOINED, JoinTree, TreeSums
-from fedactors.data.table_mapping import JoinTooLargeError, expand_join
+from fedactors.data.join_tree import TreeSums
+from fedactors.data.table_mapping import MOST_JOINED, JoinTooLargeError, JoinTree
 
 TREES = {
     "alone": ([7], []),
@@ -25,7 +25,7 @@ def made(kind, seed, lonely=True):
     for a, b in edges:
         own, other = (rng.integers(0, 4, sizes[i]).astype(np.int32) for i in (a, b))
         if lonely:
-            own[~np.isin(own, other)] = -1  # as `coded_steps` says it
+            own[~np.isin(own, other)] = -1  # as `join_keys` says it
         steps.append((a, b, own, other))
     return sizes, tuple(steps)
 
@@ -95,7 +95,7 @@ def test_small_squares_beside_large_parts_that_cancel():
 
 def test_the_tree_has_the_counts_of_the_mapping_that_lists():
     sizes, steps = made("star", 3)
-    rows = expand_join(len(sizes), sizes, 0, steps)
+    rows = JoinTree(tuple(sizes), steps).listed()
     found = JoinTree(tuple(sizes), steps).counts([None] * len(sizes))
     for table, size in enumerate(sizes):
         assert found[table].tolist() == np.bincount(rows[table], minlength=size).tolist()
