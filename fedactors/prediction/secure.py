@@ -25,6 +25,7 @@ from fedactors.data.alignment import AlignmentOrder, fingerprint
 from fedactors.errors import BadInput, Refused
 from fedactors.network.codec import message
 from fedactors.parties import Parties
+from fedactors.prediction.engine import LONGEST
 from fedactors.prediction.vertical import EXCHANGE, Contribution, PredictingOwner, PredictingParty
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.secure_sessions import Masked
@@ -33,8 +34,6 @@ from fedactors.remote import CLIENT, SERVER, remote
 from fedactors.roles import Server
 from fedactors.runtime.base import Work
 from fedactors.serving import StoredState
-
-_LONGEST = 86_400.0
 
 
 @message(reveals="the sum of what all parties' models make of each shared row, as the label party had it in training")
@@ -82,20 +81,12 @@ class SummingParty(SecureSummand, PredictingParty):
 
     @remote(caller=CLIENT, only="label_party")
     async def contribute(self) -> Contribution:
-        """Refuse: in the open nothing leaves.
-
-        Raises:
-            Refused: always.
-        """
+        """Refuse: in the open nothing leaves."""
         raise Refused(self.caller, f"asks {self.name} for a contribution that sums are to hide")
 
     @remote(caller=CLIENT, only="label_party")
     async def take_order(self, order: AlignmentOrder) -> None:
-        """Follow the common order.
-
-        Raises:
-            Refused: the rows are fixed: other parties have compared their order with this one's.
-        """
+        """Follow the common order, until other parties have compared theirs with it."""
         if self._order is not None:
             raise Refused(self.caller, f"orders the rows of {self.name} anew when they are being added up")
         await PredictingParty.take_order(self, order)
@@ -174,15 +165,12 @@ class SumExchange(Server):
         label_party: who may ask for the sum.
     """
 
+    label_party = ""
+
     def __init__(self, config: Any, parties: Sequence[str], label_party: str) -> None:
         self.config = config
         self._parties = tuple(parties)
-        self._label_party = label_party
-
-    @property
-    def label_party(self) -> str:
-        """The party that the predictions are for."""
-        return self._label_party
+        self.label_party = label_party
 
     @property
     def point(self) -> FixedPoint:
@@ -192,7 +180,7 @@ class SumExchange(Server):
     @remote(caller=CLIENT, only="label_party")
     async def sum_up(self) -> Summed:
         """Return the sum over all parties of what their models make of the shared rows."""
-        parties: Parties[SummingParty] = Parties(self, self._parties, timeout=_LONGEST)
+        parties: Parties[SummingParty] = Parties(self, self._parties, timeout=LONGEST)
         sums = SecureSums(self, parties, num_sums=1)
         await sums.prepare(1)
         parts = await parties.ask(lambda party: party.add_up())

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from fedactors.data.horizontal import HorizontalData
 from fedactors.data.reading import Reading, read_reading
 from fedactors.learning.model_parts import Part, TrainedModel
+from fedactors.prediction.engine import Application, Outcomes
 from fedactors.prediction.horizontal import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
-from fedactors.prediction.vertical import Application, Outcomes
 from fedactors.runtime.base import Runtime
 from fedactors.serving import ActorState, NoPart, actor_state
 from protocols.nebulafl.algorithm import master_model
