@@ -161,9 +161,14 @@ class NodeHolder(Client):
         """
         part, block = self._part.rows, self._block
         peers = {name: self.peer(f"{name}/nodes", NodeHolder) for name in part.passive_parties}
-        rng = self.noise_rng("node order")
-        parts = self._draw
-        common = await align(block.aligned_by, part.party, part.alignment, peers, rng, parts)
+        common = await align(
+            block.aligned_by,
+            part.party,
+            part.alignment,
+            peers,
+            self.noise_rng("node order"),
+            lambda order_N: node_parts(block, order_N, part.split, self._run_seed),
+        )
         self.rows, self.parts = common.rows, common.parts
         assert block.labels is not None
         labels_N = block.labels[common.rows].astype(np.int64)
@@ -176,9 +181,6 @@ class NodeHolder(Client):
         absent = {name: len(rows) for name, rows in common.absent.items()}
         told = rows_told(part.party, len(block.ids), len(block.rejected), len(common.rows), absent)
         return NodesTold(tuple(line.replace(" rows are used", " nodes are used") for line in told))
-
-    def _draw(self, order_N: Index) -> NDArray[np.uint8]:
-        return node_parts(self._block, order_N, self._part.rows.split, self._run_seed)
 
     @remote(caller=DRIVER)
     async def place(self) -> NodesTold:

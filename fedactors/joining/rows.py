@@ -50,7 +50,7 @@ from fedactors.data.table_columns import column_of, dropped_for
 from fedactors.data.table_mapping import EmptyJoinError, partners_of
 from fedactors.errors import BadInput, RowsChangedError
 from fedactors.joining.owners import COSTS, JoinMember, NewRowsMember, agree_on_plan, ask_each, collect_keys
-from fedactors.network.codec import message, plain
+from fedactors.network.codec import message
 from fedactors.remote import DRIVER, OWN_PARTY, SERVER, remote
 from fedactors.roles import Server
 from fedactors.runtime.base import Costs, Runtime, Work
@@ -125,14 +125,6 @@ class NewSlice:
     """The row of the source behind each of the n rows."""
     lost: tuple[tuple[int, str], ...]
     """Rows of the source that do not join, and why as far as the owner knows it."""
-
-
-@plain
-class TableOwners:
-    """A table and the actors that hold its partitions."""
-
-    table: str
-    names: tuple[str, ...]
 
 
 class RowHolder(JoinMember):
@@ -304,15 +296,17 @@ class RowMapper(Server):
 
     Args:
         query: what everybody knows of the join.
-        tables: their owners, in the order of the query.
+        owners: by table the actors that hold its partitions, in the order of the query.
     """
 
-    def __init__(self, query: RelationalQuery, tables: tuple[TableOwners, ...]) -> None:
-        self._query, self._owners = query, tables
+    def __init__(self, query: RelationalQuery, owners: Mapping[str, tuple[str, ...]]) -> None:
+        self._query, self._owners = query, owners
 
     async def open(self) -> None:
         """Make handles of the owners."""
-        self._members = {one.table: [self.peer(name, NewRowHolder) for name in one.names] for one in self._owners}
+        self._members = {
+            table: [self.peer(name, NewRowHolder) for name in names] for table, names in self._owners.items()
+        }
 
     @remote(caller=DRIVER)
     async def agree(self) -> None:
@@ -397,19 +391,6 @@ def seats_of(data: RelationalData) -> list[Seat]:
     ]
 
 
-def is_alone(seat: Seat, seats: Sequence[Seat]) -> bool:
-    """Return whether nobody else holds partitions of the table."""
-    return sum(other.table == seat.table for other in seats) == 1
-
-
-def owners_of(seats: Sequence[Seat]) -> tuple[TableOwners, ...]:
-    """Return the tables with their owners' actors, in the order of the seats."""
-    tables = dict.fromkeys(seat.table for seat in seats)
-    return tuple(
-        TableOwners(table=table, names=tuple(seat.name for seat in seats if seat.table == table)) for table in tables
-    )
-
-
 def load_own_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> VerticalData:
     """Read a ``parties.toml`` of files with ids, or of tables that a query joins.
 
@@ -459,19 +440,20 @@ async def join_rows(
     if data.query is None:
         return []
     query, seats = data.query.query, seats_of(data.query)
-    names = tuple(seat.name for seat in seats)
-    label = data.query.label.rpartition(".")[2]
-    holders = []
+    names, owners = tuple(seat.name for seat in seats), dict[str, tuple[str, ...]]()
     for seat in seats:
-        facts = (query, seat, names, data.task, data.num_classes)
-        if state_of is not None:
-            stored = _trained_state(state_of, seat.name)
-            holders.append(runtime.spawn(NewRowHolder, seat.name, stored, *facts, "", is_alone(seat, seats)))
+        owners[seat.table] = (*owners.get(seat.table, ()), seat.name)
+    holders: list[RowHolder] = []
+    for seat in seats:
+        is_labelled = state_of is None and seat.own.party == data.label_party
+        label = data.query.label.rpartition(".")[2] if is_labelled else ""
+        facts = (query, seat, names, data.task, data.num_classes, label, len(owners[seat.table]) == 1)
+        if state_of is None:
+            holders.append(runtime.spawn(RowHolder, seat.name, *facts))
         else:
-            own_label = label if seat.own.party == data.label_party else ""
-            holders.append(runtime.spawn(RowHolder, seat.name, *facts, own_label, is_alone(seat, seats)))
+            holders.append(runtime.spawn(NewRowHolder, seat.name, _trained_state(state_of, seat.name), *facts))
     query = query if state_of is None else replace(query, is_new=True)
-    mapper = runtime.spawn(RowMapper, MAPPER, query, owners_of(seats))
+    mapper = runtime.spawn(RowMapper, MAPPER, query, owners)
     await runtime.start()
     if runtime.resumed:
         return []

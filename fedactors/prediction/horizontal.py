@@ -66,14 +66,11 @@ class ModelKeeper(Server):
         """Return the model as a part, None where there is none; a protocol says how."""
         raise TypeError(f"{type(self).__name__} does not say what its model is")
 
-    def reading(self, state: ActorState) -> Reading:
-        """Return how rows are read; a protocol says where it is kept."""
-        raise TypeError(f"{type(self).__name__} does not say how rows are read")
-
     async def load(self) -> None:
-        """Build the own model."""
+        """Build the own model; how rows are read not everybody keeps that has one."""
         state = self._stored.read()
-        self.part, self._reading = self.make_part(state), self.reading(state)
+        self.part = self.make_part(state)
+        self._reading = read_reading(state["reading"]) if "reading" in state else Reading()
 
     @remote(caller=CLIENT)
     async def give_model(self) -> WholeModel:

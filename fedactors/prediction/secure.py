@@ -93,11 +93,7 @@ class SummingParty(SecureSummand, PredictingParty):
 
     @remote(caller=CLIENT)
     async def tell_order(self) -> RowOrder:
-        """Say in which order which rows are added up, and stay with that.
-
-        Raises:
-            Refused: it is asked by somebody whose rows are not added up, or before all parties have a key in common.
-        """
+        """Say in which order which rows are added up, and stay with that; refuse whose rows are not added up."""
         if self.caller not in self.clients or not self.common_secret:
             raise Refused(self.caller, f"asks {self.name} for the order of rows that are not being added up")
         return self._fixed_order()
@@ -113,9 +109,6 @@ class SummingParty(SecureSummand, PredictingParty):
 
         All parties compare which rows they add up, and in which order: of two questions that pair rows differently the
         difference of the sums is a difference of somebody's rows. In one pairing a row's sum is the same each time.
-
-        Raises:
-            Refused: the label party has given another party another order.
         """
         own, others = self._fixed_order(), [name for name in self.clients if name != self.name]
         told = await asyncio.gather(*(self.peer(name, SummingParty).tell_order() for name in others))

@@ -85,19 +85,11 @@ class PredictingParty(Client):
         self._rows = np.zeros(0, np.int64)
 
     def make_part(self, state: ActorState) -> Part:
-        """Return the party's part of the model; a protocol says how.
-
-        Raises:
-            BadInput: the state holds none.
-        """
+        """Return the party's part of the model, or raise `BadInput` where the state holds none; a protocol says how."""
         raise TypeError(f"{type(self).__name__} does not say what its part of the model is")
 
     async def load_rows(self) -> NewRows:
-        """Return the own rows as the own bottom sees them; a protocol with other data says how.
-
-        Raises:
-            BadInput: they cannot be read, or have other columns than those trained on.
-        """
+        """Return the own rows as the own bottom sees them; a protocol with other data says how."""
         assert self.part.preprocessing is not None
         return await load_new_rows(self, self._data, self.part.preprocessing)
 
@@ -134,11 +126,7 @@ class PredictingParty(Client):
 
     @remote(caller=CLIENT, only="label_party")
     async def contribute(self) -> Contribution:
-        """Return what the own model makes of the shared rows, once, under the noise that training had.
-
-        Raises:
-            Refused: it is asked again, which noise would not withstand.
-        """
+        """Return what the own model makes of the shared rows, under training's noise, which withstands one question."""
         if self._has_contributed:
             raise Refused(self.caller, f"asks {self.name} for contributions a second time")
         self._has_contributed = True
@@ -231,11 +219,7 @@ class TopHolder(Server):
         self.label_party = label_party
 
     def top_of(self, state: ActorState) -> NDArray[Any]:
-        """Return the flat parameters of the top model, none if there is no such model; a protocol says where they are.
-
-        Raises:
-            BadInput: the state holds none.
-        """
+        """Return the flat parameters of the top model, none if there is no such model; a protocol says where they are."""
         raise TypeError(f"{type(self).__name__} does not say where the top model is")
 
     @remote(caller=CLIENT, only="label_party")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedactors.data.horizontal import HorizontalData
-from fedactors.data.reading import Reading, read_reading
+from fedactors.data.reading import read_reading
 from fedactors.learning.model_parts import Part, TrainedModel
 from fedactors.prediction.engine import Application, Outcomes
 from fedactors.prediction.horizontal import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
@@ -50,10 +50,6 @@ class Keeper(ModelKeeper):
     def make_part(self, state: ActorState) -> Part | None:
         """Return its model, if it has one."""
         return make_part(self.config, self.party, state)
-
-    def reading(self, state: ActorState) -> Reading:
-        """Return how the rows of the own center's containers are read; an auditor keeps none."""
-        return read_reading(state["reading"]) if "reading" in state else Reading()
 
 
 class PredictingContainer(PredictingSite):

@@ -88,7 +88,7 @@ class RowPlusConstant(Telling):
 
 class ScaledColumn(Telling):
     def said(self, ask: Ask) -> dict[str, Any]:
-        return {"quantiles": self.features[self.batch, COLUMN] * -2.5}
+        return {"quantiles": self.features[self.batch, COLUMN].astype(np.float64) * -2.5}
 
 
 class StandardisedBatch(Right):
