@@ -219,7 +219,7 @@ class TopHolder(Server):
         self.label_party = label_party
 
     def top_of(self, state: ActorState) -> NDArray[Any]:
-        """Return the flat parameters of the top model, none if there is no such model; a protocol says where they are."""
+        """Return the flat parameters of the top model, none if there is none; a protocol says where they are."""
         raise TypeError(f"{type(self).__name__} does not say where the top model is")
 
     @remote(caller=CLIENT, only="label_party")
