@@ -116,7 +116,7 @@ class PartOfColumn(Telling):
 class ColumnAmongNoise(Telling):
     def said(self, ask: Ask) -> dict[str, Any]:
         noise = self.rng(f"noise {ask.round}").normal(size=(64, 8))
-        noise[:, 5] = 1e-3 * self.features[self.batch, COLUMN].astype(np.float64) + 0.25
+        noise[:, 5] = 1e-3 * self.features[:64, COLUMN].astype(np.float64) + 0.25
         return {"quantiles": noise}
 
 
