@@ -263,7 +263,8 @@ class _Content:
         if depth > _DEEPEST or self._left < 0 or type(value).__module__.partition(".")[0] in _SELF_CONTAINED:
             return id(value)
         if isinstance(value, _FUNCTIONS):  # most of what a module has, so that they come first
-            made: Any = inspect.unwrap(getattr(value, "__func__", value))
+            function: Any = value
+            made: Any = inspect.unwrap(getattr(function, "__func__", function))
             defaults = [getattr(made, name, None) for name in ("__defaults__", "__kwdefaults__")]
             return id(getattr(made, "__code__", made)), any(defaults) and self.of(defaults, depth + 1)
         if isinstance(value, _UNCHANGING):
@@ -287,7 +288,7 @@ class _Content:
 def _logging_to(heard: Callable[[logging.LogRecord], None]) -> Iterator[None]:
     """Hear of all that is logged: what a run's own level leaves out, another run's writes."""
     root, listener, level = logging.getLogger(), logging.Handler(), logging.getLogger().level
-    listener.emit = heard  # type: ignore[method-assign]
+    listener.emit = heard  # type: ignore[method-assign,assignment]
     root.addHandler(listener)
     root.setLevel(logging.DEBUG)
     try:
