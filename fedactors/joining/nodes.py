@@ -195,17 +195,17 @@ class NodeHolder(Client):
         edges = self._part.edges
         ids = [str(name) for name in self._block.ids[self.rows].tolist()]
         sparse, self.vocabulary = edges.load_sparse(ids, self._known)
-        self._features = np.concatenate([self._own_features().astype(np.float32), sparse], axis=1)
+        self._features = np.concatenate([self._own_features(self.rows).astype(np.float32), sparse], axis=1)
         (self._indptr, self._indices), num_edges, num_lost = edges.load(ids)
         return num_edges, num_lost
 
-    def _own_features(self) -> NDArray[Any]:
+    def _own_features(self, rows: Index) -> NDArray[Any]:
         """Return the features of the shared nodes, as fitted on those to train on."""
         train, nothing = np.flatnonzero(self.parts == PARTS.index("train")), np.zeros(0, np.int64)
         unlabelled, task = dataclasses.replace(self._block, labels=None), self._part.rows.task
-        fitted = prepare(unlabelled, self.rows, Split(train, nothing, nothing), task).preprocessing
+        fitted = prepare(unlabelled, rows, Split(train, nothing, nothing), task).preprocessing
         self.preprocessing = fitted.as_dict()
-        return fitted.finish(self._block.features[self.rows])
+        return fitted.finish(self._block.features[rows])
 
     @remote(caller=OWN_PARTY)
     async def give_nodes(self) -> OwnNodes:
@@ -265,8 +265,8 @@ class NewNodeHolder(NodeHolder):
         assert self.rows is not None
         return UnusableNodes(np.isin(self.rows, list(self._block.unusable)))
 
-    def _own_features(self) -> NDArray[Any]:
-        return self._x_ND[self.rows]
+    def _own_features(self, rows: Index) -> NDArray[Any]:
+        return self._x_ND[rows]
 
     @remote(caller=OWN_PARTY)
     async def give_new(self) -> NewNodes:

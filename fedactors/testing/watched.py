@@ -73,14 +73,14 @@ class WatchedCode:
     def watching(self, runtime: ObservedRuntime) -> Iterator[None]:
         """Note in the runtime's `observed` what happens inside."""
         self.runtime, self.observed = runtime, runtime.observed
-        printed = io.StringIO()
+        printed, complained = _Printed(sys.stdout), _Printed(sys.stderr)
         before = _generator_states()
         self._variables = dict(self._own_variables())
         previous = sys.getprofile()
         with ExitStack() as stack:
             stack.enter_context(_listening(self._note_event))
-            stack.enter_context(redirect_stdout(_Tee(sys.stdout, printed)))
-            stack.enter_context(redirect_stderr(_Tee(sys.stderr, printed)))
+            stack.enter_context(redirect_stdout(printed))
+            stack.enter_context(redirect_stderr(complained))
             stack.enter_context(_logging_to(self._note_log))
             sys.setprofile(self._profile)
             try:
@@ -91,7 +91,7 @@ class WatchedCode:
                 after = _generator_states()
                 self._used |= {name for name in before if before[name] != after[name]}
                 self.observed.global_generators = sorted(self._used)
-        self.observed.leave("standard output", "the run", "the run to the terminal", printed.getvalue())
+        self.observed.leave("standard output", "the run", "the run to the terminal", printed.getvalue() + complained.getvalue())
 
     def after_step(self, actor: str) -> None:
         """Look at the variables of modules and classes; later in a long run only now and then."""
@@ -298,22 +298,16 @@ def _logging_to(heard: Callable[[logging.LogRecord], None]) -> Iterator[None]:
         root.removeHandler(listener)
 
 
-class _Tee(io.TextIOBase):
-    """Writes to two places."""
+class _Printed(io.StringIO):
+    """Keeps what is printed, and prints it."""
 
-    def __init__(self, *places: Any) -> None:
-        self._places = places
+    def __init__(self, to: Any) -> None:
+        super().__init__()
+        self._to = to
 
     def write(self, text: str) -> int:
-        """Write to each."""
-        for place in self._places:
-            place.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush each."""
-        for place in self._places:
-            place.flush()
+        self._to.write(text)
+        return super().write(text)
 
 
 def _place(frame: FrameType) -> str:
