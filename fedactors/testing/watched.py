@@ -91,7 +91,8 @@ class WatchedCode:
                 after = _generator_states()
                 self._used |= {name for name in before if before[name] != after[name]}
                 self.observed.global_generators = sorted(self._used)
-        self.observed.leave("standard output", "the run", "the run to the terminal", printed.getvalue() + complained.getvalue())
+        said = printed.getvalue() + complained.getvalue()
+        self.observed.leave("standard output", "the run", "the run to the terminal", said)
 
     def after_step(self, actor: str) -> None:
         """Look at the variables of modules and classes; later in a long run only now and then."""
