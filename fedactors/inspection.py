@@ -57,9 +57,9 @@ def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
     None where the protocol takes neither.
     """
     if getattr(protocol, "takes_queries", False):
-        from fedactors.prediction.joined import NewRowHolder, NewRowMapper
+        from fedactors.joining.rows import NewRowHolder, RowMapper
 
-        return _described({"tables' owners": NewRowHolder, "mapper": NewRowMapper}, {}, None)
+        return _described({"tables' owners": NewRowHolder, "mapper": RowMapper}, {}, None)
     if getattr(protocol, "takes_nodes", False):
         from fedactors.joining.nodes import NewNodeHolder, NodeHolder
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.csv
 
-from fedactors.prediction.vertical import Application
+from fedactors.prediction.engine import Application
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.serving import StoredState
 

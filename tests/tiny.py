@@ -130,7 +130,8 @@ def load_data(settings: TinyConfig, name: str, seed: int) -> str:
 
 
 async def predict(settings: TinyConfig, data: Any, runtime: TinyRuntime, asked: Any) -> list[Any]:
-    from fedactors.prediction.vertical import Outcome, Predicted
+    from fedactors.data.predictions import Predicted
+    from fedactors.prediction.engine import Outcome
 
     Path(asked.to).write_text(f"{data} {sorted(asked.stored)}")
     return [Outcome(party="bank", to=asked.to, counts=Predicted(3, 2, 1, (("not at shop", 1),)))]

@@ -1,26 +1,146 @@
-"""The file of predictions that a party keeps: a row for each of its rows, in their order.
+"""Predictions as a party keeps and tells of them: a file with a line for each of its rows, and counts for others.
 
-Columns: ``id`` (or what else a row is called by),
-``prediction``, for classes ``probability_NAME`` of each, and ``reason``: why there is no prediction.
+Columns of the file: ``id`` (or what else a row is called by), ``prediction``, for classes ``probability_NAME`` of each,
+and ``reason``: why there is no prediction.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.reasons import kind_of
 from fedactors.errors import BadInput
+from fedactors.network.codec import message
 from fedactors.records.storage import write_atomic
 
 ENDINGS = (".parquet", ".csv")
 LEAST_EACH = 10
 """Predicted rows for each class from which on it is told that one is never predicted."""
+Fault = Literal["own", "partner", "alone"]
+"""Why there is no prediction: the own row, another party's row, or that another party has no such row."""
+
+
+@message(reveals="nothing: where whoever predicts is to write its predictions, on its own host")
+class PredictOrder:
+    """Predict, and write the file."""
+
+    to: str
+
+
+@message(
+    reveals="how many rows whoever predicts has, how many were predicted, why the others were not, and how many "
+    "classes are predicted for none"
+)
+class Predicted:
+    """The end of a prediction: rows of the label party, or of a site.
+
+    Those predicted, those that have no partner at another party, and all others, which are refused; by reason both.
+    """
+
+    num_rows: int
+    num_predicted: int
+    num_alone: int
+    reasons: tuple[tuple[str, int], ...]
+    unpredicted: int = 0
+    """Classes that are predicted for no row, of `LEAST_EACH` rows or more a class."""
+
+    @property
+    def num_refused(self) -> int:
+        """Rows with a value, or without one, that the model cannot be applied to."""
+        return self.num_rows - self.num_predicted - self.num_alone
+
+
+def counted(num_rows: int, own: Iterable[str], others: Iterable[str] = (), alone: Iterable[str] = ()) -> Predicted:
+    """Return what may be told of a prediction.
+
+    Args:
+        num_rows: of whoever predicts.
+        own: why its own rows cannot be used: which value of which column that is remains its own affair.
+        others: of other rows, why they cannot at other parties.
+        alone: of other rows, where they have no partner.
+    """
+    refused, partnerless = [*map(kind_of, own), *others], list(alone)
+    reasons = tuple(sorted(Counter([*refused, *partnerless]).items()))
+    return Predicted(num_rows, num_rows - len(refused) - len(partnerless), len(partnerless), reasons)
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The lines of the file: one for each of a party's rows, or of what a query joins them to."""
+
+    called: Mapping[str, Sequence[Any]]
+    """What the lines are called by, by column."""
+    lines: NDArray[np.int64]
+    """The line of each row that may be predicted; other lines have a reason."""
+    reasons: dict[int, tuple[Fault, str]] = field(default_factory=dict)
+    """Why a line has no prediction."""
+
+    @classmethod
+    def of_ids(cls, ids: NDArray[Any], unusable: Mapping[int, str] | None = None) -> Listing:
+        """Return a line for each row, called by its id; unusable rows with the reason."""
+        listing = cls({"id": ids.tolist()}, np.arange(len(ids)))
+        listing.refuse(unusable or {}, "own")
+        return listing
+
+    def refuse(self, reasons: Mapping[int, str], fault: Fault) -> None:
+        """Note why rows have no prediction; the first reason of a row stands."""
+        for row, reason in reasons.items():
+            self.reasons.setdefault(int(self.lines[row]), (fault, reason))
+
+    def are_unusable(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say of each of these rows whether it has a reason."""
+        return np.isin(self.lines[rows], list(self.reasons))
+
+    @property
+    def counts(self) -> Predicted:
+        """What may be told of the lines."""
+        by_fault: dict[Fault, list[str]] = {"own": [], "partner": [], "alone": []}
+        for fault, reason in self.reasons.values():
+            by_fault[fault].append(reason)
+        return counted(len(next(iter(self.called.values()))), *by_fault.values())
+
+    def write(
+        self,
+        path: Path,
+        rows: NDArray[np.int64],
+        values: NDArray[np.float64],
+        class_names: Sequence[str],
+        *,
+        is_regression: bool = False,
+    ) -> Predicted:
+        """Write the file (see `write_predictions`) with the values of these rows; return what may be told of it.
+
+        Without `class_names` classes are called by their numbers.
+        """
+        unpredicted = write_predictions(
+            path,
+            ids=self.called,
+            rows=self.lines[rows],
+            values=values,
+            class_names=class_names or tuple(map(str, range(values.shape[1]))),
+            is_regression=is_regression,
+            reasons={line: reason for line, (_, reason) in self.reasons.items()},
+        )
+        return replace(self.counts, unpredicted=unpredicted)
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """Rows to predict, in the process of their party."""
+
+    ids: NDArray[Any]
+    """What rows are aligned by."""
+    features: NDArray[Any]
+    """What the bottom sees (N, ...)."""
+    listing: Listing
 
 
 def check_ending(to: str) -> str:
@@ -32,18 +152,6 @@ def check_ending(to: str) -> str:
     if not to.endswith(ENDINGS):
         raise BadInput(f"--to: {to!r} is not allowed: give the name of a {' or '.join(ENDINGS)} file")
     return to
-
-
-@dataclass(frozen=True, eq=False)
-class Listing:
-    """The lines of the file: one for each of a party's rows, or of what a query joins them to."""
-
-    called: Mapping[str, Sequence[Any]]
-    """What the lines are called by, by column."""
-    lines: NDArray[np.int64]
-    """The line of each row that may be predicted."""
-    lost: Mapping[int, str]
-    """Other lines, and why they have no row."""
 
 
 def check_called(columns: Sequence[str], party: str) -> None:
@@ -60,7 +168,7 @@ def check_called(columns: Sequence[str], party: str) -> None:
 def write_predictions(
     path: Path,
     *,
-    ids: NDArray[Any] | Mapping[str, Sequence[Any]],
+    ids: Mapping[str, Sequence[Any]],
     rows: NDArray[np.int64],
     values: NDArray[np.float64],
     class_names: Sequence[str],
@@ -74,7 +182,7 @@ def write_predictions(
 
     Args:
         path: ends with ``.parquet`` or ``.csv``.
-        ids: of all rows of the party (N of them); by column where a row is called by several.
+        ids: what the party's rows are called by, by column.
         rows: those that were computed, in the order of `values`.
         values: the probability of each class, or the value of a regression in a single column.
         class_names: names of the columns.
@@ -88,14 +196,13 @@ def write_predictions(
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pa_parquet
 
-    called = ids if isinstance(ids, Mapping) else {"id": ids.tolist()}
-    num_rows = len(next(iter(called.values())))
+    num_rows = len(next(iter(ids.values())))
     whole = np.full((num_rows, values.shape[1]), np.nan)
     whole[rows] = values
     is_known = np.ones(num_rows, np.bool_)
     is_known[list(reasons)] = False
     unpredicted = 0
-    columns = {name: pa.array(values) for name, values in called.items()}
+    columns = {name: pa.array(values) for name, values in ids.items()}
     if is_regression:
         columns["prediction"] = pa.array(whole[:, 0], mask=~is_known)
     else:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,11 +32,10 @@ from fedactors.data.alignment import (
 from fedactors.data.blocks import PARTS, PartyBlock, Split, prepare
 from fedactors.data.client_graphs import GraphBlock, NewGraph
 from fedactors.data.node_tables import GraphTables, GraphTablesPart, node_parts
-from fedactors.data.predictions import Listing
+from fedactors.data.predictions import Fault, Listing
 from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
 from fedactors.network.codec import message
-from fedactors.prediction.vertical import Predicted, counted
 from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, remote
 from fedactors.roles import Client
 from fedactors.runtime.base import Runtime
@@ -119,6 +119,9 @@ class NodeHolder(Client):
         self.preprocessing: dict[str, Any] | None = None
         self.vocabulary: tuple[str, ...] = ()
 
+    _known: tuple[str, ...] | None = None
+    """Of nodes to predict, the vocabulary of training."""
+
     async def load(self) -> None:
         """Read the own nodes; their edges when the order is known."""
         self._block: PartyBlock = self._part.read()
@@ -158,9 +161,14 @@ class NodeHolder(Client):
         """
         part, block = self._part.rows, self._block
         peers = {name: self.peer(f"{name}/nodes", NodeHolder) for name in part.passive_parties}
-        rng = self.noise_rng("node order")
-        parts = self._draw
-        common = await align(block.aligned_by, part.party, part.alignment, peers, rng, parts)
+        common = await align(
+            block.aligned_by,
+            part.party,
+            part.alignment,
+            peers,
+            self.noise_rng("node order"),
+            lambda order_N: node_parts(block, order_N, part.split, self._run_seed),
+        )
         self.rows, self.parts = common.rows, common.parts
         assert block.labels is not None
         labels_N = block.labels[common.rows].astype(np.int64)
@@ -174,9 +182,6 @@ class NodeHolder(Client):
         told = rows_told(part.party, len(block.ids), len(block.rejected), len(common.rows), absent)
         return NodesTold(tuple(line.replace(" rows are used", " nodes are used") for line in told))
 
-    def _draw(self, order_N: Index) -> NDArray[np.uint8]:
-        return node_parts(self._block, order_N, self._part.rows.split, self._run_seed)
-
     @remote(caller=DRIVER)
     async def place(self) -> NodesTold:
         """Bring the own features and edges into the common order."""
@@ -185,18 +190,22 @@ class NodeHolder(Client):
         return NodesTold((lost + "all parties have)",) if num_lost else ())
 
     def _place(self) -> tuple[int, int]:
+        """Return how many edges there are, and how many end at nodes that not all parties have."""
         assert self.rows is not None
-        part, block, rows = self._part, self._block, self.rows
-        ids = [str(name) for name in block.ids[rows].tolist()]
-        train = np.flatnonzero(self.parts == PARTS.index("train"))
-        sparse, self.vocabulary = part.edges.load_sparse(ids)
-        nothing = np.zeros(0, np.int64)
-        unlabelled = dataclasses.replace(block, labels=None)
-        fitted = prepare(unlabelled, rows, Split(train, nothing, nothing), part.rows.task).preprocessing
-        self.preprocessing = fitted.as_dict()
-        self._features = np.concatenate([fitted.finish(block.features[rows]).astype(np.float32), sparse], axis=1)
-        (self._indptr, self._indices), num_edges, num_lost = part.edges.load(ids)
+        edges = self._part.edges
+        ids = [str(name) for name in self._block.ids[self.rows].tolist()]
+        sparse, self.vocabulary = edges.load_sparse(ids, self._known)
+        self._features = np.concatenate([self._own_features(self.rows).astype(np.float32), sparse], axis=1)
+        (self._indptr, self._indices), num_edges, num_lost = edges.load(ids)
         return num_edges, num_lost
+
+    def _own_features(self, rows: Index) -> NDArray[Any]:
+        """Return the features of the shared nodes, as fitted on those to train on."""
+        train, nothing = np.flatnonzero(self.parts == PARTS.index("train")), np.zeros(0, np.int64)
+        unlabelled, task = dataclasses.replace(self._block, labels=None), self._part.rows.task
+        fitted = prepare(unlabelled, rows, Split(train, nothing, nothing), task).preprocessing
+        self.preprocessing = fitted.as_dict()
+        return fitted.finish(self._block.features[rows])
 
     @remote(caller=OWN_PARTY)
     async def give_nodes(self) -> OwnNodes:
@@ -256,14 +265,8 @@ class NewNodeHolder(NodeHolder):
         assert self.rows is not None
         return UnusableNodes(np.isin(self.rows, list(self._block.unusable)))
 
-    def _place(self) -> tuple[int, int]:
-        assert self.rows is not None
-        edges, rows = self._part.edges, self.rows
-        ids = [str(name) for name in self._block.ids[rows].tolist()]
-        sparse, _ = edges.load_sparse(ids, self._known)
-        self._features = np.concatenate([self._x_ND[rows].astype(np.float32), sparse], axis=1)
-        (self._indptr, self._indices), num_edges, num_lost = edges.load(ids)
-        return num_edges, num_lost
+    def _own_features(self, rows: Index) -> NDArray[Any]:
+        return self._x_ND[rows]
 
     @remote(caller=OWN_PARTY)
     async def give_new(self) -> NewNodes:
@@ -277,57 +280,44 @@ class NewNodeHolder(NodeHolder):
         return NewNodes(*graph, ids, self.rows, tuple(self._block.unusable.items()), lost, self._names)
 
 
-async def align_nodes(data: Any, runtime: Runtime) -> list[str]:
-    """Where data are a graph in tables, bring the files' holders to life and align, before a run casts its actors.
+async def align_nodes(data: Any, runtime: Runtime, state_of: Callable[[str], StoredState] | None = None) -> list[str]:
+    """Where data are a graph in tables, let the files' holders align, before a run or a prediction casts its actors.
 
     Args:
-        data: of the run; nothing is done if it is another kind of graph.
+        data: to train on, or to predict; nothing is done if it is another kind of graph.
         runtime: where the holders run.
+        state_of: of a prediction, the state of an actor in the run's checkpoint.
 
     Returns:
         What became of nodes and edges, to be told; nothing in a run that goes on.
+
+    Raises:
+        BadInput: nodes to predict, and the model was trained on another kind of graph.
     """
     if not isinstance(data, GraphTables):
         return []
-    holders = {name: runtime.spawn(NodeHolder, f"{name}/nodes", data.part(name), runtime.seed) for name in data.parties}
+    holders: dict[str, NodeHolder] = {}
+    for party in data.parties:
+        name, facts = f"{party}/nodes", (data.part(party), runtime.seed)
+        if state_of is None:
+            holders[party] = runtime.spawn(NodeHolder, name, *facts)
+        else:
+            holders[party] = runtime.spawn(NewNodeHolder, name, *facts, _trained_state(state_of, name))
     await runtime.start()
     if runtime.resumed:
         return []
-    with runtime.phase("alignment"):
-        return await _aligned(data, holders)
-
-
-async def align_new_nodes(data: Any, runtime: Runtime, state_of: Callable[[str], StoredState]) -> list[str]:
-    """Align nodes to predict, before a prediction casts its actors.
-
-    Args:
-        data: of the prediction; nothing is done if it is another kind of graph.
-        runtime: where the holders run.
-        state_of: the state of an actor in the run's checkpoint.
-
-    Raises:
-        BadInput: the model was trained on another kind of graph.
-    """
-    if not isinstance(data, GraphTables):
-        return []
-    holders = {}
-    for name in data.parties:
-        try:
-            stored = state_of(f"{name}/nodes")
-        except NoPart:
-            raise BadInput(
-                "task.layout: 'graph-tables' is not allowed: the model was trained on no such data"
-            ) from None
-        holders[name] = runtime.spawn(NewNodeHolder, f"{name}/nodes", data.part(name), runtime.seed, stored)
-    await runtime.start()
-    return await _aligned(data, holders)
-
-
-async def _aligned(data: GraphTables, holders: dict[str, Any]) -> list[str]:
-    notes = list((await holders[data.rows.label_party].align()).notes)
-    for name in data.parties:
-        notes += (await holders[name].place()).notes
+    with runtime.phase("alignment") if state_of is None else nullcontext():
+        notes = list((await holders[data.rows.label_party].align()).notes)
+        for party in data.parties:
+            notes += (await holders[party].place()).notes
     return notes
+
+
+def _trained_state(state_of: Callable[[str], StoredState], holder: str) -> StoredState:
+    try:
+        return state_of(holder)
+    except NoPart:
+        raise BadInput("task.layout: 'graph-tables' is not allowed: the model was trained on no such data") from None
 
 
 async def load_nodes(actor: Actor, part: GraphTablesPart) -> GraphBlock:
@@ -349,26 +339,19 @@ async def load_nodes(actor: Actor, part: GraphTablesPart) -> GraphBlock:
 
 @dataclass(frozen=True, eq=False)
 class NewShare:
-    """A party's share of a graph to predict."""
+    """A party's share of a graph to predict, and the lines of its file of predictions, if it writes one."""
 
     graph: NewGraph
     listing: Listing
-    """The lines of its file of predictions, if it writes one."""
-    counts: Predicted
-    """How many lines have a prediction, and why the others have none, as others may know it."""
     class_names: tuple[str, ...]
 
 
 async def load_new_nodes(actor: Actor, part: GraphTablesPart) -> NewShare:
     """Return a party's share of the graph to predict, in the process of its actor."""
     found = await actor.peer(part.holder, NewNodeHolder).give_new()
-    own, lost = dict(found.unusable), dict(found.lost)
-    others = [reason for line, reason in lost.items() if line not in own]
-    alone = [reason for reason in others if not reason.endswith(_UNUSABLE)]
-    unusable = [reason for reason in others if reason.endswith(_UNUSABLE)]
-    return NewShare(
-        NewGraph(found.indptr, found.indices, found.features, np.array(found.ids)[found.lines]),
-        Listing({"id": list(found.ids)}, found.lines, lost | own),
-        counted(len(found.ids), own.values(), unusable, alone),
-        found.class_names,
-    )
+    reasons: dict[int, tuple[Fault, str]] = {
+        line: ("partner" if reason.endswith(_UNUSABLE) else "alone", reason) for line, reason in found.lost
+    }
+    reasons |= {line: ("own", reason) for line, reason in found.unusable}
+    graph = NewGraph(found.indptr, found.indices, found.features, np.array(found.ids)[found.lines])
+    return NewShare(graph, Listing({"id": list(found.ids)}, found.lines, reasons), found.class_names)

@@ -2,7 +2,7 @@
 
     owners of tables ──keyed hashes──▶ mapper: `fedactors.data.table_mapping`, joined rows in random order
     mapper ──Places──▶ each owner: which of its rows stands in which joined row
-    owner ──TableSlice──▶ its own party's actors alone: the rows as they are, and their places
+    owner ──TableSlice, or NewSlice──▶ its own party's actors alone: the rows as they are, and their places
 
 After that the parties' rows are aligned: joined row j is row j at every party. One-to-one ids, that private set
 intersection aligns without a server, are the special case of keys that occur once.
@@ -11,12 +11,16 @@ Joined rows of one row of the label's table are in one part of the split. A tabl
 partitions is a column block of each of them: in joined rows that are another's its values are missing, as
 columns tell.
 
+Rows to predict are joined alike. Their query must mean what it meant in training, without the label; the mapper tells
+the owner of the label's table which rows find no partner (`Lacks`).
+
 Legend: n rows of a table, N joined rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.actor import Actor
-from fedactors.data.blocks import PartyBlock, check_block
+from fedactors.data.blocks import PartyBlock, check_block, prepare_like
 from fedactors.data.catalogue import Task
 from fedactors.data.files import Column
 from fedactors.data.held_tables import (
@@ -37,17 +41,20 @@ from fedactors.data.held_tables import (
     read_rows,
 )
 from fedactors.data.own import layout_of, load_own
-from fedactors.data.partitions import RelationalData, VerticalData, VerticalPart
-from fedactors.data.preprocessing import COLUMNS, FittedColumn
+from fedactors.data.partitions import RelationalData, RelationalQuery, VerticalData, VerticalPart
+from fedactors.data.predictions import Fault, Listing, NewRows
+from fedactors.data.preprocessing import COLUMNS, FittedColumn, Preprocessing
+from fedactors.data.relational import in_memory, rows_of
 from fedactors.data.sources import FileSource, HeldSource
 from fedactors.data.table_columns import column_of, dropped_for
 from fedactors.data.table_mapping import EmptyJoinError, partners_of
 from fedactors.errors import BadInput, RowsChangedError
-from fedactors.joining.owners import COSTS, JoinMember, agree_on_plan, ask_each, collect_keys
-from fedactors.network.codec import message, plain
+from fedactors.joining.owners import COSTS, JoinMember, NewRowsMember, agree_on_plan, ask_each, collect_keys
+from fedactors.network.codec import message
 from fedactors.remote import DRIVER, OWN_PARTY, SERVER, remote
 from fedactors.roles import Server
 from fedactors.runtime.base import Costs, Runtime, Work
+from fedactors.serving import ActorState, NoPart, StoredState
 
 MAPPER = "mapper"
 
@@ -90,12 +97,34 @@ class JoinTold:
     lacks: tuple[tuple[str, int], ...]
 
 
-@plain
-class TableOwners:
-    """A table and the actors that hold its partitions."""
+@message(reveals="which rows of the label's table find no partner in which other table")
+class Lacks:
+    """For each own row (n) the number of the first of the `tables` in which it finds no partner, -1 if it joins."""
 
-    table: str
-    names: tuple[str, ...]
+    tables: tuple[str, ...]
+    lacks: NDArray[np.int16]
+
+
+@message(reveals="nothing: it stays within the party")
+class ColumnsTrained:
+    """The party's columns as training saw them, as JSON."""
+
+    columns: bytes
+
+
+@message(reveals="nothing: it stays within the party")
+class NewSlice:
+    """A party's rows to predict (n x D), which of them cannot be used and why, and the row of each joined row (N)."""
+
+    features: NDArray[np.float32]
+    unusable: tuple[tuple[int, str], ...]
+    places: NDArray[np.int32]
+    called: bytes
+    """What all rows of the source are called by, as an Arrow stream; more than n where keys are missing."""
+    order: NDArray[np.int64]
+    """The row of the source behind each of the n rows."""
+    lost: tuple[tuple[int, str], ...]
+    """Rows of the source that do not join, and why as far as the owner knows it."""
 
 
 class RowHolder(JoinMember):
@@ -218,23 +247,66 @@ def _with_one_missing(column: Column) -> Column:
     return Column(column.name, np.concatenate([column.values, nothing]))
 
 
+class NewRowHolder(NewRowsMember, RowHolder):
+    """The owner of one table of rows to predict, or of one partition.
+
+    Args:
+        stored: the state of the owner in the run's checkpoint.
+        facts: as of `RowHolder`, without a label.
+    """
+
+    def __init__(self, stored: StoredState, *facts: Any) -> None:
+        RowHolder.__init__(self, *facts)
+        self._stored = stored
+        self._lacks = Lacks((), np.zeros(0, np.int16))
+
+    async def load(self) -> None:
+        """Learn what the query meant in training, and look at the table's columns."""
+        state: ActorState = self._stored.read()
+        if not state["meaning"]:
+            raise BadInput(f"{self.name}: the run was stopped before its tables were joined: it has no trained model")
+        self.trained = state["meaning"]
+        await super().load()
+
+    @remote(caller=SERVER, only="joiners")
+    async def take_lacks(self, lacks: Lacks) -> None:
+        """Take which of the own rows do not join."""
+        self._lacks = lacks
+
+    @remote(caller=OWN_PARTY)
+    async def give_new(self, trained: ColumnsTrained) -> NewSlice:
+        """Return the own rows as training encoded them, and their places, to an actor of the own party."""
+        assert self.places is not None
+        block = self._block(COLUMNS.validate_json(trained.columns))
+        whole, order, tables, lacks = self.new.whole, self.new.order, self._lacks.tables, self._lacks.lacks
+        lost = dict.fromkeys(np.setdiff1d(np.arange(whole.num_rows), order).tolist(), "a key is missing")
+        lost |= {int(order[own]): f"no partner in {tables[lacks[own]]}" for own in np.flatnonzero(lacks >= 0)}
+        return NewSlice(
+            block.features,
+            tuple(block.unusable.items()),
+            self.places,
+            in_memory(whole.select(self.called_by)).rows,
+            order,
+            tuple(lost.items()),
+        )
+
+
 class RowMapper(Server):
     """Joins the hashed keys, and tells each owner its places.
 
     Args:
         query: what everybody knows of the join.
-        tables: their owners, in the order of the query.
+        owners: by table the actors that hold its partitions, in the order of the query.
     """
 
-    holder: ClassVar[type[RowHolder]] = RowHolder
-    """The class of the owners' actors."""
-
-    def __init__(self, query: Any, tables: tuple[TableOwners, ...]) -> None:
-        self._query, self._owners = query, tables
+    def __init__(self, query: RelationalQuery, owners: Mapping[str, tuple[str, ...]]) -> None:
+        self._query, self._owners = query, owners
 
     async def open(self) -> None:
         """Make handles of the owners."""
-        self._members = {one.table: [self.peer(name, self.holder) for name in one.names] for one in self._owners}
+        self._members = {
+            table: [self.peer(name, NewRowHolder) for name in names] for table, names in self._owners.items()
+        }
 
     @remote(caller=DRIVER)
     async def agree(self) -> None:
@@ -267,13 +339,12 @@ class RowMapper(Server):
             ]
             await ask_each(members, lambda member, given: member.take_places(given), places)
         names = list(sizes)
-        await self._tell_lacks(tuple(names), side, found.lacks)
+        if self._query.is_new:
+            (owner,) = self._members[names[side]]  # one party has all labels
+            await owner.take_lacks(Lacks(tuple(names), found.lacks))
         lacks = [(names[place], int(np.count_nonzero(found.lacks == place))) for place in range(len(names))]
         label = keys[names[side]]
         return JoinTold(num_joined, label.num_rows, label.num_null, tuple((n, count) for n, count in lacks if count))
-
-    async def _tell_lacks(self, tables: tuple[str, ...], side: int, lacks: NDArray[np.int16]) -> None:
-        """Tell whoever has to know which rows of table number `side` do not join; in training nobody has."""
 
 
 # --- what a protocol of vertical data needs ---------------------------------------------------------------------------
@@ -320,19 +391,6 @@ def seats_of(data: RelationalData) -> list[Seat]:
     ]
 
 
-def is_alone(seat: Seat, seats: Sequence[Seat]) -> bool:
-    """Return whether nobody else holds partitions of the table."""
-    return sum(other.table == seat.table for other in seats) == 1
-
-
-def owners_of(seats: Sequence[Seat]) -> tuple[TableOwners, ...]:
-    """Return the tables with their owners' actors, in the order of the seats."""
-    tables = dict.fromkeys(seat.table for seat in seats)
-    return tuple(
-        TableOwners(table=table, names=tuple(seat.name for seat in seats if seat.table == table)) for table in tables
-    )
-
-
 def load_own_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> VerticalData:
     """Read a ``parties.toml`` of files with ids, or of tables that a query joins.
 
@@ -363,31 +421,43 @@ def with_joining(costs: Costs) -> Costs:
     return replace(costs, kinds={**COSTS, **costs.kinds})
 
 
-async def join_rows(data: VerticalData, runtime: Runtime) -> list[str]:
-    """Where data are a query's, bring its tables' owners to life and let them join, before a run casts its actors.
+async def join_rows(
+    data: VerticalData, runtime: Runtime, state_of: Callable[[str], StoredState] | None = None
+) -> list[str]:
+    """Where data are a query's, let its tables' owners join the rows, before a run or a prediction casts its actors.
 
     Args:
-        data: of the run; nothing is done if they are no query's.
+        data: to train on, or to predict; nothing is done if they are no query's.
         runtime: where the owners' actors run.
+        state_of: of a prediction, the state of an actor in the run's checkpoint.
 
     Returns:
         What became of the rows of the label's table, to be told; nothing in a run that goes on.
+
+    Raises:
+        BadInput: no query joined the rows of training, or the query means something else than that one.
     """
     if data.query is None:
         return []
     query, seats = data.query.query, seats_of(data.query)
-    names = tuple(seat.name for seat in seats)
-    label = data.query.label.rpartition(".")[2]
-    holders = []
+    names, owners = tuple(seat.name for seat in seats), dict[str, tuple[str, ...]]()
     for seat in seats:
-        own_label = label if seat.own.party == data.label_party else ""
-        facts = (query, seat, names, data.task, data.num_classes, own_label, is_alone(seat, seats))
-        holders.append(runtime.spawn(RowHolder, seat.name, *facts))
-    mapper = runtime.spawn(RowMapper, MAPPER, query, owners_of(seats))
+        owners[seat.table] = (*owners.get(seat.table, ()), seat.name)
+    holders: list[RowHolder] = []
+    for seat in seats:
+        is_labelled = state_of is None and seat.own.party == data.label_party
+        label = data.query.label.rpartition(".")[2] if is_labelled else ""
+        facts = (query, seat, names, data.task, data.num_classes, label, len(owners[seat.table]) == 1)
+        if state_of is None:
+            holders.append(runtime.spawn(RowHolder, seat.name, *facts))
+        else:
+            holders.append(runtime.spawn(NewRowHolder, seat.name, _trained_state(state_of, seat.name), *facts))
+    query = query if state_of is None else replace(query, is_new=True)
+    mapper = runtime.spawn(RowMapper, MAPPER, query, owners)
     await runtime.start()
     if runtime.resumed:
         return []
-    with runtime.phase("alignment"):
+    with runtime.phase("alignment") if state_of is None else nullcontext():
         await mapper.agree()
         await holders[0].share_secret()
         told = await mapper.map_rows()
@@ -399,6 +469,15 @@ async def join_rows(data: VerticalData, runtime: Runtime) -> list[str]:
         f"{data.label_party}: {used} of {told.num_rows + told.num_null} rows are used{lost}; "
         f"{told.num_joined} joined rows"
     ]
+
+
+def _trained_state(state_of: Callable[[str], StoredState], holder: str) -> StoredState:
+    try:
+        return state_of(holder)
+    except NoPart:
+        raise BadInput(
+            "task.layout: 'relational' is not allowed: no query joined the rows that the model was trained on"
+        ) from None
 
 
 async def load_block(actor: Actor, part: VerticalPart) -> PartyBlock:
@@ -425,3 +504,39 @@ async def load_block(actor: Actor, part: VerticalPart) -> PartyBlock:
     if part.party == part.label_party and block.labels is None:
         raise BadInput(f"{part.party}: {block.origin}: label: the label party holds no labels")
     return block
+
+
+async def load_new_rows(actor: Actor, part: VerticalPart, trained: Preprocessing) -> NewRows:
+    """Load a party's rows to predict as training encoded them, in the process of its actor; see `load_block`.
+
+    Joined rows have a line each, in the order of the source; and so has each row of the source that does not join.
+
+    Raises:
+        BadInput: they cannot be read, or have other columns than those trained on.
+    """
+    if not isinstance(part.source, HeldSource):
+        block, x_ND = part.load_new(trained)
+        return NewRows(block.aligned_by, x_ND, Listing.of_ids(block.ids, block.unusable))
+    holder = actor.peer(part.source.holder, NewRowHolder)
+    found = await holder.give_new(ColumnsTrained(COLUMNS.dump_json(trained.columns)))
+    why, num_joined = dict(found.unusable), len(found.places)
+    block = PartyBlock(
+        origin=part.name,
+        ids=np.arange(num_joined),
+        features=found.features[found.places],
+        feature_names=trained.feature_names,
+        keeps_scale=np.zeros(len(trained.feature_names), np.bool_),
+        labels=None,
+        columns=trained.columns,
+        unusable={joined: why[row] for joined, row in enumerate(found.places.tolist()) if row in why},
+    )
+    lost = dict(found.lost)
+    source = np.concatenate([found.order[found.places], np.array(list(lost), np.int64)])
+    line, in_order = np.empty(len(source), np.int64), np.argsort(source, kind="stable")
+    line[in_order] = np.arange(len(source))
+    alone: dict[int, tuple[Fault, str]] = {
+        number: ("alone", reason) for number, reason in zip(line[num_joined:].tolist(), lost.values(), strict=True)
+    }
+    listing = Listing(rows_of(found.called).take(source[in_order]).to_pydict(), line[:num_joined], alone)
+    listing.refuse(block.unusable, "own")
+    return NewRows(block.ids, prepare_like(block, trained), listing)

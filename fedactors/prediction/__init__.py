@@ -1,6 +1,6 @@
-"""Trained parts on new rows: a file for each way in which rows lie at the parties, and the way from a run to it.
+"""Trained parts on new rows: what all ways to predict have in common, and a file for each way in which rows lie.
 
-vertical.py     columns at each party      secure.py   the same, summed under masks
-joined.py       rows of a query            horizontal.py   rows at each party
-launch.py       from a finished run and new data to predictions
+engine.py       what all have in common      vertical.py   columns at each party
+launch.py       from a run to predictions    secure.py     the same, summed under masks
+horizontal.py   rows at each party
 """

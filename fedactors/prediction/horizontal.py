@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.horizontal import HorizontalData, HorizontalFile, NewBlock, Rows
-from fedactors.data.predictions import write_predictions
+from fedactors.data.predictions import Listing, Predicted, PredictOrder
 from fedactors.data.preprocessing import Preprocessing
 from fedactors.data.reading import Reading, check_names, read_reading
 from fedactors.errors import BadInput
@@ -25,22 +25,11 @@ from fedactors.learning.averaging import weighted_mean
 from fedactors.learning.losses import Task
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.network.codec import message
-from fedactors.prediction.vertical import (
-    COSTS,
-    Application,
-    Outcome,
-    Outcomes,
-    Predicted,
-    PredictOrder,
-    counted,
-    files_of,
-)
+from fedactors.prediction.engine import COSTS, Application, Outcomes, ask_writers
 from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Client, Server
 from fedactors.runtime.base import Runtime, Work
 from fedactors.serving import ActorState, StoredState
-
-_LONGEST = 86_400.0
 
 
 @message(
@@ -77,14 +66,11 @@ class ModelKeeper(Server):
         """Return the model as a part, None where there is none; a protocol says how."""
         raise TypeError(f"{type(self).__name__} does not say what its model is")
 
-    def reading(self, state: ActorState) -> Reading:
-        """Return how rows are read; a protocol says where it is kept."""
-        raise TypeError(f"{type(self).__name__} does not say how rows are read")
-
     async def load(self) -> None:
-        """Build the own model."""
+        """Build the own model; how rows are read not everybody keeps that has one."""
         state = self._stored.read()
-        self.part, self._reading = self.make_part(state), self.reading(state)
+        self.part = self.make_part(state)
+        self._reading = read_reading(state["reading"]) if "reading" in state else Reading()
 
     @remote(caller=CLIENT)
     async def give_model(self) -> WholeModel:
@@ -121,30 +107,32 @@ class PredictingSite(Client):
         kept = [one for one in found if len(one.parameters)]
         if not kept:
             raise BadInput("the checkpoint holds no model")
-        mean = weighted_mean([one.parameters for one in kept], [1.0] * len(kept)) if len(kept) > 1 else None
-        parameters = kept[0].parameters if mean is None else mean.astype(kept[0].parameters.dtype)
-        model = self.make_model(replace(kept[0], parameters=parameters))
         reading = _merged({n: read_reading(one.reading) for n, one in zip(self._keepers, found, strict=True)})
-        new = self._load(reading)
+        part = self._part(kept, reading)
+        new, model = self._load(reading), part.models["bottom"]
         shape = new.features.shape[1:]
         if shape != model.spec.inputs:
             raise BadInput(
                 f"data: samples of shape {shape} are not allowed: the model was trained on {model.spec.inputs}"
             )
-        task, num_classes = cast(Task, kept[0].task), kept[0].num_classes
-        part = site_part(self.party, model, task, num_classes, reading)
         work = Work("predict", float(len(new.features) * model.vector.size))
         output_NO = await self.compute(contribution, part, new.features, work=work)
-        unpredicted = write_predictions(
+        return Listing.of_ids(new.ids, new.unusable).write(
             self.output(order.to),
-            ids=new.ids,
-            rows=np.arange(len(new.ids)),
-            values=probabilities(part, output_NO),
-            class_names=part.class_names or tuple(map(str, range(num_classes))),
-            is_regression=task == "regression",
-            reasons=new.unusable,
+            np.arange(len(new.ids)),
+            probabilities(part, output_NO),
+            part.class_names,
+            is_regression=part.task == "regression",
         )
-        return replace(counted(len(new.ids), new.unusable.values()), unpredicted=unpredicted)
+
+    def _part(self, kept: Sequence[WholeModel], reading: Reading) -> Part:
+        """Return the model, of several their mean, as a part."""
+        first, parameters = kept[0], kept[0].parameters
+        if len(kept) > 1:
+            mean = weighted_mean([one.parameters for one in kept], [1.0] * len(kept))
+            parameters = mean.astype(parameters.dtype)
+        model = self.make_model(replace(first, parameters=parameters))
+        return site_part(self.party, model, cast(Task, first.task), first.num_classes, reading)
 
     def _load(self, reading: Reading) -> NewBlock:
         """Load the own rows, read as those were that were trained on."""
@@ -219,11 +207,8 @@ async def predict_sites(
         runtime.spawn(cls, name, config, asked.state_of(name))
     rows: dict[str, Rows] = dict(zip(data.parties, data.files, strict=True))
     rows = rows or {next(iter(keepers)).partition("/")[0]: data.test()}
-    sites, files = {}, files_of(tuple(rows), asked.to)
-    for name, own in rows.items():
-        sites[name] = runtime.spawn(site, f"{name}/predictions", config, own, tuple(keepers))
+    sites = {
+        name: runtime.spawn(site, f"{name}/predictions", config, own, tuple(keepers)) for name, own in rows.items()
+    }
     await runtime.start()
-    async with runtime.clock.timeout(_LONGEST):
-        found = await asyncio.gather(*(one.predict(PredictOrder(files[name])) for name, one in sites.items()))
-    await runtime.settle()
-    return tuple(Outcome(party=name, to=files[name], counts=counts) for name, counts in zip(sites, found, strict=True))
+    return await ask_writers(runtime, {name: one.predict for name, one in sites.items()}, asked.to)

@@ -15,7 +15,7 @@ from fedactors.errors import BadInput
 from fedactors.inspection import COUNTED, describe_protections
 from fedactors.launch_federated import prepare_prediction
 from fedactors.plugins import Protocol
-from fedactors.prediction.vertical import Application, Outcomes
+from fedactors.prediction.engine import Application, Outcomes
 from fedactors.privacy.releases import budgets
 from fedactors.records.metrics import json_line, jsonable
 from fedactors.records.run_folder import Checkpoint, RunFolder

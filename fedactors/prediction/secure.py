@@ -25,6 +25,7 @@ from fedactors.data.alignment import AlignmentOrder, fingerprint
 from fedactors.errors import BadInput, Refused
 from fedactors.network.codec import message
 from fedactors.parties import Parties
+from fedactors.prediction.engine import LONGEST
 from fedactors.prediction.vertical import EXCHANGE, Contribution, PredictingOwner, PredictingParty
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.privacy.secure_sessions import Masked
@@ -33,8 +34,6 @@ from fedactors.remote import CLIENT, SERVER, remote
 from fedactors.roles import Server
 from fedactors.runtime.base import Work
 from fedactors.serving import StoredState
-
-_LONGEST = 86_400.0
 
 
 @message(reveals="the sum of what all parties' models make of each shared row, as the label party had it in training")
@@ -82,31 +81,19 @@ class SummingParty(SecureSummand, PredictingParty):
 
     @remote(caller=CLIENT, only="label_party")
     async def contribute(self) -> Contribution:
-        """Refuse: in the open nothing leaves.
-
-        Raises:
-            Refused: always.
-        """
+        """Refuse: in the open nothing leaves."""
         raise Refused(self.caller, f"asks {self.name} for a contribution that sums are to hide")
 
     @remote(caller=CLIENT, only="label_party")
     async def take_order(self, order: AlignmentOrder) -> None:
-        """Follow the common order.
-
-        Raises:
-            Refused: the rows are fixed: other parties have compared their order with this one's.
-        """
+        """Follow the common order, until other parties have compared theirs with it."""
         if self._order is not None:
             raise Refused(self.caller, f"orders the rows of {self.name} anew when they are being added up")
         await PredictingParty.take_order(self, order)
 
     @remote(caller=CLIENT)
     async def tell_order(self) -> RowOrder:
-        """Say in which order which rows are added up, and stay with that.
-
-        Raises:
-            Refused: it is asked by somebody whose rows are not added up, or before all parties have a key in common.
-        """
+        """Say in which order which rows are added up, and stay with that; refuse whose rows are not added up."""
         if self.caller not in self.clients or not self.common_secret:
             raise Refused(self.caller, f"asks {self.name} for the order of rows that are not being added up")
         return self._fixed_order()
@@ -122,9 +109,6 @@ class SummingParty(SecureSummand, PredictingParty):
 
         All parties compare which rows they add up, and in which order: of two questions that pair rows differently the
         difference of the sums is a difference of somebody's rows. In one pairing a row's sum is the same each time.
-
-        Raises:
-            Refused: the label party has given another party another order.
         """
         own, others = self._fixed_order(), [name for name in self.clients if name != self.name]
         told = await asyncio.gather(*(self.peer(name, SummingParty).tell_order() for name in others))
@@ -174,15 +158,12 @@ class SumExchange(Server):
         label_party: who may ask for the sum.
     """
 
+    label_party = ""
+
     def __init__(self, config: Any, parties: Sequence[str], label_party: str) -> None:
         self.config = config
         self._parties = tuple(parties)
-        self._label_party = label_party
-
-    @property
-    def label_party(self) -> str:
-        """The party that the predictions are for."""
-        return self._label_party
+        self.label_party = label_party
 
     @property
     def point(self) -> FixedPoint:
@@ -192,7 +173,7 @@ class SumExchange(Server):
     @remote(caller=CLIENT, only="label_party")
     async def sum_up(self) -> Summed:
         """Return the sum over all parties of what their models make of the shared rows."""
-        parties: Parties[SummingParty] = Parties(self, self._parties, timeout=_LONGEST)
+        parties: Parties[SummingParty] = Parties(self, self._parties, timeout=LONGEST)
         sums = SecureSums(self, parties, num_sums=1)
         await sums.prepare(1)
         parts = await parties.ask(lambda party: party.add_up())

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
-from itertools import chain, product
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.inspection import describe_messages
-from fedactors.testing.decoding import Form, decoded, neighbours
+from fedactors.testing.decoding import Form, decoded
 from fedactors.testing.leaks import MIN_DISTINCT, RawData
 from fedactors.testing.observed import Gathered
 from fedactors.testing.runs import Outcome, Subject
 
-_MOST_THOROUGH = 3
-_MOST_THOROUGH_DECODED = 16
-_LEAST_DECODED = 24
 _MOST_FORMS = 4
-_MOST_SCALES = 1e8
 _LEAST_STEP_SECONDS = 2e-3
 _LEAST_SECONDS = 3e-2
 _MOST_UNPAID_SHARE = 0.1
@@ -132,59 +127,20 @@ def remarks_on_raw_data(subject: Subject, outcome: Outcome) -> Iterator[str]:
         for (place, sender), gathered in outcome.observed.left.items()
         if not {place, place.partition(".")[0]} & set(subject.allowed)
     }
-    plainly: Callable[[RawData, Gathered], str | None] = partial(search, orders=outcome.observed.orders.values())
+    orders = outcome.observed.orders.values()
     said = set()
-    for look, (place, sender) in product((plainly, search_disguised), left):
+    for place, sender in left:
         gathered = left[place, sender]
-        if place not in said and (found := look(raw, gathered)):
+        if place not in said and (found := search(raw, gathered, orders)):
             said.add(place)
             yield f"{place}, sent from {gathered.route}, holds {found}. Raw data must not leave its party"
 
 
 def search(raw: RawData, gathered: Gathered, orders: Collection[NDArray[Any]] = ()) -> str | None:
     """Return what raw data is in arrays, numbers, texts or bytes that left, or None; see `RawData` about `orders`."""
-    for array in gathered.arrays:
-        if found := raw.find_drawn(array, orders):
-            return found
-    thorough = _MOST_THOROUGH
-    for vectors in (
-        _arrays(gathered),
-        _flattened(gathered, raw.widths),
-        [np.array(gathered.numbers)],
-    ):
-        for vector in vectors:
-            if found := raw.find(vector, thorough > 0):
-                return found
-            thorough -= vector.size >= MIN_DISTINCT
-        thorough = _MOST_THOROUGH
-    return None
-
-
-def search_disguised(raw: RawData, gathered: Gathered) -> str | None:
-    """Return what raw data can be read from what left, the plainest first; see `fedactors.testing.decoding`."""
-    blobs = [*gathered.blobs, *(array.tobytes() for array in gathered.arrays if array.dtype.kind in "SV")]
-    numbers = [array for array in gathered.arrays if array.dtype.kind in "biuf" and array.size]
-    joined = [np.concatenate([array.ravel() for array in numbers])] if len(numbers) > 1 else []
-    texts = _texts(gathered)
-    forms: list[Form] = [*texts[:_MOST_FORMS], *blobs, *numbers[:_MOST_FORMS], *joined, np.array(gathered.numbers)]
-    if len(texts) > 1:
-        forms += [" ".join(texts), "".join(texts)]
-    if len(blobs) > 1:
-        forms.append(b"".join(blobs))
-    thorough = _MOST_THOROUGH_DECODED
-    for values in chain(decoded(forms, raw.table), neighbours(gathered.arrays, gathered.routes)):
-        may_be = thorough > 0 and _is_of_one_scale(values)
-        thorough -= may_be
-        if found := raw.find(values, may_be):
-            return found
-    return None
-
-
-def _is_of_one_scale(values: NDArray[Any]) -> bool:
-    """Say whether numbers are of sizes as data have them, where bytes read at random are of any."""
-    sizes = np.sort(np.abs(values[np.isfinite(values) & (values != 0)]).astype(np.float64))
-    num = len(sizes)
-    return num >= _LEAST_DECODED and bool(sizes[num - 1 - num // 10] < _MOST_SCALES * sizes[num // 10])
+    drawn = (raw.find_drawn(array, orders) for array in gathered.arrays if array.size)
+    plain = (*_arrays(gathered), *_flattened(gathered, raw.widths), np.array(gathered.numbers))
+    return next(filter(None, chain(drawn, map(raw.find, chain(plain, decoded(_forms(gathered)))))), None)
 
 
 def _arrays(gathered: Gathered) -> Iterator[NDArray[Any]]:
@@ -202,18 +158,16 @@ def _arrays(gathered: Gathered) -> Iterator[NDArray[Any]]:
 
 
 def _flattened(gathered: Gathered, widths: Collection[int]) -> Iterator[NDArray[Any]]:
-    """Yield long vectors of numbers as tables of as many columns as raw data have; and all short arrays end to end."""
-    numbers = [array for array in gathered.arrays if array.dtype.kind in "biuf"]
-    for array in numbers:
-        if array.ndim == 1:
+    """Yield long vectors of numbers as tables of as many columns as raw data have."""
+    for array in gathered.arrays:
+        if array.ndim == 1 and array.dtype.kind in "biuf":
             for width in sorted(widths):
                 if (rows := len(array) // width) >= MIN_DISTINCT:
                     yield array[: rows * width].reshape(rows, width)
-    short = [array.ravel() for array in numbers if 0 < array.size < MIN_DISTINCT]
-    if len({array.size for array in short}) > 1:
-        yield np.concatenate(short)
 
 
-def _texts(gathered: Gathered) -> list[str]:
-    arrays = [text for array in gathered.arrays if array.dtype.kind == "U" for text in array.ravel()]
-    return [*gathered.texts, *map(str, arrays)]
+def _forms(gathered: Gathered) -> list[Form]:
+    """Return texts and bytes that left, all texts as one as well, the first few each."""
+    texts = [*gathered.texts, *(str(text) for one in gathered.arrays if one.dtype.kind == "U" for text in one.ravel())]
+    blobs = [*gathered.blobs, *(array.tobytes() for array in gathered.arrays if array.dtype.kind in "SV")]
+    return [*texts[:_MOST_FORMS], " ".join(texts), *blobs]

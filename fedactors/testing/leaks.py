@@ -4,20 +4,19 @@ Exactness is the only evidence: a learned embedding may correlate with a raw col
 a few parts in a million. What is found, of the feature columns, the rows and the label vectors that were given:
 
     verbatim  ten or more distinct values of one vector, in any order, among anything else
-    affine    ten or more values of one vector that stand side by side in its own order
-    affine    ten or more distinct values of one column, in any order, and nothing else (more of a column that is
-              longer than a thousand values, and up to forty of one with few digits: chance must be no explanation)
+    affine    ten or more values of one vector that stand side by side in its own order, or a column of 32 values in
+              the order of an index array that an actor held (a batch)
     coarse    of class labels, counts and categories, whose few values are everywhere: 49 entries that stand side by
-              side in their own order, or 32 in the order of an index array that an actor held (a batch)
+              side in their own order, or 32 in the order of a batch
 
-What is not found: values behind noise or rounding, mixtures, and less than that of one vector. What values may be
-hidden in is undone elsewhere, in `fedactors.testing.decoding`.
+What is not found: values behind noise or rounding, mixtures, affine copies in an order that nobody held, and less than
+that of one vector. Texts and bytes are read in `fedactors.testing.decoding`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -25,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.testing.lookups import COARSE_RUN, Flags, Floats, Marks, codes_of_runs
-
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 Singles = NDArray[np.float32]
 Index = NDArray[np.int64]
 
@@ -36,18 +35,17 @@ MIN_DRAWN = 32
 """Entries that identify class labels in the order of a batch that was drawn."""
 _MOST_VALUES = 1 << 22
 _MOST_SENT = 1 << 16
-_MOST_AFFINE = 64
-_MOST_PAIRS = 50_000_000
+COARSE_RUN = 49
+"""Entries in a row that identify a vector of few different values: two to the 48 is more than any search compares."""
+_LEAST_TURNS = 8
 _MOST_NEIGHBOURS = 1000
 _DECIMALS = (0.001, 0.01, 0.1, 1.0)
-_CELLS = 1 << 18
 _CHUNK = 200_000
 _SINGLE = float(np.finfo(np.float32).eps)
 _SAME = 1e-5
 _CLEAR = 4e-3
 _DOUBLE = 1e-12
 _ENOUGH_BITS = 24.0
-_SPARE_BITS = 20.0
 
 
 class RawData:
@@ -83,38 +81,31 @@ class RawData:
             self._add(f"the labels of {name}", vector)
 
     def find_drawn(self, sent: NDArray[Any], orders: Iterable[Index]) -> str | None:
-        """Return which column or label vector was sent, verbatim or affine, in one of `orders`, or None."""
-        if sent.dtype.kind not in "biuf" or len(sent) != sent.size or sent.size < MIN_DRAWN or not self._blocks:
+        """Return which column or label vector was sent, verbatim or affine, in one of `orders`, or None.
+
+        Args:
+            sent: a vector, or samples of several numbers, of which one may be raw.
+            orders: index arrays that actors held.
+        """
+        if sent.dtype.kind not in "biuf" or not sent.ndim or len(sent) < MIN_DRAWN or not self._blocks:
             return None
-        values = np.asarray(sent, dtype=np.float64).ravel()
-        counts = np.unique(values, return_counts=True)[1]
-        if -np.sum(counts * np.log2(counts / len(values))) < _ENOUGH_BITS:
-            return None
-        for order in orders:
-            if len(order) != len(values) or order.min() < 0 or len(np.unique(order)) < len(order) // 2:
+        columns_FN = np.asarray(sent, dtype=np.float64).reshape(len(sent), -1).T
+        columns_FN = columns_FN[[_is_telling(column) for column in columns_FN]]
+        for order in orders if len(columns_FN) else ():
+            if len(order) != len(sent) or order.min() < 0 or len(np.unique(order)) < len(order) // 2:
                 continue
             for name, vectors in reversed(self._blocks):
                 if not name.startswith("row ") and order.max() < vectors.shape[1]:
-                    for number in np.flatnonzero(_are_affine(values, vectors[:, order])):
+                    for number in _affine_among(columns_FN, vectors[:, order]):
                         return f"{name.format(number)}, in the order of a batch"
         return None
 
-    def find(self, sent: NDArray[Any], thorough: bool = True) -> str | None:
-        """Return what raw data an array that was sent holds, or None.
-
-        Args:
-            sent: any array; only numbers are looked at.
-            thorough: also look for affine copies out of order, which takes milliseconds for each of its columns.
-        """
+    def find(self, sent: NDArray[Any]) -> str | None:
+        """Return what raw data an array that was sent holds, or None; only numbers are looked at."""
         if sent.dtype.kind not in "biuf" or sent.size < MIN_DISTINCT or not self._blocks:
             return None
         with np.errstate(all="ignore"):
-            return self._indexed().find(sent, thorough)
-
-    @property
-    def table(self) -> Singles:
-        """The distinct values of all vectors that are more than counts or codes, ascending."""
-        return self._indexed().distinct if self._blocks else np.zeros(0, np.float32)
+            return self._indexed().find(sent)
 
     def _indexed(self) -> _Index:
         if self._index is None:
@@ -171,31 +162,27 @@ class _Index:
         table, owners = table[order], owners[order]
         is_new = np.append(True, (np.diff(table) != 0) | (np.diff(owners) != 0))[: len(table)]
         self._table, self._table_owner = table[is_new], owners[is_new]
-        self._marks = Marks(self._table.view(np.uint32))
-        self.distinct = np.unique(table)
+        self._flags = np.zeros(1 << 24, np.bool_)  # says quickly of nearly all numbers that they are not in the table
+        self._flags[_marks_of(self._table)] = True
 
         self._ratios_P = np.where(fine_P, _ratios(self._values_P, _DOUBLE)[0], np.nan)
         self._ratios_P[self._leaves_vector(2)] = np.nan
         self._by_ratio = np.argsort(self._ratios_P, kind="stable")[: np.isfinite(self._ratios_P).sum()]
 
-        codes_P, turns_P = codes_of_runs(self._values_P)
+        codes_P, turns_P = _codes_of_runs(self._values_P)
         turns_P &= ~fine_P & ~self._leaves_vector(COARSE_RUN - 1)
         places = np.flatnonzero(turns_P)
         self._by_code = places[np.argsort(codes_P[places], kind="stable")]
         self._codes = codes_P[self._by_code]
-        self._code_marks = Marks(self._codes)
-
         self._found: dict[Any, str | None] = {}
-        self._bases: list[tuple[int, Floats]] = []
-        self._choose_bases([name for name, vectors in blocks for _ in vectors], fine_V)
 
-    def find(self, sent: NDArray[Any], thorough: bool) -> str | None:
-        key = (sent.shape, sent.dtype.str, hashlib.sha256(sent.tobytes()).digest(), thorough)
+    def find(self, sent: NDArray[Any]) -> str | None:
+        key = (sent.shape, sent.dtype.str, hashlib.sha256(sent.tobytes()).digest())
         if key not in self._found:
-            self._found[key] = self._search(sent, thorough)
+            self._found[key] = self._search(sent)
         return self._found[key]
 
-    def _search(self, sent: NDArray[Any], thorough: bool) -> str | None:
+    def _search(self, sent: NDArray[Any]) -> str | None:
         values = np.asarray(sent, dtype=np.float64)
         eps = _DOUBLE if np.any(values != values.astype(np.float32)) else _SINGLE
         table = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[:, None]
@@ -207,13 +194,6 @@ class _Index:
             owner = self._in_order(order[:_MOST_SENT], eps)
             if owner is not None:
                 return f"{self._names[owner]}, or an affine map of it"
-        if thorough:
-            left = _MOST_PAIRS
-            for vector in table.T[:_MOST_AFFINE]:
-                owner = self._affine_part(vector) if left > 0 else None
-                if owner is not None:
-                    return f"an affine map of values of {self._names[owner]}"
-                left -= sum(2 * _reach(len(vector), len(values)) ** 2 for _, values in self._bases)
         return None
 
     # --- verbatim, in any order ---
@@ -238,7 +218,7 @@ class _Index:
         if not len(self._table):
             return np.zeros(values.shape, np.bool_)
         singles = values.astype(np.float32)
-        is_raw = np.asarray(self._marks.may_hold(singles.view(np.uint32)) & (singles != 0))
+        is_raw = np.asarray(self._flags[_marks_of(singles)] & (singles != 0))
         likely = singles[is_raw]
         places = np.searchsorted(self._table, likely).clip(max=len(self._table) - 1)
         is_raw[is_raw] = self._table[places] == likely
@@ -311,8 +291,8 @@ class _Index:
 
     def _in_order_coarse(self, sent: Floats) -> int | None:
         for signed in (sent, -sent):
-            codes, turns = codes_of_runs(signed)
-            likely = np.flatnonzero(turns & self._code_marks.may_hold(codes))
+            codes, turns = _codes_of_runs(signed)
+            likely = np.flatnonzero(turns & np.isin(codes, self._codes))
             firsts, lasts = (np.searchsorted(self._codes, codes[likely], side) for side in ("left", "right"))
             for i, first, last in zip(likely, firsts, lasts, strict=True):
                 for p in self._by_code[first:last]:
@@ -323,29 +303,6 @@ class _Index:
     def _leaves_vector(self, ahead: int) -> Flags:
         """Say of each place whether `ahead` places later there is another vector, or nothing."""
         return np.arange(len(self._owner_P)) + ahead >= self._ends_V[self._owner_P]
-
-    # --- affine, in any order ---
-
-    def _choose_bases(self, names: list[str], fine_V: Flags) -> None:
-        """Keep the columns and labels, without those that are affine maps of others (standardised parts)."""
-        starts_V = np.concatenate([[0], self._ends_V[:-1]])
-        vectors = [
-            (owner, _distinct(self._values_P[starts_V[owner] : self._ends_V[owner]]))
-            for owner in np.flatnonzero(fine_V)
-            if not names[owner].startswith("row ")
-        ]
-        for owner, values in sorted(vectors, key=lambda entry: (-len(entry[1]), -entry[0])):
-            if self._affine_part(values) is None:
-                self._bases.append((int(owner), values))
-
-    def _affine_part(self, vector: Floats) -> int | None:
-        sent = _distinct(vector[np.isfinite(vector)])
-        if len(sent) < MIN_DISTINCT:
-            return None
-        for owner, values in self._bases:
-            if _is_affine_part(sent, values) or _is_affine_part(-sent[::-1], values):
-                return owner
-        return None
 
 
 def _steps(ordered: Floats) -> list[float]:
@@ -372,14 +329,6 @@ def _are_fine(vectors_VN: Floats) -> Flags:
     num_distinct = 1 + apart.sum(axis=1)
     places = span / np.where(apart, steps, np.inf).min(axis=1, initial=np.inf) + 1
     return np.asarray((num_distinct >= MIN_DISTINCT) & (num_distinct < 0.5 * places) & (places >= 200))
-
-
-def _distinct(values: Floats) -> Floats:
-    ordered = np.sort(values)
-    if not len(ordered):
-        return ordered
-    apart = np.diff(ordered) > 1e-6 * (ordered[-1] - ordered[0])
-    return np.asarray(ordered[np.concatenate([[True], apart])])
 
 
 def _ranges(first: Index, last: Index) -> Index:
@@ -415,68 +364,43 @@ def _are_affine(one_N: Floats, others_VN: Floats) -> Flags:
         return np.asarray((slope_V != 0) & (np.ptp(others_VN, axis=1) > 0) & (left_V <= _SAME * np.ptp(one_N)))
 
 
-@lru_cache(maxsize=64)
-def _cells_of(raw: bytes) -> tuple[Flags, Singles]:
-    """Return which cells of a grid over ascending values are at most one from one of them, and where they lie on it."""
-    values = np.frombuffer(raw, np.float64)
-    cells = np.zeros(_CELLS + 3, np.bool_)
-    in_cells = (values - values[0]) * ((_CELLS - 1) / (values[-1] - values[0]))
-    taken = in_cells.astype(np.int64) + 1
-    cells[taken - 1] = cells[taken] = cells[taken + 1] = True
-    return cells, in_cells.astype(np.float32)
+def _is_telling(values: Floats) -> bool:
+    """Say whether values are so many and so different that their order is no chance."""
+    counts = np.unique(values, return_counts=True)[1]
+    return bool(-np.sum(counts * np.log2(counts / len(values))) >= _ENOUGH_BITS)
 
 
-def _is_affine_part(sent: Floats, values: Floats) -> bool:
-    """Say whether some increasing affine map takes all of `sent` to some of `values`, beyond chance; both ascend.
-
-    The least and the greatest of `sent` are tried on pairs of `values` (among the least and greatest of these, see
-    `_reach`).
-    """
-    num_sent, num_values = len(sent), len(values)
-    if num_sent > num_values:
-        return False
-    reach = _reach(num_sent, num_values)
-    wanted = np.log2(float(reach) ** 2) + _SPARE_BITS
-    scale = (_CELLS - 1) / (values[-1] - values[0])
-    cells, in_cells = _cells_of(values.tobytes())
-    inner = (sent[1:-1] - sent[0]) / (sent[-1] - sent[0])
-    probes = inner[np.linspace(0, len(inner) - 1, min(len(inner), 40)).astype(int)]
-    probes = probes[np.random.default_rng(0).permutation(len(probes))]
-    for start in range(0, reach, 256):
-        first = np.add.outer(
-            np.float32(1 - probes[0]) * in_cells[start : min(start + 256, reach)],
-            np.float32(probes[0]) * in_cells[num_values - reach :],
-        )
-        low, high = np.nonzero(cells[first.astype(np.int32) + 1])
-        low, high = low + start, high + num_values - reach
-        fits = high - low >= num_sent - 1
-        low, high = low[fits], high[fits]
-        for probe in probes[1:3]:
-            at = values[low] + probe * (values[high] - values[low])
-            inside = cells[((at - values[0]) * scale).astype(np.int64) + 1]
-            low, high = low[inside], high[inside]
-        for probe in [*probes, *inner]:
-            if not len(low):
-                break
-            span = values[high] - values[low]
-            good = _distance(values[low] + probe * span, values) <= _SAME * span
-            good &= (num_sent - 2) * -np.log2(2 * _SAME * (high - low + 1)) >= wanted
-            low, high = low[good], high[good]
-        for low_value, span in zip(values[low], values[high] - values[low], strict=True):
-
-            def hits(at: Floats, span: float = span) -> Flags:
-                return np.asarray(_distance(at, values) <= _SAME * span)
-
-            mapped = low_value + (sent - sent[0]) / (sent[-1] - sent[0]) * span
-            steps = [step for step in (*_steps(mapped), *_steps(values)) if step > 2 * _SAME * span]
-            if (num_sent - 2) * -np.log2(_chance(hits, mapped, steps)) >= wanted:
-                return True
-    return False
+def _affine_among(columns_FN: Floats, others_VN: Floats) -> Iterator[int]:
+    """Yield which of `others_VN` one of the columns is an affine map of: those that correlate are looked at closely."""
+    with np.errstate(all="ignore"):
+        one, other = (_unit(columns_FN), _unit(others_VN))
+        alike = np.argwhere(np.abs(other @ one.T) > 1 - 1e-6)
+    for number, column in alike:
+        if _are_affine(columns_FN[column], others_VN[[number]])[0]:
+            yield int(number)
 
 
-def _reach(num_sent: int, num_values: int) -> int:
-    """Return among how many least (or greatest) values that of a random part is, but for one case in a million."""
-    return min(num_values, -(-14 * num_values // max(1, num_sent)))
+def _unit(vectors_VN: Floats) -> Floats:
+    centred = vectors_VN - vectors_VN.mean(axis=1, keepdims=True)
+    return np.asarray(centred / np.linalg.norm(centred, axis=1, keepdims=True))
+
+
+def _marks_of(singles: Singles) -> NDArray[np.uint32]:
+    return np.asarray((np.ascontiguousarray(singles).view(np.uint32) * np.uint32(0x9E3779B1)) >> np.uint32(8))
+
+
+def _codes_of_runs(values: Floats) -> tuple[NDArray[np.uint64], Flags]:
+    """Return of each place a code of the ups and downs of the run that begins there, and whether both are frequent."""
+    codes, turns = np.zeros(len(values), np.uint64), np.zeros(len(values), np.bool_)
+    num = len(values) - COARSE_RUN + 1
+    if num > 0:
+        signs = np.sign(np.diff(values))
+        ups, downs = (np.cumsum(np.append(False, signs == way)) for way in (1, -1))
+        digits = (1 + signs).astype(np.uint64)
+        for at in range(COARSE_RUN - 1):
+            codes[:num] = codes[:num] * np.uint64(0x9E3779B97F4A7C15) + digits[at : at + num]
+        turns[:num] = np.all([way[-num:] - way[:num] >= _LEAST_TURNS for way in (ups, downs)], axis=0)
+    return codes, turns
 
 
 def _distance(at: Floats, values: Floats) -> Floats:

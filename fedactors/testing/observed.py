@@ -45,14 +45,12 @@ class Gathered:
     route: str
     """The first "sender to receiver"."""
     arrays: list[Any] = field(default_factory=list)
-    routes: list[str] = field(default_factory=list)
-    """The route of each of the arrays."""
     numbers: list[float] = field(default_factory=list)
     texts: dict[str, None] = field(default_factory=dict)
     blobs: list[bytes] = field(default_factory=list)
 
-    def add(self, value: Any, route: str = "") -> None:
-        """Keep one leaf that took a route; of large ones the first few."""
+    def add(self, value: Any) -> None:
+        """Keep one leaf; of large ones the first few."""
         if isinstance(value, (bool, int, float, np.generic)) and len(self.numbers) < _MOST_SMALL:
             with contextlib.suppress(ValueError, TypeError, OverflowError):
                 self.numbers.append(float(value))
@@ -61,7 +59,6 @@ class Gathered:
         elif isinstance(value, np.ndarray):
             if len(self.arrays) < (_MOST_SMALL if value.size <= _SMALL else _MOST_KEPT):
                 self.arrays.append(value.copy())
-                self.routes.append(route or self.route)
         elif isinstance(value, (bytes, bytearray, memoryview)) and len(self.blobs) < _MOST_KEPT:
             self.blobs.append(bytes(value))
 
@@ -136,9 +133,9 @@ class Observed:
             if cls is not None:
                 continue
             place = name if path.startswith("[") else path
-            gathered.setdefault((place, sender), Gathered(route)).add(item, route)
+            gathered.setdefault((place, sender), Gathered(route)).add(item)
             if place != name and isinstance(item, (bool, int, float, np.generic)):
-                gathered.setdefault((name, sender), Gathered(route)).add(item, route)
+                gathered.setdefault((name, sender), Gathered(route)).add(item)
 
 
 def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any, type | None]]:

@@ -7,7 +7,6 @@ modules and classes, and what is printed. Attribution is by source file: what a 
 from __future__ import annotations
 
 import asyncio
-import builtins
 import functools
 import inspect
 import io
@@ -20,7 +19,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -75,14 +73,14 @@ class WatchedCode:
     def watching(self, runtime: ObservedRuntime) -> Iterator[None]:
         """Note in the runtime's `observed` what happens inside."""
         self.runtime, self.observed = runtime, runtime.observed
-        printed = io.StringIO()
+        printed, complained = _Printed(sys.stdout), _Printed(sys.stderr)
         before = _generator_states()
         self._variables = dict(self._own_variables())
         previous = sys.getprofile()
         with ExitStack() as stack:
             stack.enter_context(_listening(self._note_event))
-            stack.enter_context(redirect_stdout(_Tee(sys.stdout, printed)))
-            stack.enter_context(redirect_stderr(_Tee(sys.stderr, printed)))
+            stack.enter_context(redirect_stdout(printed))
+            stack.enter_context(redirect_stderr(complained))
             stack.enter_context(_logging_to(self._note_log))
             sys.setprofile(self._profile)
             try:
@@ -93,7 +91,8 @@ class WatchedCode:
                 after = _generator_states()
                 self._used |= {name for name in before if before[name] != after[name]}
                 self.observed.global_generators = sorted(self._used)
-        self.observed.leave("standard output", "the run", "the run to the terminal", printed.getvalue())
+        said = printed.getvalue() + complained.getvalue()
+        self.observed.leave("standard output", "the run", "the run to the terminal", said)
 
     def after_step(self, actor: str) -> None:
         """Look at the variables of modules and classes; later in a long run only now and then."""
@@ -228,7 +227,6 @@ class WatchedCode:
         for cls in classes:
             inner = {name: value for name, value in vars(cls).items() if not name.startswith(("__", "_abc_"))}
             yield f"{cls.__module__}.{cls.__qualname__}", {name: _Content().of(item) for name, item in inner.items()}
-        yield "builtins", dict.fromkeys(vars(builtins))
 
     def _own_modules(self, more: Iterable[str]) -> list[types.ModuleType]:
         """Return the protocol's modules: those of its run and its actors, and what they import of their own."""
@@ -267,7 +265,9 @@ class _Content:
             return id(value)
         if isinstance(value, _FUNCTIONS):  # most of what a module has, so that they come first
             function: Any = value
-            return self._function(inspect.unwrap(getattr(function, "__func__", function)), depth)
+            made: Any = inspect.unwrap(getattr(function, "__func__", function))
+            defaults = [getattr(made, name, None) for name in ("__defaults__", "__kwdefaults__")]
+            return id(getattr(made, "__code__", made)), any(defaults) and self.of(defaults, depth + 1)
         if isinstance(value, _UNCHANGING):
             return id(value)
         if hasattr(value, "detach"):
@@ -282,43 +282,14 @@ class _Content:
             return sorted(repr(self.of(item, depth + 1)) for item in value)
         if isinstance(value, np.random.Generator):
             return repr(value.bit_generator.state)
-        if isinstance(value, ContextVar):
-            return self.of(value.get(None), depth + 1)
         return id(value), self.of(vars(value), depth + 1) if hasattr(value, "__dict__") else repr(value)
-
-    def _function(self, function: Any, depth: int) -> Any:
-        """Return what a function keeps between calls: mutable defaults, cells of its closure, its own attributes."""
-        if type(function) is types.FunctionType and not (
-            function.__closure__ or function.__defaults__ or function.__kwdefaults__ or function.__dict__
-        ):
-            return id(function.__code__)
-        cells = []
-        for cell in getattr(function, "__closure__", None) or ():
-            try:
-                cells.append(self.of(cell.cell_contents, depth + 1))
-            except ValueError:  # not yet filled
-                cells.append("empty")
-        kept = [getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__")]
-        own = {name: value for name, value in vars(function).items() if not name.startswith("__")}
-        return id(getattr(function, "__code__", function)), self.of(kept, depth + 1), cells, self.of(own, depth + 1)
-
-
-class _Listener(logging.Handler):
-    """Passes records on."""
-
-    def __init__(self, heard: Callable[[logging.LogRecord], None]) -> None:
-        super().__init__()
-        self._heard = heard
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Pass one on."""
-        self._heard(record)
 
 
 @contextmanager
 def _logging_to(heard: Callable[[logging.LogRecord], None]) -> Iterator[None]:
     """Hear of all that is logged: what a run's own level leaves out, another run's writes."""
-    root, listener, level = logging.getLogger(), _Listener(heard), logging.getLogger().level
+    root, listener, level = logging.getLogger(), logging.Handler(), logging.getLogger().level
+    listener.emit = heard  # type: ignore[method-assign,assignment]
     root.addHandler(listener)
     root.setLevel(logging.DEBUG)
     try:
@@ -328,22 +299,16 @@ def _logging_to(heard: Callable[[logging.LogRecord], None]) -> Iterator[None]:
         root.removeHandler(listener)
 
 
-class _Tee(io.TextIOBase):
-    """Writes to two places."""
+class _Printed(io.StringIO):
+    """Keeps what is printed, and prints it."""
 
-    def __init__(self, *places: Any) -> None:
-        self._places = places
+    def __init__(self, to: Any) -> None:
+        super().__init__()
+        self._to = to
 
     def write(self, text: str) -> int:
-        """Write to each."""
-        for place in self._places:
-            place.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush each."""
-        for place in self._places:
-            place.flush()
+        self._to.write(text)
+        return super().write(text)
 
 
 def _place(frame: FrameType) -> str:

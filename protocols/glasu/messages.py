@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.predictions import Predicted, PredictOrder
 from fedactors.inspection import Protection
 from fedactors.network.codec import message
 from fedactors.privacy.secure_sessions import Masked
@@ -212,8 +213,6 @@ def sent(config: GlasuConfig) -> tuple[type, ...]:
 
 def sent_in_predictions(config: GlasuConfig) -> tuple[type, ...]:
     """Return the messages that predictions with a run of this configuration can send."""
-    from fedactors.prediction.vertical import Predicted, PredictOrder  # which loads torch
-
     always = (PredictOrder, Predicted)
     if config.works_alone:
         return always

@@ -11,11 +11,9 @@ Shapes: N nodes, D width of a representation, C classes.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,13 +21,13 @@ import torch
 
 from fedactors.data.client_graphs import NewGraph
 from fedactors.data.node_tables import GraphTables, GraphTablesPart
-from fedactors.data.predictions import Listing, write_predictions
+from fedactors.data.predictions import Listing, Predicted, PredictOrder
 from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
-from fedactors.joining.nodes import NewShare, align_new_nodes, load_new_nodes
+from fedactors.joining.nodes import NewShare, align_nodes, load_new_nodes
 from fedactors.learning.model_parts import Part, softmax
 from fedactors.parties import Parties
-from fedactors.prediction.vertical import Application, Outcome, Outcomes, Predicted, PredictOrder, counted
+from fedactors.prediction.engine import LONGEST, Application, Outcomes, ask_writers
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.privacy.releases import without_guarantee
 from fedactors.privacy.secure_sessions import Masked
@@ -47,7 +45,6 @@ from protocols.glasu.exported import settings_of
 from protocols.glasu.messages import Aggregated, Floats, Logits, Representation, SummedLogits
 
 _SERVER = "server"
-_LONGEST = 86_400.0
 
 
 class PredictingClient(SecureSummand):
@@ -172,21 +169,9 @@ class PredictingClient(SecureSummand):
     @remote(caller=DRIVER)
     async def write(self, order: PredictOrder) -> Predicted:
         """Write the file of predictions."""
-        num_nodes, num_classes = self._summed.shape
-        names, counts = tuple(map(str, range(num_classes))), counted(num_nodes, ())
-        listing = Listing({"id": self._ids.tolist()}, np.arange(num_nodes), {})
-        if self._share is not None:
-            listing, names, counts = self._share.listing, self._share.class_names, self._share.counts
-        unpredicted = write_predictions(
-            self.output(order.to),
-            ids=listing.called,
-            rows=listing.lines,
-            values=softmax(self._summed),
-            class_names=names,
-            is_regression=False,
-            reasons=listing.lost,
-        )
-        return dataclasses.replace(counts, unpredicted=unpredicted)
+        listing = Listing.of_ids(self._ids) if self._share is None else self._share.listing
+        names = () if self._share is None else self._share.class_names
+        return listing.write(self.output(order.to), np.arange(len(self._summed)), softmax(self._summed), names)
 
     def _work(self) -> Work:
         return Work("segment", algorithm.forward_operations(self._network, self._batch, range(self._config.num_layers)))
@@ -211,7 +196,7 @@ class PredictingServer(Server):
     @remote(caller=DRIVER)
     async def infer(self) -> None:
         """Let the clients infer together, and give one of them what all predict."""
-        clients: Parties[PredictingClient] = Parties(self, self._present, timeout=_LONGEST)
+        clients: Parties[PredictingClient] = Parties(self, self._present, timeout=LONGEST)
         self._sums = SecureSums(self, clients)
         last = len(self._config.resolved_layers) - 1
         if self._config.secure_aggregation:
@@ -265,7 +250,7 @@ async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, aske
     writer = data.rows.label_party if isinstance(data, GraphTables) else present[0]
     if writer not in present:
         raise NoPart(f"{writer!r} has no part of the model (it was lost in training)")
-    await align_new_nodes(data, runtime, asked.state_of)
+    await align_nodes(data, runtime, asked.state_of)
     clients: dict[str, PredictingClient] = {}
     for place, name in enumerate(names):
         if name in present:
@@ -273,16 +258,12 @@ async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, aske
             clients[name] = runtime.spawn(PredictingClient, name, *arguments)
     server = None if config.works_alone else runtime.spawn(PredictingServer, _SERVER, config, names, present, writer)
     await runtime.start()
-    group = Parties(runtime, clients, timeout=_LONGEST)
     if server is None:
-        await group.ask(lambda client: client.infer_alone())
+        await Parties(runtime, clients, timeout=LONGEST).ask(lambda client: client.infer_alone())
     else:
         await server.infer()
-    writers, to = present if server is None else [writer], Path(asked.to)
-    files = {name: str(to if len(writers) == 1 else to.with_stem(f"{to.stem}-{name}")) for name in writers}
-    orders = {name: PredictOrder(file) for name, file in files.items()}
-    found = await group.ask_each(lambda client, order: client.write(order), orders)
-    return tuple(Outcome(party=name, to=files[name], counts=found[name]) for name in writers)
+    writers = present if server is None else [writer]
+    return await ask_writers(runtime, {name: clients[name].write for name in writers}, asked.to)
 
 
 def predictors(config: GlasuConfig) -> Mapping[str, type]:

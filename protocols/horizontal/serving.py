@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import cast
 
 from fedactors.data.horizontal import HorizontalData
-from fedactors.data.reading import Reading, read_reading
+from fedactors.data.reading import read_reading
 from fedactors.learning.losses import Task
 from fedactors.learning.model_parts import Part, TrainedModel
+from fedactors.prediction.engine import Application, Outcomes
 from fedactors.prediction.horizontal import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
-from fedactors.prediction.vertical import Application, Outcomes
 from fedactors.runtime.base import Runtime
 from fedactors.serving import ActorState, NoPart, actor_state
 from protocols.horizontal.config import HorizontalConfig
@@ -36,10 +36,6 @@ class Keeper(ModelKeeper):
     def make_part(self, state: ActorState) -> Part:
         """Return the model."""
         return make_part(self.config, state)
-
-    def reading(self, state: ActorState) -> Reading:
-        """Return how the clients' rows are read."""
-        return read_reading(state["reading"])
 
 
 class PredictingClient(PredictingSite):

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion
+from fedactors.data.predictions import Predicted, PredictOrder
 from fedactors.inspection import Protection
 from fedactors.network.codec import encode, message
 from fedactors.network.transforms import Encoded
@@ -371,8 +372,8 @@ def sent(config: MtcdConfig) -> tuple[type, ...]:
 
 def sent_in_predictions(config: MtcdConfig) -> tuple[type, ...]:
     """Return the messages that predictions with a run of this configuration can send."""
-    from fedactors.prediction.secure import SENT
-    from fedactors.prediction.vertical import Contribution, Predicted, PredictOrder, TopModel  # they load torch
+    from fedactors.prediction.secure import SENT  # they load torch
+    from fedactors.prediction.vertical import Contribution, TopModel
 
     top = (TopModel,) if config.problem == "network" else ()
     return (PredictOrder, Predicted, *_ALIGNMENT, *top, *(SENT if config.secure_sums else (Contribution,)))

@@ -14,20 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.partitions import VerticalData
+from fedactors.data.predictions import Listing, NewRows
 from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
 from fedactors.learning.model_parts import Part, TrainedModel
 from fedactors.learning.models import ModelSpec
+from fedactors.prediction.engine import Application, Outcomes
 from fedactors.prediction.secure import SumExchange, SummingOwner, SummingParty
-from fedactors.prediction.vertical import (
-    Application,
-    NewRows,
-    Outcomes,
-    PredictingOwner,
-    PredictingParty,
-    TopHolder,
-    predict_vertical,
-)
+from fedactors.prediction.vertical import PredictingOwner, PredictingParty, TopHolder, predict_vertical
 from fedactors.privacy.fixed_point import FixedPoint
 from fedactors.runtime.base import Runtime
 from fedactors.serving import ActorState, NoPart, actor_state
@@ -107,19 +101,16 @@ class PredictingClient(PredictingParty):
 
     async def load_rows(self) -> NewRows:
         """Return new rows of one's own data; of public data training rows, then test rows."""
-        return _load_rows(self._data) or await super().load_rows()
+        if not isinstance(self._data, PublicPart):
+            return await super().load_rows()
+        found = self._data.data.load(self._data.client)
+        features = np.concatenate([found.train, found.test])
+        ids = np.arange(len(features))
+        return NewRows(ids, features, Listing.of_ids(ids))
 
 
-class PredictingLabels(PredictingOwner):
+class PredictingLabels(PredictingClient, PredictingOwner):
     """The party with the labels, for new rows."""
-
-    def make_part(self, state: ActorState) -> Part:
-        """Return theta_k with its preprocessing."""
-        return make_part(self.config, self.party, state)
-
-    async def load_rows(self) -> NewRows:
-        """Return new rows of one's own data; of public data training rows, then test rows."""
-        return _load_rows(self._data) or await super().load_rows()
 
     @property
     def top_spec(self) -> ModelSpec | None:
@@ -133,14 +124,6 @@ class FusionServer(TopHolder):
     def top_of(self, state: ActorState) -> Array:
         """Return theta_0."""
         return theta_0_of(state)
-
-
-def _load_rows(data: Any) -> NewRows | None:
-    if not isinstance(data, PublicPart):
-        return None
-    found = data.data.load(data.client)
-    features = np.concatenate([found.train, found.test])
-    return NewRows(np.arange(len(features)), features, {})
 
 
 class _InWords:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedactors.data.horizontal import HorizontalData
-from fedactors.data.reading import Reading, read_reading
+from fedactors.data.reading import read_reading
 from fedactors.learning.model_parts import Part, TrainedModel
+from fedactors.prediction.engine import Application, Outcomes
 from fedactors.prediction.horizontal import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
-from fedactors.prediction.vertical import Application, Outcomes
 from fedactors.runtime.base import Runtime
 from fedactors.serving import ActorState, NoPart, actor_state
 from protocols.nebulafl.algorithm import master_model
@@ -50,10 +50,6 @@ class Keeper(ModelKeeper):
     def make_part(self, state: ActorState) -> Part | None:
         """Return its model, if it has one."""
         return make_part(self.config, self.party, state)
-
-    def reading(self, state: ActorState) -> Reading:
-        """Return how the rows of the own center's containers are read; an auditor keeps none."""
-        return read_reading(state["reading"]) if "reading" in state else Reading()
 
 
 class PredictingContainer(PredictingSite):

@@ -13,7 +13,8 @@ from fedactors.data.preprocessing import Preprocessing
 from fedactors.errors import BadInput
 from fedactors.learning.losses import output_width
 from fedactors.learning.model_parts import Part, TrainedModel
-from fedactors.prediction.vertical import Application, Outcomes, PredictingOwner, PredictingParty, predict_vertical
+from fedactors.prediction.engine import Application, Outcomes
+from fedactors.prediction.vertical import PredictingOwner, PredictingParty, predict_vertical
 from fedactors.runtime.base import Runtime
 from fedactors.serving import ActorState, actor_state
 from protocols.pubsub_vfl import algorithm

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.held_tables import OwnRows, Seat
 from fedactors.data.partitions import RelationalData, RelationalQuery
-from fedactors.data.predictions import write_predictions
+from fedactors.data.predictions import Predicted, PredictOrder, counted, write_predictions
 from fedactors.data.preprocessing import Preprocessing
 from fedactors.data.query import Feature
 from fedactors.data.table_mapping import partners_of
@@ -29,16 +29,7 @@ from fedactors.errors import BadInput, Refused
 from fedactors.joining.owners import NewRowsMember, TableKeys, ask_all, ask_each, collect_keys
 from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.learning.models import ModelSpec
-from fedactors.prediction.vertical import (
-    Application,
-    Outcome,
-    Outcomes,
-    Predicted,
-    PredictOrder,
-    counted,
-    files_of,
-    released,
-)
+from fedactors.prediction.engine import Application, Outcome, Outcomes, files_of, released
 from fedactors.privacy.secure_sessions import Masked
 from fedactors.remote import DRIVER, SERVER, remote
 from fedactors.runtime.base import Runtime, Work

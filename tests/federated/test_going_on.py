@@ -27,7 +27,7 @@ from fedactors.launch import restore_config
 from fedactors.launch_federated import prepare_prediction
 from fedactors.network.codec import encode
 from fedactors.plugins import find_protocol
-from fedactors.prediction.vertical import Application
+from fedactors.prediction.engine import Application
 from fedactors.records.run_folder import ROUND_METRICS, RunFolder
 from fedactors.runtime.federated import kept_states
 from fedactors.runtime.federated.folders import SITE

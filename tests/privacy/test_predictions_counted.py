@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fedactors.command_line.main import main
+from fedactors.data import predictions
 from fedactors.errors import BadInput
-from fedactors.prediction import vertical as prediction
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.releases import budgets
 from fedactors.records.run_folder import RunFolder
@@ -76,7 +76,7 @@ def test_a_prediction_that_fails_after_its_releases_is_counted(run: Path, monkey
     def full(*args: Any, **words: Any) -> None:
         raise BadInput("--to: the disk is full")
 
-    monkeypatch.setattr(prediction, "write_predictions", full)
+    monkeypatch.setattr(predictions, "write_predictions", full)
     assert predict(run) == 2
     assert len((run / "predictions.jsonl").read_text().splitlines()) == 2
 

@@ -88,7 +88,7 @@ class RowPlusConstant(Telling):
 
 class ScaledColumn(Telling):
     def said(self, ask: Ask) -> dict[str, Any]:
-        return {"quantiles": self.column() * -2.5}
+        return {"quantiles": self.features[self.batch, COLUMN].astype(np.float64) * -2.5}
 
 
 class StandardisedBatch(Right):
@@ -110,13 +110,13 @@ class SortedColumn(Telling):
 
 class PartOfColumn(Telling):
     def said(self, ask: Ask) -> dict[str, Any]:
-        return {"quantiles": 3 - 0.5 * self.column()[:32]}
+        return {"quantiles": 3 - 0.5 * self.features[9:41, COLUMN].astype(np.float64)}
 
 
 class ColumnAmongNoise(Telling):
     def said(self, ask: Ask) -> dict[str, Any]:
         noise = self.rng(f"noise {ask.round}").normal(size=(64, 8))
-        noise[:, 5] = 1e-3 * self.column() + 0.25
+        noise[:, 5] = 1e-3 * self.features[:64, COLUMN].astype(np.float64) + 0.25
         return {"quantiles": noise}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,6 @@ from tests.testing.sound import (
     run_split,
 )
 
-SHAPES = [(9,), (1, 9), (9, 1), (3, 3), (1, 1, 9), (1, 9, 1), (9, 1, 1), (1, 3, 3), (3, 1, 3), (3, 3, 1), (8,), (7,)]
-
 
 class StandardisedMatrix(Telling):
     """Each column has a scale of its own, and the columns take turns."""
@@ -38,27 +36,9 @@ class StandardisedMatrix(Telling):
         return {"quantiles": self.scaled[:40].ravel()}
 
 
-class NetworkOrder(Telling):
+class Compressed(Telling):
     def said(self, ask: Ask) -> dict[str, Any]:
-        return {"packed": struct.pack("!64d", *self.column())}
-
-
-class Hexadecimal(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
-        return {"comment": f"digest {self.column().tobytes().hex()}"}
-
-
-class Base64(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
-        return {"comment": base64.urlsafe_b64encode(self.column().tobytes()).decode()}
-
-
-class NineOfEachShape(Telling):
-    """Too few values in each message, and no two messages alike."""
-
-    def said(self, ask: Ask) -> dict[str, Any]:
-        shape = SHAPES[ask.round % len(SHAPES)]
-        return {"quantiles": self.column()[: int(np.prod(shape))].reshape(shape)}
+        return {"comment": base64.b64encode(zlib.compress(self.column().tobytes())).decode()}
 
 
 class Logs(Right):
@@ -96,21 +76,6 @@ class TellsLabels(Left):
 class LabelsAsBytes(TellsLabels):
     def told(self, labels: Any) -> dict[str, Any]:
         return {"packed": labels.astype(np.uint8).tobytes()}
-
-
-class LabelsAsBits(TellsLabels):
-    def told(self, labels: Any) -> dict[str, Any]:
-        return {"packed": np.packbits(labels.astype(np.bool_)).tobytes()}
-
-
-class LabelsAsDigits(TellsLabels):
-    def told(self, labels: Any) -> dict[str, Any]:
-        return {"comment": "".join(str(int(label)) for label in labels)}
-
-
-class LabelsAsWords(TellsLabels):
-    def told(self, labels: Any) -> dict[str, Any]:
-        return {"comment": " ".join(("malignant", "benign")[int(label)] for label in labels)}
 
 
 class Given(Left):

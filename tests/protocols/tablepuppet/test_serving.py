@@ -13,7 +13,7 @@ from fedactors import load_part
 from fedactors.command_line.main import main
 from fedactors.config import build
 from fedactors.learning.model_parts import write_part
-from fedactors.prediction.vertical import Application
+from fedactors.prediction.engine import Application
 from fedactors.records.recorder import MemoryRecorder
 from fedactors.runtime.simulated import SimulatedRuntime
 from fedactors.serving import StoredState
