@@ -17,8 +17,9 @@ from typing import Any
 from fedactors.data.catalogue import describe
 from fedactors.data.horizontal import HorizontalData, HorizontalPart
 from fedactors.errors import PartyLost
-from fedactors.learning.flat_training import num_parameters
 from fedactors.learning.metrics import Split, of_split
+from fedactors.learning.models import build_skeleton
+from fedactors.learning.parameters import num_values
 from fedactors.learning.together import forget_rows
 from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.ledger import INTER_DATA_CENTER, Total
@@ -43,7 +44,7 @@ from protocols.nebulafl.messages import (
     PresentCenters,
     RunStart,
 )
-from protocols.nebulafl.training import TRAINING, make_module, run_model
+from protocols.nebulafl.training import TRAINING, model_spec, run_model
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ def prepare(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, cata
     distillation = config.work_factor / speed
     costs = {EVALUATION: (0.0, EVALUATION_SECONDS), DISTILLATION: (0.0, distillation), UNMASKING: (0.0, 1e-8)}
     runtime.use_costs(Costs({TRAINING: (0.0, 1.0), **costs}))
-    num_bytes = 4 * num_parameters(make_module, model)
+    num_bytes = 4 * num_values(build_skeleton(model_spec(model)))
     network = read_network(config.network).heavier(config.bytes_factor)
     runtime.use_network(network.links(centers, exchange_name(config), num_bytes))
 

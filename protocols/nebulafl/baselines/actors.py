@@ -49,9 +49,10 @@ from protocols.nebulafl.scheduler import Assignment, Request
 from protocols.nebulafl.training import (
     Model,
     Trained,
-    distil,
+    distilled,
     initial_parameters,
     run_model,
+    steps_of,
     train,
     train_batched,
 )
@@ -435,18 +436,11 @@ class RoundExchange(DataCenter):
     async def _distil(self, target_NK: np.ndarray) -> np.ndarray:
         assert self._part.public is not None
         assert self.model_facts is not None
-        config, key = self._config, rows_key(self._part.public)
-        return await self.compute(
-            distil,
-            self.model_facts,
-            self.parameters_P,
-            key,
-            target_NK,
-            self.seed(f"distillation {self.round}"),
-            (config.distillation_epochs, config.batch_size, config.learning_rate, config.momentum),
-            config.device,
-            work=Work(DISTILLATION, float(len(rows_of(key)[1]) * config.distillation_epochs)),
-        )
+        config, key, seed = self._config, rows_key(self._part.public), self.seed(f"distillation {self.round}")
+        work = Work(DISTILLATION, float(len(rows_of(key)[1]) * config.distillation_epochs))
+        facts = (self.model_facts, self.parameters_P, key, target_NK, seed)
+        steps = steps_of(config, num_epochs=config.distillation_epochs)
+        return await self.compute(distilled, *facts, steps, config.device, work=work)
 
     @remote(caller=DRIVER)
     async def center_news(self, news: CenterNews) -> CenterNews | None:
