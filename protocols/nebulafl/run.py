@@ -31,7 +31,7 @@ from protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange
 from protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
 from protocols.nebulafl.baselines.summing import UNMASKING
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
-from protocols.nebulafl.containers import Container, Site
+from protocols.nebulafl.containers import Container, RunMembers
 from protocols.nebulafl.data import center_part, containers_of, exchange_name, read_catalogue, read_network
 from protocols.nebulafl.hardware import Catalogue
 from protocols.nebulafl.messages import (
@@ -192,14 +192,14 @@ class Federation:
                 resources, part = replace(trains, num_gpus=0.0), replace(part, clients=(), validation=())
             if name in state.gone:
                 continue
-            site = self._site(place, names, sizes)
-            self.centers[name] = runtime.spawn(kinds["data center"], name, config, part, site, resources=resources)
+            members = self._members(place, names, sizes)
+            self.centers[name] = runtime.spawn(kinds["data center"], name, config, part, members, resources=resources)
         self._exchange: Any = None
         if self._rotates and "exchange" in kinds:
             self._exchange = runtime.spawn(MeanExchange, self._exchange_name, tuple(self.centers))
         elif "exchange" in kinds:
-            site = self._site(-1, names, sizes)
-            self._exchange = runtime.spawn(kinds["exchange"], self._exchange_name, config, data.part(), site)
+            members = self._members(-1, names, sizes)
+            self._exchange = runtime.spawn(kinds["exchange"], self._exchange_name, config, data.part(), members)
         may_go, losable = config.on_party_loss != "stop", {*names, *self.containers}
         runtime.on_loss(lambda name: "continue" if may_go and name in losable else "stop", self._lost)
 
@@ -210,9 +210,9 @@ class Federation:
             if name not in self._state.gone:
                 self._runtime.spawn(Container, name, self.config, own, self._runtime.seed, resources=resources)
 
-    def _site(self, place: int, centers: tuple[str, ...], sizes: tuple[int, ...]) -> Site:
+    def _members(self, place: int, centers: tuple[str, ...], sizes: tuple[int, ...]) -> RunMembers:
         run_seed = self._runtime.seed
-        return Site(place=place, centers=centers, sizes=sizes, exchange=self._exchange_name, run_seed=run_seed)
+        return RunMembers(place=place, centers=centers, sizes=sizes, exchange=self._exchange_name, run_seed=run_seed)
 
     @property
     def present(self) -> dict[str, NebulaCenter | OrderCenter]:

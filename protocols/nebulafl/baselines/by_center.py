@@ -46,10 +46,6 @@ class Start:
 class MeanRound:
     """Rounds of a center, one sample of containers each: their mean is the next model; complete after the last."""
 
-    kept: ClassVar[tuple[str, ...]] = (
-        "samples", "index", "parameters_P", "num_samples", "num_models", "pending", "answers", "logits",
-    )  # fmt: skip
-
     def __init__(self, samples: Sequence[Sequence[int]], parameters_P: Floats) -> None:
         self.samples = [list(called) for called in samples]
         self.index = 0
@@ -115,10 +111,6 @@ class RingRound:
     A reconstruction from the description: k-means on training time, the ring from fast to slow, no hand-over that
     would end after the slowest container, equal weight of containers in the average.
     """
-
-    kept: ClassVar[tuple[str, ...]] = (
-        "seconds", "successor", "ends_at", "training", "latest", "handed", "parameters_P", "num_samples", "num_models",
-    )  # fmt: skip
 
     def __init__(self, seconds: Mapping[int, float], num_clusters: int, parameters_P: Floats, now: float) -> None:
         self.seconds = dict(seconds)
@@ -187,6 +179,7 @@ class CenterMethod:
 
     distils: ClassVar[bool] = False
     """Whether the model is fitted to predictions instead of averaged."""
+    round_type: ClassVar[type[Round]] = MeanRound
 
     def __init__(self, config: NebulaFLConfig) -> None:
         self._config = config
@@ -202,10 +195,6 @@ class CenterMethod:
     def num_rounds(self) -> int:
         """Rounds inside a center between two aggregations over all."""
         return self._config.center_rounds
-
-    def blank_round(self) -> Round:
-        """Return a round for a snapshot to be loaded into."""
-        return MeanRound([], np.zeros(0, np.float32))
 
     def answer(
         self, center: str, number: int, found: Round, labels: Sequence[NDArray[np.int64]], num_classes: int
@@ -230,6 +219,8 @@ class CenterMethod:
 class FedHiSyn(CenterMethod):
     """Rings inside a center; every container counts the same."""
 
+    round_type = RingRound
+
     def new_round(
         self, order: RoundOrder, idle: Sequence[int], seconds_C: Numbers, now: float, generator: np.random.Generator
     ) -> Round:
@@ -237,10 +228,6 @@ class FedHiSyn(CenterMethod):
         called = sample(idle, order.num_containers, generator)
         seconds = {container: float(seconds_C[container]) for container in called}
         return RingRound(seconds, self._config.num_clusters, order.parameters, now)
-
-    def blank_round(self) -> Round:
-        """Return rings without anybody."""
-        return RingRound({}, 1, np.zeros(0, np.float32), 0.0)
 
     def total_weight(self, sizes: Sequence[int]) -> int:
         """Return the number of containers."""
@@ -312,15 +299,13 @@ class RoundDesk:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
-        found = self.round
-        kept = None if found is None else {name: getattr(found, name) for name in found.kept}
-        return {"number": self.number, "round": kept}
+        return {"number": self.number, "round": None if self.round is None else dict(vars(self.round))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put a snapshot back."""
         self.number, self.round = state["number"], None
         if state["round"] is not None:
-            self.round = self._method.blank_round()
+            self.round = object.__new__(self._method.round_type)
             vars(self.round).update(state["round"])
 
 
