@@ -10,14 +10,14 @@ else nobody.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
 from fedactors.data.reading import check_names, reading_of
 from fedactors.errors import Refused
-from fedactors.parties import surviving_loss
+from fedactors.parties import Parties, surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.roles import DataCenter
 from fedactors.runtime.base import Work
@@ -376,7 +376,7 @@ class RoundExchange(Exchange):
         super().__init__(config, part, members)
         self._method = center_method(config)
         self._sums = RoundSums(self, config, members.centers)
-        self.centers = self._sums.centers
+        self.centers: Parties[Any] = self._sums.centers
         self.parameters_P = np.zeros(0, np.float32)
         self.round = 0
         self.called: list[str] = []
@@ -405,7 +405,11 @@ class RoundExchange(Exchange):
         if self.called:
             self.called_at = self.clock.now()
             order = RoundOrder(self.round, self._config.active_per_center, self.parameters_P)
-            self.background(self.centers.ask(lambda center: center.start_round(order)))
+            self.background(self._start(order))
+
+    async def _start(self, order: RoundOrder) -> None:
+        with surviving_loss("the round goes on without it"):
+            await self.centers.ask(lambda center: center.start_round(order))
 
     @remote(caller=DATA_CENTER)
     async def take(self, result: RoundResult | ClusterLogits | RoundDone) -> None:

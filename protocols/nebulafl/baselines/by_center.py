@@ -12,9 +12,8 @@ Shapes: P length of a flat model, N public samples, K classes, M members, G clus
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,28 +32,39 @@ MAX_PASSES = 100
 # --- rounds inside a center ---
 
 
-@dataclasses.dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """Let a container train from a model."""
 
     container: int
-    """Who."""
     parameters: Floats
-    """From what."""
 
 
-class MeanRound:
+class CenterRound:
+    """A round of a center: containers done in, starts out, and a mean when it is complete."""
+
+    def __init__(self, parameters_P: Floats) -> None:
+        self.parameters_P = parameters_P
+        self.num_samples = self.num_models = 0
+        """Behind the last mean."""
+        self.logits: dict[int, Floats] = {}
+
+    def average(self, answers: Mapping[int, tuple[Floats, int]], *, equally: bool = False) -> None:
+        """Make the mean of models with their samples, added in the order of container numbers."""
+        models, sizes = zip(*(answers[container] for container in sorted(answers)), strict=True)
+        self.parameters_P = weighted_mean(models, [1.0] * len(models) if equally else sizes)
+        self.parameters_P.setflags(write=False)
+        self.num_samples, self.num_models = sum(sizes), len(models)
+
+
+class MeanRound(CenterRound):
     """Rounds of a center, one sample of containers each: their mean is the next model; complete after the last."""
 
     def __init__(self, samples: Sequence[Sequence[int]], parameters_P: Floats) -> None:
+        super().__init__(parameters_P)
         self.samples = [list(called) for called in samples]
         self.index = 0
-        self.parameters_P = parameters_P
-        self.num_samples = self.num_models = 0
-        """Of the last round that anybody answered."""
         self.pending = set(self.samples[0]) if samples else set()
         self.answers: dict[int, tuple[Floats, int]] = {}
-        self.logits: dict[int, Floats] = {}
 
     @property
     def complete(self) -> bool:
@@ -88,10 +98,7 @@ class MeanRound:
     def _advance(self) -> list[Start]:
         while not self.pending and not self.complete:
             if self.answers:
-                models, weights = zip(*(self.answers[container] for container in sorted(self.answers)), strict=True)
-                self.parameters_P = weighted_mean(models, weights)
-                self.parameters_P.setflags(write=False)
-                self.num_samples, self.num_models = sum(weights), len(models)
+                self.average(self.answers)
                 self.answers = {}
             self.index += 1
             if not self.complete:
@@ -101,7 +108,7 @@ class MeanRound:
         return []
 
 
-class RingRound:
+class RingRound(CenterRound):
     """FedHiSyn's round: containers done in, starts out, complete when everyone rests.
 
     fast cluster   a -> b -> c -> a -> b ...     each hands its model on when it is done and goes on with
@@ -113,6 +120,7 @@ class RingRound:
     """
 
     def __init__(self, seconds: Mapping[int, float], num_clusters: int, parameters_P: Floats, now: float) -> None:
+        super().__init__(parameters_P)
         self.seconds = dict(seconds)
         self.successor: dict[int, int] = {}
         for ring in rings(seconds, num_clusters) if seconds else []:
@@ -121,9 +129,6 @@ class RingRound:
         self.training = set(seconds)
         self.latest: dict[int, tuple[Floats, int]] = {}
         self.handed: dict[int, Floats] = {}
-        self.parameters_P = parameters_P
-        self.num_samples = self.num_models = 0
-        self.logits: dict[int, Floats] = {}
 
     @property
     def complete(self) -> bool:
@@ -163,12 +168,8 @@ class RingRound:
         return []
 
     def _conclude(self) -> None:
-        if self.training or not self.latest:
-            return
-        models, sizes = zip(*(self.latest[container] for container in sorted(self.latest)), strict=True)
-        self.parameters_P = weighted_mean(models, [1.0] * len(models))
-        self.parameters_P.setflags(write=False)
-        self.num_samples, self.num_models = sum(sizes), len(models)
+        if not self.training and self.latest:
+            self.average(self.latest, equally=True)
 
 
 Round = MeanRound | RingRound
