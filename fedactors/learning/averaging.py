@@ -12,20 +12,22 @@ import contextlib
 import dataclasses
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
 
 from fedactors.errors import BadInput
 from fedactors.learning.devices import placed
 from fedactors.learning.losses import Task, weighted_loss
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, clip_factor, optimizer_step
 from fedactors.learning.parameters import Array, load_vector, to_vector, trained_places
+from fedactors.learning.randomness import own_draws
 
 _MEAN_BLOCK = 32768
 """Parameters that `weighted_mean` adds at a time."""
@@ -90,49 +92,35 @@ def train_locally(
     Raises:
         BadInput: no samples, or a single one with batch normalisation.
     """
-    if len(x_N) == 0:
-        raise BadInput("local training: the client has no samples")
-    module = _loaded(spec, vector_P, device).train()
-    parameters, places = zip(*trained_places(module), strict=True)
-    start = [parameter.detach().clone() for parameter in parameters] if training.proximal else []
-    correction: list[Tensor] = []
-    if correction_P is not None:
-        whole_P = placed(correction_P, device, spec.dtype)
-        correction = [whole_P[place].view(p.shape) for p, place in zip(parameters, places, strict=True)]
-    moments = OptimizerState()
+    space = _workspace(spec, device)
     x, y = placed(x_N, device, spec.dtype), placed(y_N, device)
     w = None if weights_N is None else placed(weights_N, device, spec.dtype)
-    smallest = smallest_batch(module)
-    if len(x) < smallest:
-        raise BadInput("local training: batch normalisation needs at least two samples")
-    order = np.random.default_rng(seed)
-    num_steps, loss_sum, squares = 0, 0.0, 0.0
-    with _seeded(module, seed, x.device):
-        for _ in range(training.num_epochs):
-            loss_sum = 0.0
-            for index_B in batches(len(x), training.batch_size, order, smallest):
-                chosen = torch.from_numpy(index_B).to(device)
-                loss = weighted_loss(training.task, module(x[chosen]), y[chosen], None if w is None else w[chosen])
-                gradients = list(torch.autograd.grad(loss, parameters))
-                if start:
-                    gradients = [
-                        gradient.add(parameter.detach() - anchor, alpha=training.proximal)
-                        for gradient, parameter, anchor in zip(gradients, parameters, start, strict=True)
-                    ]
-                if correction:
-                    gradients = [gradient + part for gradient, part in zip(gradients, correction, strict=True)]
-                optimizer_step(training.optimizer, parameters, gradients, moments, in_place=True)
-                num_steps += 1
-                value = loss.item()
-                loss_sum += value * len(index_B)
-                squares += value * value
-    return LocalResult(
-        vector=to_vector(module),
-        num_samples=len(x),
-        num_steps=num_steps,
-        loss=loss_sum / len(x),
-        loss_rms=math.sqrt(squares / num_steps),
-    )
+
+    def loss_of(index_B: Tensor) -> Tensor:
+        output_BO = space.module(x[index_B])
+        return weighted_loss(training.task, output_BO, y[index_B], None if w is None else w[index_B])
+
+    return space.train(vector_P, len(x), loss_of, seed, training, correction_P)
+
+
+def distil(
+    spec: ModelSpec,
+    vector_P: Array,
+    x_N: Array | Tensor,
+    target_NK: Array,
+    *,
+    seed: int,
+    training: LocalTraining,
+    device: str | torch.device = "cpu",
+) -> LocalResult:
+    """Fit a classifier to the class probabilities `target_NK` of unlabelled samples by Kullback-Leibler divergence."""
+    space = _workspace(spec, device)
+    x, target = placed(x_N, device, spec.dtype), placed(target_NK, device)
+
+    def loss_of(index_B: Tensor) -> Tensor:
+        return kl_div(log_softmax(space.module(x[index_B]), dim=1), target[index_B], reduction="batchmean")
+
+    return space.train(vector_P, len(x), loss_of, seed, training)
 
 
 def evaluate_model(
@@ -153,7 +141,7 @@ def model_outputs(
     spec: ModelSpec, vector_P: Array, x_N: Array | Tensor, *, batch_size: int = 1024, device: str | torch.device = "cpu"
 ) -> Array:
     """Return the outputs (N x O) of the model in evaluation mode."""
-    module = _loaded(spec, vector_P, device).eval()
+    module = _workspace(spec, device).load(vector_P).eval()
     with torch.no_grad():
         parts = [
             module(placed(x_N[first : first + batch_size], device, spec.dtype)).cpu().numpy()
@@ -219,31 +207,102 @@ def draws(module: nn.Module) -> bool:
     return any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in module.modules())
 
 
-@contextlib.contextmanager
-def _seeded(module: nn.Module, seed: int, device: torch.device) -> Iterator[None]:
-    if not draws(module):
-        yield
-        return
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
+class _Workspace:
+    """A module whose trained parameters are views of one flat vector, and their gradients of another.
+
+    A step is then a few operations on two vectors, however many parameters there are.
+    """
+
+    def __init__(self, spec: ModelSpec, device: torch.device) -> None:
+        self.module = build_skeleton(spec, device="cpu").to(device)
+        self._smallest_batch, self._draws = smallest_batch(self.module), draws(self.module)
+        trained = trained_places(self.module)
+        sizes = [parameter.numel() for parameter, _ in trained]
+        self._places = [place for _, place in trained]
+        self._values_P = torch.cat([parameter.detach().reshape(-1) for parameter, _ in trained])
+        self._gradient_P = torch.zeros_like(self._values_P)
+        self._gradients = self._gradient_P.split(sizes)
+        for (parameter, _), value, gradient in zip(trained, self._values_P.split(sizes), self._gradients, strict=True):
+            parameter.data, parameter.grad = value.view(parameter.shape), gradient.view(parameter.shape)
+
+    def load(self, vector_P: Array) -> nn.Module:
+        """Return the module with the parameters and statistics of a vector."""
+        for part in self.module.modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.num_batches_tracked is not None:
+                part.num_batches_tracked.zero_()
+        load_vector(self.module, vector_P)
+        return self.module
+
+    def train(
+        self,
+        vector_P: Array,
+        num_samples: int,
+        loss_of: Callable[[Tensor], Tensor],
+        seed: int,
+        training: LocalTraining,
+        correction_P: Array | None = None,
+    ) -> LocalResult:
+        """Run epochs of mini-batch steps on the loss of rows; see `train_locally`."""
+        if num_samples < self._smallest_batch:
+            raise BadInput(
+                "local training: batch normalisation needs at least two samples"
+                if num_samples
+                else "local training: the client has no samples"
+            )
+        self.load(vector_P).train()
+        values_P, order, moments = self._values_P, np.random.default_rng(seed), OptimizerState()
+        rule = training.optimizer.unclipped
+        start_P = values_P.clone() if training.proximal else None
+        added_P = None if correction_P is None else self._trained(correction_P)
+        num_steps, loss_sum, squares = 0, 0.0, 0.0
+        with own_draws(seed, values_P.device) if self._draws else contextlib.nullcontext():
+            for _ in range(training.num_epochs):
+                loss_sum = 0.0
+                for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):
+                    loss = loss_of(torch.from_numpy(index_B).to(values_P.device))
+                    gradient_P = self._gradient(loss, training, start_P, added_P)
+                    optimizer_step(rule, [values_P], [gradient_P], moments, in_place=True)
+                    num_steps += 1
+                    value = loss.item()
+                    loss_sum += value * len(index_B)
+                    squares += value * value
+        return LocalResult(
+            vector=to_vector(self.module),
+            num_samples=num_samples,
+            num_steps=num_steps,
+            loss=loss_sum / num_samples,
+            loss_rms=math.sqrt(squares / num_steps),
+        )
+
+    def _gradient(
+        self, loss: Tensor, training: LocalTraining, start_P: Tensor | None, added_P: Tensor | None
+    ) -> Tensor:
+        """Return the gradient of a loss, with FedProx's pull to the start and SCAFFOLD's correction, clipped."""
+        gradient_P, clip_norm = self._gradient_P, training.optimizer.clip_norm
+        gradient_P.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if start_P is not None:
+            gradient_P.add_(self._values_P - start_P, alpha=training.proximal)
+        if added_P is not None:
+            gradient_P.add_(added_P)
+        return gradient_P if clip_norm is None else gradient_P.mul_(clip_factor(self._gradients, clip_norm))
+
+    def _trained(self, vector_P: Array) -> Tensor:
+        """Return the numbers of a model's vector that stand where parameters are trained."""
+        whole_P = placed(vector_P, self._values_P.device, self._values_P.dtype)
+        return torch.cat([whole_P[place] for place in self._places])
 
 
-_MODULES = threading.local()
-"""Modules by specification and device, a few in each thread: a small model trains faster than it is built."""
-_MOST_MODULES = 4
+_WORKSPACES = threading.local()
+"""By specification and device, a few in each thread: a small model trains faster than it is built."""
+_MOST_WORKSPACES = 4
 
 
-def _loaded(spec: ModelSpec, vector_P: Array, device: str | torch.device = "cpu") -> nn.Module:
-    known: dict[tuple[ModelSpec, str], nn.Module] = _MODULES.__dict__.setdefault("known", {})
+def _workspace(spec: ModelSpec, device: str | torch.device) -> _Workspace:
+    known: dict[tuple[ModelSpec, str], _Workspace] = _WORKSPACES.__dict__.setdefault("known", {})
     key = (spec, str(device))
     if key not in known:
-        if len(known) >= _MOST_MODULES:
+        if len(known) >= _MOST_WORKSPACES:
             known.clear()
-        known[key] = build_skeleton(spec, device="cpu").to(device)
-    module = known[key]
-    for part in module.modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.num_batches_tracked is not None:
-            part.num_batches_tracked.zero_()
-    load_vector(module, vector_P)
-    return module
+        known[key] = _Workspace(spec, torch.device(device))
+    return known[key]

@@ -6,7 +6,6 @@ stay with their module. Vectors keep the entries in state-dict order, each in ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -59,21 +58,3 @@ def load_vector(module: nn.Module, vector: Array) -> None:
     parts = torch.split(as_tensor(vector), [value.numel() for value in entries.values()])
     for value, part in zip(entries.values(), parts, strict=True):
         value.copy_(part.view_as(value))
-
-
-def weighted_average(vectors: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
-    """Return ``sum_k w_k v_k / sum_k w_k``, added in the order of the names and in double precision.
-
-    Keys are party names: the order of arrival cannot change the result. The type of the first vector is kept.
-
-    Raises:
-        ValueError: no vectors, a negative weight, or weights that sum to zero.
-    """
-    names = sorted(vectors)
-    total = sum(float(weights[name]) for name in names)
-    if not names or total <= 0 or any(weights[name] < 0 for name in names):
-        raise ValueError(f"an average needs non-negative weights with a positive sum, got {dict(weights)}")
-    mean: NDArray[np.float64] = np.zeros(np.shape(vectors[names[0]]), dtype=np.float64)
-    for name in names:
-        mean += np.asarray(vectors[name], dtype=np.float64) * (float(weights[name]) / total)
-    return mean.astype(np.asarray(vectors[names[0]]).dtype)

@@ -18,7 +18,6 @@ Shapes: C clients, k of them at a step, T steps, B rows of a batch, P parameters
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import math
@@ -36,7 +35,7 @@ from fedactors.learning.averaging import LocalResult, LocalTraining, batches, dr
 from fedactors.learning.devices import placed
 from fedactors.learning.losses import Task, task_loss
 from fedactors.learning.models import ModelSpec, build_skeleton
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
+from fedactors.learning.optimizers import NORM_EPSILON, OptimizerState, optimizer_step
 from fedactors.learning.parameters import Array, trained_places
 
 MOST_TOGETHER = 64
@@ -46,7 +45,6 @@ MOST_PARAMETERS = 65_536
 operation (`scenarios/benchmarks/clients_together.py`). On a GPU it always does."""
 Rows = tuple[Array | Tensor, Array | Tensor]
 """A client's samples and targets, both with N rows; tensors on the device stay there."""
-_NORM_EPSILON = 1e-6
 _log = logging.getLogger(__name__)
 
 
@@ -183,7 +181,7 @@ def _train(
     places = trained_places(module)
     starts = _split(starts_CP, places, spec, device)
     corrections = None if corrections_CP is None else _split(corrections_CP, places, spec, device)
-    optimizer, clip_norm = _without_clipping(training.optimizer)
+    optimizer, clip_norm = training.optimizer.unclipped, training.optimizer.clip_norm
     index_TCB, weight_TCB, steps_C = _padded(clients, plans, weighing)
     rows_TC = torch.from_numpy(_lengths(plans, len(index_TCB))).to(device, spec.dtype)
     x_N = torch.cat([placed(x, device, spec.dtype) for x, _ in clients])
@@ -298,13 +296,8 @@ def _padded(
     return index_TCB, weight_TCB, steps_C
 
 
-def _without_clipping(optimizer: OptimizerSpec) -> tuple[OptimizerSpec, float | None]:
-    """Return the optimiser without the clipping that would take all clients' gradients for one."""
-    return dataclasses.replace(optimizer, clip_norm=None), optimizer.clip_norm
-
-
 def _clipped(gradients: Sequence[Tensor], norm: float) -> list[Tensor]:
     """Clip each client's gradients as `fedactors.learning.optimizers.clipped` does one's."""
     squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients])
-    factor_k = (norm / (squares.sum(0).sqrt() + _NORM_EPSILON)).clamp(max=1.0)
+    factor_k = (norm / (squares.sum(0).sqrt() + NORM_EPSILON)).clamp(max=1.0)
     return [gradient * factor_k.view(-1, *[1] * (gradient.ndim - 1)) for gradient in gradients]

@@ -1,4 +1,9 @@
-"""The clients: what every party does, what one with a server does, and what MTCD's do with tokens.
+"""The clients: what every party does, what one does with a token, what one with a server, and MTCD's.
+
+    Party -- LinkedParty -- TokenHolder (Algorithm 1) -- StcdClient
+                       |              `---------------- TokenClient (Algorithm 2)
+                       `--- ServedParty ---------------'
+                                      `---------------- SvflClient
 
     server or neighbour --visit(token)--> client: Q steps on the token's own copy of theta_k --visit--> next client
                                                   after the last hop: --roaming_done--> whoever issued the token
@@ -181,7 +186,11 @@ class Party(Client):
 
     def _probed_batches(self) -> tuple[Rows, ...]:
         """Return mini-batches on which a step size is settled; none where each step sees all rows."""
-        return ()
+        found = (self._rows_of(round_) for round_ in range(_PROBED_BATCHES))
+        return tuple(rows for rows in found if rows is not None)
+
+    def _rows_of(self, round_: int) -> Rows | None:
+        return batch_rows(self._seed, round_, self._block.num_samples, self._config.batch_size)
 
     def _check_open(self, what: str) -> None:
         config = self._config
@@ -194,19 +203,19 @@ class Party(Client):
         return await self.compute(task.function, *task.arguments, work=task.work)
 
 
-class ServedParty(Party):
-    """A party that sends its representations to a server, directly or over others.
+class LinkedParty(Party):
+    """A party with links to others, over which noised and compressed arrays may go.
 
     Args:
         config: the run's settings.
         part: its own part of the data.
         seed: shared by all parties, for batches and the split of rows.
-        links: its neighbours, as far as it is told, and its way to the server.
+        links: its neighbours, as far as it is told, and its way to a server.
         walks: shared by all parties, for walks.
         order_key: shared with the server alone, which seals with it what others relay.
     """
 
-    state: ClassVar[tuple[str, ...]] = (*Party.state, "links", "estimates", "representations", "changes")
+    state: ClassVar[tuple[str, ...]] = (*Party.state, "links", "representations", "changes")
 
     def __init__(
         self,
@@ -220,10 +229,8 @@ class ServedParty(Party):
         super().__init__(config, part, seed)
         self._walks = walks
         self._order_key = order_key
-        self._followed: set[int] = set()
         self._transforms = Transforms.of(config)
         self.links = links
-        self.estimates = Estimates()
         self.representations = releases_of(config, "Representation")
         self.changes = releases_of(config, "Token")
 
@@ -232,90 +239,11 @@ class ServedParty(Party):
         self._noise = self.noise_rng("representations")
         await super().open()
 
-    def _build(self) -> None:
-        super()._build()
-        self.estimates.num_samples = self._block.num_samples
-
-    @remote(caller=SERVER)
-    async def relink(self, links: Links) -> None:
-        """Learn where tokens may go after a client was lost."""
-        self.links = links
-
-    @remote(caller=(SERVER, CLIENT))
-    async def relay(self, relayed: Relayed | RelayedZ) -> Representation | SquaredNorm | ProbeImage | None:
-        """Pass an order of the server's on to the next station or, at the end of its way, follow it.
-
-        Raises:
-            Refused: the server has not given it, or it was followed already.
-        """
-        if relayed.route:
-            onwards = self.peer(relayed.route[0], ServedParty)
-            return await onwards.relay(replace(relayed, route=relayed.route[1:]))
-        self._check_order(relayed)
-        table = doors(type(self)).table.values()
-        door = next((d.name for d in table if type(relayed.order) in d.takes and SERVER in d.callers), None)
-        if door is None:
-            what = type(relayed.order).__name__
-            raise Refused(self.caller, f"relays to {self.name} a {what}, which it does not follow")
-        reply: Representation | SquaredNorm | ProbeImage | None = await getattr(self, door)(relayed.order)
-        return reply
-
-    def _check_order(self, relayed: Relayed | RelayedZ) -> None:
-        number, kind = relayed.number, type(relayed.order).__name__
-        if not hmac.compare_digest(relayed.seal, seal_of(self._order_key, number, relayed.order)):
-            raise Refused(self.caller, f"relays to {self.name} a {kind} that the server has not sealed")
-        if number in self._followed or number <= max(self._followed, default=0) - _MOST_UNDER_WAY:
-            raise Refused(self.caller, f"relays to {self.name} a {kind} that was followed already")
-        self._followed = {each for each in self._followed if each > number - _MOST_UNDER_WAY} | {number}
-
-    @remote(caller=SERVER)
-    async def gather(self, order: Gather) -> Representation | Masked:
-        """Return h_k on the round's rows."""
-        return await self._represent(order.round_)
-
-    @remote(caller=SERVER)
-    async def probe(self, probe: Probe) -> ProbeImage:
-        """Return X_k X_k^T u, of the rows of the first mini-batch where there are any.
-
-        Raises:
-            Refused: as for `squared_norm`.
-        """
-        self._check_open("an image of its kernel")
-        return ProbeImage(await self._do(self._block.kernel_image(probe.vector, self._rows_of(0))))
-
     @remote(caller=DRIVER)
     async def account(self) -> None:
         """Record what noised releases cost this party."""
         for releases in (self.representations, self.changes):
             self.record_privacy(releases.record(self.party, uncovered=uncovered(self._config)))
-
-    def _probed_batches(self) -> tuple[Rows, ...]:
-        found = (self._rows_of(round_) for round_ in range(_PROBED_BATCHES))
-        return tuple(rows for rows in found if rows is not None)
-
-    def _rows_of(self, round_: int) -> Rows | None:
-        return batch_rows(self._seed, round_, self._block.num_samples, self._config.batch_size)
-
-    async def _represent(self, round_: int) -> Representation | Masked:
-        """Return h_k on a round's rows, as the configuration lets it leave."""
-        return await self._representation(round_)
-
-    async def _representation(self, round_: int) -> Representation:
-        rows, transforms = self._rows_of(round_), self._transforms
-        h = await self._do(self._block.represent(self.theta, rows))
-        penalty = 0.0 if transforms.noise is not None else self._block.penalty(self.theta)
-        if transforms.noise is not None:
-            self.representations.add(len(h), nominal_rows=1)
-            h = transforms.noised(h.reshape(len(h), -1), self._noise_for((round_, 0, 0))).reshape(h.shape)
-        if transforms.representation is None:
-            return Representation(round_, h, penalty)
-        if transforms.has_estimate:
-            h = h - self.estimates.known(self._client, h, rows)
-        rounding = np.random.default_rng([self.seed("rounding"), round_])
-        encoded, _ = transforms.representation.encode(h, None, rounding)
-        if transforms.has_estimate:
-            self.estimates.add(self._client, unpack(encoded), rows)
-        return Representation(round_, encoded, penalty)
 
     def _noise_for(self, place: tuple[int, int, int]) -> np.random.Generator:
         """Return the noise generator; where noise is to be reproducible, one that no order of events can change."""
@@ -324,27 +252,11 @@ class ServedParty(Party):
         return self._noise
 
 
-class TokenClient(ServedParty, SecureSummand):
-    """A party that works on visiting tokens and passes them on; arguments as of `ServedParty`."""
+class TokenHolder(LinkedParty):
+    """A party that works on a token that comes, and passes it on: Algorithm 1. Arguments as of `LinkedParty`."""
 
-    trains_theta_0: ClassVar[bool] = False
-    state: ClassVar[tuple[str, ...]] = (*ServedParty.state, *SecureSummand.state)
-
-    def __init__(
-        self,
-        config: MtcdConfig,
-        part: VerticalPart | PublicPart,
-        seed: int,
-        links: Links,
-        walks: int,
-        order_key: bytes,
-    ) -> None:
-        ServedParty.__init__(self, config, part, seed, links, walks, order_key)
-        SecureSummand.__init__(self, part.parties)
-        self._copies: dict[int, tuple[int, Any]] = {}
-        self._copies_round = -1
-
-    # --- tokens ---
+    trains_theta_0: ClassVar[bool] = True
+    """Whether theta_0 is trained at each visit."""
 
     @remote(caller=(SERVER, CLIENT))
     async def visit(self, token: Token) -> None:
@@ -404,16 +316,129 @@ class TokenClient(ServedParty, SecureSummand):
 
     async def _deliver(self, token: Token, name: str) -> None:
         with surviving_loss("whoever issued the token is told, and issues it again or stops"):
-            await self.peer(name, TokenClient).visit(token)
-
-    def _end_walk(self, token: Token) -> None:
-        done = RoamingDone(token.round_, token.token, token.attempt, token.visited)
-        self.background(self._report(done, self.links.uplink or "server"))
+            await self.peer(name, TokenHolder).visit(token)
 
     async def _report(self, done: RoamingDone, station: str) -> None:
         """Tell the issuer; without a link to the server the word goes over a neighbour."""
         with surviving_loss("the word that a walk is over was for it, or lost with it"):
-            await self.peer(station, TokenClient).roaming_done(done)
+            await self.peer(station, TokenClient).roaming_done(done)  # STCD's clients and a server have this one too
+
+    # --- what a token that syncs does otherwise ---
+
+    def _copy(self, token: Token) -> Any:
+        """Return the parameters that the token is to work on, None if it is outdated."""
+        return self.theta
+
+    def _keep(self, token: Token, theta: Any) -> bool:
+        """Keep the parameters that the token has worked on; say whether it goes on."""
+        self.theta = theta
+        return True
+
+    def _end_walk(self, token: Token) -> None:
+        """Let the walk end here."""
+        raise NotImplementedError
+
+
+class ServedParty(LinkedParty):
+    """A party that sends its representations to a server, directly or over others; arguments as of `LinkedParty`."""
+
+    state: ClassVar[tuple[str, ...]] = (*LinkedParty.state, "estimates")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._followed: set[int] = set()
+        self.estimates = Estimates()
+
+    def _build(self) -> None:
+        super()._build()
+        self.estimates.num_samples = self._block.num_samples
+
+    @remote(caller=SERVER)
+    async def relink(self, links: Links) -> None:
+        """Learn where tokens may go after a client was lost."""
+        self.links = links
+
+    @remote(caller=(SERVER, CLIENT))
+    async def relay(self, relayed: Relayed | RelayedZ) -> Representation | SquaredNorm | ProbeImage | None:
+        """Pass an order of the server's on to the next station or, at the end of its way, follow it.
+
+        Raises:
+            Refused: the server has not given it, or it was followed already.
+        """
+        if relayed.route:
+            onwards = self.peer(relayed.route[0], ServedParty)
+            return await onwards.relay(replace(relayed, route=relayed.route[1:]))
+        self._check_order(relayed)
+        table = doors(type(self)).table.values()
+        door = next((d.name for d in table if type(relayed.order) in d.takes and SERVER in d.callers), None)
+        if door is None:
+            what = type(relayed.order).__name__
+            raise Refused(self.caller, f"relays to {self.name} a {what}, which it does not follow")
+        reply: Representation | SquaredNorm | ProbeImage | None = await getattr(self, door)(relayed.order)
+        return reply
+
+    def _check_order(self, relayed: Relayed | RelayedZ) -> None:
+        number, kind = relayed.number, type(relayed.order).__name__
+        if not hmac.compare_digest(relayed.seal, seal_of(self._order_key, number, relayed.order)):
+            raise Refused(self.caller, f"relays to {self.name} a {kind} that the server has not sealed")
+        if number in self._followed or number <= max(self._followed, default=0) - _MOST_UNDER_WAY:
+            raise Refused(self.caller, f"relays to {self.name} a {kind} that was followed already")
+        self._followed = {each for each in self._followed if each > number - _MOST_UNDER_WAY} | {number}
+
+    @remote(caller=SERVER)
+    async def gather(self, order: Gather) -> Representation | Masked:
+        """Return h_k on the round's rows."""
+        return await self._represent(order.round_)
+
+    @remote(caller=SERVER)
+    async def probe(self, probe: Probe) -> ProbeImage:
+        """Return X_k X_k^T u, of the rows of the first mini-batch where there are any.
+
+        Raises:
+            Refused: as for `squared_norm`.
+        """
+        self._check_open("an image of its kernel")
+        return ProbeImage(await self._do(self._block.kernel_image(probe.vector, self._rows_of(0))))
+
+    async def _represent(self, round_: int) -> Representation | Masked:
+        """Return h_k on a round's rows, as the configuration lets it leave."""
+        return await self._representation(round_)
+
+    async def _representation(self, round_: int) -> Representation:
+        rows, transforms = self._rows_of(round_), self._transforms
+        h = await self._do(self._block.represent(self.theta, rows))
+        penalty = 0.0 if transforms.noise is not None else self._block.penalty(self.theta)
+        if transforms.noise is not None:
+            self.representations.add(len(h), nominal_rows=1)
+            h = transforms.noised(h.reshape(len(h), -1), self._noise_for((round_, 0, 0))).reshape(h.shape)
+        if transforms.representation is None:
+            return Representation(round_, h, penalty)
+        if transforms.has_estimate:
+            h = h - self.estimates.known(self._client, h, rows)
+        rounding = np.random.default_rng([self.seed("rounding"), round_])
+        encoded, _ = transforms.representation.encode(h, None, rounding)
+        if transforms.has_estimate:
+            self.estimates.add(self._client, unpack(encoded), rows)
+        return Representation(round_, encoded, penalty)
+
+
+class TokenClient(ServedParty, TokenHolder, SecureSummand):
+    """A client of MTCD (Algorithm 2): each token has a copy of theta_k, which a sync combines; see `LinkedParty`."""
+
+    trains_theta_0 = False
+    state: ClassVar[tuple[str, ...]] = (*ServedParty.state, *SecureSummand.state)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        SecureSummand.__init__(self, self._names)
+        self._copies: dict[int, tuple[int, Any]] = {}
+        self._copies_round = -1
+
+    # --- tokens ---
+
+    def _end_walk(self, token: Token) -> None:
+        done = RoamingDone(token.round_, token.token, token.attempt, token.visited)
+        self.background(self._report(done, self.links.uplink or "server"))
 
     @remote(caller=CLIENT)
     async def roaming_done(self, done: RoamingDone) -> None:

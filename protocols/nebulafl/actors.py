@@ -26,7 +26,7 @@ from fedactors.roles import DataCenter, Server
 from fedactors.runtime.base import Work
 from protocols.nebulafl.algorithm import Floats, rotation_partners
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.containers import ContainerCenter, Site, check_speaker
+from protocols.nebulafl.containers import ContainerCenter, RunMembers, check_speaker
 from protocols.nebulafl.hardware import Bill, Rental
 from protocols.nebulafl.messages import (
     Account,
@@ -63,15 +63,15 @@ class NebulaCenter(ContainerCenter):
     Args:
         config: of the run.
         part: the rows of this center's containers.
-        site: where the center is among the others.
+        members: the centers of the run, and which of them this is.
     """
 
     state: ClassVar[tuple[str, ...]] = ("models", "trainings", "timer", "present", "model_facts", "reading")
     jobs = (train, train_batched)
 
-    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
-        self._config, self._part, self._site = config, part, site
-        self.present = list(site.centers)
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, members: RunMembers) -> None:
+        self._config, self._part, self._members = config, part, members
+        self.present = list(members.centers)
         self.model_facts: Model | None = None
         self.reading = ""
         """How the containers' rows are read (`fedactors.data.reading`)."""
@@ -93,7 +93,7 @@ class NebulaCenter(ContainerCenter):
 
     def _learned(self) -> None:
         self.model_facts, self.reading = self.trainings.model, self.trainings.reading.text
-        self._make_models(initial_parameters(self.model_facts, self._site.run_seed))
+        self._make_models(initial_parameters(self.model_facts, self._members.run_seed))
 
     def _make_models(self, start_P: Floats) -> None:
         config = self._config
@@ -139,7 +139,7 @@ class NebulaCenter(ContainerCenter):
         parameters_P.setflags(write=False)
         master = MasterModel(self.name, rotation, version, parameters_P)
         if not self._config.rules.rotate:
-            await self.peer(self._site.exchange, MeanExchange).collect(master)
+            await self.peer(self._members.exchange, MeanExchange).collect(master)
             return
         partner = rotation_partners(self.present, rotation)[self.name]
         if partner == self.name:
@@ -151,7 +151,7 @@ class NebulaCenter(ContainerCenter):
     @remote(caller=DATA_CENTER)
     async def receive(self, model: MasterModel | SharedModel) -> None:
         """Make a master that arrived the stellar model."""
-        check_speaker(self, model.center if isinstance(model, MasterModel) else self._site.exchange)
+        check_speaker(self, model.center if isinstance(model, MasterModel) else self._members.exchange)
         self._take(model)
 
     def _take(self, model: MasterModel | SharedModel) -> None:
@@ -174,16 +174,8 @@ class NebulaCenter(ContainerCenter):
         """Return the master of this moment."""
         return MasterModel(self.name, self.timer.rotation, self.models.mean_version, self.models.master())
 
-    @remote(caller=DRIVER)
-    async def report(self) -> CenterReport:
-        """Return what was done so far."""
-        trainings = self.trainings
-        return CenterReport(self.name, trainings.num_done, trainings.num_restored, tuple(self.models.versions))
-
-    @remote(caller=DRIVER)
-    async def finish(self) -> None:
-        """Stop: whatever is under way is given up and paid until now."""
-        self.trainings.stop()
+    def _versions(self) -> tuple[int, ...]:
+        return tuple(self.models.versions)
 
 
 class MeanExchange(DataCenter):

@@ -24,7 +24,14 @@ from fedactors.parties import surviving_loss
 from fedactors.remote import DRIVER, OWN_PARTY, remote
 from fedactors.roles import Client, DataCenter
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.messages import ContainerFacts, ContainerNews, ContainerOrder, ContainerResult, RunStart
+from protocols.nebulafl.messages import (
+    CenterReport,
+    ContainerFacts,
+    ContainerNews,
+    ContainerOrder,
+    ContainerResult,
+    RunStart,
+)
 from protocols.nebulafl.training import (
     LeaseBook,
     Trainings,
@@ -37,11 +44,11 @@ from protocols.nebulafl.training import (
 
 
 @plain
-class Site:
-    """A center's place in the run."""
+class RunMembers:
+    """The centers of a run, and which of them an actor is."""
 
     place: int
-    """Its number among the centers of the run."""
+    """Its number among the centers; -1: an exchange."""
     centers: tuple[str, ...]
     """Names of all centers, in their order."""
     sizes: tuple[int, ...]
@@ -122,14 +129,14 @@ class ContainerCenter(DataCenter):
 
     trainings: Trainings
     _config: NebulaFLConfig
-    _site: Site
+    _members: RunMembers
     _learned: Callable[[], None]
     """Called when it is known what the containers hold."""
     _lose_container: Callable[[int], None]
 
     def _make_trainings(self, part: HorizontalPart, book: LeaseBook, **told: Any) -> Trainings:
         order = self._order if self._config.container_processes else None
-        return Trainings(self, self._config, part, self._site.run_seed, book, order=order, **told)
+        return Trainings(self, self._config, part, self._members.run_seed, book, order=order, **told)
 
     async def open(self) -> None:
         """Go on with what a snapshot left."""
@@ -153,7 +160,7 @@ class ContainerCenter(DataCenter):
         self._start_outages()
 
     async def _meet_containers(self) -> None:
-        names = [f"{self.name}/{number}" for number in range(self._site.sizes[self._site.place])]
+        names = [f"{self.name}/{number}" for number in range(self._members.sizes[self._members.place])]
         facts = await asyncio.gather(*(self.peer(name, Container).introduce() for name in names))
         readings = [read_reading(one.reading) for one in facts]
         check_names({name: one.names for name, one in zip(names, readings, strict=True)})
@@ -182,6 +189,19 @@ class ContainerCenter(DataCenter):
 
     def _regain_container(self, container: int) -> None:
         self.trainings.regain(container)
+
+    def _versions(self) -> tuple[int, ...]:
+        return ()
+
+    @remote(caller=DRIVER)
+    async def report(self) -> CenterReport:
+        """Return what was done so far."""
+        return CenterReport(self.name, self.trainings.num_done, self.trainings.num_restored, self._versions())
+
+    @remote(caller=DRIVER)
+    async def finish(self) -> None:
+        """Stop: whatever is under way is given up and paid until now."""
+        self.trainings.stop()
 
     # --- outages, for experiments ---
 

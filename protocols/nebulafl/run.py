@@ -17,8 +17,9 @@ from typing import Any
 from fedactors.data.catalogue import describe
 from fedactors.data.horizontal import HorizontalData, HorizontalPart, forget_blocks
 from fedactors.errors import PartyLost
-from fedactors.learning.flat_training import num_parameters
 from fedactors.learning.metrics import Split, of_split
+from fedactors.learning.models import build_skeleton
+from fedactors.learning.parameters import num_values
 from fedactors.learning.together import rows_on
 from fedactors.network.codec import HEADER_BYTES
 from fedactors.network.ledger import INTER_DATA_CENTER, Total
@@ -30,7 +31,7 @@ from protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange
 from protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
 from protocols.nebulafl.baselines.summing import UNMASKING
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
-from protocols.nebulafl.containers import Container, Site
+from protocols.nebulafl.containers import Container, RunMembers
 from protocols.nebulafl.data import center_part, containers_of, exchange_name, read_catalogue, read_network
 from protocols.nebulafl.hardware import Catalogue
 from protocols.nebulafl.messages import (
@@ -43,7 +44,7 @@ from protocols.nebulafl.messages import (
     PresentCenters,
     RunStart,
 )
-from protocols.nebulafl.training import TRAINING, make_module, run_model
+from protocols.nebulafl.training import TRAINING, model_spec, run_model
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ def prepare(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, cata
     distillation = config.work_factor / speed
     costs = {EVALUATION: (0.0, EVALUATION_SECONDS), DISTILLATION: (0.0, distillation), UNMASKING: (0.0, 1e-8)}
     runtime.use_costs(Costs({TRAINING: (0.0, 1.0), **costs}))
-    num_bytes = 4 * num_parameters(make_module, model)
+    num_bytes = 4 * num_values(build_skeleton(model_spec(model)))
     network = read_network(config.network).heavier(config.bytes_factor)
     runtime.use_network(network.links(centers, exchange_name(config), num_bytes))
 
@@ -192,14 +193,14 @@ class Federation:
                 resources, part = replace(trains, num_gpus=0.0), replace(part, clients=(), validation=())
             if name in state.gone:
                 continue
-            site = self._site(place, names, sizes)
-            self.centers[name] = runtime.spawn(kinds["data center"], name, config, part, site, resources=resources)
+            members = self._members(place, names, sizes)
+            self.centers[name] = runtime.spawn(kinds["data center"], name, config, part, members, resources=resources)
         self._exchange: Any = None
         if self._rotates and "exchange" in kinds:
             self._exchange = runtime.spawn(MeanExchange, self._exchange_name, tuple(self.centers))
         elif "exchange" in kinds:
-            site = self._site(-1, names, sizes)
-            self._exchange = runtime.spawn(kinds["exchange"], self._exchange_name, config, data.part(), site)
+            members = self._members(-1, names, sizes)
+            self._exchange = runtime.spawn(kinds["exchange"], self._exchange_name, config, data.part(), members)
         may_go, losable = config.on_party_loss != "stop", {*names, *self.containers}
         runtime.on_loss(lambda name: "continue" if may_go and name in losable else "stop", self._lost)
 
@@ -210,9 +211,9 @@ class Federation:
             if name not in self._state.gone:
                 self._runtime.spawn(Container, name, self.config, own, self._runtime.seed, resources=resources)
 
-    def _site(self, place: int, centers: tuple[str, ...], sizes: tuple[int, ...]) -> Site:
+    def _members(self, place: int, centers: tuple[str, ...], sizes: tuple[int, ...]) -> RunMembers:
         run_seed = self._runtime.seed
-        return Site(place=place, centers=centers, sizes=sizes, exchange=self._exchange_name, run_seed=run_seed)
+        return RunMembers(place=place, centers=centers, sizes=sizes, exchange=self._exchange_name, run_seed=run_seed)
 
     @property
     def present(self) -> dict[str, NebulaCenter | OrderCenter]:

@@ -33,8 +33,8 @@ def make_part(config: NebulaFLConfig, party: str, state: ActorState) -> Part | N
     if "models" in state:
         center = state["models"]
         vector_P = master_model(center["planets"], center["versions"])
-    elif "coordinator" in state:
-        method = state["coordinator"]["method"]
+    elif "server" in state:
+        method = state["server"]["method"]
         branches = method.get("branches")
         vector_P = master_model(branches, method["versions"]) if branches else method["model_P"]
     else:

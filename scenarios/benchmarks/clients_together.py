@@ -1,7 +1,6 @@
 """How many small clients a second are trained: one after the other, and in batched calls.
 
     plain      `fedactors.learning.averaging.train_locally`, client by client
-    fast       `fedactors.learning.flat_training.local_training`, client by client: what NebulaFL's containers use
     together   `fedactors.learning.together.train_clients`, 16, 64 and 256 clients a call
 
 Usage: python scenarios/benchmarks/clients_together.py [--clients 256] [--samples 20,60] [--device cuda]
@@ -25,8 +24,7 @@ import numpy as np
 import torch
 
 from fedactors.learning.averaging import LocalTraining, train_locally
-from fedactors.learning.flat_training import Sgd, local_training
-from fedactors.learning.models import ModelSpec, build_skeleton
+from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import initial_vector
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.together import train_clients, why_not_together
@@ -41,10 +39,6 @@ MODELS = {
 TOGETHER = (16, 64, 256)
 REPEATS = 3
 BATCH, EPOCHS = 20, 2
-
-
-def skeleton(spec: ModelSpec) -> torch.nn.Module:
-    return build_skeleton(spec, device="cpu")
 
 
 def measure(spec: ModelSpec, num_clients: int, num_samples: int, device: str) -> dict[str, float]:
@@ -63,11 +57,6 @@ def measure(spec: ModelSpec, num_clients: int, num_samples: int, device: str) ->
             train_locally(spec, start, x, y, seed=seed, training=training, device=device)
         return len(few)
 
-    def fast() -> int:
-        for seed, (x, y) in enumerate(few):
-            local_training(skeleton, spec, start, x, y, seed=seed, sgd=Sgd(EPOCHS, BATCH))
-        return len(few)
-
     def together(size: int) -> Callable[[], int]:
         def call() -> int:
             train_clients(
@@ -78,7 +67,7 @@ def measure(spec: ModelSpec, num_clients: int, num_samples: int, device: str) ->
 
         return call
 
-    sides: dict[str, Callable[[], int]] = {"plain": plain, **({"fast": fast} if device == "cpu" else {})}
+    sides: dict[str, Callable[[], int]] = {"plain": plain}
     if not why_not_together(spec):
         sides |= {f"together {size}": together(size) for size in TOGETHER if size <= num_clients}
     best = dict.fromkeys(sides, 0.0)

@@ -33,10 +33,9 @@ from torch.nn import functional
 from fedactors.config import build
 from fedactors.data.graph_files import NodeSplit
 from fedactors.data.graphs import to_csr
-from fedactors.learning import flat_training
+from fedactors.learning.averaging import LocalTraining, train_locally
 from fedactors.learning.devices import Held, find_device, on_device, on_host, placed
-from fedactors.learning.flat_training import Sgd
-from fedactors.learning.models import ModelSpec, build_model, build_skeleton
+from fedactors.learning.models import ModelSpec, build_model
 from fedactors.learning.network import Network, initial_vector
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from fedactors.learning.split_network import Publication
@@ -193,10 +192,6 @@ def graph_update(num_nodes: int, degree: int, hidden: int, device: torch.device)
 # --- NebulaFL ---
 
 
-def _skeleton(spec: ModelSpec) -> torch.nn.Module:
-    return build_skeleton(spec, device="cpu")
-
-
 def image_pass(num_images: int, device: torch.device) -> dict[str, float]:
     """Compare a container's pass with ResNet-18."""
     rng = np.random.default_rng(0)
@@ -204,11 +199,11 @@ def image_pass(num_images: int, device: torch.device) -> dict[str, float]:
     x, y = rng.normal(size=(num_images, 3, 32, 32)).astype(np.float32), rng.integers(0, 10, num_images)
     start = initial_vector(spec, 0)
 
+    images, training = torch.tensor(x).contiguous(memory_format=torch.channels_last), LocalTraining(num_epochs=1)
+
     def ours(where: torch.device) -> Side:
         def train() -> None:
-            flat_training.local_training(
-                _skeleton, spec, start, x, y, seed=0, sgd=Sgd(1, 50, 0.01, 0.9), device=str(where)
-            )
+            train_locally(spec, start, images, y, seed=0, training=training, device=where)
 
         return train
 

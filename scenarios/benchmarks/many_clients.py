@@ -4,7 +4,7 @@
     bare   two processes that hold half of the clients each: for each round `fedactors.learning.together.train_clients`
            over them (the function that a site calls), their weighted sum, and one mean of the two; no actors, messages,
            ledger, clock, checks or measurement
-    flat   the same with `fedactors.learning.flat_training`, client by client: what NebulaFL's containers use
+    flat   the same with `fedactors.learning.averaging.train_locally`, client by client: what NebulaFL's containers use
 
 Usage: FEDACTORS_DATA=<folder> python scenarios/benchmarks/many_clients.py [--clients 100] [--samples 600]
        [--models cnn28] [--rounds 5] [--repeats 3] [--data fashion-mnist] [--per-site 50]
@@ -33,13 +33,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 import psutil
-import torch
 
 from fedactors.config import build
 from fedactors.data.horizontal import rows_key, rows_of
-from fedactors.learning.averaging import LocalTraining
-from fedactors.learning.flat_training import Sgd, local_training
-from fedactors.learning.models import ModelSpec, build_skeleton
+from fedactors.learning.averaging import LocalTraining, train_locally
+from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import initial_vector
 from fedactors.learning.together import train_clients
 from fedactors.records.recorder import MemoryRecorder
@@ -91,11 +89,6 @@ def ours(config: HorizontalConfig, name: str) -> tuple[Marks, Any]:
     return watch.marks, watch.model
 
 
-def skeleton(spec: ModelSpec) -> torch.nn.Module:
-    """Return the module that `flat_training` lays over its buffer."""
-    return build_skeleton(spec, device="cpu")
-
-
 def trained(
     spec: ModelSpec, model_P: Any, clients: Any, seeds: list[int], training: LocalTraining, is_flat: bool
 ) -> Iterator[Any]:
@@ -104,10 +97,8 @@ def trained(
         starts = [model_P] * len(clients)
         yield from (one.vector for one in train_clients(spec, starts, clients, seeds=seeds, training=training))
         return
-    rule = training.optimizer
-    sgd = Sgd(training.num_epochs, training.batch_size, rule.learning_rate, rule.momentum)
     for (x, y), seed in zip(clients, seeds, strict=True):
-        yield local_training(skeleton, spec, model_P, x, y, seed=seed, sgd=sgd).parameters
+        yield train_locally(spec, model_P, x, y, seed=seed, training=training).vector
 
 
 def train_half(config: HorizontalConfig, name: str, half: range, pipe: Connection, is_flat: bool) -> None:

@@ -107,21 +107,20 @@ def bound_config(make: Any) -> Any:
 
 def plain_worker(place: int, num_tasks: int) -> None:
     """Train `num_tasks` containers one after the other with the kernel that NebulaFL's containers use, and no more."""
-    from fedactors.learning.flat_training import Sgd, local_training
+    from fedactors.data.horizontal import rows_key
     from fedactors.runtime.simulation.pool import one_torch_thread
     from protocols.nebulafl.config import NebulaFLConfig
     from protocols.nebulafl.data import load_data
-    from protocols.nebulafl.training import initial_parameters, make_module, run_model
+    from protocols.nebulafl.training import initial_parameters, run_model, steps_of, train
 
     one_torch_thread()
     config = bound_config(NebulaFLConfig)
     data = load_data(config, "fashion-mnist", 0)
     model = run_model(config, data)
-    sgd = Sgd(config.num_epochs, config.batch_size, config.learning_rate, config.momentum)
     start_P = initial_parameters(model, 0)
     for task in range(num_tasks):
-        block = data.client((place + 2 * task) % data.num_clients).load()
-        local_training(make_module, model, start_P, block.features, block.labels, seed=task, sgd=sgd)
+        key = rows_key(data.client((place + 2 * task) % data.num_clients))
+        train(model, start_P, key, task, steps_of(config))
 
 
 def plain_side(num_tasks: int) -> None:

@@ -12,36 +12,24 @@ import asyncio
 import dataclasses
 from typing import Any, ClassVar
 
-from fedactors.data.partitions import VerticalPart
 from fedactors.errors import CallTimeout, Refused
 from fedactors.parties import surviving_loss
 from fedactors.remote import CLIENT, DRIVER, remote
-from protocols.mtcd.actors import TokenClient
-from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.data import PublicPart
-from protocols.mtcd.messages import FusionParameters, Links, Prelude, RoamingDone, Token, TokenAtRest, WalkOrder
+from protocols.mtcd.actors import TokenHolder
+from protocols.mtcd.messages import FusionParameters, Prelude, RoamingDone, Token, TokenAtRest, WalkOrder
 from protocols.mtcd.roaming import next_client, walk_seed
 from protocols.mtcd.transforms import unpack
 
 
-class StcdClient(TokenClient):
-    """A party on the token's walk; arguments as of `ServedParty`."""
+class StcdClient(TokenHolder):
+    """A party on the walk of the one token; arguments as of `LinkedParty`."""
 
-    state: ClassVar[tuple[str, ...]] = (*TokenClient.state, "held", "is_in_z", "has_begun")
-    trains_theta_0: ClassVar[bool] = True
+    state: ClassVar[tuple[str, ...]] = (*TokenHolder.state, "held", "is_in_z", "has_begun")
     held: Token | None
     """The token between two stretches of its walk."""
 
-    def __init__(
-        self,
-        config: MtcdConfig,
-        part: VerticalPart | PublicPart,
-        seed: int,
-        links: Links,
-        walks: int,
-        order_key: bytes,
-    ) -> None:
-        super().__init__(config, part, seed, links, walks, order_key)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._walk_over: asyncio.Future[TokenAtRest] | None = None
         self.held = None
         self.is_in_z = False
@@ -137,15 +125,6 @@ class StcdClient(TokenClient):
         if is_sent and self._transforms.noise is not None:
             return self._noised_change(z, with_own, (0, 0, 0))
         return with_own
-
-    # --- what differs from a token that syncs ---
-
-    def _copy(self, token: Token) -> Any:
-        return self.theta
-
-    def _keep(self, token: Token, theta: Any) -> bool:
-        self.theta = theta
-        return True
 
     def _end_walk(self, token: Token) -> None:
         self.held = token

@@ -1,1 +1,1 @@
-"""What NebulaFL is measured against: methods as states with one interface, their coordinator, and their actors."""
+"""What NebulaFL is measured against: methods, the servers that follow them, and their actors."""

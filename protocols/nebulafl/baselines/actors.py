@@ -10,27 +10,27 @@ else nobody.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
 from fedactors.data.reading import check_names, reading_of
 from fedactors.errors import Refused
-from fedactors.parties import surviving_loss
+from fedactors.parties import Parties, surviving_loss
 from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.roles import DataCenter
 from fedactors.runtime.base import Work
 from protocols.nebulafl.actors import AUDITOR, Auditor
+from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.baselines.by_center import RoundDesk, Start, center_method
-from protocols.nebulafl.baselines.coordinator import Coordinator, Dispatch, Orders
+from protocols.nebulafl.baselines.flat import FlatServer, Orders, Task
 from protocols.nebulafl.baselines.summing import RoundSums, SummingCenter
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
-from protocols.nebulafl.containers import ContainerCenter, Site, check_speaker
+from protocols.nebulafl.containers import ContainerCenter, RunMembers, check_speaker
 from protocols.nebulafl.messages import (
     CenterFacts,
     CenterNews,
-    CenterReport,
     ClusterLogits,
     Columns,
     ContainerNews,
@@ -49,9 +49,10 @@ from protocols.nebulafl.scheduler import Assignment, Request
 from protocols.nebulafl.training import (
     Model,
     Trained,
-    distil,
+    distilled,
     initial_parameters,
     run_model,
+    steps_of,
     train,
     train_batched,
 )
@@ -65,15 +66,15 @@ class OrderCenter(ContainerCenter, SummingCenter):
     Args:
         config: of the run.
         part: the rows of this center's containers.
-        site: where the center is among the others.
+        members: the centers of the run, and which of them this is.
     """
 
     state: ClassVar[tuple[str, ...]] = ("trainings", "desk", "reading", *SummingCenter.state)
     jobs = (train, train_batched)
 
-    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
-        super().__init__(config, site)
-        self._config, self._part, self._site = config, part, site
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, members: RunMembers) -> None:
+        super().__init__(config, members)
+        self._config, self._part, self._members = config, part, members
 
     async def load(self) -> None:
         """Learn what the containers hold, and set hardware up."""
@@ -154,7 +155,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
             return
         answer = self._method.answer(self.name, self.desk.number, found, self.trainings.labels, self.trainings.model[2])
         self.desk.round = None
-        self.background(self.peer(self._site.exchange, RoundExchange).take(self.leaving(answer)))
+        self.background(self.peer(self._members.exchange, RoundExchange).take(self.leaving(answer)))
 
     # --- what happens ---
 
@@ -168,7 +169,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
         parameters_P, loss_rms, num_samples, _ = trained
         seconds = now - assignment.start
         result = TrainingResult(request.slot, self.name, num_samples, loss_rms, seconds, parameters_P)
-        self.background(self.peer(self._site.exchange, FlatExchange).arrive(result))
+        self.background(self.peer(self._members.exchange, FlatExchange).arrive(result))
 
     def _lose_container(self, container: int) -> None:
         """The round goes on without it, or its task is given to another."""
@@ -188,89 +189,109 @@ class OrderCenter(ContainerCenter, SummingCenter):
             self._tell(ContainerNews(self.name, container, True, -1))
 
     def _tell(self, news: ContainerNews) -> None:
-        self.background(self.peer(self._site.exchange, FlatExchange).container_news(news))
-
-    # --- what the driver asks ---
+        self.background(self.peer(self._members.exchange, FlatExchange).container_news(news))
 
     @remote(caller=DRIVER)
     async def set_present(self, news: PresentCenters) -> None:
         """Which centers are there is the exchange's business."""
 
-    @remote(caller=DRIVER)
-    async def report(self) -> CenterReport:
-        """Return what was done so far."""
-        return CenterReport(self.name, self.trainings.num_done, self.trainings.num_restored, ())
 
-    @remote(caller=DRIVER)
-    async def finish(self) -> None:
-        """Stop: whatever is under way is given up and paid until now."""
-        self.trainings.stop()
+class Exchange(DataCenter):
+    """What the exchanges of all baselines do.
 
-
-async def agreed_model(exchange: DataCenter, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> Model:
-    """Return the model that an exchange is to make; of tables without stated columns the centers are asked.
-
-    Raises:
-        BadInput: their containers hold different columns.
+    Args:
+        config: of the run.
+        part: what the exchange may know of the data.
+        members: the centers of the run.
     """
-    if part.shape:
-        return run_model(config, part)
-    told = {center: await exchange.peer(center, OrderCenter).columns() for center in site.centers}
-    check_names({center: one.names for center, one in told.items()})
-    return run_model(config, part, (told[site.centers[0]].count,))
 
+    state: ClassVar[tuple[str, ...]] = ("began_at", "model_facts", "reading")
 
-class FlatExchange(DataCenter):
-    """The coordinator of a flat baseline, with its messages."""
-
-    state: ClassVar[tuple[str, ...]] = ("coordinator", "wake", "began_at", "model_facts", "reading")
-
-    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
-        self._config, self._part, self._site = config, part, site
-        ends = np.cumsum((0, *site.sizes)).tolist()
-        self._containers = {
-            center: range(first, end) for center, first, end in zip(site.centers, ends[:-1], ends[1:], strict=True)
-        }
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, members: RunMembers) -> None:
+        self._config, self._part, self._members = config, part, members
+        self.began_at = 0.0
         self.model_facts: Model | None = None
         self.reading = reading_of(part).text
-        self.wake: float | None = None
-        self.began_at = 0.0
-
-    async def load(self) -> None:
-        """Set up what a snapshot is loaded into."""
-        self.coordinator = Coordinator(self._config, np.zeros(0, np.float32), [1], [1.0], self.rng("containers"))
-
-    async def open(self) -> None:
-        """Go on waiting for the clock where a snapshot did."""
-        if self.wake is not None:
-            self.background(self._tick(self.wake))
 
     @property
     def _now(self) -> float:
         """Seconds since every center was there."""
         return self.clock.now() - self.began_at
 
+    async def _begin(self, start: RunStart) -> Floats:
+        """Return the first model; of tables without stated columns the centers are asked which they have.
+
+        Raises:
+            BadInput: their containers hold different columns.
+        """
+        self.began_at = start.time
+        shape: tuple[int, ...] = ()
+        if not self._part.shape:
+            names = self._members.centers
+            told = {center: await self.peer(center, OrderCenter).columns() for center in names}
+            check_names({center: one.names for center, one in told.items()})
+            shape = (told[names[0]].count,)
+        self.model_facts = run_model(self._config, self._part, shape)
+        return initial_parameters(self.model_facts, self._members.run_seed)
+
+    def _shared(self) -> tuple[int, Floats]:
+        """Return how often the shared model was made, and the model."""
+        raise NotImplementedError
+
+    def _is_over(self) -> bool:
+        """Tell whether nothing new is started."""
+        raise NotImplementedError
+
+    @remote(caller=SERVER)
+    async def model(self) -> SharedModel:
+        """Return the shared model of this moment."""
+        number, model_P = self._shared()
+        return SharedModel(number, float(number), model_P)
+
+    @remote(caller=DRIVER)
+    async def progress(self) -> Progress:
+        """Tell whether nothing new is started."""
+        return Progress(self._is_over())
+
+
+class FlatExchange(Exchange):
+    """The server of a flat baseline, with its messages."""
+
+    state: ClassVar[tuple[str, ...]] = (*Exchange.state, "server", "wake")
+
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, members: RunMembers) -> None:
+        super().__init__(config, part, members)
+        ends = np.cumsum((0, *members.sizes)).tolist()
+        self._containers = {
+            center: range(first, end) for center, first, end in zip(members.centers, ends[:-1], ends[1:], strict=True)
+        }
+        self.wake: float | None = None
+
+    async def load(self) -> None:
+        """Set up what a snapshot is loaded into."""
+        self.server = FlatServer(self._config, np.zeros(0, np.float32), [1], [1.0], self.rng("containers"))
+
+    async def open(self) -> None:
+        """Go on waiting for the clock where a snapshot did."""
+        if self.wake is not None:
+            self.background(self._tick(self.wake))
+
     @remote(caller=DRIVER)
     async def begin_run(self, start: RunStart) -> None:
         """Ask the centers for their facts, then give the first orders."""
-        self.began_at = start.time
-        self.model_facts = await agreed_model(self, self._config, self._part, self._site)
-        facts = [await self.peer(center, OrderCenter).facts() for center in self._site.centers]
-        self.coordinator = Coordinator(
-            self._config,
-            initial_parameters(self.model_facts, self._site.run_seed),
-            np.concatenate([f.sizes for f in facts]).tolist(),
-            np.concatenate([f.seconds for f in facts]).tolist(),
-            self.rng("containers"),
-        )
-        self._follow(self.coordinator.advance(self._now))
+        model_P = await self._begin(start)
+        facts = [await self.peer(center, OrderCenter).facts() for center in self._members.centers]
+        sizes_C = np.concatenate([found.sizes for found in facts]).tolist()
+        seconds_C = np.concatenate([found.seconds for found in facts]).tolist()
+        self.server = FlatServer(self._config, model_P, sizes_C, seconds_C, self.rng("containers"))
+        self._follow(self.server.advance(self._now))
 
     def _follow(self, orders: Orders) -> None:
-        for task, container in orders.withdraw:
-            self.background(self._withdraw(self._center_of(container), (task,)))
-        for dispatch in orders.dispatch:
-            self.background(self._send(dispatch))
-        wake = self.coordinator.wake_at()
+        for task in orders.withdrawn:
+            self.background(self._withdraw(self._center_of(task.container), (task.number,)))
+        for task in orders.begun:
+            self.background(self._send(task))
+        wake = self.server.wake_at()
         if wake is not None and self.wake is None and wake > self._now:
             self.wake = wake
             self.background(self._tick(wake))
@@ -279,14 +300,14 @@ class FlatExchange(DataCenter):
         with surviving_loss("its tasks are gone with it"):
             await self.peer(center, OrderCenter).withdraw(Withdrawal(tasks))
 
-    async def _send(self, dispatch: Dispatch) -> None:
-        center = self._center_of(dispatch.container)
-        place = dispatch.container - self._containers[center].start
-        order = TrainingOrder(dispatch.task, place, dispatch.gap, dispatch.rate_factor, dispatch.parameters)
+    async def _send(self, task: Task) -> None:
+        center = self._center_of(task.container)
+        place = task.container - self._containers[center].start
+        order = TrainingOrder(task.number, place, task.gap, task.rate_factor, task.start)
         with surviving_loss("its task goes to another container") as losses:
             await self.peer(center, OrderCenter).order(order)
         if losses:
-            self._follow(self.coordinator.lost(dispatch.task, self._now))
+            self._follow(self.server.lost(task.number, self._now))
 
     def _center_of(self, container: int) -> str:
         return next(center for center, containers in self._containers.items() if container in containers)
@@ -294,20 +315,16 @@ class FlatExchange(DataCenter):
     async def _tick(self, wake: float) -> None:
         await self.clock.sleep_until(self.began_at + wake, key="aggregate")
         self.wake = None
-        self._follow(self.coordinator.advance(self._now))
+        self._follow(self.server.advance(self._now))
 
     @remote(caller=DATA_CENTER)
     async def arrive(self, result: TrainingResult) -> None:
         """Take a trained model."""
         check_speaker(self, result.center)
-        flight = self.coordinator.flights.get(result.task)
-        if flight is not None:
-            check_speaker(self, self._center_of(flight.container))
-        self._follow(
-            self.coordinator.arrived(
-                result.task, result.parameters, result.num_samples, result.loss_rms, result.seconds, self._now
-            )
-        )
+        task = self.server.tasks.get(result.task)
+        if task is not None:
+            check_speaker(self, self._center_of(task.container))
+        self._follow(self.server.arrived(result, self._now))
 
     @remote(caller=DATA_CENTER)
     async def container_news(self, news: ContainerNews) -> None:
@@ -315,10 +332,10 @@ class FlatExchange(DataCenter):
         check_speaker(self, news.center)
         container = self._containers[news.center][news.container]
         if news.present:
-            self._follow(self.coordinator.container_back(container, self._now))
+            self._follow(self.server.container_back(container, self._now))
             return
-        self.coordinator.container_lost(container)
-        self._follow(self.coordinator.lost(news.task, self._now))
+        self.server.container_lost(container)
+        self._follow(self.server.lost(news.task, self._now))
 
     @remote(caller=DRIVER)
     async def center_news(self, news: CenterNews) -> CenterNews | None:
@@ -326,84 +343,73 @@ class FlatExchange(DataCenter):
 
         What was trained has arrived, each by itself: there is nothing to take back.
         """
-        containers, flights = self._containers[news.center], self.coordinator.flights
+        containers, server = self._containers[news.center], self.server
         if not news.present:
-            gone = [flight.task for flight in flights.values() if flight.container in containers]
+            gone = [task.number for task in server.tasks.values() if task.container in containers]
             for container in containers:
-                self.coordinator.container_lost(container)
-            for task in gone:
-                self._follow(self.coordinator.lost(task, self._now))
+                server.container_lost(container)
+            for number in gone:
+                self._follow(server.lost(number, self._now))
             return None
         # what it may still train for is broken off
-        stale = tuple(task for task in range(1, self.coordinator.num_tasks + 1) if task not in flights)
+        stale = tuple(number for number in range(1, server.num_tasks + 1) if number not in server.tasks)
         await self.peer(news.center, OrderCenter).withdraw(Withdrawal(stale))
         for container in containers:
-            self._follow(self.coordinator.container_back(container, self._now))
+            self._follow(server.container_back(container, self._now))
         return None
 
-    @remote(caller=SERVER)
-    async def model(self) -> SharedModel:
-        """Return the shared model of this moment."""
-        number = self.coordinator.method.num_aggregations
-        return SharedModel(number, float(number), self.coordinator.method.model)
+    def _shared(self) -> tuple[int, Floats]:
+        return self.server.method.num_aggregations, self.server.method.model
 
-    @remote(caller=DRIVER)
-    async def progress(self) -> Progress:
-        """Tell whether nothing new is started."""
-        return Progress(self.coordinator.finished(self._now))
+    def _is_over(self) -> bool:
+        return self.server.finished(self._now)
 
 
-class RoundExchange(DataCenter):
-    """Rounds over the centers."""
+class RoundExchange(Exchange):
+    """Rounds over the centers that are there."""
 
     state: ClassVar[tuple[str, ...]] = (
-        "present", "round", "parameters_P", "called", "called_at", "results", "began_at", "centers",
-        "model_facts", "reading",
+        *Exchange.state, "centers", "round", "parameters_P", "called", "called_at", "results",
     )  # fmt: skip
 
-    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, site: Site) -> None:
-        self._config, self._part, self._site = config, part, site
+    def __init__(self, config: NebulaFLConfig, part: HorizontalPart, members: RunMembers) -> None:
+        super().__init__(config, part, members)
         self._method = center_method(config)
-        self.called_at = 0.0
-        self.model_facts: Model | None = None
-        self.reading = reading_of(part).text
+        self._sums = RoundSums(self, config, members.centers)
+        self.centers: Parties[Any] = self._sums.centers
         self.parameters_P = np.zeros(0, np.float32)
-        self.present = list(site.centers)
         self.round = 0
         self.called: list[str] = []
+        """Whose answers to the round are waited for."""
+        self.called_at = 0.0
         self.results: dict[str, RoundResult | ClusterLogits | RoundDone] = {}
-        self.began_at = 0.0
-        self._settling = False
-        self._sums = RoundSums(self, config, site.centers)
-        self.centers = self._sums.centers
+        self._is_settling = False
 
     @remote(caller=DRIVER)
     async def begin_run(self, start: RunStart) -> None:
         """Call the first round."""
-        self.began_at = start.time
-        self.model_facts = await agreed_model(self, self._config, self._part, self._site)
-        self.parameters_P = initial_parameters(self.model_facts, self._site.run_seed)
+        self.parameters_P = await self._begin(start)
         if self._config.secure_sums:
             await self._sums.weigh()
         self._call()
 
+    def _shared(self) -> tuple[int, Floats]:
+        return self.round, self.parameters_P
+
     def _is_over(self) -> bool:
         rounds = self._config.num_rounds
-        now = self.clock.now() - self.began_at
-        return now >= self._config.duration or (rounds is not None and self.round >= rounds)
+        return self._now >= self._config.duration or (rounds is not None and self.round >= rounds)
 
     def _call(self) -> None:
-        if self._is_over() or not self.present:
-            return
-        self.called, self.results = list(self.present), {}
-        self.called_at = self.clock.now()
-        order = RoundOrder(self.round, self._config.active_per_center, self.parameters_P)
-        for center in self.called:
-            self.background(self._send(center, order))
+        self.called, self.results = [] if self._is_over() else self.centers.members, {}
+        if self.called:
+            self.called_at = self.clock.now()
+            order = RoundOrder(self.round, self._config.active_per_center, self.parameters_P)
+            self.background(self._start(order))
 
-    async def _send(self, center: str, order: RoundOrder) -> None:
+    async def _start(self, order: RoundOrder) -> None:
         with surviving_loss("the round goes on without it"):
-            await self.peer(center, OrderCenter).start_round(order)
+            await self.centers.ask(lambda center: center.start_round(order))
 
     @remote(caller=DATA_CENTER)
     async def take(self, result: RoundResult | ClusterLogits | RoundDone) -> None:
@@ -416,15 +422,16 @@ class RoundExchange(DataCenter):
             await self._settle()
 
     async def _settle(self) -> None:
+        """Make the next model when all answers are there, and call the next round."""
         if set(self.called) - set(self.results):
             return
-        self.called, self._settling = [], True
+        self.called, self._is_settling = [], True
         found = await self._sums.mean() if self._config.secure_sums else self._combined()
         if found is not None:
             self.parameters_P = await self._distil(found) if self._method.distils else found
             self.parameters_P.setflags(write=False)
         self.round += 1
-        self._settling = False
+        self._is_settling = False
         self._call()
 
     def _combined(self) -> np.ndarray | None:
@@ -435,18 +442,11 @@ class RoundExchange(DataCenter):
     async def _distil(self, target_NK: np.ndarray) -> np.ndarray:
         assert self._part.public is not None
         assert self.model_facts is not None
-        config, key = self._config, rows_key(self._part.public)
-        return await self.compute(
-            distil,
-            self.model_facts,
-            self.parameters_P,
-            key,
-            target_NK,
-            self.seed(f"distillation {self.round}"),
-            (config.distillation_epochs, config.batch_size, config.learning_rate, config.momentum),
-            config.device,
-            work=Work(DISTILLATION, float(len(rows_of(key)[1]) * config.distillation_epochs)),
-        )
+        config, key, seed = self._config, rows_key(self._part.public), self.seed(f"distillation {self.round}")
+        work = Work(DISTILLATION, float(len(rows_of(key)[1]) * config.distillation_epochs))
+        facts = (self.model_facts, self.parameters_P, key, target_NK, seed)
+        steps = steps_of(config, num_epochs=config.distillation_epochs)
+        return await self.compute(distilled, *facts, steps, config.device, work=work)
 
     @remote(caller=DRIVER)
     async def center_news(self, news: CenterNews) -> CenterNews | None:
@@ -455,31 +455,18 @@ class RoundExchange(DataCenter):
         Returns since when nothing that a lost center trained was answered; None: there is nothing of that kind.
         """
         if news.present:
-            self.present = [name for name in self._site.centers if name in (*self.present, news.center)]
             self.centers.back(news.center)
-            if not self.called and not self._settling:
+            if not self.called and not self._is_settling:
                 self._call()
             return None
-        self.present.remove(news.center)
         self.centers.leave(news.center)
-        wasted = None
-        if news.center in self.called:
-            if news.center not in self.results:
-                wasted = CenterNews(news.center, False, self.called_at)
-            self.called.remove(news.center)
-            self.results.pop(news.center, None)
-            if self.called:
-                await self._settle()
-            else:
-                self._call()
-        return wasted
-
-    @remote(caller=SERVER)
-    async def model(self) -> SharedModel:
-        """Return the shared model of this moment."""
-        return SharedModel(self.round, float(self.round), self.parameters_P)
-
-    @remote(caller=DRIVER)
-    async def progress(self) -> Progress:
-        """Tell whether no round will follow."""
-        return Progress(self._is_over())
+        if news.center not in self.called:
+            return None
+        since = self.called_at
+        self.called.remove(news.center)
+        has_answered = self.results.pop(news.center, None) is not None
+        if self.called:
+            await self._settle()
+        else:
+            self._call()
+        return None if has_answered else CenterNews(news.center, False, since)

@@ -12,9 +12,8 @@ Shapes: P length of a flat model, N public samples, K classes, M members, G clus
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,32 +32,39 @@ MAX_PASSES = 100
 # --- rounds inside a center ---
 
 
-@dataclasses.dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """Let a container train from a model."""
 
     container: int
-    """Who."""
     parameters: Floats
-    """From what."""
 
 
-class MeanRound:
-    """Rounds of a center, one sample of containers each: their mean is the next model; complete after the last."""
+class CenterRound:
+    """A round of a center: containers done in, starts out, and a mean when it is complete."""
 
-    kept: ClassVar[tuple[str, ...]] = (
-        "samples", "index", "parameters_P", "num_samples", "num_models", "pending", "answers", "logits",
-    )  # fmt: skip
-
-    def __init__(self, samples: Sequence[Sequence[int]], parameters_P: Floats) -> None:
-        self.samples = [list(called) for called in samples]
-        self.index = 0
+    def __init__(self, parameters_P: Floats) -> None:
         self.parameters_P = parameters_P
         self.num_samples = self.num_models = 0
-        """Of the last round that anybody answered."""
+        """Behind the last mean."""
+        self.logits: dict[int, Floats] = {}
+
+    def average(self, answers: Mapping[int, tuple[Floats, int]], *, equally: bool = False) -> None:
+        """Make the mean of models with their samples, added in the order of container numbers."""
+        models, sizes = zip(*(answers[container] for container in sorted(answers)), strict=True)
+        self.parameters_P = weighted_mean(models, [1.0] * len(models) if equally else sizes)
+        self.parameters_P.setflags(write=False)
+        self.num_samples, self.num_models = sum(sizes), len(models)
+
+
+class MeanRound(CenterRound):
+    """Rounds of a center, one sample of containers each: their mean is the next model; complete after the last."""
+
+    def __init__(self, samples: Sequence[Sequence[int]], parameters_P: Floats) -> None:
+        super().__init__(parameters_P)
+        self.samples = [list(called) for called in samples]
+        self.index = 0
         self.pending = set(self.samples[0]) if samples else set()
         self.answers: dict[int, tuple[Floats, int]] = {}
-        self.logits: dict[int, Floats] = {}
 
     @property
     def complete(self) -> bool:
@@ -92,10 +98,7 @@ class MeanRound:
     def _advance(self) -> list[Start]:
         while not self.pending and not self.complete:
             if self.answers:
-                models, weights = zip(*(self.answers[container] for container in sorted(self.answers)), strict=True)
-                self.parameters_P = weighted_mean(models, weights)
-                self.parameters_P.setflags(write=False)
-                self.num_samples, self.num_models = sum(weights), len(models)
+                self.average(self.answers)
                 self.answers = {}
             self.index += 1
             if not self.complete:
@@ -105,7 +108,7 @@ class MeanRound:
         return []
 
 
-class RingRound:
+class RingRound(CenterRound):
     """FedHiSyn's round: containers done in, starts out, complete when everyone rests.
 
     fast cluster   a -> b -> c -> a -> b ...     each hands its model on when it is done and goes on with
@@ -116,11 +119,8 @@ class RingRound:
     would end after the slowest container, equal weight of containers in the average.
     """
 
-    kept: ClassVar[tuple[str, ...]] = (
-        "seconds", "successor", "ends_at", "training", "latest", "handed", "parameters_P", "num_samples", "num_models",
-    )  # fmt: skip
-
     def __init__(self, seconds: Mapping[int, float], num_clusters: int, parameters_P: Floats, now: float) -> None:
+        super().__init__(parameters_P)
         self.seconds = dict(seconds)
         self.successor: dict[int, int] = {}
         for ring in rings(seconds, num_clusters) if seconds else []:
@@ -129,9 +129,6 @@ class RingRound:
         self.training = set(seconds)
         self.latest: dict[int, tuple[Floats, int]] = {}
         self.handed: dict[int, Floats] = {}
-        self.parameters_P = parameters_P
-        self.num_samples = self.num_models = 0
-        self.logits: dict[int, Floats] = {}
 
     @property
     def complete(self) -> bool:
@@ -171,12 +168,8 @@ class RingRound:
         return []
 
     def _conclude(self) -> None:
-        if self.training or not self.latest:
-            return
-        models, sizes = zip(*(self.latest[container] for container in sorted(self.latest)), strict=True)
-        self.parameters_P = weighted_mean(models, [1.0] * len(models))
-        self.parameters_P.setflags(write=False)
-        self.num_samples, self.num_models = sum(sizes), len(models)
+        if not self.training and self.latest:
+            self.average(self.latest, equally=True)
 
 
 Round = MeanRound | RingRound
@@ -187,6 +180,7 @@ class CenterMethod:
 
     distils: ClassVar[bool] = False
     """Whether the model is fitted to predictions instead of averaged."""
+    round_type: ClassVar[type[Round]] = MeanRound
 
     def __init__(self, config: NebulaFLConfig) -> None:
         self._config = config
@@ -202,10 +196,6 @@ class CenterMethod:
     def num_rounds(self) -> int:
         """Rounds inside a center between two aggregations over all."""
         return self._config.center_rounds
-
-    def blank_round(self) -> Round:
-        """Return a round for a snapshot to be loaded into."""
-        return MeanRound([], np.zeros(0, np.float32))
 
     def answer(
         self, center: str, number: int, found: Round, labels: Sequence[NDArray[np.int64]], num_classes: int
@@ -230,6 +220,8 @@ class CenterMethod:
 class FedHiSyn(CenterMethod):
     """Rings inside a center; every container counts the same."""
 
+    round_type = RingRound
+
     def new_round(
         self, order: RoundOrder, idle: Sequence[int], seconds_C: Numbers, now: float, generator: np.random.Generator
     ) -> Round:
@@ -237,10 +229,6 @@ class FedHiSyn(CenterMethod):
         called = sample(idle, order.num_containers, generator)
         seconds = {container: float(seconds_C[container]) for container in called}
         return RingRound(seconds, self._config.num_clusters, order.parameters, now)
-
-    def blank_round(self) -> Round:
-        """Return rings without anybody."""
-        return RingRound({}, 1, np.zeros(0, np.float32), 0.0)
 
     def total_weight(self, sizes: Sequence[int]) -> int:
         """Return the number of containers."""
@@ -312,15 +300,13 @@ class RoundDesk:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs."""
-        found = self.round
-        kept = None if found is None else {name: getattr(found, name) for name in found.kept}
-        return {"number": self.number, "round": kept}
+        return {"number": self.number, "round": None if self.round is None else dict(vars(self.round))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put a snapshot back."""
         self.number, self.round = state["number"], None
         if state["round"] is not None:
-            self.round = self._method.blank_round()
+            self.round = object.__new__(self._method.round_type)
             vars(self.round).update(state["round"])
 
 

@@ -24,7 +24,7 @@ from fedactors.runtime.base import Work
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.baselines.by_center import center_method
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.containers import Site
+from protocols.nebulafl.containers import RunMembers
 from protocols.nebulafl.messages import ClusterLogits, RoundDone, RoundResult, TotalWeight
 from protocols.nebulafl.training import Trainings
 
@@ -52,14 +52,14 @@ class SummingCenter(DataCenter, SecureSummand):
 
     Args:
         config: of the run.
-        site: where the center is among the others.
+        members: the centers of the run.
     """
 
     state: ClassVar[tuple[str, ...]] = ("total_weight", "kept", *SecureSummand.state)
     trainings: Trainings
 
-    def __init__(self, config: NebulaFLConfig, site: Site) -> None:
-        SecureSummand.__init__(self, site.centers, site.exchange)
+    def __init__(self, config: NebulaFLConfig, members: RunMembers) -> None:
+        SecureSummand.__init__(self, members.centers, members.exchange)
         self._is_summed, self._limit = config.secure_sums, config.secure_range
         self._answers = center_method(config)
         self.total_weight = 0.0
@@ -119,7 +119,8 @@ class RoundSums:
     """
 
     def __init__(self, exchange: DataCenter, config: NebulaFLConfig, centers: tuple[str, ...]) -> None:
-        on_loss: OnLoss = "drop" if config.on_party_loss == "continue" else "stop"
+        # without sums a lost center is the driver's business, who tells of it
+        on_loss: OnLoss = "skip" if not config.secure_sums else "drop" if config.on_party_loss == "continue" else "stop"
         self.centers: Parties[SummingCenter] = Parties(exchange, centers, on_loss=on_loss, timeout=_TIMEOUT)
         self._limit = config.secure_range
         self._sums = SecureSums(exchange, self.centers)

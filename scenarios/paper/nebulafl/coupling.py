@@ -38,8 +38,8 @@ def knowledge(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str,
         state = snapshot.unseal(states[name], name)["state"]
         if "models" in state:
             models = snapshot.unpack(state["models"][1])
-        elif "coordinator" in state:
-            method = snapshot.unpack(state["coordinator"][1])["method"]
+        elif "server" in state:
+            method = snapshot.unpack(state["server"][1])["method"]
             models = {"planets": method["branches"], "versions": method["versions"]}
         else:
             continue

@@ -13,10 +13,9 @@ from fedactors.config import config
 from fedactors.data.horizontal import HorizontalData, HorizontalFile, HorizontalSource, horizontal
 from fedactors.data.partitioners import DirichletPartitioner
 from fedactors.errors import PartyLost
-from fedactors.learning.averaging import LocalTraining, evaluate_model, train_locally
+from fedactors.learning.averaging import LocalTraining, evaluate_model, train_locally, weighted_mean
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.parameters import weighted_average
 from fedactors.learning.split_network import initial_vector
 from fedactors.plugins import RunResult
 from fedactors.remote import DRIVER, SERVER, remote
@@ -94,9 +93,9 @@ class AveragingServer(Server):
         found = {name: a for name, a in zip(self._clients, answers, strict=True) if isinstance(a, Update)}
         if not found:
             raise PartyLost(self._clients[0], "no client is left to train")
-        weights = {name: float(update.num_samples) for name, update in found.items()}
-        vectors = {name: update.vector for name, update in found.items()}
-        self.vector = await self.compute(weighted_average, vectors, weights, work=Work("average", len(found)))
+        weights = [float(update.num_samples) for update in found.values()]
+        vectors = [update.vector for update in found.values()]
+        self.vector = await self.compute(weighted_mean, vectors, weights, work=Work("average", len(found)))
         test = self._spec, self.vector, self._test.features, self._test.labels
         metrics = await self.compute(evaluate_model, *test, work=Work("evaluate", len(self._test.features)))
         return Score(float(metrics["loss"]), float(metrics["accuracy"]), len(found))

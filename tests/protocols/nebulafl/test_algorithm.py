@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedactors.learning import flat_training
+from fedactors.learning.averaging import LocalTraining, train_locally
 from protocols.nebulafl import algorithm
 from protocols.nebulafl.algorithm import (
     curiosity_rewards,
@@ -15,7 +15,7 @@ from protocols.nebulafl.algorithm import (
     rotation_target,
     selection_probabilities,
 )
-from tests.learning.test_flat_training import factory, samples, start
+from tests.learning.test_averaging import DIGITS, initial_vector, samples
 
 # --- planets and versions ---
 
@@ -82,11 +82,12 @@ def test_synchronous_planets_of_one_center_with_equal_versions_are_fedavg():
 
 def test_one_planet_that_ignores_its_stellar_model_is_sequential_sgd():
     x, y = samples()
-    stellar, planet, sequential = start("linear"), start("linear"), start("linear")
+    stellar = planet = sequential = initial_vector(DIGITS, 0)
+    training = LocalTraining(num_epochs=1)
     for version in range(3):
-        trained = flat_training.local_training(factory, "linear", planet, x, y, seed=version).parameters
+        trained = train_locally(DIGITS, planet, x, y, seed=version, training=training).vector
         planet = algorithm.planet_update(trained, stellar, version, 0.0, decay=0.0)
-        sequential = flat_training.local_training(factory, "linear", sequential, x, y, seed=version).parameters
+        sequential = train_locally(DIGITS, sequential, x, y, seed=version, training=training).vector
     np.testing.assert_array_equal(planet, sequential)
 
 

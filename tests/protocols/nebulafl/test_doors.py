@@ -112,7 +112,7 @@ class StrangeServer(Server):
 
 
 def refusal(runtime, cls, method):
-    from protocols.nebulafl.containers import Site
+    from protocols.nebulafl.containers import RunMembers
     from protocols.nebulafl.data import center_part, load_data, read_catalogue
 
     config = changed(num_centers=2, num_containers=8)
@@ -122,8 +122,8 @@ def refusal(runtime, cls, method):
     async def main():
         runtime.spawn(Auditor, "auditor", config, data.part(test=True), {})
         sizes = (config.num_containers // len(centers),) * len(centers)
-        site = Site(place=0, centers=centers, sizes=sizes, exchange="exchange", run_seed=0)
-        runtime.spawn(NebulaCenter, "oregon", config, center_part(config, data, 0), site)
+        members = RunMembers(place=0, centers=centers, sizes=sizes, exchange="exchange", run_seed=0)
+        runtime.spawn(NebulaCenter, "oregon", config, center_part(config, data, 0), members)
         stranger = runtime.spawn(cls, "stranger")
         await runtime.start()
         await getattr(stranger, method)()

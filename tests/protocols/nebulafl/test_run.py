@@ -15,7 +15,7 @@ from fedactors.learning.averaging import weighted_mean
 from fedactors.network.ledger import INTER_DATA_CENTER
 from fedactors.runtime.base import derived_seed
 from protocols.nebulafl.data import load_data
-from protocols.nebulafl.training import evaluate, initial_parameters, run_model, train
+from protocols.nebulafl.training import evaluate, initial_parameters, run_model, steps_of, train
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of
 
 
@@ -268,7 +268,7 @@ def test_one_center_synchronous_is_fedavg():
         made = []
         for number in range(4):
             seed = derived_seed(0, f"oregon/{number}", f"training {turn}")
-            made.append(train(model, global_P, rows_key(data.client(number)), seed, (1, 200, 0.01, 0.9)))
+            made.append(train(model, global_P, rows_key(data.client(number)), seed, steps_of(config)))
         global_P = weighted_mean([m[0] for m in made], [m[2] for m in made])
     assert result.metrics["test/accuracy"] == evaluate(model, global_P, rows_key(data.test()))["accuracy"]
     assert np.isfinite(global_P).all()

@@ -20,8 +20,8 @@ def masters(recorder):
         if "models" in state:
             models = unpack(state["models"][1])
             found[name] = master_model(models["planets"], models["versions"])
-        elif "coordinator" in state:
-            found[name] = unpack(state["coordinator"][1])["method"]["model_P"]
+        elif "server" in state:
+            found[name] = unpack(state["server"][1])["method"]["model_P"]
         elif "parameters_P" in state:
             found[name] = unpack(state["parameters_P"])
     return found
