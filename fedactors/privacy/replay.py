@@ -211,7 +211,7 @@ def joined(audits: Sequence[ReplayAudit]) -> ReplayAudit | None:
 
 def rerun(protocol: Protocol, config: Any, data: Any, *, seed: int) -> None:
     """Run once in simulation, for attacks that need more than a checkpoint and listen (`fedactors.privacy.laws`)."""
-    runtime = SimulatedRuntime(seed=seed, recorder=MemoryRecorder(), reproducible_noise=True)
+    runtime = SimulatedRuntime(seed=seed, recorder=MemoryRecorder(keeps_checkpoints=False), reproducible_noise=True)
     runtime.execute(lambda: protocol.run(config, data, runtime))
 
 
@@ -437,7 +437,7 @@ class _BoundaryRuntime(SimulatedRuntime):
     """A `SimulatedRuntime` in which whatever leaves one party passes its boundary."""
 
     def __init__(self, boundary: Transcript, *, seed: int) -> None:
-        super().__init__(seed=seed, recorder=MemoryRecorder(), reproducible_noise=True)
+        super().__init__(seed=seed, recorder=MemoryRecorder(keeps_checkpoints=False), reproducible_noise=True)
         self.boundary = boundary
         self.wire = _BoundaryWire(self)
 
