@@ -129,7 +129,8 @@ class Ledger:
 
     def state(self) -> list[tuple[str, str, str, str, int, int]]:
         """Return the totals as plain values for a snapshot."""
-        return [(*key, *self._totals[key]) for key in self._sorted()]  # type: ignore[misc]
+        pairs = ((key, self._totals[key]) for key in self._sorted())
+        return [(*key, messages, size) for key, (messages, size) in pairs]
 
     def restore(self, state: Iterable[tuple[str, str, str, str, int, int]]) -> None:
         """Continue from the totals of a snapshot."""
