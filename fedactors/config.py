@@ -11,14 +11,15 @@ import dataclasses
 import difflib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import cleandoc
-from typing import Annotated, Any, TypeVar, cast, dataclass_transform
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform, overload
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.errors import BadInput
+from fedactors.network.type_names import declare
 from fedactors.validation import check_keys, shown, without_password
 
 T = TypeVar("T")
@@ -35,18 +36,35 @@ OnlyWith = Mapping[str, Mapping[str, tuple[Any, ...] | None]]
 """Settings that count beside some values of others only; see `build_given`."""
 
 
+@overload
+def config(cls: type[T]) -> type[T]: ...
+
+
+@overload
+def config(*, name: str) -> Callable[[type[T]], type[T]]: ...
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, Field))
-def config(cls: type[T]) -> type[T]:
+def config(cls: Any = None, *, name: str = "") -> Any:
     """Make `cls` a frozen keyword-only dataclass whose fields are validated and whose unknown keys are errors.
 
     Numbers are finite unless a field says ``Field(allow_inf_nan=True)``, and of a size that can be computed with:
     whole ones at most `LARGEST`, others 0 or between the inverse of `WIDEST` and `WIDEST`.
+
+    Args:
+        cls: the class.
+        name: in frames; see `fedactors.network.type_names`.
     """
     settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False)
-    _limit_numbers(cls)
-    made = pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings)
-    made.__plain__ = True  # type: ignore[attr-defined]  # an actor may be built with it
-    return cast("type[T]", made)
+
+    def decorate(cls: type[Any]) -> type[Any]:
+        _limit_numbers(cls)
+        made: type[Any] = pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings)
+        made.__plain__ = True  # type: ignore[attr-defined]  # an actor may be built with it
+        declare(made, name)
+        return made
+
+    return decorate if cls is None else decorate(cls)
 
 
 def _limit_numbers(cls: type[Any]) -> None:

@@ -29,7 +29,6 @@ MOST_ROOMS = 5
 NEVER_WAIT = {"algorithm", "config", "messages", "plugin"}
 """Modules of mathematics and of facts."""
 LIGHT = ("asyncio", "ray", "threading", "socket", "time", "concurrent", "multiprocessing")
-MOST_LINES = 500
 EXPORTING = ("fedactors/__init__.py", "fedactors/testing/__init__.py")
 """Packages whose names are used from the package itself."""
 # written in two pieces, so that this file passes its own test
@@ -209,11 +208,6 @@ def test_text() -> None:
             yield "a module says what it is for"
 
     assert offences([*SOURCES, *TESTS], check) == []
-
-
-def test_a_file_can_be_read_in_one_sitting() -> None:
-    lengths = {relative(path): len(path.read_text().splitlines()) for path in SOURCES}
-    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
 
 
 def test_the_page_names_every_file_of_the_frame_and_of_its_runtimes() -> None:

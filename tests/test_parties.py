@@ -21,7 +21,7 @@ NAMES = ("c", "a", "b")
 WAN = Network(default=Link(latency=1.0), local=Link(latency=1.0))
 
 
-@message(reveals="a number")
+@message(name="tests.parties/Number", reveals="a number")
 class Number:
     """A number."""
 
@@ -161,6 +161,8 @@ def test_an_actors_wait_is_on_its_timeline() -> None:
     spans = []
 
     class Spans:
+        keeps_checkpoints = False
+
         def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
             spans.append((actor, kind, label, start, end))
 

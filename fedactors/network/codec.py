@@ -3,7 +3,8 @@
 A frame is ``magic | header length | header | padding | buffers``: the header is msgpack with every array
 replaced by its index, dtype and shape; the arrays follow as raw 64-byte aligned buffers, so that decoding
 copies nothing and yields read-only views. Decoding runs no code of the sender: it knows plain values,
-arrays of plain dtypes, and dataclasses marked by `message` in modules that are already imported here.
+arrays of plain dtypes, and dataclasses declared with `message` in modules that are already imported here, which frames
+name by `fedactors.network.type_names`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import dataclasses
 import math
 import operator
 import struct
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform, overload
 
@@ -20,6 +20,7 @@ import msgpack
 import numpy as np
 
 from fedactors.errors import FedactorsError
+from fedactors.network.type_names import class_of, declare
 
 T = TypeVar("T")
 Parts = list[bytes | memoryview]
@@ -73,7 +74,7 @@ class MessageFacts:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=False)
-def message(*, reveals: str, readers: str = "") -> Callable[[type[T]], type[T]]:
+def message(*, reveals: str, readers: str = "", name: str = "") -> Callable[[type[T]], type[T]]:
     """Declare a class as a message: a frozen slotted dataclass that the codec may carry.
 
     Who receives it follows from the doors that take or give it (`fedactors.remote`).
@@ -81,14 +82,16 @@ def message(*, reveals: str, readers: str = "") -> Callable[[type[T]], type[T]]:
     Args:
         reveals: one sentence on what the receiver learns from it.
         readers: for payloads, which are fetched and come through no door: who may fetch them.
+        name: in frames and checkpoints; see `fedactors.network.type_names`.
     """
 
-    def declare(cls: type[T]) -> type[T]:
+    def decorate(cls: type[T]) -> type[T]:
         made = dataclasses.dataclass(frozen=True, slots=True)(cls)
         made.__message__ = MessageFacts(reveals, readers)  # type: ignore[attr-defined]
+        declare(made, name)
         return made
 
-    return declare
+    return decorate
 
 
 @overload
@@ -96,19 +99,20 @@ def plain(cls: type[T]) -> type[T]: ...
 
 
 @overload
-def plain(*, eq: bool = ...) -> Callable[[type[T]], type[T]]: ...
+def plain(*, eq: bool = ..., name: str = ...) -> Callable[[type[T]], type[T]]: ...
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
-def plain(cls: Any = None, *, eq: bool = True) -> Any:
+def plain(cls: Any = None, *, eq: bool = True, name: str = "") -> Any:
     """Declare a frozen keyword-only dataclass of plain values: an actor may be built with it, and it is no message."""
 
-    def declare(cls: type[T]) -> type[T]:
+    def decorate(cls: type[T]) -> type[T]:
         made = dataclasses.dataclass(frozen=True, kw_only=True, eq=eq)(cls)
         made.__plain__ = True  # type: ignore[attr-defined]
+        declare(made, name)
         return made
 
-    return declare if cls is None else declare(cls)
+    return decorate if cls is None else decorate(cls)
 
 
 def message_types(module: Any) -> list[type]:
@@ -138,6 +142,9 @@ _HEADER_SCALARS = HEADER_BYTES // SCALAR_BYTES
 _LARGE = 1 << 63
 _NUMBERS = frozenset({int, float, bool})
 _FIELDS: dict[type, tuple[str, ...] | None] = {}
+"""Of messages; None: the class is none."""
+_ARGUMENTS: dict[type, tuple[str, ...] | None] = {}
+"""Of messages, plain classes and configurations."""
 _ITEMS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 
 
@@ -145,13 +152,24 @@ def _message_fields(cls: type) -> tuple[str, ...] | None:
     try:
         return _FIELDS[cls]
     except KeyError:
-        # a subclass that is not declared itself could carry more than its fields
-        is_declared = "__message__" in vars(cls)
-        names = tuple(f.name for f in dataclasses.fields(cls)) if is_declared else None  # type: ignore[arg-type]
-        _FIELDS[cls] = names
-        if names is not None:
-            _ITEMS[cls] = items_of(names)
-        return names
+        return _find_fields(cls, _FIELDS, "__message__")
+
+
+def _argument_fields(cls: type) -> tuple[str, ...] | None:
+    try:
+        return _ARGUMENTS[cls]
+    except KeyError:
+        return _find_fields(cls, _ARGUMENTS, "__message__", "__plain__")
+
+
+def _find_fields(cls: type, known: dict[type, tuple[str, ...] | None], *marks: str) -> tuple[str, ...] | None:
+    # a subclass that is not declared itself could carry more than its fields
+    if not any(mark in vars(cls) for mark in marks):
+        known[cls] = None
+        return None
+    known[cls] = names = tuple(f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+    _ITEMS[cls] = items_of(names)
+    return names
 
 
 def items_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
@@ -159,12 +177,6 @@ def items_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     if len(names) > 1:
         return operator.attrgetter(*names)
     return lambda value: tuple(getattr(value, name) for name in names)
-
-
-def _argument_fields(cls: type) -> tuple[str, ...] | None:
-    if hasattr(cls, "__plain__"):
-        return tuple(f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
-    return _message_fields(cls)
 
 
 def measure(value: Any) -> int:
@@ -320,7 +332,7 @@ def encode_parts(value: Any, arguments: bool = False) -> Parts:
         names = fields_of(item.__class__)
         if names is not None:
             cls = item.__class__
-            content = (f"{cls.__module__}:{cls.__qualname__}", [getattr(item, name) for name in names])
+            content = (cls.__wire_name__, _ITEMS[cls](item))
             return msgpack.ExtType(_MESSAGE, msgpack.packb(content, default=default, buf_size=_PACK_BYTES))
         if isinstance(item, np.generic):
             return item.item()
@@ -420,12 +432,9 @@ def _array(view: memoryview, at: int, dtype: Any, shape: Any) -> np.ndarray:
 
 
 def _make_message(name: str, values: tuple[Any, ...], arguments: bool) -> Any:
-    module, _, qualname = name.partition(":")
-    cls: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        cls = getattr(cls, "__dict__", {}).get(part)  # getattr might import more of a package that loads lazily
+    cls: Any = class_of(name)
     fields_of = _argument_fields if arguments else _message_fields
-    names = fields_of(cls) if isinstance(cls, type) else None
+    names = None if cls is None else fields_of(cls)
     if names is None or len(names) != len(values):
         raise CodecError(f"{name} is not a message type known in this process")
     made = cls.__new__(cls)

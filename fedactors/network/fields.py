@@ -46,7 +46,8 @@ class UnknownAnnotation(TypeError):
 def wrong_in(message: Any) -> Wrong | None:
     """Return what in a message that arrived is not as its class declares it; None when all is."""
     cls = message.__class__
-    for name, classes, check in _CHECKS.get(cls) or checks_of(cls):
+    checks = _CHECKS.get(cls)
+    for name, classes, check in checks_of(cls) if checks is None else checks:
         item = getattr(message, name)
         if item.__class__ not in classes and (wrong := check(item)) is not None:
             return f".{name}{wrong[0]}", wrong[1], wrong[2]

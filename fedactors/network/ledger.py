@@ -73,6 +73,8 @@ class Ledger:
         self._sink = sink
         self._rows: list[Row] = []
         self._totals: dict[tuple[str, str, str, str], list[int]] = {}
+        self._order: list[tuple[str, str, str, str]] = []
+        """The keys of the totals, sorted, as they were when somebody last wanted them so."""
 
     def record(self, time: float, sender: str, receiver: str, kind: str, type_: str, num_bytes: int) -> None:
         """Add one message."""
@@ -101,15 +103,15 @@ class Ledger:
 
     def totals(self) -> list[Total]:
         """Return the totals, sorted, traffic with the driver included."""
-        return [Total(*key, *value) for key, value in sorted(self._totals.items())]
+        return [Total(*key, *self._totals[key]) for key in self._sorted()]
 
     def messages(self, *kinds: str) -> int:
         """Return the number of messages of these kinds (by default all but the driver's)."""
-        return sum(t.messages for t in self.totals() if self._counts(t.kind, kinds))
+        return sum(found[0] for (_, _, kind, _), found in self._totals.items() if self._counts(kind, kinds))
 
     def bytes(self, *kinds: str) -> int:
         """Return the bytes of these kinds (by default all but the driver's), headers apart."""
-        return sum(t.bytes for t in self.totals() if self._counts(t.kind, kinds))
+        return sum(found[1] for (_, _, kind, _), found in self._totals.items() if self._counts(kind, kinds))
 
     def header_bytes(self) -> int:
         """Return the bytes of the headers of all messages but the driver's."""
@@ -119,19 +121,27 @@ class Ledger:
         """Return what all messages cost, `link(sender, receiver, kind)` being the `Link` they took."""
         return float(
             sum(
-                link(t.sender, t.receiver, t.kind).price(t.bytes + HEADER_BYTES * t.messages)
-                for t in self.totals()
-                if t.kind != DRIVER
+                link(sender, receiver, kind).price(size + HEADER_BYTES * messages)
+                for sender, receiver, kind, _, messages, size in self.state()
+                if kind != DRIVER
             )
         )
 
     def state(self) -> list[tuple[str, str, str, str, int, int]]:
         """Return the totals as plain values for a snapshot."""
-        return [(*key, messages, size) for key, (messages, size) in sorted(self._totals.items())]
+        pairs = ((key, self._totals[key]) for key in self._sorted())
+        return [(*key, messages, size) for key, (messages, size) in pairs]
 
     def restore(self, state: Iterable[tuple[str, str, str, str, int, int]]) -> None:
         """Continue from the totals of a snapshot."""
         self._totals = {(s, r, k, t): [m, b] for s, r, k, t, m, b in state}
+        self._order = []
+
+    def _sorted(self) -> list[tuple[str, str, str, str]]:
+        """Return the keys of the totals, whose number only grows."""
+        if len(self._order) != len(self._totals):
+            self._order = sorted(self._totals)
+        return self._order
 
     @staticmethod
     def _counts(kind: str, kinds: tuple[str, ...]) -> bool:

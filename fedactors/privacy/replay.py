@@ -431,7 +431,7 @@ class _BoundaryRuntime(SimulatedRuntime):
     """A `SimulatedRuntime` in which whatever leaves one party passes its boundary."""
 
     def __init__(self, boundary: Transcript, *, seed: int) -> None:
-        super().__init__(seed=seed, recorder=MemoryRecorder(), reproducible_noise=True)
+        super().__init__(seed=seed, recorder=MemoryRecorder(keeps_checkpoints=False), reproducible_noise=True)
         self.boundary = boundary
         self.wire = _BoundaryWire(self)
 

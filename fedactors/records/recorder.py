@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 class Recorder(Protocol):
     """What runtimes call; checkpoints are opaque bytes to it."""
 
+    keeps_checkpoints: bool
+    """Whether anybody can go on from what `save_checkpoint` takes."""
+
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         """Take the metrics of round `index`."""
 
@@ -54,9 +57,15 @@ class Recorder(Protocol):
 
 
 class MemoryRecorder:
-    """A recorder without a folder: everything stays in attributes, for tests and notebooks."""
+    """A recorder without a folder: everything stays in attributes, for tests and notebooks.
 
-    def __init__(self, resume_from: Checkpoint | None = None) -> None:
+    Args:
+        resume_from: the checkpoint that the run goes on from.
+        keeps_checkpoints: False: a run that is interrupted begins anew, and a simulated one spends no time on them.
+    """
+
+    def __init__(self, resume_from: Checkpoint | None = None, *, keeps_checkpoints: bool = True) -> None:
+        self.keeps_checkpoints = keeps_checkpoints
         self.rounds: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self.events = EventLog(self.lines.append)
@@ -83,9 +92,10 @@ class MemoryRecorder:
         self.privacy_records.extend(records)
 
     def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
-        """Keep the checkpoint under its label."""
-        marks = {ROUND_METRICS: len(self.rounds)}
-        self.checkpoints[label] = Checkpoint(label=label, actors=dict(actors), driver=driver, marks=marks)
+        """Keep the checkpoint under its label, if any is kept."""
+        if self.keeps_checkpoints:
+            marks = {ROUND_METRICS: len(self.rounds)}
+            self.checkpoints[label] = Checkpoint(label=label, actors=dict(actors), driver=driver, marks=marks)
 
     def load_checkpoint(self, label: str | None = None) -> Checkpoint | None:
         """Return the checkpoint called `label`, or the one that this run was told to go on from."""
@@ -106,6 +116,8 @@ class FolderRecorder:
     A resumed run starts its metrics, events, privacy records and ledger with what the parent had written when the
     checkpoint was taken, so that they read as if the run had never been interrupted.
     """
+
+    keeps_checkpoints = True
 
     def __init__(
         self,

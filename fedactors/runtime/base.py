@@ -311,6 +311,9 @@ class Usage:
 class RecorderLike(Protocol):
     """Where a runtime writes: a run folder, or memory in tests (see `fedactors.records.recorder`)."""
 
+    keeps_checkpoints: bool
+    """Whether anybody can go on from what `save_checkpoint` takes."""
+
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         """Add one round's metrics."""
 

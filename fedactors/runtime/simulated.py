@@ -85,6 +85,8 @@ class SimulatedRuntime(Runtime):
         self.contexts: dict[str, SimulatedContext] = {}
         self._pool = pool
         self._faults = dict(faults or {})
+        self._keeps_snapshots = bool(faults) or (recorder is not None and recorder.keeps_checkpoints)
+        """Whether anybody can go on from a snapshot: a later run, or a fresh process of an actor that is lost."""
         self._restart_seconds = restart_seconds
         self.num_passing_waits = 0
         """Waits under way that a snapshot cannot hold: unkeyed sleeps, timeouts, computes, payloads on the wire."""
@@ -367,6 +369,8 @@ class SimulatedRuntime(Runtime):
             raise Stopped(f"stopped at {self.loop.time():.6g} s; a checkpoint is written", self._stop_code)
 
     def _save(self, label: str) -> None:
+        if not self._keeps_snapshots:
+            return
         actors = {name: context.capture() for name, context in sorted(self.contexts.items()) if context.alive}
         driver = snapshot.seal_driver(
             {
@@ -408,7 +412,10 @@ class SimulatedRuntime(Runtime):
     # --- faults ---
 
     def kill(self, name: str) -> None:
-        """Lose an actor's process now: its waits end, its state is gone, what it was doing fails for its callers."""
+        """Lose an actor's process now: its waits end, its state is gone, what it was doing fails for its callers.
+
+        It comes back with its state only in a run with `faults`, or whose recorder keeps checkpoints.
+        """
         context = self.contexts[name]
         if not context.alive:
             return

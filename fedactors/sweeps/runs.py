@@ -22,7 +22,7 @@ class CurveRecorder(MemoryRecorder):
     """Keeps each round's metrics with what had been used by then, as columns; everything else is left out."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(keeps_checkpoints=False)  # a run that was interrupted begins anew
         self.runtime: Runtime | None = None
 
     @property
@@ -44,9 +44,6 @@ class CurveRecorder(MemoryRecorder):
 
     def ledger_sink(self, rows: list[Any]) -> None:
         """Leave the ledger's rows out: their sums are in the usage."""
-
-    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
-        """Keep no checkpoint: a run that was interrupted begins anew."""
 
 
 @dataclass(frozen=True, kw_only=True)

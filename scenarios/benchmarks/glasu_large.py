@@ -130,6 +130,8 @@ class Watch:
 class Rounds:
     """A recorder that notes when rounds end and what memory they took; it keeps nothing else."""
 
+    keeps_checkpoints = False
+
     def __init__(self) -> None:
         self.watch: Watch
         self.rounds: list[dict[str, Any]] = []

@@ -91,6 +91,8 @@ def actors(config: MtcdConfig, data: GeneratedData, seed: int) -> tuple[float, R
     class Stopwatch:
         """Takes the time at the first and the last record."""
 
+        keeps_checkpoints = False
+
         def __init__(self) -> None:
             self.times: list[float] = []
 

@@ -43,6 +43,8 @@ Visit = tuple[str, float, float]
 class Timeline:
     """A recorder that keeps the visits: client, start and end."""
 
+    keeps_checkpoints = False
+
     def __init__(self) -> None:
         self.visits: list[Visit] = []
 

@@ -74,6 +74,8 @@ class Party(Actor):
 class LedgerFile:
     """A recorder that writes the ledger's rows to a Parquet file and drops everything else."""
 
+    keeps_checkpoints = False
+
     def __init__(self, path: Path) -> None:
         import pyarrow
         import pyarrow.parquet

@@ -169,3 +169,14 @@ def test_messages_of_a_script_are_checked_in_another_process_too(tmp_path: Path)
     )
     found = subprocess.check_output([sys.executable, "-c", code], input=sent, timeout=60)
     assert found.decode().split() == ["None", ".values"]
+
+
+@message(reveals="nothing")
+class Bare:
+    """A message without fields."""
+
+
+def test_the_checks_of_a_message_without_fields_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wrong_in(Bare()) is None
+    monkeypatch.setattr("fedactors.network.fields.checks_of", None)
+    assert wrong_in(Bare()) is None

@@ -6,7 +6,7 @@ import pytest
 
 from fedactors.network import ledger as ledgers
 from fedactors.network.codec import HEADER_BYTES
-from fedactors.network.ledger import Ledger, Row, kind_of
+from fedactors.network.ledger import Ledger, Row, Total, kind_of
 from fedactors.network.links import Link, Network
 
 
@@ -83,3 +83,12 @@ def test_a_snapshot_goes_on() -> None:
     ledger.record(4.0, "a", "hub", "client-server", "Update", 1)
     assert ledger.messages() == 5
     assert ledger.bytes() == 1708
+
+
+def test_totals_are_sorted_whatever_came_since_they_were_last_asked_for() -> None:
+    ledger = filled()
+    before = ledger.totals()
+    ledger.record(5.0, "a", "a/worker", "intra-party", "Weights", 3)
+    assert ledger.totals() == [Total("a", "a/worker", "intra-party", "Weights", 1, 3), *before]
+    ledger.restore(state := filled().state())
+    assert ledger.state() == state == sorted(state)

@@ -56,6 +56,8 @@ class Order:
 class Memory:
     """A recorder that keeps everything in memory."""
 
+    keeps_checkpoints = True
+
     def __init__(self) -> None:
         self.rounds: list[str] = []
         self.spans: list[tuple[str, str, str, float, float]] = []

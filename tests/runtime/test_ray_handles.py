@@ -23,7 +23,7 @@ from fedactors.runtime.ray.runtime import RayRuntime
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
 
-@message(reveals="text of a test")
+@message(name="tests.runtime.handles/Say", reveals="text of a test")
 class Say:
     """A word."""
 

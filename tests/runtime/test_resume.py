@@ -14,6 +14,7 @@ from fedactors.network.links import HostCapacity, Link, Network
 from fedactors.runtime import snapshot
 from fedactors.runtime.base import Costs, Snapshot, Work
 from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.actor import SimulatedContext
 from tests.runtime.cast import COSTS, Echo, Memory, Trainer, descend, line, rounds_of_training, said
 
 NETWORK = Network(default=Link(latency=0.01, bandwidth=1e5), capacity={"hub": HostCapacity(egress=5e3)})
@@ -50,6 +51,15 @@ def test_a_resumed_run_can_be_cut_again() -> None:
     rest = train(middle.snapshots[3][1])
     assert middle.rounds == whole.rounds[3:]
     assert rest.rounds == whole.rounds[7:]
+
+
+def test_a_run_that_keeps_no_checkpoint_packs_no_state_and_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, packed = train(), []
+    monkeypatch.setattr(Memory, "keeps_checkpoints", False)
+    monkeypatch.setattr(SimulatedContext, "capture", packed.append)
+    bare = train()
+    assert (bare.rounds, bare.rows, bare.spans) == (whole.rounds, whole.rows, whole.spans)
+    assert (bare.snapshots, packed) == ([], [])
 
 
 @pytest.mark.parametrize("workers", [1, 2])

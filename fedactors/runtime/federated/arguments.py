@@ -17,6 +17,7 @@ from fedactors.data.held_tables import Seat
 from fedactors.data.horizontal import HorizontalPart
 from fedactors.data.partitions import RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.errors import Refused
+from fedactors.network.type_names import namespace_of
 from fedactors.remote import DRIVER
 from fedactors.runtime.federated.folders import SiteFolder
 from fedactors.runtime.federated.kept_states import Earlier
@@ -41,7 +42,7 @@ def built_with(
     Raises:
         Refused: they hold something else, another config, or data that are not approved or are another's.
     """
-    package = type(config).__module__.rpartition(".")[0]
+    protocol = namespace_of(type(config))
     sites = (folder.name,) if folder.name in proposal.data else ()
     as_asked, as_here = proposal.described(), proposal.described(folder)
     parts = [pair for site in sites for pair in zip(parts_of(as_asked, site), parts_of(as_here, site), strict=True)]
@@ -67,7 +68,7 @@ def built_with(
             return {key: own(item) for key, item in value.items()}
         if value is None or type(value) in (bool, int, float, str, bytes, np.ndarray):
             return value
-        if _is_of(type(value), package) and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if _is_of(type(value), protocol) and dataclasses.is_dataclass(value) and not isinstance(value, type):
             return _rebuilt(value, own)
         raise Refused(DRIVER, f"casts {name} with a {type(value).__name__}; data are asked for by their names only")
 
@@ -75,9 +76,9 @@ def built_with(
     return args, kwargs
 
 
-def _is_of(cls: type, package: str) -> bool:
+def _is_of(cls: type, protocol: str) -> bool:
     """Say whether a class is the approved protocol's own, or says which seat a table's owner has: neither has rows."""
-    return cls is Seat or cls.__module__.startswith(f"{package}.")
+    return cls is Seat or f"{namespace_of(cls)}.".startswith(f"{protocol}.")
 
 
 def _rebuilt(value: Any, own: Callable[[Any], Any]) -> Any:

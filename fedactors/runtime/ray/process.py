@@ -27,6 +27,7 @@ from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.network.codec import HEADER_BYTES, Parts, decode, encode_parts, measure, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import kind_of
+from fedactors.network.type_names import declare, name_of
 from fedactors.records.liveness import this_process
 from fedactors.records.states import OwnStates
 from fedactors.records.temporary import make_folder
@@ -229,6 +230,7 @@ class ActorProcess:
             torch.set_num_threads(1)
         for cls in settings.script_types:
             setattr(sys.modules["__main__"], cls.__name__, cls)
+            declare(cls, name_of(cls))
         self._casting = casting
         self._settings = settings
         self._key = key

@@ -51,7 +51,7 @@ class Trainings(MemoryRecorder):
     runtime: Runtime | None = None
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(keeps_checkpoints=False)
         self.seconds: list[float] = []
         self.processor: list[float] = []
 
@@ -61,9 +61,6 @@ class Trainings(MemoryRecorder):
             self.seconds.append(end - start)
             times = [psutil.Process(pid).cpu_times() for pid in self.runtime.processes.values()]
             self.processor.append(sum(time.user + time.system for time in times))
-
-    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
-        """Keep no checkpoint."""
 
 
 def measure_on_ray(given: PlanningStudy, data: str) -> None:

@@ -102,7 +102,7 @@ class Watcher(MemoryRecorder):
     runtime: Runtime | None = None
 
     def __init__(self, score: str, targets: tuple[float, ...], every: float = EVERY) -> None:
-        super().__init__()
+        super().__init__(keeps_checkpoints=False)
         self.curve: dict[str, list[float]] = {"epochs": [], "seconds": [], score: []}
         self.seconds_to: dict[float, float] = {}
         self._score = score
@@ -134,9 +134,6 @@ class Watcher(MemoryRecorder):
 
     def ledger_sink(self, rows: list[Any]) -> None:
         """Leave the ledger's rows out: their sums are in the usage."""
-
-    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
-        """Keep no checkpoint."""
 
     @property
     def seconds(self) -> float:

@@ -28,6 +28,8 @@ SMALL = {"hidden_size": "8", "num_rounds": "4", "evaluate_every": "2", "num_head
 class Memory:
     """A recorder that keeps everything."""
 
+    keeps_checkpoints = True
+
     rounds: list[dict[str, Any]] = field(default_factory=list)
     rows: list[Any] = field(default_factory=list)
     records: list[Any] = field(default_factory=list)

@@ -16,6 +16,8 @@ SMALL = "num_clients=6 num_tokens=2 num_samples=30 num_features=24 num_hops=3 nu
 class Kept:
     """A recorder in memory."""
 
+    keeps_checkpoints = True
+
     rounds: list = field(default_factory=list)
     rows: list = field(default_factory=list)
     spans: list = field(default_factory=list)
