@@ -15,8 +15,8 @@ from fedactors.data.own_files import digests_of_files
 from fedactors.errors import FedactorsError, PayloadGone, Refused
 from fedactors.network.codec import encode_parts, freeze, measure, type_name
 from fedactors.remote import Door, current_caller
-from fedactors.runtime import snapshot
-from fedactors.runtime.base import NOWHERE, Casting, Ref, check_reader
+from fedactors.runtime import calls, snapshot
+from fedactors.runtime.base import NOWHERE, Casting, Ref
 from fedactors.runtime.failures import ERROR_ROW, error_bytes
 from fedactors.runtime.federated.gate import Place
 from fedactors.runtime.federated.household import (
@@ -175,7 +175,7 @@ class SiteContext(HostedContext):
             raise PayloadGone(f"payload {key} was freed by its owner {self.name}, or never was")
         value, _, readers = self._payloads[key]
         if reader != self.name:
-            check_reader(reader, readers, self.name)
+            calls.check_reader(reader, readers, self.name)
         return value
 
     def free(self, ref: Ref) -> None:

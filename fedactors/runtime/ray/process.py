@@ -33,8 +33,8 @@ from fedactors.records.states import OwnStates
 from fedactors.records.temporary import make_folder
 from fedactors.remote import DRIVER, current_caller
 from fedactors.resources import queue_for_core
-from fedactors.runtime import restored, snapshot
-from fedactors.runtime.base import NOWHERE, Casting, Ref, Work, check_reader
+from fedactors.runtime import calls, restored, snapshot
+from fedactors.runtime.base import NOWHERE, Casting, Ref, Work
 from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, encode_error, error_bytes
 from fedactors.runtime.hosted import HostedContext, WallClock
 from fedactors.runtime.ray.accounts import Drained
@@ -157,7 +157,7 @@ class RayContext(HostedContext):
         if frame is None:
             frame = await self.lanes.fetch(address, ref.key)
         readers, value = decode(frame)
-        check_reader(self.name, frozenset(readers), ref.owner)
+        calls.check_reader(self.name, frozenset(readers), ref.owner)
         address.doors.check_payload(ref.owner, value)
         address.doors.check_fields(ref.owner, value)
         kind = kind_of(ref.owner, address.role, self.name, self._role)
@@ -169,7 +169,7 @@ class RayContext(HostedContext):
 
     def read_payload(self, key: int, reader: str) -> bytes:
         """Return the bytes of a payload kept here, for a reader on another host."""
-        check_reader(reader, self._store.readers(key), self.name)
+        calls.check_reader(reader, self._store.readers(key), self.name)
         return self._store.read(key)
 
     def free(self, ref: Ref) -> None:

@@ -14,7 +14,6 @@ from fedactors.network.codec import message_types, plain
 from fedactors.plugins import RunResult
 from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.simulation import actor, wire
 from protocols.glasu import messages
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import load_data
@@ -75,15 +74,14 @@ class Eavesdropper:
     seen: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
-        freeze = wire.freeze  # type: ignore[attr-defined]
+        freeze = calls._freeze_checked
 
-        def listen(value, copy=True):
-            frozen, size = freeze(value, copy)
-            self.seen.extend(frozen if isinstance(frozen, tuple) else [frozen])
+        def listen(endpoints, speaker, value, copy):
+            frozen, size = freeze(endpoints, speaker, value, copy)
+            self.seen.append(frozen)
             return frozen, size
 
-        for part in (actor, wire):
-            self.monkeypatch.setattr(part, "freeze", listen)
+        self.monkeypatch.setattr(calls, "_freeze_checked", listen)
 
     def messages(self) -> list[Any]:
         kinds = tuple(message_types(messages))
