@@ -12,6 +12,7 @@ from fedactors.config import build
 from fedactors.data.client_graphs import GraphBlock, GraphData, GraphPart, graph
 from fedactors.network.codec import message_types, plain
 from fedactors.plugins import RunResult
+from fedactors.runtime import calls
 from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
 from protocols.glasu import messages
