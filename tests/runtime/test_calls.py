@@ -178,7 +178,7 @@ def test_an_endpoint_runs_with_its_caller_known() -> None:
 
 def test_an_endpoint_for_named_actors_does_not_begin_for_others() -> None:
     with pytest.raises(Refused, match=r"thief: calls bank\.total, which is open to its partners only: shop; not to"):
-        calls.begin(path("total", sender="thief", value=None), Bank(), None)
+        asyncio.run(calls.begin(path("total", sender="thief", value=None), Bank(), None))
 
 
 @pytest.mark.parametrize(
@@ -248,11 +248,11 @@ def test_an_undeclared_payload_is_neither_kept_nor_received(value: Any, text: st
 
 
 def test_a_payload_is_for_the_readers_that_were_named() -> None:
-    for readers in ("shop", "hub"), ("shop/worker-0",):
-        calls.check_reader("shop/worker-0", frozenset(readers), "bank")
-    for readers in (), ("hub",), ("shop/worker-1",):
+    for named in ({"shop", "hub"}, {"shop/worker-0"}):
+        calls.check_reader("shop/worker-0", frozenset(named), "bank")
+    for others in (set[str](), {"hub"}, {"shop/worker-1"}):
         with pytest.raises(Refused, match="shop/worker-0: asks for a payload of bank that is for "):
-            calls.check_reader("shop/worker-0", frozenset(readers), "bank")
+            calls.check_reader("shop/worker-0", frozenset(others), "bank")
 
 
 # --- the two ways to freeze and check -------------------------------------------------------------------------------

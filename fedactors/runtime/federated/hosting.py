@@ -67,10 +67,6 @@ class SiteContext(HostedContext):
         with self._noting():
             return self._site.output(to)
 
-    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
-        with self._noting():
-            return self._call(receiver, method, value)
-
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
         """Write down what this actor is refused, whether or not it tells anybody; it stops the run."""
@@ -81,24 +77,25 @@ class SiteContext(HostedContext):
             self._site.note(error)
             raise
 
-    def _call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
-        site, gate = self._site, self._site.gate
-        place, near = gate.place(receiver, self.name), self._near.get(receiver)
-        if near is not None:
-            path = gate.path(self.name, place, method, value)
-            value, size = calls.leave(path, value)
-        else:
-            path, value, size = gate.call_out(self.name, place, method, value)
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        site, gate, near = self._site, self._site.gate, self._near.get(receiver)
+        with self._noting():
+            place = gate.place(receiver, self.name)
+            if near is None:
+                path, value, size = gate.call_out(self.name, place, method, value)
+            else:
+                path = gate.path(self.name, place, method, value)
+                value, size = calls.leave(path, value)
         self._record(self.name, receiver, type_name(value, method), size)
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = site.unawaited.made(loop.create_future())
         sent: asyncio.Future[Any]
-        if near is not None:
-            sent = loop.create_task(near.serve(path, value))
-            self._tasks.add(sent)
-        else:
+        if near is None:
             parts = encode_parts((self.name, receiver, method, value))
             sent = site.send(place.site, "calls", parts, f"{receiver}.{method}")
+        else:
+            sent = loop.create_task(near.serve(path, value))
+            self._tasks.add(sent)
         sent.add_done_callback(partial(self._take, reply, path))
         return reply
 
