@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 
-from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.errors import BadInput, FedactorsError
 from fedactors.network.codec import CodecError, carry, message
 from fedactors.records.states import Places
 from fedactors.remote import DRIVER
@@ -106,16 +106,6 @@ class Ref:
 
 
 NOWHERE = (0, 0, 0)
-
-
-def check_reader(reader: str, readers: frozenset[str], owner: str) -> None:
-    """Check that an actor may fetch a payload.
-
-    Raises:
-        Refused: neither it nor its party is among those for whom the payload was put.
-    """
-    if reader not in readers and reader.partition("/")[0] not in readers:
-        raise Refused(reader, f"asks for a payload of {owner} that is for {', '.join(sorted(readers))}")
 
 
 @dataclass

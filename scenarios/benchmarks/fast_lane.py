@@ -20,12 +20,14 @@ from typing import Any
 import numpy as np
 
 from fedactors.network.codec import decode, encode_parts
-from fedactors.remote import Door
+from fedactors.network.ledger import INTRA_PARTY
+from fedactors.remote import Door, Doors
+from fedactors.runtime.calls import CallPath
 from fedactors.runtime.ray.transport import REPLY, Caller, Incoming, Memory, Outgoing, connect
 
 NUM_PEERS = 3
 NUM_ROUNDS, NUM_TURNS = 40, 7
-DOOR = Door("echo", (), (), frozenset())
+PATH = CallPath(Doors("", {}, ()), Door("echo", (), (), frozenset()), "", "", INTRA_PARTY)
 
 
 def peer(folder: str, index: int, ready: Any) -> None:
@@ -53,7 +55,7 @@ async def measure(folder: str, size: int) -> dict[str, Any]:
     ways: dict[str, list[Outgoing]] = {}
     for name, memory in (("socket", None), ("shared_memory", Memory())):
 
-        def take(reply: asyncio.Future[Any], door: Door, kind: int, body: memoryview) -> None:
+        def take(reply: asyncio.Future[Any], path: CallPath, kind: int, body: memoryview) -> None:
             reply.set_result(decode(body))
 
         paths = [f"{folder}/{index}-{memory is not None}" for index in range(NUM_PEERS)]
@@ -61,7 +63,7 @@ async def measure(folder: str, size: int) -> dict[str, Any]:
         ways[name] = [await connect(path, one) for path, one in zip(paths, made, strict=True)]
 
     async def ask(lanes: Sequence[Outgoing], value: Any) -> list[Any]:
-        return list(await asyncio.gather(*(lane.request(DOOR, encode_parts(value)) for lane in lanes)))
+        return list(await asyncio.gather(*(lane.request(PATH, encode_parts(value)) for lane in lanes)))
 
     async def used(lanes: Sequence[Outgoing]) -> float:
         return sum(await ask(lanes, None)) + time.process_time()

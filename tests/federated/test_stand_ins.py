@@ -13,8 +13,10 @@ import pytest
 
 from fedactors.errors import PartyLost, Refused
 from fedactors.network.codec import Parts, decode, encode, encode_parts, message
-from fedactors.remote import CLIENT, DRIVER, Door, remote
+from fedactors.network.ledger import CLIENT_CLIENT
+from fedactors.remote import CLIENT, DRIVER, remote
 from fedactors.roles import Client
+from fedactors.runtime.calls import CallPath
 from fedactors.runtime.failures import UnawaitedCall
 from fedactors.runtime.federated.gate import Gate, make_book
 from fedactors.runtime.ray.lanes import Lanes
@@ -92,9 +94,10 @@ def between(folder: Path, act: Callable[[Site, Lanes], Coroutine[Any, Any, Any]]
     return site
 
 
-def ask(lanes: Lanes, method: str, value: Any, door: Door | None = None) -> asyncio.Future[Any]:
+def ask(lanes: Lanes, method: str, value: Any) -> asyncio.Future[Any]:
     there = lanes.address(B, A)
-    return lanes.send(there, door or there.doors.table["double"], encode_parts((method, value)))
+    path = CallPath(there.doors, there.doors.table["double"], A, B, CLIENT_CLIENT)
+    return lanes.send(there, path, encode_parts((method, value)))
 
 
 def test_a_call_and_a_payload_go_through_the_gate_and_are_counted(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ import pytest
 
 from fedactors.errors import PartyLost
 from fedactors.network.codec import decode, encode, encode_parts
+from fedactors.network.ledger import CLIENT_SERVER
 from fedactors.remote import PEERS, Door, Doors
+from fedactors.runtime.calls import CallPath
 from fedactors.runtime.failures import UnawaitedCall
 from fedactors.runtime.ray.lanes import Address, Lanes
 from fedactors.runtime.ray.payloads import PayloadReader
@@ -39,6 +41,7 @@ from tests.runtime.cast import Carry
 
 KEY = b"b's own"
 DOOR = Door("note", (Carry,), (Carry, NoneType), frozenset({PEERS}))
+PATH = CallPath(Doors("Echo", {"note": DOOR}, ()), DOOR, "a", "b", CLIENT_SERVER)
 
 
 def recognise(hello: memoryview) -> Caller | None:
@@ -48,9 +51,8 @@ def recognise(hello: memoryview) -> Caller | None:
 
 def lanes_to(socket: Path, me: str = "a", shown: bytes | None = None) -> Lanes:
     lanes = Lanes(me, "here", True, 5.0, UnawaitedCall(lambda error: None, lambda name: True))
-    doors = Doors("Echo", {"note": DOOR}, ())
     own = ticket(KEY, me) if shown is None else shown
-    lanes.update({"b": Address("b", "server", "here", str(socket), 1, 1, None, doors, own)})
+    lanes.update({"b": Address("b", "server", "here", str(socket), 1, 1, None, PATH.endpoints, own)})
     return lanes
 
 
@@ -69,7 +71,7 @@ def test_calls_arrive_in_the_order_in_which_they_are_made_also_while_the_lane_op
         replies = []
         # some before the lane is open, some at the very turns of the loop in which it opens, some after
         for number in range(200):
-            replies.append(lanes.send(address, DOOR, encode_parts(("note", Carry((number,))))))
+            replies.append(lanes.send(address, PATH, encode_parts(("note", Carry((number,))))))
             if number % 5 == 0:
                 await asyncio.sleep(0)
         answers = await asyncio.gather(*replies)
@@ -91,7 +93,7 @@ def test_who_shows_a_ticket_that_is_not_its_own_is_not_heard(tmp_path: Path, sho
         server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "lane"))
         lanes = lanes_to(tmp_path / "lane", shown=shown)
         with pytest.raises(PartyLost, match="b: its process was lost during note"):
-            await lanes.send(lanes.address("b", "a"), DOOR, encode_parts(("note", Carry((1,)))))
+            await lanes.send(lanes.address("b", "a"), PATH, encode_parts(("note", Carry((1,)))))
         lanes.close()
         server.close()
 
@@ -123,7 +125,7 @@ def test_every_call_to_a_peer_that_does_not_listen_says_so(tmp_path: Path) -> No
     async def main() -> list[Any]:
         lanes = lanes_to(tmp_path / "nobody")
         address = lanes.address("b", "a")
-        calls = [lanes.send(address, DOOR, encode_parts(("note", Carry((number,))))) for number in range(3)]
+        calls = [lanes.send(address, PATH, encode_parts(("note", Carry((number,))))) for number in range(3)]
         found = await asyncio.gather(*calls, return_exceptions=True)
         lanes.close()
         return found
@@ -185,7 +187,7 @@ def test_a_large_body_arrives_as_it_was_whoever_can_read_whose_memory(
         lanes.memory = here
         address, answers = lanes.address("b", "a"), []
         for number in range(6):
-            calls = [lanes.send(address, DOOR, encode_parts(("note", Carry((number, k, values))))) for k in range(2)]
+            calls = [lanes.send(address, PATH, encode_parts(("note", Carry((number, k, values))))) for k in range(2)]
             answers += await asyncio.gather(*calls)
         for memory in filter(None, (here, there)):
             # of what was read all but the last few is known to be, and its places are used again
@@ -214,7 +216,7 @@ def test_a_large_body_takes_the_socket_where_there_is_no_more_shared_memory(
         lanes = lanes_to(tmp_path / "lane")
         async with asyncio.timeout(30):
             body = encode_parts(("note", Carry((bytes(LEAST_PLACED),))))
-            found = await lanes.send(lanes.address("b", "a"), DOOR, body)
+            found = await lanes.send(lanes.address("b", "a"), PATH, body)
         lanes.close()
         server.close()
         return found
@@ -232,7 +234,7 @@ def test_large_bodies_lie_in_shared_memory_and_small_ones_do_not(tmp_path: Path)
         server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, there), str(tmp_path / "lane"))
         lanes = lanes_to(tmp_path / "lane")
         for size in (10, LEAST_PLACED // 2, LEAST_PLACED, MOST_PLACED // 2, MOST_PLACED):
-            await lanes.send(lanes.address("b", "a"), DOOR, encode_parts(("note", Carry((bytes(size),)))))
+            await lanes.send(lanes.address("b", "a"), PATH, encode_parts(("note", Carry((bytes(size),)))))
         lanes.close()
         server.close()
         there.close()

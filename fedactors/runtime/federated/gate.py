@@ -13,10 +13,11 @@ from typing import Any
 
 from fedactors.errors import Refused
 from fedactors.network.codec import measure, type_name
-from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import Ledger, kind_of
-from fedactors.remote import DRIVER, Door, Doors, doors
+from fedactors.remote import DRIVER, Doors, doors
+from fedactors.runtime import calls
 from fedactors.runtime.base import ACTOR_NAME
+from fedactors.runtime.calls import CallPath
 
 _LONGEST = 200
 """Characters of a name."""
@@ -78,7 +79,7 @@ class Gate:
         if self.site_of(name) != peer:
             raise Refused(peer, f"speaks for {name}, which its certificate does not own: it is {self.site_of(name)}'s")
 
-    def call_in(self, peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> Door:
+    def call_in(self, peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> CallPath:
         """Check a call that another site makes.
 
         Raises:
@@ -90,51 +91,50 @@ class Gate:
             raise Refused(sender, f"calls {_name(receiver)}, which is not hosted by {self._site}")
         if not (isinstance(method, str) and method.isidentifier() and len(method) <= _LONGEST):
             raise Refused(sender, f"calls {receiver} for {_name(method)}, which is no name of a door")
-        door = place.doors.check(method, sender, self.role(sender), receiver, value)
-        place.doors.check_fields(sender, value)
-        self.count(self.arrived, sender, receiver, value, door.name)
-        return door
+        path = self.path(sender, place, method, value)
+        self._count(self.arrived, sender, receiver, type_name(value, method), calls.arrive(path, value))
+        return path
 
-    def call_out(self, sender: str, place: Place, method: str, value: Any) -> Door:
-        """Check a call before it leaves this site.
+    def call_out(self, sender: str, place: Place, method: str, value: Any) -> tuple[CallPath, Any, int]:
+        """Check a call before it leaves this site; return its path, the message as it leaves, and its bytes.
 
         Raises:
             Refused: it is not declared; nothing has left.
         """
-        door = place.doors.check(method, sender, self.role(sender), place.name, value)
-        place.doors.check_fields(sender, value)
-        self.count(self.left, sender, place.name, value, method)
-        return door
+        path = self.path(sender, place, method, value)
+        value, size = calls.leave(path, value, copy=False)
+        self._count(self.left, sender, place.name, type_name(value, method), size)
+        return path, value, size
 
-    def reply_out(self, place: Place, receiver: str, door: Door, value: Any) -> None:
-        """Check a reply before it leaves this site."""
-        self._reply(self.left, place, receiver, door, value)
+    def path(self, sender: str, place: Place, method: str, value: Any) -> CallPath:
+        """Return the path of a call; see `calls.admit`."""
+        return calls.admit(place.doors, method, sender, self.role(sender), place.name, place.role, value)
 
-    def reply_in(self, place: Place, receiver: str, door: Door, value: Any) -> None:
+    def reply_in(self, path: CallPath, reply: Any) -> None:
         """Check a reply that came from another site."""
-        self._reply(self.arrived, place, receiver, door, value)
+        size = calls.take(path, reply)
+        if reply is not None:
+            self._count(self.arrived, path.receiver, path.sender, type_name(reply, ""), size)
 
-    def _reply(self, side: Ledger, place: Place, receiver: str, door: Door, value: Any) -> None:
-        place.doors.check_reply(door, place.name, value)
-        place.doors.check_fields(place.name, value)
-        if value is not None:
-            self.count(side, place.name, receiver, value, door.name)
+    def reply_out(self, path: CallPath, reply: Any) -> None:
+        """Count a reply that leaves this site; it was checked in this process when its actor gave it."""
+        if reply is not None:
+            self._count(self.left, path.receiver, path.sender, type_name(reply, ""), measure(reply))
 
-    def payload(self, side: Ledger, place: Place, reader: str, value: Any) -> None:
-        """Check a payload on its way from `place` to `reader`."""
-        place.doors.check_payload(place.name, value)
-        place.doors.check_fields(place.name, value)
-        self.count(side, place.name, reader, value, "")
+    def payload_in(self, place: Place, reader: str, value: Any) -> None:
+        """Check a payload that came from another site."""
+        size = calls.receive(place.doors, place.name, value)
+        self._count(self.arrived, place.name, reader, type_name(value, ""), size)
 
-    def count(self, side: Ledger, sender: str, receiver: str, value: Any, method: str) -> None:
-        """Count what crosses."""
-        kind = self.kind(sender, receiver)
-        side.record(0.0, sender, receiver, kind, type_name(value, method), measure(value))
+    def payload_out(self, owner: str, reader: str, value: Any) -> None:
+        """Count a payload that leaves this site; it was checked in this process when its owner gave it."""
+        self._count(self.left, owner, reader, type_name(value, ""), measure(value))
+
+    def _count(self, side: Ledger, sender: str, receiver: str, type_: str, size: int) -> None:
+        side.record(0.0, sender, receiver, self.kind(sender, receiver), type_, size)
 
     def kind(self, sender: str, receiver: str) -> str:
         """Return the kind of link between two actors, or an actor and the driver."""
-        if DRIVER in (sender, receiver):
-            return DRIVER_KIND
         return kind_of(sender, self.role(sender), receiver, self.role(receiver))
 
     def crossed(self, side: Ledger) -> list[dict[str, Any]]:

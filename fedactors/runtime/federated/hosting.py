@@ -6,18 +6,17 @@ import asyncio
 import concurrent.futures
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedactors.errors import FedactorsError, PayloadGone, Refused
-from fedactors.network.codec import encode_parts, freeze, measure, type_name
-from fedactors.remote import Door, current_caller
-from fedactors.runtime import snapshot
-from fedactors.runtime.base import NOWHERE, Casting, Ref, check_reader
+from fedactors.network.codec import encode_parts, measure, type_name
+from fedactors.runtime import calls, snapshot
+from fedactors.runtime.base import NOWHERE, Casting, Ref
+from fedactors.runtime.calls import CallPath
 from fedactors.runtime.failures import ERROR_ROW, error_bytes
-from fedactors.runtime.federated.gate import Place
 from fedactors.runtime.federated.household import (
     Household,
     Outside,
@@ -68,10 +67,6 @@ class SiteContext(HostedContext):
         with self._noting():
             return self._site.output(to)
 
-    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
-        with self._noting():
-            return self._call(receiver, method, value)
-
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
         """Write down what this actor is refused, whether or not it tells anybody; it stops the run."""
@@ -82,34 +77,38 @@ class SiteContext(HostedContext):
             self._site.note(error)
             raise
 
-    def _call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
-        site, gate = self._site, self._site.gate
-        place = gate.place(receiver, self.name)
-        if (near := self._near.get(receiver)) is not None:
-            door = place.doors.check(method, self.name, self._role, receiver, value)
-            frozen, size = freeze(value)
-            place.doors.check_fields(self.name, frozen)
-            self._record(self.name, receiver, type_name(value, method), size)
-            reply = site.unawaited.made(asyncio.get_running_loop().create_future())
-            task = asyncio.get_running_loop().create_task(near.serve(self.name, door, frozen))
-            self._tasks.add(task)
-            task.add_done_callback(lambda done: self._take(reply, done, lambda value: value))
-            return reply
-        door = gate.call_out(self.name, place, method, value)
-        self._record(self.name, receiver, type_name(value, method), measure(value))
-        reply = site.unawaited.made(asyncio.get_running_loop().create_future())
-        parts = encode_parts((self.name, receiver, method, value))
-        sent = site.send(place.site, "calls", parts, f"{receiver}.{method}")
-        sent.add_done_callback(lambda done: self._take(reply, done, lambda body: self._checked(place, door, body)))
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        site, gate, near = self._site, self._site.gate, self._near.get(receiver)
+        with self._noting():
+            place = gate.place(receiver, self.name)
+            if near is None:
+                path, value, size = gate.call_out(self.name, place, method, value)
+            else:
+                path = gate.path(self.name, place, method, value)
+                value, size = calls.leave(path, value)
+        self._record(self.name, receiver, type_name(value, method), size)
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Any] = site.unawaited.made(loop.create_future())
+        sent: asyncio.Future[Any]
+        if near is None:
+            parts = encode_parts((self.name, receiver, method, value))
+            sent = site.send(place.site, "calls", parts, f"{receiver}.{method}")
+        else:
+            sent = loop.create_task(near.serve(path, value))
+            self._tasks.add(sent)
+        sent.add_done_callback(partial(self._take, reply, path))
         return reply
 
-    def _take(self, reply: asyncio.Future[Any], done: asyncio.Future[Any], read: Callable[[Any], Any]) -> None:
+    def _take(self, reply: asyncio.Future[Any], path: CallPath, done: asyncio.Future[Any]) -> None:
         self._tasks.discard(done)
         if done.cancelled():
             reply.cancel()
             return
         try:
-            value = read(done.result())
+            value = done.result()
+            if path.receiver not in self._near:
+                value = value_of(value, path.receiver)
+                self._site.gate.reply_in(path, value)
         except Exception as error:
             if isinstance(error, Refused):
                 self._site.note(error)
@@ -119,29 +118,19 @@ class SiteContext(HostedContext):
             if not reply.done():
                 reply.set_result(value)
 
-    def _checked(self, place: Place, door: Door, body: bytes) -> Any:
-        value = value_of(body, place.name)
-        self._site.gate.reply_in(place, self.name, door, value)
-        return value
-
-    async def serve(self, caller: str, door: Door, value: Any) -> Any:
-        """Do what a call asks, its door and message having been checked; return the reply, frozen."""
+    async def serve(self, path: CallPath, value: Any) -> Any:
+        """Do what a call asks, its endpoint and message having been checked; return the reply, frozen and checked."""
         try:
             await self.loaded.wait()
-            self.doors.check_named(door, caller, self.name, self.actor)
-            current_caller.set(caller)
-            method = getattr(self.actor, door.name)
-            reply = await (method() if door.is_bare else method(value))
-            self.doors.check_reply(door, self.name, reply)
+            reply, size = calls.answer(path, await calls.begin(path, self.actor, value))
             if reply is not None:
-                reply, size = freeze(reply)
-                self.doors.check_fields(self.name, reply)
-                self._record(self.name, caller, type_name(reply, door.name), size)
+                self._record(self.name, path.sender, type_name(reply, ""), size)
             return reply
         except Exception as error:
             failed = raised_by(self.name, error, self._site.gate.book)
-            leaves = failed if caller in self._near else told_abroad(self._site.gate.book[self.name].site, failed)
-            self._record(self.name, caller, ERROR_ROW, error_bytes(leaves))
+            is_near = path.sender in self._near
+            leaves = failed if is_near else told_abroad(self._site.gate.book[self.name].site, failed)
+            self._record(self.name, path.sender, ERROR_ROW, error_bytes(leaves))
             raise failed from error
 
     def _record(self, sender: str, receiver: str, type_: str, size: int) -> None:
@@ -150,9 +139,7 @@ class SiteContext(HostedContext):
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
         with self._noting():
-            self.doors.check_payload(self.name, value)
-            frozen, size = freeze(value)
-            self.doors.check_fields(self.name, frozen)
+            frozen, size = calls.keep(self.doors, self.name, value)
         key = secrets.randbits(62) or 1
         self._payloads[key] = (frozen, size, readers)
         return Ref(self.name, key, size, NOWHERE)
@@ -175,7 +162,7 @@ class SiteContext(HostedContext):
             raise PayloadGone(f"payload {key} was freed by its owner {self.name}, or never was")
         value, _, readers = self._payloads[key]
         if reader != self.name:
-            check_reader(reader, readers, self.name)
+            calls.check_reader(reader, readers, self.name)
         return value
 
     def free(self, ref: Ref) -> None:
@@ -225,8 +212,8 @@ class OwnProcess(Household):
             with self._code_of(context.name):
                 await context.actor.open()
 
-    async def serve(self, receiver: str, caller: str, door: Door, value: Any) -> Any:
-        return await self.actors[receiver].serve(caller, door, value)
+    async def serve(self, path: CallPath, value: Any) -> Any:
+        return await self.actors[path.receiver].serve(path, value)
 
     async def read(self, owner: str, key: int, reader: str) -> Any:
         return self.actors[owner].read(key, reader)

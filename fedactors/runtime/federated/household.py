@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedactors.errors import Refused
 from fedactors.network.codec import Parts, encode_parts
 from fedactors.network.ledger import Row
-from fedactors.remote import DRIVER, Door
+from fedactors.remote import DRIVER
 from fedactors.runtime.base import Casting
+from fedactors.runtime.calls import CallPath
 from fedactors.runtime.failures import UnawaitedCall
 from fedactors.runtime.federated.gate import Gate, Place
 from fedactors.runtime.federated.pieces import value_of
@@ -83,12 +84,15 @@ class Household(ABC):
         """Start their loops, the run having begun at `start`."""
 
     @abstractmethod
-    async def serve(self, receiver: str, caller: str, door: Door, value: Any) -> Any:
-        """Do what a call from another site, or the driver, asks, its door and message having been checked."""
+    async def serve(self, path: CallPath, value: Any) -> Any:
+        """Do what a call from another site, or the driver, asks, its door and message having been checked.
+
+        The reply is checked in this process: as the actor gives it, or as it comes from a process of its own.
+        """
 
     @abstractmethod
     async def read(self, owner: str, key: int, reader: str) -> Any:
-        """Return a payload for a reader at another site, who may have it."""
+        """Return a payload for a reader at another site, who may have it; it is checked as replies are."""
 
     @abstractmethod
     async def account(self, party: str) -> list[Any]:
@@ -140,5 +144,5 @@ async def fetch_abroad(outside: Outside, reader: str, place: Place, key: int) ->
     """
     asked = encode_parts((reader, place.name, key))
     value = value_of(await outside.send(place.site, "payloads", asked, f"a payload of {place.name}"), place.name)
-    outside.gate.payload(outside.gate.arrived, place, reader, value)
+    outside.gate.payload_in(place, reader, value)
     return value

@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, Stopped
-from fedactors.network.codec import encode, encode_parts, measure, type_name
-from fedactors.network.ledger import DRIVER as DRIVER_KIND
+from fedactors.network.codec import encode, encode_parts, type_name
 from fedactors.network.ledger import Ledger, merged
 from fedactors.network.links import Network
 from fedactors.records.recorder import FolderRecorder
@@ -97,9 +96,8 @@ class FederatedRuntime(Runtime):
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         place = self._gate.place(receiver, DRIVER)
-        door = self._gate.call_out(DRIVER, place, method, value)
-        size = measure(value)
-        self._own_ledger.record(self.clock.now(), DRIVER, receiver, DRIVER_KIND, type_name(value, method), size)
+        path, value, size = self._gate.call_out(DRIVER, place, method, value)
+        self._own_ledger.record(self.clock.now(), DRIVER, receiver, path.kind, type_name(value, method), size)
         reply = self._unawaited.made(asyncio.get_running_loop().create_future())
         parts = encode_parts(("call", (receiver, method, value)))
 
@@ -108,7 +106,7 @@ class FederatedRuntime(Runtime):
                 return
             try:
                 found = value_of(done.result(), receiver)
-                self._gate.reply_in(place, DRIVER, door, found)
+                self._gate.reply_in(path, found)
             except Exception as error:
                 if isinstance(error, Refused):
                     self._folder.audit.add("refused", run=self._proposal.run, party=error.party, why=error.message)

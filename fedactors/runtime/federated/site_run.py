@@ -45,7 +45,7 @@ from fedactors.runtime.federated.pieces import Limits, parts_of
 from fedactors.runtime.federated.policy import as_logged
 from fedactors.runtime.federated.proposal import Proposal, classes_of
 from fedactors.runtime.federated.spending import Spending
-from fedactors.runtime.federated.words import code_of, errors_for, raised_by
+from fedactors.runtime.federated.words import errors_for, raised_by
 from fedactors.runtime.hosted import ACCOUNT, WallClock
 from fedactors.validation import first_line
 
@@ -362,17 +362,16 @@ class SiteRun:
     async def serve_call(self, peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> Any:
         """Do what an actor of another site, or the driver, calls for, if it may."""
         try:
-            door = self.gate.call_in(peer, sender, receiver, method, value)
+            path = self.gate.call_in(peer, sender, receiver, method, value)
         except Refused as error:
             raise self._refuse(error) from None
         await self._opened(receiver)
         try:
-            async with self._spending.measuring if door.name == ACCOUNT else contextlib.nullcontext():
-                reply = await self.actors.serve(receiver, sender, door, value)
+            async with self._spending.measuring if method == ACCOUNT else contextlib.nullcontext():
+                reply = await self.actors.serve(path, value)
             if sender == DRIVER:
                 await self._spending.measure()
-            with code_of(receiver, self.gate.book):
-                self.gate.reply_out(self.gate.book[receiver], sender, door, reply)
+            self.gate.reply_out(path, reply)
         except Refused as error:
             raise self._refuse(error) from None
         except Exception as error:
@@ -400,7 +399,7 @@ class SiteRun:
                     raise Refused(reader, f"asks {self._folder.name} for a payload that is not kept here")
                 await self._opened(owner)
                 value = await self.actors.read(owner, key, reader)
-                self.gate.payload(self.gate.left, place, reader, value)
+                self.gate.payload_out(owner, reader, value)
             except Refused as error:
                 raise self._refuse(error) from None
             return value

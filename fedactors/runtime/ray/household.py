@@ -22,8 +22,9 @@ from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.network.codec import encode_parts
 from fedactors.network.ledger import merged
 from fedactors.records.temporary import make_folder
-from fedactors.remote import DRIVER, Door
+from fedactors.remote import DRIVER
 from fedactors.runtime.base import Casting
+from fedactors.runtime.calls import CallPath
 from fedactors.runtime.failures import decode_reply
 from fedactors.runtime.federated.household import Household, Outside, Recorded, Totals
 from fedactors.runtime.federated.kept_states import Earlier
@@ -177,12 +178,13 @@ class RayHousehold(Household):
         self._clock.begin(start)
         await self._ask("open", start)
 
-    async def serve(self, receiver: str, caller: str, door: Door, value: Any) -> Any:
+    async def serve(self, path: CallPath, value: Any) -> Any:
+        receiver, caller = path.receiver, path.sender
         lanes = self._lanes if caller == DRIVER else self._stand_ins[caller].lanes
         with code_of(receiver, self._outside.gate.book):
             if lanes is None:
                 raise PartyLost(receiver, "it is not cast yet")
-            return await lanes.send(lanes.address(receiver, caller), door, encode_parts((door.name, value)))
+            return await lanes.send(lanes.address(receiver, caller), path, encode_parts((path.endpoint.name, value)))
 
     async def read(self, owner: str, key: int, reader: str) -> Any:
         return await self._stand_ins[reader].fetch(owner, key)

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from ray.exceptions import RayActorError
 
-from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost
+from fedactors.errors import CallTimeout, FedactorsError, PartyLost
 from fedactors.network.codec import Parts, encode_parts
-from fedactors.remote import Door, Doors
+from fedactors.remote import Doors
+from fedactors.runtime import calls
+from fedactors.runtime.calls import CallPath
 from fedactors.runtime.failures import UnawaitedCall, decode_reply
 from fedactors.runtime.ray.transport import PAYLOAD, REPLY, Memory, Outgoing, connect
 
@@ -62,8 +64,8 @@ class Lanes:
         self._call_timeout = call_timeout
         self._unawaited = unawaited
         self._open: dict[str, Outgoing] = {}
-        self._opening: dict[str, deque[tuple[Door, Parts, asyncio.Future[Any]]]] = {}
-        """By socket, what waits in order for a connection that is being made: door, frame, future of the reply."""
+        self._opening: dict[str, deque[tuple[CallPath, Parts, asyncio.Future[Any]]]] = {}
+        """By socket, what waits in order for a connection that is being made: path, frame, future of the reply."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._least: dict[str, int] = {}
         """By name, the first incarnation that was not given up as lost."""
@@ -94,15 +96,13 @@ class Lanes:
         try:
             return self.book[receiver]
         except KeyError:
-            raise BadInput(
-                f"{sender} calls {receiver!r}, which does not exist (there are: {', '.join(self.book)})"
-            ) from None
+            raise calls.unknown_actor(sender, receiver, self.book) from None
 
     def is_near(self, address: Address) -> bool:
         """Say whether an actor is on this process's host."""
         return self._use_sockets and address.host == self._host
 
-    def send(self, address: Address, door: Door, parts: Parts) -> asyncio.Future[Any]:
+    def send(self, address: Address, path: CallPath, parts: Parts) -> asyncio.Future[Any]:
         """Send an encoded call and return the future of its reply.
 
         Calls over one socket arrive in the order in which they are made, unless a body could not be read where it lay;
@@ -110,31 +110,30 @@ class Lanes:
         """
         connection = self._open.get(address.name)
         if connection is not None and connection.is_open:
-            return connection.request(door, parts)
+            return connection.request(path, parts)
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if not self.is_near(address):
-            self._start(self._through_ray(reply, address, door, b"".join(parts)))
+            self._start(self._through_ray(reply, address, path, b"".join(parts)))
             return reply
         waiting = self._opening.get(address.socket)
         if waiting is None:
             waiting = self._opening[address.socket] = deque()
             self._start(self._open_lane(address, waiting))
-        waiting.append((door, [b"".join(parts)], reply))
+        waiting.append((path, [b"".join(parts)], reply))
         return reply
 
-    def send_for(self, reply: asyncio.Future[Any], address: Address, door: Door, parts: Parts) -> None:
+    def send_for(self, reply: asyncio.Future[Any], address: Address, path: CallPath, parts: Parts) -> None:
         """Send an encoded call whose reply ends a future that the caller has already."""
-        self.send(address, door, parts).add_done_callback(partial(self._pass_on, reply))
+        self.send(address, path, parts).add_done_callback(partial(self._pass_on, reply))
 
     def _start(self, errand: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(errand)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _open_lane(self, address: Address, waiting: deque[tuple[Door, Parts, asyncio.Future[Any]]]) -> None:
+    async def _open_lane(self, address: Address, waiting: deque[tuple[CallPath, Parts, asyncio.Future[Any]]]) -> None:
         hello = encode_parts((self._me, address.ticket))
-        take = partial(self._take_reply, address)
-        connection = Outgoing(address.name, hello, take, self._call_timeout, self.memory)
+        connection = Outgoing(address.name, hello, self._take_reply, self._call_timeout, self.memory)
         try:
             await connect(address.socket, connection)
         except PartyLost as error:
@@ -145,20 +144,19 @@ class Lanes:
         finally:
             del self._opening[address.socket]
         self._open[address.name] = connection
-        for door, parts, reply in waiting:
-            connection.request(door, parts).add_done_callback(partial(self._pass_on, reply))
+        for path, parts, reply in waiting:
+            connection.request(path, parts).add_done_callback(partial(self._pass_on, reply))
 
-    def _take_reply(self, address: Address, reply: asyncio.Future[Any], door: Door, kind: int, body: Any) -> None:
+    def _take_reply(self, reply: asyncio.Future[Any], path: CallPath, kind: int, body: Any) -> None:
         """End a call with its reply, or with the error that came in its place."""
         if reply.done():
             return
         try:
-            if door is PAYLOAD and kind == REPLY:
+            if path is PAYLOAD and kind == REPLY:
                 reply.set_result(bytes(body))
                 return
             value = decode_reply(kind == REPLY, body)
-            address.doors.check_reply(door, address.name, value)
-            address.doors.check_fields(address.name, value)
+            calls.take(path, value)
         except Exception as error:
             self._unawaited.fail(reply, error, self._me)
         else:
@@ -175,7 +173,7 @@ class Lanes:
         else:
             to.set_result(reply.result())
 
-    async def _through_ray(self, reply: asyncio.Future[Any], address: Address, door: Door, frame: bytes) -> None:
+    async def _through_ray(self, reply: asyncio.Future[Any], address: Address, path: CallPath, frame: bytes) -> None:
         # as an array the frame travels out of band, without another copy
         reference = address.actor.call.remote(self._me, address.ticket, np.frombuffer(frame, np.uint8))
         error: FedactorsError
@@ -183,14 +181,14 @@ class Lanes:
             async with asyncio.timeout(self._call_timeout):
                 kind, body = await reference
         except TimeoutError:
-            error = CallTimeout(address.name, f"{door.name} gave no answer within {self._call_timeout:g} s")
+            error = CallTimeout(address.name, f"{path.endpoint.name} gave no answer within {self._call_timeout:g} s")
         except RayActorError:
-            error = PartyLost(address.name, f"its process was lost during {door.name}")
+            error = PartyLost(address.name, f"its process was lost during {path.endpoint.name}")
         else:
             if address.incarnation >= self.least(address.name):
-                self._take_reply(address, reply, door, kind, memoryview(body))
+                self._take_reply(reply, path, kind, memoryview(body))
                 return
-            error = PartyLost(address.name, f"its process was given up as lost during {door.name}")
+            error = PartyLost(address.name, f"its process was given up as lost during {path.endpoint.name}")
         if not reply.done():
             self._unawaited.fail(reply, error, self._me)
 

@@ -24,18 +24,19 @@ from typing import Any, TypeVar
 import ray
 
 from fedactors.errors import FedactorsError, PartyLost, Refused
-from fedactors.network.codec import HEADER_BYTES, Parts, decode, encode_parts, measure, type_name
+from fedactors.network.codec import HEADER_BYTES, Parts, decode, encode_parts, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import kind_of
 from fedactors.network.type_names import declare, name_of
 from fedactors.records.liveness import this_process
 from fedactors.records.states import OwnStates
 from fedactors.records.temporary import make_folder
-from fedactors.remote import DRIVER, current_caller
+from fedactors.remote import DRIVER
 from fedactors.resources import queue_for_core
-from fedactors.runtime import restored, snapshot
-from fedactors.runtime.base import NOWHERE, Casting, Ref, Work, check_reader
-from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, as_party_error, encode_error, error_bytes
+from fedactors.runtime import calls, restored, snapshot
+from fedactors.runtime.base import NOWHERE, Casting, Ref, Work
+from fedactors.runtime.calls import CallPath
+from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, encode_error
 from fedactors.runtime.hosted import HostedContext, WallClock
 from fedactors.runtime.ray.accounts import Drained
 from fedactors.runtime.ray.lanes import Address, Lanes, as_array
@@ -74,19 +75,18 @@ class RayContext(HostedContext):
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         address = self.lanes.address(receiver, self.name)
         with self._noting():
-            door = address.doors.check(method, self.name, self._role, receiver, value)
-        size = measure(value)
-        kind = kind_of(self.name, self._role, receiver, address.role)
-        self.ledger.record(self.clock.now(), self.name, receiver, kind, type_name(value, method), size)
+            path = calls.admit(address.doors, method, self.name, self._role, receiver, address.role, value)
+            value, size = calls.leave(path, value, copy=False)
+        self.ledger.record(self.clock.now(), self.name, receiver, path.kind, type_name(value, method), size)
         parts = encode_parts((method, value))
-        delay = self._link_delay(self.name, receiver, kind, size)
+        delay = self._link_delay(self.name, receiver, path.kind, size)
         if delay <= 0:
-            return self.unawaited.made(self.lanes.send(address, door, parts))
+            return self.unawaited.made(self.lanes.send(address, path, parts))
         # no task of the caller's: the message is under way even if it stops waiting
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = self.unawaited.made(loop.create_future())
         frame: Parts = [b"".join(parts)]
-        loop.call_later(delay, self.lanes.send_for, reply, address, door, frame)
+        loop.call_later(delay, self.lanes.send_for, reply, address, path, frame)
         return reply
 
     @contextlib.contextmanager
@@ -109,18 +109,17 @@ class RayContext(HostedContext):
             return 0.0
         return network.link(sender, receiver, kind).seconds(size + HEADER_BYTES) * self._settings.scale
 
-    async def reply_later(self, receiver: str, receiver_role: str, type_: str, size: int) -> None:
+    async def reply_later(self, path: CallPath, type_: str, size: int) -> None:
         """Record a reply, and hold it back for the time that an emulated link takes."""
-        kind = kind_of(self.name, self._role, receiver, receiver_role)
-        self.ledger.record(self.clock.now(), self.name, receiver, kind, type_, size)
-        delay = self._link_delay(self.name, receiver, kind, size)
+        self.ledger.record(self.clock.now(), self.name, path.sender, path.kind, type_, size)
+        delay = self._link_delay(self.name, path.sender, path.kind, size)
         if delay > 0:
             await asyncio.sleep(delay)
 
-    def record_error(self, receiver: str, receiver_role: str, error: BaseException) -> None:
+    def record_error(self, caller: Caller, size: int) -> None:
         """Record that an error was told: its text leaves the party too."""
-        kind = kind_of(self.name, self._role, receiver, receiver_role)
-        self.ledger.record(self.clock.now(), self.name, receiver, kind, ERROR_ROW, error_bytes(error))
+        kind = kind_of(self.name, self._role, caller.name, caller.role)
+        self.ledger.record(self.clock.now(), self.name, caller.name, kind, ERROR_ROW, size)
 
     async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
         costs = self._settings.costs
@@ -134,8 +133,7 @@ class RayContext(HostedContext):
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
         with self._noting():
-            self.doors.check_payload(self.name, value)
-        size = measure(value)
+            value, size = calls.keep(self.doors, self.name, value, copy=False)
         key, place = self._store.put(encode_parts((sorted(readers), value)), readers)
         is_told = self._settings.use_sockets and self._settings.use_places
         return Ref(self.name, key, size, place if is_told else NOWHERE)
@@ -158,19 +156,18 @@ class RayContext(HostedContext):
         if frame is None:
             frame = await self.lanes.fetch(address, ref.key)
         readers, value = decode(frame)
-        check_reader(self.name, frozenset(readers), ref.owner)
-        address.doors.check_payload(ref.owner, value)
-        address.doors.check_fields(ref.owner, value)
+        calls.check_reader(self.name, frozenset(readers), ref.owner)
+        size = calls.receive(address.doors, ref.owner, value)
         kind = kind_of(ref.owner, address.role, self.name, self._role)
-        self.ledger.record(self.clock.now(), ref.owner, self.name, kind, type_name(value, ""), measure(value))
-        delay = self._link_delay(ref.owner, self.name, kind, measure(value))
+        self.ledger.record(self.clock.now(), ref.owner, self.name, kind, type_name(value, ""), size)
+        delay = self._link_delay(ref.owner, self.name, kind, size)
         if delay > 0:
             await asyncio.sleep(delay)
         return value
 
     def read_payload(self, key: int, reader: str) -> bytes:
         """Return the bytes of a payload kept here, for a reader on another host."""
-        check_reader(reader, self._store.readers(key), self.name)
+        calls.check_reader(reader, self._store.readers(key), self.name)
         return self._store.read(key)
 
     def free(self, ref: Ref) -> None:
@@ -430,24 +427,22 @@ class ActorProcess:
                 if caller.incarnation < self._context.lanes.least(caller.name):
                     raise Refused(caller.name, f"calls {name} from a process that was given up as lost")
                 asked, value = decode(body)
-                door = context.doors.check(asked, caller.name, caller.role, name, value)
-                context.doors.check_fields(caller.name, value)
+                path = calls.admit(context.doors, asked, caller.name, caller.role, name, self._casting.cls.role, value)
+                calls.arrive(path, value)
                 if not self._loaded.is_set():
                     await self._loaded.wait()
-                context.doors.check_named(door, caller.name, name, self._actor)
+                coroutine = calls.begin(path, self._actor, value)
             except (Refused, ValueError, TypeError) as error:
                 refusal = (
                     error if isinstance(error, Refused) else Refused(caller.name, f"sends {name} no call: {error}")
                 )
                 self._context.note_refusal(str(refusal))
                 raise refusal from None
-            current_caller.set(caller.name)
-            method = getattr(self._actor, door.name)
-            reply = await (method() if door.is_bare else method(value))
-            context.doors.check_reply(door, name, reply)
+            reply, size = calls.answer(path, await coroutine, copy=False)
             if reply is not None:
-                await context.reply_later(caller.name, caller.role, type_name(reply, door.name), measure(reply))
+                await context.reply_later(path, type_name(reply, path.endpoint.name), size)
             return REPLY, encode_parts(reply)
         except Exception as error:
-            context.record_error(caller.name, caller.role, as_party_error(name, error))
-            return ERROR, encode_error(name, error)
+            failed, size = calls.failed(name, caller.name, error)
+            context.record_error(caller, size)
+            return ERROR, encode_error(name, failed)

@@ -24,12 +24,11 @@ from typing import Any, TypeVar
 import ray
 
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Stopped
-from fedactors.network.codec import encode_parts, measure, message_types, plain_types, type_name
-from fedactors.network.ledger import DRIVER as DRIVER_KIND
+from fedactors.network.codec import encode_parts, message_types, plain_types, type_name
 from fedactors.network.ledger import Ledger
 from fedactors.network.links import Network
 from fedactors.remote import DRIVER
-from fedactors.runtime import restored, snapshot
+from fedactors.runtime import calls, restored, snapshot
 from fedactors.runtime.addresses import greets, refuses
 from fedactors.runtime.base import Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
 from fedactors.runtime.failures import UnawaitedCall, first_error, note_loss
@@ -156,10 +155,10 @@ class RayRuntime(Runtime):
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         address = self._lanes.address(receiver, DRIVER)
-        door = address.doors.check(method, DRIVER, DRIVER, receiver, value)
-        size = measure(value)
-        self._own_ledger.record(self.clock.now(), DRIVER, receiver, DRIVER_KIND, type_name(value, method), size)
-        return self._unawaited.made(self._lanes.send(address, door, encode_parts((method, value))))
+        path = calls.admit(address.doors, method, DRIVER, DRIVER, receiver, address.role, value)
+        value, size = calls.leave(path, value, copy=False)
+        self._own_ledger.record(self.clock.now(), DRIVER, receiver, path.kind, type_name(value, method), size)
+        return self._unawaited.made(self._lanes.send(address, path, encode_parts((method, value))))
 
     async def start(self) -> None:
         self._castings |= labelled(self._castings, self._labels)

@@ -16,6 +16,7 @@ from typing import Any
 
 from fedactors.errors import Refused
 from fedactors.network.codec import Parts, decode, encode_parts
+from fedactors.runtime import calls
 from fedactors.runtime.failures import encode_error
 from fedactors.runtime.federated.gate import Place
 from fedactors.runtime.federated.household import Outside, fetch_abroad
@@ -66,11 +67,11 @@ class StandIn:
         gate, place = self._outside.gate, self._place
         try:
             asked, value = _pair(body, caller.name)
-            door = gate.call_out(caller.name, place, asked, value)
-            parts = encode_parts((caller.name, place.name, door.name, value))
-            sent = self._outside.send(place.site, "calls", parts, f"{place.name}.{door.name}")
+            path, value, _ = gate.call_out(caller.name, place, asked, value)
+            parts = encode_parts((caller.name, place.name, asked, value))
+            sent = self._outside.send(place.site, "calls", parts, f"{place.name}.{asked}")
             reply = value_of(await sent, place.name)
-            gate.reply_in(place, caller.name, door, reply)
+            gate.reply_in(path, reply)
             return REPLY, encode_parts(reply)
         except Exception as error:
             return self._refusal(error)
@@ -89,8 +90,9 @@ class StandIn:
         return ERROR, encode_error(self._place.name, error)
 
     async def fetch(self, owner: str, key: int) -> Any:
-        """Return a payload of an actor of this site, which says whether it may be had."""
+        """Return a payload of an actor of this site, which says whether it may be had; it is checked here."""
         _, value = _pair(await self.lanes.fetch(self.lanes.book[owner], key), owner)
+        calls.receive(self._outside.gate.book[owner].doors, owner, value)
         return value
 
 

@@ -34,7 +34,8 @@ from typing import Any
 
 from fedactors.errors import CallTimeout, FedactorsError, PartyLost, PayloadGone
 from fedactors.network.codec import Parts, decode
-from fedactors.remote import Door
+from fedactors.remote import Door, Doors
+from fedactors.runtime.calls import CallPath
 from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
 
 _HEAD = struct.Struct("<QIB51x")
@@ -47,8 +48,8 @@ LEAST_PLACED, MOST_PLACED = 1 << 17, 1 << 24
 """Bytes of a body that is worth shared memory, and of one that is too large to keep a place for."""
 _MOST_UNTOLD = 4
 """Bodies that were taken and are not said to be: their sender cannot use their places again."""
-PAYLOAD = Door("a fetch", (), (), frozenset(), False, None)
-"""Stands for the door where it is a payload that is asked for, by its key."""
+PAYLOAD = CallPath(Doors("", {}, ()), Door("a fetch", (), (), frozenset()), "", "", "")
+"""Stands for the path where it is a payload that is asked for, by its key."""
 _SWEEP_SECONDS = 1.0
 _NUMBER_BYTES = 4
 
@@ -233,7 +234,7 @@ class Outgoing(_Frames):
         self,
         name: str,
         hello: Parts,
-        take_reply: Callable[[asyncio.Future[Any], Door, int, memoryview], None],
+        take_reply: Callable[[asyncio.Future[Any], CallPath, int, memoryview], None],
         call_timeout: float,
         memory: Memory | None = None,
     ) -> None:
@@ -243,7 +244,7 @@ class Outgoing(_Frames):
         self.is_open = True
         self._take_reply = take_reply
         self._call_timeout = call_timeout
-        self._pending: dict[int, tuple[asyncio.Future[Any], float, Door]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[Any], float, CallPath]] = {}
         self._number = 0
         self._loop = asyncio.get_running_loop()
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
@@ -252,15 +253,15 @@ class Outgoing(_Frames):
         super().connection_made(transport)
         self.send(HELLO, 0, self._hello)
 
-    def request(self, door: Door, parts: Parts) -> asyncio.Future[Any]:
+    def request(self, path: CallPath, parts: Parts) -> asyncio.Future[Any]:
         """Send a request now and return the future of its reply."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.is_open:
-            future.set_exception(PartyLost(self.name, f"its process is gone; {door.name} was not done"))
+            future.set_exception(PartyLost(self.name, f"its process is gone; {path.endpoint.name} was not done"))
             return future
         self._number = (self._number + 1) & 0xFFFFFFFF
-        self._pending[self._number] = (future, self._loop.time(), door)
-        self.send(FETCH if door is PAYLOAD else REQUEST, self._number, parts)
+        self._pending[self._number] = (future, self._loop.time(), path)
+        self.send(FETCH if path is PAYLOAD else REQUEST, self._number, parts)
         return future
 
     def on_frame(self, kind: int, number: int, body: memoryview) -> None:
@@ -279,18 +280,18 @@ class Outgoing(_Frames):
         self.is_open = False
         self._sweeper.cancel()
         pending, self._pending = self._pending, {}
-        for future, _, door in pending.values():
+        for future, _, path in pending.values():
             if not future.done():
-                future.set_exception(PartyLost(self.name, f"its process was lost during {door.name}"))
+                future.set_exception(PartyLost(self.name, f"its process was lost during {path.endpoint.name}"))
 
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         oldest = self._loop.time() - self._call_timeout
         late = [number for number, (_, since, _) in self._pending.items() if since < oldest]
         for number in late:
-            future, _, door = self._pending.pop(number)
+            future, _, path = self._pending.pop(number)
             if not future.done():
-                text = f"{door.name} gave no answer within {self._call_timeout:g} s"
+                text = f"{path.endpoint.name} gave no answer within {self._call_timeout:g} s"
                 future.set_exception(CallTimeout(self.name, text))
 
 

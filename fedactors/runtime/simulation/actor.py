@@ -12,8 +12,8 @@ from fedactors.actor import Actor
 from fedactors.errors import BadInput, FedactorsError, PayloadGone
 from fedactors.network.codec import carry, freeze, type_name
 from fedactors.remote import doors
-from fedactors.runtime import restored, snapshot
-from fedactors.runtime.base import NOWHERE, Casting, Clock, Context, Job, Ref, Work, check_reader, derived_rng
+from fedactors.runtime import calls, restored, snapshot
+from fedactors.runtime.base import NOWHERE, Casting, Clock, Context, Job, Ref, Work, derived_rng
 from fedactors.runtime.failures import as_party_error
 from fedactors.runtime.simulation.virtual_loop import Instant, current_actor, finish
 
@@ -137,9 +137,7 @@ class SimulatedContext(Context):
         self._runtime.fail(as_party_error(self.name, cast(BaseException, task.exception())))
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
-        self.doors.check_payload(self.name, value)
-        frozen, size = freeze(value)
-        self.doors.check_fields(self.name, frozen)
+        frozen, size = calls.keep(self.doors, self.name, value)
         key = int(self._payload_keys.integers(1, 1 << 62))
         self._payloads[key] = (frozen, size, readers)
         return Ref(self.name, key, size, NOWHERE)
@@ -150,7 +148,7 @@ class SimulatedContext(Context):
             raise PayloadGone(f"payload {ref.key} was freed by its owner {ref.owner}, or never was")
         value, size, readers = owner._payloads[ref.key]
         if owner is not self:
-            check_reader(self.name, readers, ref.owner)
+            calls.check_reader(self.name, readers, ref.owner)
             await self._runtime.wire.carry(ref.owner, self.name, type_name(value, "payload"), size)
         return value
 

@@ -12,13 +12,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedactors.errors import BadInput, PartyLost
-from fedactors.network.codec import HEADER_BYTES, freeze, type_name
+from fedactors.errors import PartyLost
+from fedactors.network.codec import HEADER_BYTES, type_name
 from fedactors.network.ledger import DRIVER as DRIVER_KIND
 from fedactors.network.ledger import kind_of
 from fedactors.network.links import Link, SharedTransfers
-from fedactors.remote import DRIVER, Door, current_caller
-from fedactors.runtime.failures import ERROR_ROW, as_party_error, error_bytes, error_of, told
+from fedactors.remote import Door
+from fedactors.runtime import calls
+from fedactors.runtime.calls import CallPath
+from fedactors.runtime.failures import ERROR_ROW
 from fedactors.runtime.simulation.actor import SimulatedContext
 from fedactors.runtime.simulation.virtual_loop import Instant, finish
 
@@ -37,19 +39,6 @@ class Route(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Path:
-    """What every call of one actor to a door of another has in common: neither names nor classes change in a run."""
-
-    door: Door
-    there: Route
-    key: str
-    """Where its arrivals stand among the events of one time."""
-    back: Route | None = None
-    """The route of replies, from the first one on."""
-    key_back: str = ""
-
-
-@dataclass(slots=True, eq=False)
 class Call:
     """A call that is not yet answered.
 
@@ -59,7 +48,7 @@ class Call:
     number: int
     sender: str
     receiver: SimulatedContext
-    path: Path
+    path: CallPath
     message: Any
     reply: asyncio.Future[Any]
     timer: asyncio.TimerHandle | None = None
@@ -68,7 +57,7 @@ class Call:
     @property
     def door(self) -> Door:
         """What is called."""
-        return self.path.door
+        return self.path.endpoint
 
 
 class Wire:
@@ -87,7 +76,7 @@ class Wire:
     def reroute(self) -> None:
         """Forget the routes taken so far: the network is another one."""
         self._routes: dict[tuple[str, ...], Route] = {}
-        self._paths: dict[tuple[str, str, str], Path] = {}
+        self._paths: dict[tuple[str, str, str], CallPath] = {}
         """By (sender, receiver, method), where the door was found open."""
         self._shared = SharedTransfers(self._runtime.network)
         self._shared_timer: asyncio.TimerHandle | None = None
@@ -97,12 +86,11 @@ class Wire:
         """Send a call: check, freeze and record it now, deliver it after the link's time, reply likewise."""
         runtime = self._runtime
         path = self._paths.get((sender, receiver, method))
-        if path is None or value.__class__ not in path.door.takes:
+        if path is None or value.__class__ not in path.endpoint.takes:
             path = self._admit(sender, receiver, method, value)
         context = runtime.contexts[receiver]
         kind, link, is_shared, takes_time = path.there
-        frozen, size = freeze(value)
-        context.doors.check_fields(sender, frozen)
+        frozen, size = calls.leave(path, value)
         loop = runtime.loop
         now = loop.time()
         runtime.ledger.record(now, sender, receiver, kind, type_name(value, method), size)
@@ -116,20 +104,20 @@ class Wire:
             self._start(call, self._travel_and_serve(call, size + HEADER_BYTES, link))
         elif takes_time:
             arrival = now + link.seconds(size + HEADER_BYTES)
-            call.timer = loop.call_at_keyed(arrival, sender, path.key, self._arrive, call, context=context.variables)
+            key, variables = path.key_there, context.variables
+            call.timer = loop.call_at_keyed(arrival, sender, key, self._arrive, call, context=variables)
         else:
             self._arrive(call)
         return reply
 
-    def _admit(self, sender: str, receiver: str, method: str, value: Any) -> Path:
-        """Return the path to a door that is open to the sender and takes the value."""
-        runtime = self._runtime
-        if receiver not in runtime.contexts:
-            there = ", ".join(runtime.contexts)
-            raise BadInput(f"{sender} calls {receiver!r}, which does not exist (there are: {there})")
-        doors = runtime.contexts[receiver].doors
-        door = doors.check(method, sender, runtime.role_of(sender), receiver, value)
-        path = Path(door, self._route(sender, receiver), f"{receiver}.{method}")
+    def _admit(self, sender: str, receiver: str, method: str, value: Any) -> CallPath:
+        """Return the path to a door that is open to the sender and takes the value, with the route there."""
+        contexts, role = self._runtime.contexts, self._runtime.role_of
+        if receiver not in contexts:
+            raise calls.unknown_actor(sender, receiver, contexts)
+        endpoints = contexts[receiver].doors
+        path = calls.admit(endpoints, method, sender, role(sender), receiver, role(receiver), value)
+        path.there, path.key_there = self._route(sender, receiver), f"{receiver}.{method}"
         self._paths[sender, receiver, method] = path
         return path
 
@@ -150,12 +138,12 @@ class Wire:
             route = self._routes[place] = Route(kind, link, is_shared, takes_time)
         return route
 
-    def _back(self, call: Call) -> Route:
-        path = call.path
+    def _back(self, path: CallPath) -> Route:
         if path.back is None:
-            path.back = self._route(call.receiver.name, call.sender)
-            path.key_back = f"{call.sender}.{path.door.name}"
-        return path.back
+            path.back = self._route(path.receiver, path.sender)
+            path.key_back = f"{path.sender}.{path.endpoint.name}"
+        back: Route = path.back
+        return back
 
     def _arrive(self, call: Call) -> None:
         call.timer = None
@@ -166,7 +154,7 @@ class Wire:
 
     async def _travel_and_serve(self, call: Call, size: int, link: Link) -> None:
         try:
-            await self._travel(call.sender, call.receiver.name, call.path.key, size, link)
+            await self._travel(call.sender, call.receiver.name, call.path.key_there, size, link)
         except asyncio.CancelledError:
             self._end_cancelled(call)
             return
@@ -175,19 +163,15 @@ class Wire:
     async def _serve(self, call: Call) -> None:
         """Let the receiver do what is called for, and bring its reply, or its failure, back to the sender."""
         context, path = call.receiver, call.path
-        door = path.door
         try:
             if not context.alive:
-                raise PartyLost(context.name, f"its process is gone; {door.name} was not done")
-            if door.only is not None:
-                context.doors.check_named(door, call.sender, context.name, context.actor)
-            current_caller.set(call.sender)  # in the task's own variables
-            method = getattr(context.actor, door.name)
-            reply = await (method() if door.is_bare else method(call.message))
-            context.doors.check_reply(door, context.name, reply)
-            if reply is not None:
+                raise PartyLost(context.name, f"its process is gone; {path.endpoint.name} was not done")
+            reply = await calls.begin(path, context.actor, call.message)
+            if reply is None:
+                calls.answer(path, None)
+            else:
                 reply, size = self._send_back(call, reply)
-                _, link, is_shared, takes_time = self._back(call)
+                _, link, is_shared, takes_time = self._back(path)
                 if is_shared:
                     await self._travel(context.name, call.sender, path.key_back, size, link)
                 elif takes_time:
@@ -196,29 +180,25 @@ class Wire:
         except asyncio.CancelledError:
             self._end_cancelled(call)
         except Exception as error:
-            failed = as_party_error(context.name, error)
-            size = error_bytes(failed)
-            if call.sender != DRIVER:  # another party is told in words: what hangs on the error stays here
-                failed = error_of(*told(context.name, failed))
+            failed, size = calls.failed(context.name, call.sender, error)
             del self.calls[call.number]
-            now, kind = self._runtime.loop.time(), self._back(call).kind
-            self._runtime.ledger.record(now, context.name, call.sender, kind, ERROR_ROW, size)
+            now = self._runtime.loop.time()
+            self._runtime.ledger.record(now, context.name, call.sender, path.kind, ERROR_ROW, size)
             if not call.reply.done():
                 self._runtime.unawaited.fail(call.reply, failed, call.sender)
         else:
             del self.calls[call.number]
             if self.watch_replies is not None and reply is not None:
-                self.watch_replies(context.name, call.sender, door.name, reply)
+                self.watch_replies(context.name, call.sender, path.endpoint.name, reply)
             if not call.reply.done():
                 call.reply.set_result(reply)
 
     def _send_back(self, call: Call, reply: Any) -> tuple[Any, int]:
         """Check, freeze and record a reply; return it with the bytes that it is on its link."""
-        frozen, size = freeze(reply)
-        replier = call.receiver.name
-        call.receiver.doors.check_fields(replier, frozen)
-        type_, now = type_name(reply, call.path.door.name), self._runtime.loop.time()
-        self._runtime.ledger.record(now, replier, call.sender, self._back(call).kind, type_, size)
+        path = call.path
+        frozen, size = calls.answer(path, reply)
+        type_, now = type_name(frozen, path.endpoint.name), self._runtime.loop.time()
+        self._runtime.ledger.record(now, path.receiver, path.sender, path.kind, type_, size)
         return frozen, size + HEADER_BYTES
 
     def lose(self, name: str) -> None:

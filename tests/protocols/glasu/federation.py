@@ -12,9 +12,9 @@ from fedactors.config import build
 from fedactors.data.client_graphs import GraphBlock, GraphData, GraphPart, graph
 from fedactors.network.codec import message_types, plain
 from fedactors.plugins import RunResult
+from fedactors.runtime import calls
 from fedactors.runtime.base import Snapshot
 from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.simulation import actor, wire
 from protocols.glasu import messages
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import load_data
@@ -77,15 +77,14 @@ class Eavesdropper:
     seen: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
-        freeze = wire.freeze  # type: ignore[attr-defined]
+        freeze = calls._freeze_checked
 
-        def listen(value, copy=True):
-            frozen, size = freeze(value, copy)
-            self.seen.extend(frozen if isinstance(frozen, tuple) else [frozen])
+        def listen(endpoints, speaker, value, copy):
+            frozen, size = freeze(endpoints, speaker, value, copy)
+            self.seen.append(frozen)
             return frozen, size
 
-        for part in (actor, wire):
-            self.monkeypatch.setattr(part, "freeze", listen)
+        self.monkeypatch.setattr(calls, "_freeze_checked", listen)
 
     def messages(self) -> list[Any]:
         kinds = tuple(message_types(messages))

@@ -211,17 +211,16 @@ def test_each_batch_is_trained_exactly_once_per_epoch(monkeypatch):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_raw_column_is_in_any_message(algorithm, monkeypatch):
-    from fedactors.runtime.simulation import actor, wire
+    from fedactors.runtime import calls
 
     sent: list[np.ndarray] = []
-    original = wire.freeze  # type: ignore[attr-defined]
+    original = calls._freeze_checked
 
-    def spy(value, *args):
+    def spy(endpoints, speaker, value, copy):
         sent.extend(arrays_in(value))
-        return original(value, *args)
+        return original(endpoints, speaker, value, copy)
 
-    for module in (actor, wire):
-        monkeypatch.setattr(module, "freeze", spy)
+    monkeypatch.setattr(calls, "_freeze_checked", spy)
     data = arrays("multiclass")
     simulate(data, algorithm=algorithm, **ALGORITHMS[algorithm], num_epochs=1)
     blocks = [data.load(party) for party in data.parties]
