@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests import forked_workers
+from tests import drawing, forked_workers
 
 _RAY_GROUPS = 2
 
@@ -36,7 +36,8 @@ class _GroupsStay:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Look at the groups after all plugins have."""
+    """Draw the tests; look at the groups after all plugins have."""
+    config.pluginmanager.register(drawing.Drawing(config), "drawing")
     config.pluginmanager.register(_GroupsStay(), "groups stay")
 
 

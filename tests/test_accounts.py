@@ -52,6 +52,7 @@ def test_the_second_accountant_takes_nothing_from_the_first() -> None:
     assert "fedactors" not in (ROOT / "scenarios" / "formulas.py").read_text().partition('"""\n\nfrom')[2]
 
 
+@pytest.mark.docs
 def test_somebody_accounts_for_every_row_that_states_a_figure() -> None:
     rows = list(rows_with_figures(RESULTS))
     assert len(rows) > 100
@@ -118,6 +119,7 @@ def _copied(tree):
     return {name: _copied(value) if isinstance(value, dict) else value for name, value in tree.items()}
 
 
+@pytest.mark.docs
 def test_the_page_says_how_many_figures_there_are() -> None:
     rows = [row for _, row in rows_with_figures(RESULTS)]
     number = sum(value is not None for row in rows for value in stated(row).values())

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import networkx
-
-from tests import house
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUSE = sorted((ROOT / "fedactors").rglob("*.py"))
@@ -29,7 +28,6 @@ MOST_ROOMS = 5
 NEVER_WAIT = {"algorithm", "config", "messages", "plugin"}
 """Modules of mathematics and of facts."""
 LIGHT = ("asyncio", "ray", "threading", "socket", "time", "concurrent", "multiprocessing")
-MOST_LINES = 500
 EXPORTING = ("fedactors/__init__.py", "fedactors/testing/__init__.py")
 """Packages whose names are used from the package itself."""
 # written in two pieces, so that this file passes its own test
@@ -211,11 +209,7 @@ def test_text() -> None:
     assert offences([*SOURCES, *TESTS], check) == []
 
 
-def test_a_file_can_be_read_in_one_sitting() -> None:
-    lengths = {relative(path): len(path.read_text().splitlines()) for path in SOURCES}
-    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
-
-
+@pytest.mark.docs
 def test_the_page_names_every_file_of_the_frame_and_of_its_runtimes() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     frame = [*(ROOT / "fedactors").glob("*.py"), *(ROOT / "fedactors/runtime").rglob("*.py")]
@@ -223,15 +217,7 @@ def test_the_page_names_every_file_of_the_frame_and_of_its_runtimes() -> None:
     assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
 
 
-def test_the_page_counts_the_house() -> None:
-    """Files and doors as they are, lines within a tenth; `python -m tests.house docs/architecture.md` writes them."""
-    page, counts = house.told((ROOT / "docs/architecture.md").read_text()), house.counted()
-    assert {room: (files, doors) for room, (files, _, doors) in page.items()} == {
-        room: (files, doors) for room, (files, _, doors) in counts.items()
-    }
-    assert [room for room in page if abs(page[room][1] - counts[room][1]) > 0.1 * counts[room][1]] == []
-
-
+@pytest.mark.docs
 def test_the_page_says_how_long_the_walk_is() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     walk = re.findall(r"`([\w/]+\.py)`", page.split("**From the command to a step.**")[1].split("\n\n")[0])
