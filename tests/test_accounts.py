@@ -67,6 +67,7 @@ def record(tmp_path: Path) -> tuple[Path, list[RunRow]]:
     return tmp_path, rows
 
 
+@pytest.mark.slow
 def test_the_record_is_right_and_one_row_is_run_again(record, capsys) -> None:
     folder, rows = record
     for row in rows:  # the data of the others may not be on this machine
@@ -95,6 +96,7 @@ def test_a_figure_that_is_a_thousandth_too_small_is_found(record, capsys, group:
     assert f"{rows[number].name} seed 0: {place} " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_budget_for_what_has_none_and_a_figure_that_nobody_knows_are_found(record, capsys) -> None:
     folder, rows = record
     number = next(i for i, row in enumerate(rows) if (row.study, row.name) == ("privacy-bank", "nominal-mu-1"))

@@ -73,6 +73,7 @@ def local(folder: str) -> set[str]:
     return {canonical(path.stem) for path in (ROOT / folder).rglob("*.py")}
 
 
+@pytest.mark.slow
 def test_the_conformance_kit_needs_no_test_runner():
     code = "import sys; sys.modules['pytest'] = None; import fedactors.testing"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -46,6 +46,7 @@ def test_script_runs_without_the_command_line_tool(tmp_path):
     assert "-my_scenario-2" in result["run"]
 
 
+@pytest.mark.slow
 def test_script_has_the_same_errors_and_codes(tmp_path):
     done = run_script(tmp_path, "batch_size=zero")
     assert (done.returncode, done.stdout) == (2, "")
@@ -83,6 +84,7 @@ def test_the_contract_of_the_flags_is_frozen():
     assert flags == environment | experiment | display
 
 
+@pytest.mark.slow
 def test_help_explains_the_settings_of_the_script(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     done = run_script(tmp_path, "--help")

@@ -29,6 +29,8 @@ def remarks(right, **settings):
     return list(remarks_on_raw_data(subject, simulate(subject, watch=True)))
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", CODES)
 def test_a_code_is_undone(name):
     rng = np.random.default_rng(0)
@@ -56,6 +58,7 @@ def test_there_is_no_false_alarm(right):
     assert remarks(right, num_rounds=24) == []
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CODES)
 def test_nor_of_random_numbers_in_a_code(name):

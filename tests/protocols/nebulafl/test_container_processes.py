@@ -37,12 +37,14 @@ def test_the_run_is_that_of_containers_in_their_centers_process(algorithm):
     assert spans_of(found[0]) == spans_of(found[1])
 
 
+@pytest.mark.slow
 def test_with_outages_and_batched_calls_too():
     for values in ({"outages": "oregon/0@100-1500"}, {"together": True, "model": "linear"}):
         found = [play(changed(container_processes=alone, **values))[1] for alone in (False, True)]
         assert rounds(found[0]) == rounds(found[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
 @pytest.mark.parametrize("after", [1, 7, 20])
 def test_a_run_cut_while_containers_train_goes_on_exactly(algorithm, after):
@@ -52,6 +54,7 @@ def test_a_run_cut_while_containers_train_goes_on_exactly(algorithm, after):
     assert rounds(first) + rounds(play(config, resume=snapshot)[1]) == rounds(recorder)
 
 
+@pytest.mark.slow
 def test_only_the_container_is_told_of_its_rows_and_its_model_stays_at_its_center():
     built: dict[str, tuple[Any, ...]] = {}
 
