@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fedactors.command_line.options import RunOptions, add_federation_flags, add_run_flags
 
 ROOT = Path(__file__).parents[1]

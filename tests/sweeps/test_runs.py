@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
+
 from fedactors.plugins import find_protocol
 from fedactors.sweeps.runs import run_once
 
