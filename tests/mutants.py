@@ -195,16 +195,16 @@ def is_noticed(path: Path, tree: ast.Module, tests: Sequence[str], seconds: floa
 
 def named(tree: ast.Module) -> dict[str, Site]:
     """Return every change by a name that stays when the function moves: function, kind, which of the kind."""
-    functions = {}
+    functions: dict[int, str] = {}
     for function in ast.walk(tree):  # outer ones come first
         if _is_function(function):
             functions.update(dict.fromkeys(map(id, ast.walk(function)), function.name))  # type: ignore[attr-defined]
     counts: Counter[tuple[str, str]] = Counter()
     nodes, found = list(ast.walk(tree)), {}
     for kind, index in sites(tree):
-        function = functions.get(id(nodes[index]), "")
-        found[f"{function}:{kind}:{counts[function, kind]}"] = (kind, index)
-        counts[function, kind] += 1
+        inside = functions.get(id(nodes[index]), "")
+        found[f"{inside}:{kind}:{counts[inside, kind]}"] = (kind, index)
+        counts[inside, kind] += 1
     return found
 
 

@@ -72,8 +72,13 @@ def test_the_name_of_a_change_stays_when_its_function_moves() -> None:
 
 def test_a_table_has_a_line_a_change_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, tried = tmp_path / "table.jsonl", []
-    monkeypatch.setattr(mutants, "is_noticed", lambda *given: tried.append(given) or len(tried) % 3 == 0)
-    monkeypatch.setattr(mutants.mutated, "TESTS", {"fedactors/rounds.py": ("tests/test_rounds.py",), "no.py": ()})
+
+    def notice(*given: object) -> bool:
+        tried.append(given)
+        return len(tried) % 3 == 0
+
+    monkeypatch.setattr(mutants, "is_noticed", notice)
+    monkeypatch.setattr(mutated, "TESTS", {"fedactors/rounds.py": ("tests/test_rounds.py",), "no.py": ()})
     mutants.write_table(table, [], 3, 0, 1.0)
     rows = [json.loads(line) for line in table.read_text().splitlines()]
     assert [(row["file"], row["noticed"]) for row in rows] == [
