@@ -12,9 +12,9 @@ TESTS ?=
 FLAGS ?=
 WORKERS ?= 3
 # another set of rows for `make replay` each time, unless a seed is given
-DRAWN := $(if $(DRAW_SEED),--draw-seed $(DRAW_SEED))
-# only the files that have walks: to import all the others takes half a minute
-WALKS := $(shell grep -rlE 'mark\.walk' --include='test_*.py' tests)
+DRAWN := $(if $(filter-out all,$(DRAW_SEED)),--draw-seed $(DRAW_SEED))
+# only the files that have such tests: to import all the others takes half a minute
+marked = $(shell grep -rlE 'mark\.$(1)\b' --include='test_*.py' tests)
 
 # where it is set, each of the thousands of processes that tests start compiles the same modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,22 +27,28 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 
 # `make check` is the inner loop: style, types, and the tests without Ray, browsers and long runs. `make walks` does what
 # a person does: the documentation's commands, every script, installs in fresh environments, clusters of several hosts.
+# Of long tests and walks with many cases `make test` and `make walks` run a few, other ones for each commit, and all that
+# the changes touch; DRAW_SEED=7 repeats a draw (tests/drawing.py). `make deep` runs every test there is.
+# `make docs-check` holds the texts, tables and counts of pages against code and results.
 # `make replay` makes three random rows of the results again and compares them with the record, and computes every
 # epsilon and mu of theirs by another accountant.
-.PHONY: demo test fuzz walks replay check lint docs clean
+.PHONY: demo test deep fuzz walks replay check lint docs docs-check clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python scenarios/demo.py
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not walk" $(FLAGS) $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not walk and not docs" $(FLAGS) $(TESTS)
 
-# `make fuzz` tries twenty times as much as a test run; FEDACTORS_FUZZ_SEED=7 picks other folders
+deep: $(VENV)/.installed-dev
+	DRAW_SEED=all $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(FLAGS) $(TESTS)
+
+# `make fuzz` tries twenty times as much as a test run; DRAW_SEED=7 picks other folders
 fuzz: $(VENV)/.installed-dev
 	FEDACTORS_FUZZ=$${FEDACTORS_FUZZ:-20} $(BIN)/python -m pytest -q --numprocesses logical tests/fuzz
 
 walks: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m walk $(FLAGS) $(or $(TESTS),$(WALKS))
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m walk $(FLAGS) $(or $(TESTS),$(call marked,walk))
 
 replay: $(VENV)/.installed-dev
 	$(BIN)/python -m scenarios.replay --rows 3 --within 20 $(DRAWN)
@@ -52,7 +58,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses logical --dist loadgroup -m "not ray and not slow" -q $(TESTS)
+	$(BIN)/python -m pytest --numprocesses logical --dist loadgroup -m "not ray and not slow and not docs" -q $(TESTS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -61,6 +67,9 @@ lint: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/mkdocs build --strict --quiet
+
+docs-check: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest --numprocesses logical -m docs -q $(or $(TESTS),$(call marked,docs))
 
 clean:
 	rm -rf $(VENV) site build *.egg-info

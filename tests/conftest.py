@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -16,9 +17,12 @@ from typing import Any
 
 import pytest
 
-from tests import forked_workers
+from tests import drawing, forked_workers
 
 _RAY_GROUPS = 2
+# several processes test at a time: with a thread of its own for each core, each takes six times the processor's time
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
 
 
 class _GroupsStay:
@@ -36,7 +40,8 @@ class _GroupsStay:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Look at the groups after all plugins have."""
+    """Draw the tests; look at the groups after all plugins have."""
+    config.pluginmanager.register(drawing.Drawing(config), "drawing")
     config.pluginmanager.register(_GroupsStay(), "groups stay")
 
 

@@ -2,6 +2,12 @@
 
     python -m tests.mutants protocols/mtcd/roaming.py tests/protocols/mtcd/test_roaming.py --number 30
     python -m tests.mutants protocols/mtcd/roaming.py tests/protocols/mtcd/test_roaming.py --lines 40 41
+    python -m tests.mutants --table before.jsonl --number 6 [--only protocols/mtcd fedactors/privacy/laws.py]
+
+The last form goes through the files of `tests/mutated.py` and appends a JSON line a change: file, mutant (function,
+kind of change, and which of this kind in the function), its line, and whether it was noticed. It does not try again
+what the table has. The same seed draws the same changes of a function, wherever it stands, so that two tables compare.
+Tests are drawn as `DRAW_SEED` says (tests/drawing.py; `all` runs each).
 
 A change swaps an operator or a comparison, moves a constant, turns a condition, returns None or leaves a statement out.
 Annotations, docstrings and the texts of errors are let alone. What is slow to import is imported once; each mutant is a
@@ -13,18 +19,23 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import hashlib
 import importlib.util
+import json
 import os
 import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import mutated
 
 ROOT = Path(__file__).resolve().parents[1]
 OPERATORS: dict[type, type] = {
@@ -182,30 +193,106 @@ def is_noticed(path: Path, tree: ast.Module, tests: Sequence[str], seconds: floa
     return True
 
 
+def named(tree: ast.Module) -> dict[str, Site]:
+    """Return every change by a name that stays when the function moves: function, kind, which of the kind."""
+    functions: dict[int, str] = {}
+    for function in ast.walk(tree):  # outer ones come first
+        if _is_function(function):
+            functions.update(dict.fromkeys(map(id, ast.walk(function)), function.name))  # type: ignore[attr-defined]
+    counts: Counter[tuple[str, str]] = Counter()
+    nodes, found = list(ast.walk(tree)), {}
+    for kind, index in sites(tree):
+        inside = functions.get(id(nodes[index]), "")
+        found[f"{inside}:{kind}:{counts[inside, kind]}"] = (kind, index)
+        counts[inside, kind] += 1
+    return found
+
+
+def by_name(tree: ast.Module, number: int, seed: int) -> list[str]:
+    """Return the names of `number` changes, which the seed and the names decide."""
+    order = sorted(named(tree), key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
+    return order[:number]
+
+
+def _time(path: Path, tree: ast.Module, tests: Sequence[str]) -> float:
+    """Return the seconds that the tests take with the file as it is."""
+    begin = time.monotonic()
+    if is_noticed(path, tree, tests, 600.0):
+        raise TestsFail(f"{path.relative_to(ROOT)}: the tests fail, or take over ten minutes, as it is")
+    return time.monotonic() - begin
+
+
+class TestsFail(Exception):
+    """Nothing can be said of changes: the tests fail without one."""
+
+    __test__ = False
+
+
+def write_table(table: Path, only: Sequence[str], number: int, seed: int, minutes: float) -> None:
+    """Append a line for each change of the files in `tests/mutated.py` that the table does not have."""
+    end = time.monotonic() + 60.0 * minutes
+    lines = table.read_text().splitlines() if table.exists() else []
+    done = {(row["file"], row["mutant"]) for row in map(json.loads, lines)}
+    for name, tests in mutated.TESTS.items():
+        path = ROOT / name
+        if only and not name.startswith(tuple(only)):
+            continue
+        if not path.exists():
+            print(f"{name}: is not there")
+            continue
+        tree = ast.parse(path.read_text())
+        found, nodes, seconds = named(tree), list(ast.walk(tree)), 0.0
+        for mutant in by_name(tree, number, seed):
+            if (name, mutant) in done:
+                continue
+            if time.monotonic() > end:
+                return print(f"{minutes:g} minutes are over; the same command goes on")
+            try:
+                seconds = seconds or _time(path, tree, tests)
+            except TestsFail as error:
+                print(error)
+                break
+            line = nodes[found[mutant][1]].lineno  # type: ignore[attr-defined]
+            noticed = is_noticed(path, changed(tree, found[mutant]), tests, 20.0 + 4.0 * seconds)
+            row = {"file": name, "mutant": mutant, "line": line, "noticed": noticed}
+            with table.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{name}:{line}: {mutant}: {'noticed' if noticed else 'SURVIVED'}", flush=True)
+
+
 def main() -> None:
     """Change the file so many times, and print what no test noticed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("tests", nargs="+")
-    parser.add_argument("--number", type=int, default=30, help="changes that are drawn (default: 30)")
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("tests", nargs="*")
+    parser.add_argument("--table", type=Path, help="go through the files of tests/mutated.py; append to this file")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PATH", help="of these, what begins so")
+    parser.add_argument("--number", type=int, help="changes that are drawn (default: 30; with --table 6 a file)")
     parser.add_argument("--lines", type=int, nargs="+", metavar="LINE", help="change these lines only, in every way")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
     parser.add_argument("--minutes", type=float, default=60.0, help="when to end before the last of them (default: 60)")
     given = parser.parse_args()
+    if bool(given.table) == bool(given.file and given.tests):
+        parser.error("give a file and its tests, or --table")
+    os.environ.update({"OMP_NUM_THREADS": "1", "DRAW_TOUCHED": ""})
+    os.environ.setdefault("DRAW_SEED", "0")
+    for name in ("numpy", "scipy.sparse", "torch", "pyarrow", "networkx", "pydantic"):
+        importlib.import_module(name)
+    if given.table:
+        return write_table(given.table, given.only, given.number or 6, given.seed, given.minutes)
     path = given.file.resolve()
     text = path.read_text()
     tree = ast.parse(text)
-    for name in ("numpy", "scipy.sparse", "torch", "pyarrow", "networkx", "pydantic"):
-        importlib.import_module(name)
     begin = time.monotonic()
-    if is_noticed(path, tree, given.tests, 600.0):
-        sys.exit(f"{given.file}: the tests fail, or take over ten minutes, as it is")
-    seconds = time.monotonic() - begin
+    try:
+        seconds = _time(path, tree, given.tests)
+    except TestsFail as error:
+        sys.exit(str(error))
     every, nodes = sites(tree), list(ast.walk(tree))
     if given.lines:
         drawn = [site for site in every if nodes[site[1]].lineno in given.lines]  # type: ignore[attr-defined]
     else:
-        drawn = sorted(random.Random(given.seed).sample(every, min(given.number, len(every))))
+        drawn = sorted(random.Random(given.seed).sample(every, min(given.number or 30, len(every))))
     num_noticed, num_done = 0, 0
     for kind, index in drawn:
         if time.monotonic() - begin > 60.0 * given.minutes:

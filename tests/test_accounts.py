@@ -52,6 +52,7 @@ def test_the_second_accountant_takes_nothing_from_the_first() -> None:
     assert "fedactors" not in (ROOT / "scenarios" / "formulas.py").read_text().partition('"""\n\nfrom')[2]
 
 
+@pytest.mark.docs
 def test_somebody_accounts_for_every_row_that_states_a_figure() -> None:
     rows = list(rows_with_figures(RESULTS))
     assert len(rows) > 100
@@ -66,6 +67,7 @@ def record(tmp_path: Path) -> tuple[Path, list[RunRow]]:
     return tmp_path, rows
 
 
+@pytest.mark.slow
 def test_the_record_is_right_and_one_row_is_run_again(record, capsys) -> None:
     folder, rows = record
     for row in rows:  # the data of the others may not be on this machine
@@ -94,6 +96,7 @@ def test_a_figure_that_is_a_thousandth_too_small_is_found(record, capsys, group:
     assert f"{rows[number].name} seed 0: {place} " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_budget_for_what_has_none_and_a_figure_that_nobody_knows_are_found(record, capsys) -> None:
     folder, rows = record
     number = next(i for i, row in enumerate(rows) if (row.study, row.name) == ("privacy-bank", "nominal-mu-1"))
@@ -118,6 +121,7 @@ def _copied(tree):
     return {name: _copied(value) if isinstance(value, dict) else value for name, value in tree.items()}
 
 
+@pytest.mark.docs
 def test_the_page_says_how_many_figures_there_are() -> None:
     rows = [row for _, row in rows_with_figures(RESULTS)]
     number = sum(value is not None for row in rows for value in stated(row).values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -10,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import networkx
-
-from tests import house
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUSE = sorted((ROOT / "fedactors").rglob("*.py"))
@@ -47,21 +47,33 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imports(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Return a file's imports, and whether each is for type checking only."""
+    found: dict[ast.Import | ast.ImportFrom, bool] = {}
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.setdefault(node, False)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            inner = (one for part in node.body for one in ast.walk(part))
+            found |= {one: True for one in inner if isinstance(one, (ast.Import, ast.ImportFrom))}
+    return list(found.items())
+
+
 def imported(path: Path, *, at_run_time: bool = False) -> set[str]:
     """Return the modules that a file imports; with `at_run_time` without those for type checking only."""
-    tree = ast.parse(path.read_text())
-    skipped: set[ast.AST] = set()
-    if at_run_time:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                skipped.update(inner for part in node.body for inner in ast.walk(part))
     found: set[str] = set()
-    for node in ast.walk(tree):
-        if node in skipped:
+    for node, is_for_types in imports(path):
+        if is_for_types and at_run_time:
             continue
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{relative(path)}: imports are absolute"
             module = node.module or ""
             found.add(module)
@@ -123,7 +135,7 @@ def test_mathematics_and_facts_do_not_wait() -> None:
     def check(path: Path) -> Iterator[str]:
         yield from (f"imports {name}" for name in roots(path) & set(LIGHT))
         waits = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
-        yield from (f"waits in line {n.lineno}" for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, waits))
+        yield from (f"waits in line {n.lineno}" for n in ast.walk(parsed(path)) if isinstance(n, waits))
 
     assert offences([path for path in PROTOCOLS if path.stem in NEVER_WAIT], check) == []
 
@@ -152,6 +164,7 @@ def test_importing_the_package_is_light() -> None:
     assert not {"torch", "ray", "numpy", "pydantic", "msgpack"} & loaded_by("import fedactors")
 
 
+@pytest.mark.slow
 def test_importing_the_mathematics_does_not_load_ray() -> None:
     modules = [relative(p).removesuffix(".py").replace("/", ".") for p in ALGORITHMS]
     assert modules
@@ -160,6 +173,7 @@ def test_importing_the_mathematics_does_not_load_ray() -> None:
     assert not [name for name in loaded if name.startswith("fedactors.runtime.ray")]
 
 
+@pytest.mark.slow
 def test_the_frame_loads_neither_torch_nor_ray() -> None:
     rooms = ["actor", "roles", "remote", "rounds", "parties", "serving", "network.codec", "network.ledger"]
     rooms += [
@@ -176,7 +190,7 @@ def test_the_frame_loads_neither_torch_nor_ray() -> None:
 
 def test_package_files_hold_a_docstring_only() -> None:
     def check(path: Path) -> Iterator[str]:
-        body = ast.parse(path.read_text()).body
+        body = parsed(path).body
         if not (body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)):
             yield "a package says what it is for"
         for node in body[1:]:
@@ -204,12 +218,13 @@ def test_text() -> None:
         if path.resolve() != Path(__file__).resolve():
             yield from (word for word in FORBIDDEN if word in text.lower())
             yield from UNFINISHED.findall(text)
-        if path in SOURCES and text.strip() and not ast.get_docstring(ast.parse(text)):
+        if path in SOURCES and text.strip() and not ast.get_docstring(parsed(path)):
             yield "a module says what it is for"
 
     assert offences([*SOURCES, *TESTS], check) == []
 
 
+@pytest.mark.docs
 def test_the_page_names_every_file_of_the_frame_and_of_its_runtimes() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     frame = [*(ROOT / "fedactors").glob("*.py"), *(ROOT / "fedactors/runtime").rglob("*.py")]
@@ -217,15 +232,7 @@ def test_the_page_names_every_file_of_the_frame_and_of_its_runtimes() -> None:
     assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
 
 
-def test_the_page_counts_the_house() -> None:
-    """Files and doors as they are, lines within a tenth; `python -m tests.house docs/architecture.md` writes them."""
-    page, counts = house.told((ROOT / "docs/architecture.md").read_text()), house.counted()
-    assert {room: (files, doors) for room, (files, _, doors) in page.items()} == {
-        room: (files, doors) for room, (files, _, doors) in counts.items()
-    }
-    assert [room for room in page if abs(page[room][1] - counts[room][1]) > 0.1 * counts[room][1]] == []
-
-
+@pytest.mark.docs
 def test_the_page_says_how_long_the_walk_is() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     walk = re.findall(r"`([\w/]+\.py)`", page.split("**From the command to a step.**")[1].split("\n\n")[0])

@@ -81,6 +81,7 @@ def test_each_has_a_tiny_form() -> None:
     assert sorted(TINY) == sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
+@pytest.mark.drawn(3, subjects=["scenarios/benchmarks/{script}.py"])
 @pytest.mark.parametrize(
     ("script", "tiny"),
     [
@@ -99,6 +100,7 @@ def test_runs_to_its_end(script: str, tiny: Tiny, tmp_path: Path) -> None:
     assert finished(script, tiny.words.split(), tmp_path).strip(), "it says nothing"
 
 
+@pytest.mark.drawn(1, of=4, subjects=["scenarios/benchmarks/postgres_reading.py"])
 def test_reads_a_table_of_postgresql(postgres: tuple[str, int], tmp_path: Path) -> None:  # noqa: F811
     import psycopg
 

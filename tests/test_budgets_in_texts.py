@@ -17,6 +17,8 @@ import pytest
 
 from fedactors.records.table import RunRow, read_table
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+"

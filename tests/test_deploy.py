@@ -172,6 +172,7 @@ def test_a_run_on_two_hosts_that_encrypt(tmp_path):
         hosts.stop()
 
 
+@pytest.mark.docs
 def test_the_page_names_every_file():
     for path in DEPLOY.iterdir():
         assert f"deploy/{path.name}" in PAGE, path.name

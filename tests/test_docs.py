@@ -31,6 +31,9 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(DOCS))
 
 
+TUTORIAL = [name_of(page) for page in LOCAL if page.parent.name == "tutorial"]
+
+
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory):
     """A fresh environment in which pip may install, with `python`, `pip` and `fedactors` as commands."""
@@ -47,6 +50,7 @@ def tools(tmp_path_factory):
     return binaries
 
 
+@pytest.mark.drawn(1, always=TUTORIAL)
 @pytest.mark.walk
 @pytest.mark.ray
 @pytest.mark.timeout(600)
@@ -61,6 +65,7 @@ def test_commands_of_a_page(page, tools, tmp_path):
     assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
 
 
+@pytest.mark.docs
 def test_every_page_is_in_the_navigation_or_a_result():
     listed = (ROOT / "mkdocs.yml").read_text()
     for page in DOCS.rglob("*.md"):
@@ -68,6 +73,7 @@ def test_every_page_is_in_the_navigation_or_a_result():
         assert name in listed or name.startswith(("results/", "protocols/")), name
 
 
+@pytest.mark.docs
 def test_the_reference_has_every_module_that_protocols_use():
     pages = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
     own = re.compile(r"^ *(?:from|import) (fedactors(?:\.\w+)+)", re.M)
@@ -80,6 +86,7 @@ def test_the_reference_has_every_module_that_protocols_use():
     assert [name for name in sorted(used - packages) if not re.search(rf"^::: {name}\b", pages, re.M)] == []
 
 
+@pytest.mark.docs
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs")

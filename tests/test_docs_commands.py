@@ -140,6 +140,7 @@ def orders(draw: np.random.Generator) -> str:
     return "".join(f"{i},{c},{a:.3f},{int(a > 4 + c / 10)}\n" for i, (c, a) in enumerate(rows))
 
 
+@pytest.mark.drawn(None)
 @pytest.mark.walk
 @pytest.mark.ray
 @pytest.mark.timeout(600)
@@ -191,12 +192,14 @@ def call(words: list[str], folder: Path) -> int:
     return cli.main([*words[1:]])
 
 
+@pytest.mark.docs
 def test_what_is_not_run_is_on_some_page():
     commands = [command for commands in ALL.values() for command in commands]
     for start in NOT_RUN:
         assert any(command.startswith(start.partition(" PAGE=")[0]) for command in commands), start
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("page", RESULTS)
 def test_commands_of_a_results_page_name_scripts_that_exist(page):
     """The scripts themselves are run, in their smallest size, by the tests of the scenarios."""
@@ -207,6 +210,7 @@ def test_commands_of_a_results_page_name_scripts_that_exist(page):
         assert script.with_suffix(".py").is_file() or (script / "__main__.py").is_file(), command
 
 
+@pytest.mark.docs
 def test_the_synopsis_of_the_command_line_is_whole():
     """Every command and every long flag of the parser stands on the page, and no other."""
     page = (DOCS / "reference/command-line.md").read_text()

@@ -22,6 +22,8 @@ from fedactors.records.metrics import Summary
 from protocols.glasu.plugin import PROTOCOL
 from tests.bad_inputs import world
 
+pytestmark = pytest.mark.docs
+
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 
 

@@ -125,10 +125,12 @@ def test_a_claim_that_cannot_be_read_is_refused(tmp_path, text, message):
         line(tmp_path, text)
 
 
+@pytest.mark.docs
 def test_the_tables_of_the_results_pages_are_current(capsys):
     assert results_main([str(DOCS), "--check"]) == 0, capsys.readouterr().out
 
 
+@pytest.mark.docs
 def test_every_protocol_has_a_section_and_is_counted():
     made = headline_tables(DOCS / "headlines.toml")
     overview, *sections = made.split("\n## ")

@@ -92,6 +92,7 @@ def test_every_client_makes_the_same_columns_of_the_same_values(place):
         np.testing.assert_allclose(file.load().features, [expected(row) for row in kept], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "words", "keeper"),
     [("horizontal", ["num_rounds=2", "learning_rate=0.5"], "server"), ("nebulafl", NEBULAFL, "virginia")],

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.walk, pytest.mark.slow, pytest.mark.xdist_group("installed")]
+pytestmark = [pytest.mark.walk, pytest.mark.slow, pytest.mark.xdist_group("installed"), pytest.mark.drawn(None)]
 
 ROOT = Path(__file__).parents[1]
 BUILT_IN = ["glasu", "horizontal", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet"]

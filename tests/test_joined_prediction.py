@@ -113,6 +113,7 @@ def check_equal(new, clear):
     assert reasons["o0"] == ""
 
 
+@pytest.mark.slow
 def test_pubsub_vfl_predicts_new_rows_of_a_query_as_the_materialised_join(place, run, tmp_path, capsys):
     check_equal(*predicted(place, run, tmp_path / "said.csv"))
     assert "shop: 3 rows without a prediction: no partner in items" in capsys.readouterr().out

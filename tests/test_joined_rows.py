@@ -138,6 +138,7 @@ def in_the_clear(folder, joined, parts, kinds=None):
     (folder / "joined.toml").write_text(text)
 
 
+@pytest.mark.slow
 def test_pubsub_vfl_on_a_query_is_pubsub_vfl_on_the_materialised_join(folder):
     found, states, _, _ = train("pubsub-vfl", SETTINGS, folder / "parties.toml")
     joined = materialise(folder, states, KINDS)
@@ -205,6 +206,7 @@ def told(joined):
     )
 
 
+@pytest.mark.slow
 def test_nobody_but_its_owner_is_sent_a_row_or_a_place(folder):
     _, _, runtime, _ = train("pubsub-vfl", {**SETTINGS, "num_epochs": 1}, folder / "parties.toml")
     totals = [(total.sender, total.receiver, total.type) for total in runtime.ledger.totals()]

@@ -183,6 +183,7 @@ def test_rules_that_do_not_fit_are_one_line(tmp_path, capsys, rules, words, told
     assert told in said
 
 
+@pytest.mark.slow
 def test_rows_that_miss_what_they_need_are_left_out_and_told(tmp_path):
     shop = '[parties.shop.columns]\namount = { missing = "drop" }\n'
     found, states, _, _ = train("pubsub-vfl", {**SETTINGS, "num_epochs": 1}, write(tmp_path, tables(), shop=shop))

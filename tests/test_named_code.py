@@ -125,6 +125,7 @@ def test_what_its_user_names_again_is_imported(trap, tmp_path, capsys):
     assert run("run", "horizontal", "--resume", folder, "--quiet", "--trust", address) == 0
 
 
+@pytest.mark.slow
 def test_a_checkpoint_names_no_code(trap, tmp_path):
     config = runs.changed(duration=700.0)
     _, recorder, _ = runs.play(config)

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.walk, pytest.mark.slow, pytest.mark.xdist_group("plugin_package")]
+pytestmark = [
+    pytest.mark.walk,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("plugin_package"),
+    pytest.mark.drawn(1, family="package", subjects=["tests/plugin_package"]),
+]
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(__file__).parent / "plugin_package"

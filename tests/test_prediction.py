@@ -216,6 +216,7 @@ def test_rows_to_predict_find_each_other_as_in_training(place, capsys, old, new,
     assert not (place / "o.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_class_that_is_never_predicted_is_told_with_what_to_try(place, tmp_path, capsys):
     heavy = TOML.format(name="old").replace("[task]", "[task]\nclass_weights = { yes = 1e6 }")
     (place / "heavy.toml").write_text(heavy)

@@ -9,6 +9,8 @@ import pytest
 from fedactors.plugins import discover
 from scenarios import demo
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 HOME = (ROOT / "docs/index.md").read_text()

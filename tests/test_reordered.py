@@ -70,6 +70,7 @@ def test_calls_of_every_method_arrive_in_any_order(hold_up, name: str) -> None:
         check(hold_up, name, words, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["restart", "continue"])
 def test_calls_arrive_in_any_order_while_a_center_is_lost(hold_up, policy: str) -> None:
     hold_up(0, 1.0)

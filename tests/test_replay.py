@@ -29,6 +29,7 @@ def record(tmp_path_factory):
     return folder
 
 
+@pytest.mark.drawn(1, of=2, subjects=["scenarios/replay.py"])
 @pytest.mark.slow
 @pytest.mark.walk
 def test_a_row_is_made_again_by_its_command(record, capsys):
@@ -48,6 +49,7 @@ def test_a_row_is_made_again_by_its_command(record, capsys):
     write_table(record / "mtcd.parquet", [row])
 
 
+@pytest.mark.drawn(1, of=2, subjects=["scenarios/replay.py"])
 @pytest.mark.slow
 @pytest.mark.walk
 def test_what_is_not_drawn(record, tmp_path):
@@ -76,6 +78,7 @@ def test_what_is_not_drawn(record, tmp_path):
         made_again(dataclasses.replace(row, command="rm -rf x"))
 
 
+@pytest.mark.docs
 def test_every_page_that_stands_on_tables_says_which_of_its_rows_can_be_made_again():
     stands = {table.name for page in RESULTS.glob("*.md") for table in tables_of(page)}
     assert stands == {table.name for table in RESULTS.glob("*.parquet")} - {"memory.parquet", "reliability.parquet"}
@@ -83,6 +86,7 @@ def test_every_page_that_stands_on_tables_says_which_of_its_rows_can_be_made_aga
     assert [page.name for page in pages if not tables_of(page) and "-" not in page.stem] == []
 
 
+@pytest.mark.docs
 def test_the_studies_that_are_not_drawn_are_in_the_record():
     tables = {table for page in RESULTS.glob("*.md") for table in tables_of(page)}
     found = {row.study for table in tables for row in read_table(table)}

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fedactors.command_line.options import RunOptions, add_federation_flags, add_run_flags
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +48,7 @@ def test_script_runs_without_the_command_line_tool(tmp_path):
     assert "-my_scenario-2" in result["run"]
 
 
+@pytest.mark.slow
 def test_script_has_the_same_errors_and_codes(tmp_path):
     done = run_script(tmp_path, "batch_size=zero")
     assert (done.returncode, done.stdout) == (2, "")
@@ -83,6 +86,7 @@ def test_the_contract_of_the_flags_is_frozen():
     assert flags == environment | experiment | display
 
 
+@pytest.mark.slow
 def test_help_explains_the_settings_of_the_script(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     done = run_script(tmp_path, "--help")

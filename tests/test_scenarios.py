@@ -20,7 +20,7 @@ SCRIPTS = sorted(
     and '__name__ == "__main__"' in path.read_text()
 )
 NEEDS_RAY = ("demo.py",)
-pytestmark = [pytest.mark.walk, pytest.mark.slow]
+pytestmark = [pytest.mark.walk, pytest.mark.slow, pytest.mark.drawn(4)]
 
 
 def starts_ray(script: Path) -> bool:

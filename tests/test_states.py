@@ -47,6 +47,7 @@ def go(capsys, *words: str, code: int = 0) -> str:
     return done.out if code == 0 else done.err
 
 
+@pytest.mark.slow
 def test_the_run_folder_holds_references_only_and_everything_goes_on_from_them(tmp_path, capsys, key):
     plain, place, runs = tmp_path / "plain", tmp_path / "own", tmp_path / "runs"
     go(capsys, "run", *WORDS, "--out", str(plain))
@@ -81,6 +82,7 @@ def test_the_run_folder_holds_references_only_and_everything_goes_on_from_them(t
     assert a == b
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_states_that_were_moved(tmp_path, capsys, key):
     place, moved, runs = tmp_path / "own", tmp_path / "moved", tmp_path / "runs"
     kept = ("--state", f"active={place}", "--state-key", "active=env:ACTIVE_KEY")
@@ -99,6 +101,7 @@ def test_a_run_goes_on_from_states_that_were_moved(tmp_path, capsys, key):
     assert RunFolder.open(only(tmp_path / "third")).manifest["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_without_the_key_or_the_place_there_is_one_line(tmp_path, capsys, key, monkeypatch):
     kept = ("--state", f"active={tmp_path / 'own'}", "--state-key", "active=env:ACTIVE_KEY")
     go(capsys, "run", *WORDS, *kept, "--out", str(tmp_path / "runs"))
@@ -193,6 +196,7 @@ def test_a_run_folder_does_not_lead_an_export_out_of_it(tmp_path, capsys, link):
     assert (victim / "mine").read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(tmp_path, capsys, monkeypatch):
     place, saved, real = tmp_path / "own", [], FolderRecorder.save_checkpoint
 

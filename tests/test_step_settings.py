@@ -46,6 +46,7 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_line(name):
         run_once(protocol, settings, protocol.default_data, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings", "metric"),
     [

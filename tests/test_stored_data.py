@@ -91,6 +91,7 @@ def test_a_stranger_s_folder_connects_to_nothing(
         database.accept()
 
 
+@pytest.mark.slow
 def test_who_names_the_data_goes_on(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     resume = ("run", "tablepuppet", "--resume", str(trained), "--quiet", "--out", "on")
     assert "which are opened only if you name them as well" in line(capsys, *resume)
@@ -103,6 +104,7 @@ def test_who_names_the_data_goes_on(trained: Path, capsys: pytest.CaptureFixture
     )
 
 
+@pytest.mark.slow
 def test_the_name_of_a_data_set_is_taken_from_the_folder(trained: Path) -> None:
     rewrite(trained, data="orders")
     folder = RunFolder.open(trained)
@@ -126,6 +128,7 @@ def test_a_flag_that_would_be_ignored_is_refused(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "words", "name", "text"),
     [

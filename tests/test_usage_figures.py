@@ -35,6 +35,7 @@ def simulated(tmp_path_factory):
     return written(tmp_path_factory.mktemp("runs"), find_protocol("pubsub-vfl"), SMALL, "simulated")
 
 
+@pytest.mark.docs
 def test_the_table_names_every_figure_that_a_run_writes_and_no_other(simulated):
     _, table = PAGE.read_text().split("## What a run used")
     named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)

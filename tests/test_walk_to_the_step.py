@@ -15,6 +15,8 @@ import pytest
 import fedactors.learning.optimizers
 from fedactors.command_line.main import main
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).resolve().parents[1]
 MOST_FILES = 15
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,16 +148,3 @@ def parquet(name: str, **columns: Any) -> Change:
 def table(name: str, **columns: Any) -> Change:
     """Write a CSV file."""
     return lambda folder: pyarrow.csv.write_csv(pa.table(columns), folder / name)
-
-
-def number(cases: Sequence[Case]) -> list[Any]:
-    """Return the cases as parameters of a test, each with a name of its own."""
-    import pytest
-
-    counts: dict[str, Any] = {}
-    named = []
-    for case in cases:
-        counter = counts.setdefault(str(case), itertools.count())
-        repeat = next(counter)
-        named.append(pytest.param(case, id=f"{case}{f' ({repeat})' if repeat else ''}"))
-    return named

@@ -17,14 +17,42 @@ import pytest
 from fedactors.command_line.main import _parsers, main
 from fedactors.records.run_folder import RunFolder
 from fedactors.runtime import snapshot
+from tests import drawing
 from tests.bad_inputs import files, flags, folders, settings, world
-from tests.bad_inputs.cases import Case, number
+from tests.bad_inputs.cases import Case
 
-CASES = [*settings.CASES, *flags.CASES, *files.CASES, *folders.CASES]
+TABLES = {
+    "settings by their types": settings.GENERATED,
+    "settings": settings.WRITTEN,
+    "flags": flags.CASES,
+    "files": files.CASES,
+    "folders": folders.CASES,
+}
+CASES = [case for cases in TABLES.values() for case in cases]
+DRAWN = 100
+"""Cases of a table that run for each commit: most are made for each field, command or file alike."""
+ABOUT = {
+    "settings by their types": ("fedactors/config.py",),
+    "settings": ("fedactors/config.py",),
+    "flags": ("fedactors/command_line",),
+    "files": ("fedactors/data",),
+    "folders": ("fedactors/records",),
+}
+"""What each table is about: if it was changed, all of the table's cases run."""
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("bad inputs")]
 SECONDS = 20.0
 """Of processor time, for one case; most take a hundredth of a second."""
+
+
+def drawn(table: str) -> list[Case]:
+    """Return the cases of a table that run this time; all those of a protocol whose settings were changed."""
+    own = {f"tests/bad_inputs/{name}" for name in ("cases.py", "world.py", "test_bad_inputs.py")}
+    own |= {"tests/bad_inputs/settings.py"} if "settings" in table else {f"tests/bad_inputs/{table}.py"}
+    changed = [name for name in world.SMALL if drawing.is_touched([f"protocols/{name.replace('-', '_')}/config.py"])]
+    chosen = drawing.some(TABLES[table], DRAWN, [*ABOUT[table], *own])
+    more = [case for case in TABLES[table] if set(changed) & set(case.words)]
+    return list({id(case): case for case in [*chosen, *more]}.values())
 
 
 @pytest.fixture(scope="module")
@@ -102,34 +130,56 @@ def test_is_refused_in_a_process_of_its_own(case: Case, sound: Path, tmp_path: P
     assert (done.returncode, len(lines), done.stdout) == (case.code, 1, ""), done.stderr
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("case", number(CASES))
+@pytest.mark.timeout(1800)
+@pytest.mark.drawn(None)
+@pytest.mark.parametrize("table", TABLES)
 def test_is_refused(
-    case: Case,
+    table: str,
     sound: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """A table's written cases and some of those made by machine; every case that fails is listed."""
+    failures = []
+    for index, case in enumerate(drawn(table)):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            try:
+                check(case, sound, folder, patch, capfd)
+            except AssertionError as error:
+                failures.append(f"{case}: {error}")
+            except BaseException as error:
+                error.add_note(f"the case: {case}")
+                raise
+        shutil.rmtree(folder, ignore_errors=True)
+    assert not failures, f"{len(failures)} cases of {table}:\n" + "\n".join(failures)
+
+
+def check(
+    case: Case, sound: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Give the case to its command, in the present folder."""
     for base in case.base:
-        shutil.copytree(sound / base, tmp_path, dirs_exist_ok=True)
+        shutil.copytree(sound / base, folder, dirs_exist_ok=True)
     for change in case.change:
-        change(tmp_path)
+        change(folder)
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "FEDACTORS_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     for name, value in case.environ.items():
         monkeypatch.setenv(name, value)
     if "--address" in case.words:  # a process in which earlier tests have a cluster would stay in that
         monkeypatch.setattr("ray.is_initialized", lambda: False)
-    monkeypatch.chdir(tmp_path)
-    before = content(tmp_path)
+    before = content(folder)
     began = time.process_time()
     code = main(list(case.words))
     seconds = time.process_time() - began
     said = capfd.readouterr()
     lines = [line for line in said.err.splitlines() if not line.startswith("warning: ")]
     if case.later:
-        assert all(line.startswith("details: ") for line in lines[1:])
+        assert all(line.startswith("details: ") for line in lines[1:]), said.err[-2000:]
         del lines[1:]
         shutil.rmtree("out")
     assert (code, len(lines)) == (case.code, 1), said.err[-2000:]
@@ -140,5 +190,5 @@ def test_is_refused(
         assert named in line
     assert len(line) < 1000 + len(os.getcwd())
     assert said.out == ""
-    assert content(tmp_path) == before
+    assert content(folder) == before
     assert seconds < SECONDS

@@ -19,6 +19,7 @@ from tests.campaign.table import read_rows, render_page
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
+@pytest.mark.drawn(1, of=3)
 @pytest.mark.walk
 @pytest.mark.ray
 @pytest.mark.slow
@@ -62,6 +63,7 @@ def test_a_process_that_waits_for_a_core_is_told_from_one_that_hangs(monkeypatch
         place.remove()
 
 
+@pytest.mark.docs
 def test_the_page_says_what_the_table_holds() -> None:
     page = RESULTS / "reliability.md"
     assert render_page(page) == page.read_text(), "run python -m tests.campaign.table docs/results/reliability.md"
@@ -70,6 +72,7 @@ def test_the_page_says_what_the_table_holds() -> None:
     assert {(row.protocol, row.policy) for row in rows} <= {(n, p) for n, s in SUBJECTS.items() for p in s.policies}
 
 
+@pytest.mark.docs
 def test_the_table_holds_enough_and_nothing_that_must_not_be() -> None:
     rows = read_rows(RESULTS / "reliability.parquet")
     assert [row for row in rows if row.is_bad] == []

@@ -53,6 +53,7 @@ def test_ten_thousand_simulated_rounds_hold_no_more_than_two_thousand(tmp_path: 
     assert grown < 50_000, recorder.bytes
 
 
+@pytest.mark.docs
 def test_the_table_of_a_real_protocol_is_flat() -> None:
     """10,000 simulated rounds, by what is resident; see docs/results/reliability.md."""
     rows = parquet.read_table(RESULTS / "memory.parquet").to_pylist()
@@ -67,6 +68,7 @@ def test_the_table_of_a_real_protocol_is_flat() -> None:
     assert held[max(held)] < 1.005 * held[min(held)]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("what", ["all", "shared", "/dev/shm", "GCS"])
 def test_the_table_of_thirty_minutes_on_ray_is_flat(what: str) -> None:
     """All processes, payloads and object store, whatever lies in /dev/shm, and the one that had grown."""

@@ -281,6 +281,7 @@ def test_predict_and_export_use_the_checkpoint(capsys):
     assert cli.main(["predict", run, "--data", "breast-cancer", "--checkpoint", "r9"]) == 2
 
 
+@pytest.mark.slow
 def test_compare_and_report_of_real_runs(capsys):
     for size in (8, 16):
         assert cli.main(["run", "tiny-one", f"batch_size={size}", "--seeds", "0,1,2", "--smoke", "--quiet"]) == 0

@@ -143,6 +143,7 @@ def test_help_without_a_protocol_is_about_the_command_only(capsys, built_in):
     assert "did you mean glasu?" in capsys.readouterr().err
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_page_of_the_documentation_is_current(tmp_path, built_in, name):
     assert pages.main([str(tmp_path / "pages"), name]) == 0

@@ -55,6 +55,7 @@ def test_blog_is_training_and_test_files_together(real_data):
     np.testing.assert_allclose(load_tabular("blog-log1p").labels, np.log1p(found.labels))
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_fashion_mnist(real_data):
     found = load_images("fashion-mnist")
@@ -101,6 +102,7 @@ def test_a_planetoid_file_can_run_no_code(tmp_path):
         read_pickle(tmp_path / "f")
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_movielens(real_data):
     tables = load_tables("movielens-1m")
@@ -122,6 +124,7 @@ def test_ratings_have_three_or_four_fields():
     assert four.to_pydict()["timestamp"] == [978300760]
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_nycflights(real_data):
     tables = load_tables("nycflights13")

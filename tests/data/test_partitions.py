@@ -33,6 +33,7 @@ def test_images_can_be_dealt_by_columns():
     assert block.features.shape == (1437, 21)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_bank_prepared_at_both_parties_in_one_order(real_data):
     data = vertical("bank", partitioner=VerticalSizePartitioner(partition_sizes=(8, 12)))

@@ -40,6 +40,7 @@ def source(server, table):
     return TableSource(kind="postgres", where=postgres_address(server), table=table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RELATIONS)
 def test_partitioned_tables_and_views_of_both_kinds_are_tables(postgres, name):
     execute(postgres, SETUP)

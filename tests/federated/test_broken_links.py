@@ -140,6 +140,7 @@ def test_over_connections_that_live_for_some_bytes_each_call_is_done_once_and_in
     assert cuts > 30
 
 
+@pytest.mark.slow
 def test_what_is_kept_for_who_says_not_that_it_took_it_is_bounded(pair: World) -> None:
     """Both sides send more than that at once, too, and neither waits for the other for ever."""
 

@@ -352,6 +352,7 @@ def test_each_action_has_a_help_of_its_own(command: str, capsys: pytest.CaptureF
         assert "not 0.0.0.0" in told["admit"]
 
 
+@pytest.mark.slow
 def test_a_site_reads_its_own_data_before_anybody_asks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +404,7 @@ def test_a_site_listens_and_is_dialled_at_an_address_of_ipv6(
         made.stop()
 
 
+@pytest.mark.slow
 def test_new_rows_are_checked_by_the_rules_of_those_that_were_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from fedactors.testing.at_sites import SITES, remarks_on_sites
 from fedactors.testing.runs import Subject
 from tests.federated.crooked import install
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(4, family="conformance")]
 
 SAID = {
     "undeclared": "calls south/holder.mean with a Aside; it takes a Ask",

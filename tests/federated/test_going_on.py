@@ -38,7 +38,7 @@ from tests.federated.mischief import Rogue, in_mid_run
 from tests.federated.test_runs import DATA, OTHERS, SMALL, VERTICAL, federated, last_line, simulated
 from tests.federated.world import BANK, LIMITS, SHOP, WAIT_SECONDS, World
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(5, family="going on")]
 MANY = ("num_epochs=6", *SMALL[1:])
 
 

@@ -31,7 +31,7 @@ from tests.federated.mischief import BROKER, LONG, WORKER, Rogue, in_mid_run
 from tests.federated.test_runs import SMALL, federated
 from tests.federated.world import BANK, LIMITS, SHOP, World
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(12, family="hostile")]
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from tests.federated.mischief import in_mid_run
 from tests.federated.test_runs import SMALL, federated
 from tests.federated.world import BANK, LIMITS, SHOP, World
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(5, family="operations")]
 ENDS: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(BANK, SHOP)}
 
 

@@ -144,6 +144,7 @@ def frame(number: int, value: Any) -> bytes:
     )
 
 
+@pytest.mark.slow
 def test_who_makes_many_calls_and_reads_no_answers_is_given_up() -> None:
     """Small calls, each answered at once with much: nothing but their number and bytes can be bounded."""
     held: list[int] = []
@@ -177,6 +178,7 @@ def test_who_makes_large_calls_faster_than_they_are_done_is_given_up() -> None:
     assert f"{8 << 20} bytes under way" in why
 
 
+@pytest.mark.slow
 def test_as_many_calls_as_are_allowed_are_answered_however_many_there_were() -> None:
     """What is counted is what is under way, not what ever was."""
 

@@ -26,7 +26,7 @@ from tests.federated.test_going_on import MANY, resumed, runs, same
 from tests.federated.test_runs import OTHERS, SMALL, federated, last_line, last_run, simulated
 from tests.federated.world import BANK, SHOP, World
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(540), pytest.mark.drawn(2, family="ray sites")]
 NAMES = (BANK, SHOP)
 TEST = ("--share-seed", "--seed", "7")
 ACTOR, KEEPER = "ray::ActorProcess", "fedactors.runtime.ray.keeper"

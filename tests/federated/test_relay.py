@@ -35,7 +35,7 @@ from tests.federated.test_going_on import MANY, after_rounds, resumed, rounds_of
 from tests.federated.test_runs import SMALL, federated, last_line, last_run, simulated
 from tests.federated.world import BANK, LIMITS, SHOP, World
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="relay")]
 TIGHT = RelayLimits(handshake=1.0, silence=3.0, connections=12, per_site=6, strangers=4, block=16 * 1024)
 
 

@@ -1,7 +1,7 @@
 """Whatever a run folder holds: a command works, or ends with code 2 and one line, soon and within its memory.
 
-``FEDACTORS_FUZZ_SEED=7`` picks other folders, ``FEDACTORS_FUZZ=20`` tries for twenty times as long; a failure says
-both, and what was spoilt.
+``DRAW_SEED=7`` picks other folders, ``FEDACTORS_FUZZ=20`` tries for twenty times as long; a failure says
+the seed, and what was spoilt.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from fedactors.command_line.main import main
 from fedactors.records.run_folder import MANIFEST
 from fedactors.records.storage import entry_of
 from fedactors.runtime import snapshot
+from tests import drawing
 from tests.fuzz.folders import SETTINGS, make, spoil
 
 pytestmark = pytest.mark.slow
-SEED = os.environ.get("FEDACTORS_FUZZ_SEED", "0")
+SEED = drawing.seed()
 SECONDS = 12.0 * float(os.environ.get("FEDACTORS_FUZZ", "1"))
 """Of spoiling the folders of one protocol."""
 MOST = int(4 * SECONDS)
@@ -117,7 +118,7 @@ def test_a_spoilt_run_folder(protocol: str, tmp_path: Path, monkeypatch: pytest.
         if not is_well or not all(line.isprintable() for line in lines):
             told = [f"code {code}, changed {sorted(changed)}", *said[-12:]]
             bad.append(f"{name} {tried - 1}: {how}\n    " + "\n    ".join(told))
-    assert not bad, f"FEDACTORS_FUZZ_SEED={SEED}, {len(bad)} of {tried}:\n" + "\n".join(bad)
+    assert not bad, f"DRAW_SEED={SEED}, {len(bad)} of {tried}:\n" + "\n".join(bad)
 
 
 def test_a_part_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from fedactors.learning.parameters import (
 SPEC = ModelSpec(name="resnet18", inputs=(1, 8, 8), outputs=2, norm="batch")
 
 
+@pytest.mark.slow
 def test_a_vector_round_trip_with_running_statistics():
     source, target = build_model(SPEC, 0), build_model(SPEC, 1)
     vector = to_vector(source)

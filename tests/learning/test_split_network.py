@@ -164,6 +164,7 @@ def test_optimizer_step_leaves_its_inputs():
     assert gradient.tolist() == [2.0] * 3
 
 
+@pytest.mark.slow
 def test_refusals():
     with pytest.raises(ValueError, match="buffers"):
         Network(ModelSpec(name="resnet18", inputs=(1, 8, 8), outputs=2, norm="batch"), OptimizerSpec(), 0)

@@ -96,12 +96,14 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(values)
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
     assert same(value, decode(encode(value)))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(values)
 def test_measuring_counts_what_freezing_counts(value: Any) -> None:
@@ -110,6 +112,7 @@ def test_measuring_counts_what_freezing_counts(value: Any) -> None:
     assert same(value, frozen)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(values, st.data())
 def test_a_frame_cut_short_or_changed_is_refused_or_decodes_but_never_crashes(value: Any, data: st.DataObject) -> None:

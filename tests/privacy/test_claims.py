@@ -114,6 +114,7 @@ def test_a_replaced_row_is_promised_no_larger_delta_than_the_lines_state() -> No
     assert 2 * one < found.epsilon <= epsilon_of_mu(every_step, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.01, 0.25, 0.5])
 def test_secret_samples_and_every_step_both_hold_and_the_less_is_promised(rate: float) -> None:
     line = dpsgd(neighbour=PRESENCE, noise_scale=3.0, sample_rate=rate, touched=40, epsilon=None, covered=False)

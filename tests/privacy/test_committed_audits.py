@@ -15,6 +15,8 @@ from fedactors.records.table import RunRow, read_table
 from protocols.mtcd.plugin import PROTOCOL as MTCD
 from scenarios.results import pooled
 
+pytestmark = pytest.mark.docs
+
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TABLE = RESULTS.parent / "explanation" / "privacy.md"
 CLAIMS = {

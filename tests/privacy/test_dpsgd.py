@@ -26,6 +26,7 @@ def naive(module, x, y):
     return torch.stack(rows)
 
 
+@pytest.mark.slow
 def test_per_sample_gradients_equal_the_naive_loop():
     module, (x, y) = build_model(SPEC, 0), batch()
     torch.testing.assert_close(per_sample_gradients(module, LOSS, x, y), naive(module, x, y), rtol=0, atol=1e-12)

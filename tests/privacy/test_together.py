@@ -35,12 +35,14 @@ def test_what_a_claim_allows(mu: float, largest: float) -> None:
     assert largest_auc(claim(mu)) == pytest.approx(largest, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_an_honest_claim_is_not_exceeded() -> None:
     found = attacked(**FROZEN, standardisation_mu=0.3)
     assert found.bare == ()
     assert not found.exceeds(claim(0.5))
 
 
+@pytest.mark.slow
 def test_noise_that_is_less_than_its_law_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ledger, replay and claim all say mu 0.4; only what really leaves shows that it is not so."""
     honest = mechanisms.add_gaussian
@@ -63,6 +65,7 @@ def test_noise_that_is_less_than_its_law_is_found(monkeypatch: pytest.MonkeyPatc
     assert found.exceeds(claim(0.4))
 
 
+@pytest.mark.slow
 def test_what_leaves_without_noise_exceeds_any_claim() -> None:
     open_run = attacked(runs=8, **SMALL)
     assert open_run.bare

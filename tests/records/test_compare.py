@@ -167,6 +167,7 @@ def test_curves_are_means_over_seeds_on_each_axis(tmp_path):
     assert shared_metrics([group]) == ["auc", "loss"]
 
 
+@pytest.mark.slow
 def test_plot_is_a_png(tmp_path):
     runs = load_runs([make_run(tmp_path, 0.5, 0), make_run(tmp_path, 0.6, 0, batch_size=16)])
     path = plot_comparison(runs, tmp_path / "plot.png")

@@ -98,6 +98,7 @@ def test_a_ledger_that_is_not_what_the_summary_says_is_refused(tmp_path: Path, r
         read_ledger(planted_ledger(run, rows))
 
 
+@pytest.mark.slow
 def test_a_small_ledger_that_stands_for_any_number_of_rows_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

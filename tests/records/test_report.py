@@ -409,6 +409,7 @@ def test_figures_are_written_with_the_numbers_in_them(tmp_path):
         write_figures(runs, tmp_path / "figures" / "auc.csv")
 
 
+@pytest.mark.slow
 def test_figures_show_decades_as_decades_and_whole_rounds(tmp_path):
     """The svg backend writes each text that it draws as a comment."""
     folder = RunFolder.open(make_run(tmp_path))

@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.timeout(900),
     pytest.mark.skipif(WHY_NOT is not None, reason=f"three hosts cannot be made here: {WHY_NOT}"),
+    pytest.mark.drawn(1, of=4),
 ]
 PLACED = ("--place", "active=site-a", "--place", "broker=site-a", "--place", "passive=site-b")
 START_SECONDS = 240.0

@@ -235,6 +235,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_arrays_of_a_pool_whose_processes_were_all_killed_go_with_the_next_pool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

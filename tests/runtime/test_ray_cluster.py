@@ -255,6 +255,7 @@ def test_a_run_that_is_terminated_while_ray_starts_says_so(tmp_path: Path) -> No
     assert (run.returncode, said) == (143, "fedactors: stopped before the first step\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_held", "left"), [(True, ""), (False, "the usual end\n")])
 def test_a_process_that_ray_holds_ends_at_once(is_held: bool, left: str) -> None:
     code = (

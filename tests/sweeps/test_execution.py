@@ -39,6 +39,7 @@ def test_one_job_needs_no_process_and_several_use_as_many():
     assert os.getpid() not in used
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_takes_only_its_argument_with_it():
     lost = []
 
@@ -53,11 +54,13 @@ def test_a_process_that_dies_takes_only_its_argument_with_it():
         list(run_all(sweeping.die_at_two, [2, 2], jobs=2))
 
 
+@pytest.mark.slow
 def test_an_error_reaches_the_caller_and_leaves_no_process():
     with pytest.raises(RuntimeError, match="ValueError: 1 is not liked"):
         list(run_all(sweeping.refuse, [1, 1], jobs=2))
 
 
+@pytest.mark.slow
 def test_a_caller_that_stops_early_leaves_no_process():
     for _, _ in run_all(sweeping.where, range(100), jobs=2):
         break

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
+
 from fedactors.plugins import find_protocol
 from fedactors.sweeps.runs import run_once
 
 
+@pytest.mark.slow
 def test_the_actors_of_a_run_are_gone_when_the_next_one_begins() -> None:
     protocol, gone = find_protocol("horizontal"), []
     gc.disable()  # Python's own search might come in between

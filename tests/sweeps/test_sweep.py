@@ -46,6 +46,7 @@ def test_two_processes_give_what_one_gives_and_the_cache_keeps_it(tmp_path, caps
     assert anew["cached"] == 0
 
 
+@pytest.mark.slow
 def test_the_row_of_a_sweep_is_what_its_command_gives(tmp_path, capsys):
     _, found = run(capsys, "pubsub-vfl", *TINY, "--out", str(tmp_path))
     (row,) = read_table(found["table"])
@@ -56,6 +57,7 @@ def test_the_row_of_a_sweep_is_what_its_command_gives(tmp_path, capsys):
     assert summary["bytes"] == row.usage["bytes"]
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_a_row_and_the_others_go_on(tmp_path, capsys):
     words = [
         "mtcd",

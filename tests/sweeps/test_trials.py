@@ -105,6 +105,7 @@ def test_the_command_gives_the_same_run_again():
     assert as_dict(build(protocol.Config, {**protocol.smoke, **given})) == trial.config
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_a_row_and_another_time_the_same():
     (trial,) = planned([TINY])
     row, again = run_trial(trial), run_trial(trial)
@@ -116,6 +117,7 @@ def test_a_finished_run_is_a_row_and_another_time_the_same():
     assert dataclasses.replace(row, wall_seconds=0.0) == dataclasses.replace(again, wall_seconds=0.0)
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_a_row_that_says_why():
     settings = {"num_clients": 4, "num_tokens": 2, "num_samples": 60, "num_features": 24, "num_hops": 1}
     (trial,) = plan(

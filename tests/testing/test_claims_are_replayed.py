@@ -20,22 +20,26 @@ def remarks(protocol: Any = PROTOCOL, **changes: Any) -> list[str]:
     return list(remarks_on_claims(subject, simulate(subject)))
 
 
+@pytest.mark.slow
 def test_a_claim_that_holds_passes() -> None:
     assert remarks() == []
 
 
+@pytest.mark.slow
 def test_a_claim_that_is_asserted_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(privacy, "_reads_rows", lambda config: [])
     (remark,) = remarks(standardisation="measured")
     assert "what is sent moves by mu" in remark
 
 
+@pytest.mark.slow
 def test_a_claim_without_neighbours_cannot_be_replayed() -> None:
     (remark,) = remarks(dataclasses.replace(PROTOCOL, neighbours_at=None))
     assert "give it a function `neighbours`" in remark
     assert remarks(dataclasses.replace(PROTOCOL, neighbours_at=None), bottom_training="plain") == []
 
 
+@pytest.mark.slow
 def test_a_figure_that_does_not_follow_is_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     def halved(*args: Any) -> Any:
         return (dataclasses.replace(line, epsilon=(line.epsilon or 0) / 2) for line in honest(*args))

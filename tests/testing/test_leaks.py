@@ -87,6 +87,8 @@ def harmless():
     yield "not a number", np.full(100, np.nan)
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize(("name", "sent"), list(harmless()), ids=lambda value: value if isinstance(value, str) else "")
 @pytest.mark.parametrize("raw", [RAW, IMAGES], ids=["cancer", "digits"])
 def test_nothing_is_found_where_there_is_nothing(raw, name, sent):
@@ -102,6 +104,7 @@ def test_random_numbers_are_no_copies(seed, size, digits, scale):
     assert found(drawn.round(digits) if digits else drawn) == ""
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(40, 300), st.integers(0, 29), st.floats(1e-3, 1e3), st.floats(-10, 10))
 def test_an_affine_map_of_any_column_is_found_in_the_order_of_a_batch(seed, size, column, slope, offset):
@@ -128,6 +131,7 @@ def searched(*values, raw=RAW):
     return search(raw, made) or ""
 
 
+@pytest.mark.slow
 def test_texts_bytes_and_numbers_are_searched():
     assert "column 0" in searched(*[" ".join(f"{value:.2f}" for value in X[:30, 0])])
     assert "column 0" in searched(*[f"row {i}: {value:.2f}" for i, value in enumerate(X[:30, 0])])

@@ -70,6 +70,7 @@ def test_a_run_that_lost_a_client_resumes_without_it():
     assert resumed.metrics == whole.metrics
 
 
+@pytest.mark.slow
 def test_the_last_client_left_is_not_left_out():
     config = settings(num_rounds="4", on_party_loss="continue")
     first, second, third = moments(config)[2:8:2]
@@ -80,6 +81,7 @@ def test_the_last_client_left_is_not_left_out():
         simulate(config, faults={"client-1": first, "client-0": second, "client-2": third})
 
 
+@pytest.mark.slow
 def test_standalone_clients_are_lost_one_by_one():
     config = settings(special_case="standalone", on_party_loss="continue", num_rounds="3")
     result, memory = simulate(config, faults={"client-2": moments(config)[4]})
@@ -145,6 +147,7 @@ def test_sums_are_recovered_without_one_or_two_of_five(monkeypatch, door, names,
     assert {len(seen) for seen in companies.values()} == {1}
 
 
+@pytest.mark.slow
 def test_a_loss_in_an_evaluation_moves_the_parameters_before_the_next_sum(monkeypatch):
     """Without dropout the next round would sum the same representations again, with one client less."""
     advanced, kept = [], GraphClient.advance
@@ -173,6 +176,7 @@ def test_a_server_that_sums_the_same_values_among_fewer_is_refused(monkeypatch):
         simulate(settings(num_clients="4", num_rounds="2", **SECURE))
 
 
+@pytest.mark.slow
 def test_masked_sums_of_two_clients_are_refused_by_name():
     config = settings(secure_aggregation="true", on_party_loss="continue")
     for moment in moments(config):

@@ -93,6 +93,7 @@ def test_what_the_server_holds_does_not_undo_the_shuffle_or_give_the_first_weigh
         assert same == succeeds
 
 
+@pytest.mark.slow
 def test_a_resumed_run_masks_under_other_keys_and_keeps_its_orders(monkeypatch):
     config = settings(secure_aggregation="true")
     ear = Eavesdropper(monkeypatch)
@@ -114,6 +115,7 @@ def test_a_resumed_run_masks_under_other_keys_and_keeps_its_orders(monkeypatch):
 NOISY = {"noise_multiplier": "2", "clip_norm": "1", "max_degree": "60", "aggregation_layers": "1,3"}
 
 
+@pytest.mark.slow
 def test_noise_is_fresh_unless_made_reproducible():
     assert simulate(settings(**NOISY))[1].rounds != simulate(settings(**NOISY))[1].rounds
     config = settings(**NOISY, reproducible_noise="true")
@@ -163,6 +165,7 @@ def test_the_ledger_accounts_for_every_noised_release(secure):
     assert result.extra["privacy"]["client-0"]["Representation"]["releases"] == releases
 
 
+@pytest.mark.slow
 def test_runs_without_noise_claim_nothing():
     for words, mechanism in (({}, "none"), ({"secure_aggregation": "true"}, "secure-sum")):
         _, memory = simulate(settings(**words, mode="joint", average_classifiers="true", batch_size="10"))
@@ -228,6 +231,7 @@ def test_a_representation_beyond_the_range_of_masked_sums_is_named():
         simulate(settings(secure_aggregation="true", secure_range="0.0001"))
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_masked_sum_is_as_wide_as_stated(monkeypatch):
     """Two runs whose noise differs: the first sums differ by noise of both, at least twice the stated variance."""
     config = settings(**NOISY, secure_aggregation="true", num_rounds="1")
@@ -257,6 +261,7 @@ def test_a_node_above_the_degree_bound_is_refused():
         simulate(settings(**{**NOISY, "max_degree": "3"}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", ["false", "true"])
 def test_a_replay_of_one_node_stays_below_the_account(secure):
     """What really moves of the noised releases, over rounds of training, against the figure of the ledger."""
@@ -271,6 +276,7 @@ def test_a_replay_of_one_node_stays_below_the_account(secure):
     assert 0 < max(moved) <= stated
 
 
+@pytest.mark.slow
 def test_links_show_in_representations_and_less_under_noise():
     found = {}
     for name, words in (("open", {}), ("noise", {**NOISY, "noise_multiplier": "200"})):

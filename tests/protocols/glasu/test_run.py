@@ -54,6 +54,7 @@ def test_a_resumed_run_goes_on_exactly(words):
             assert one == pytest.approx(two, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path):
     words = ["hidden_size=8", "num_rounds=3", "evaluate_every=1", "batch_size=20", "num_neighbours=2"]
 
@@ -123,6 +124,7 @@ def test_a_round_costs_two_tensors_per_client_and_aggregation(layers, mode):
     assert set(tensors) == {120 * 8 * 4}
 
 
+@pytest.mark.slow
 def test_messages_fall_by_q_l_over_k_at_equal_numbers_of_updates():
     def tensors(**words):
         config = settings(evaluate_every="100", **words)
@@ -185,6 +187,7 @@ def test_baselines_without_communication_send_nothing():
         assert memory.rows == [] or {row[3] for row in memory.rows} == {"driver"}
 
 
+@pytest.mark.slow
 def test_every_runs_metrics_are_complete_and_selection_uses_validation():
     result, memory = simulate(settings(num_rounds="6", evaluate_every="1"))
     best = max(memory.rounds, key=lambda row: (row["validation/accuracy"], -row["round"]))
@@ -200,6 +203,7 @@ def test_patience_ends_a_run_early():
     assert result.rounds == 3
 
 
+@pytest.mark.slow
 def test_a_distant_server_makes_lazy_aggregation_pay():
     def seconds(layers: str) -> float:
         config = settings(aggregation_layers=layers, num_rounds="3", evaluate_every="3")

@@ -72,6 +72,7 @@ def test_neighbours_are_drawn_uniformly():
     assert max(abs(count - 2000) for count in counts) < 200
 
 
+@pytest.mark.slow
 def test_sampled_rows_are_unbiased():
     _, made = karate()
     rng = np.random.default_rng(2)

@@ -77,6 +77,7 @@ class Killed(BaseException):
     """The driver's end, without a word to anybody."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_site_lost_before_the_cut_does_not_come_back_into_the_same_round(masked, tmp_path, monkeypatch):
     """The first sum of round 3 would be without it, the second with it."""

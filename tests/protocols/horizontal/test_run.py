@@ -58,6 +58,7 @@ def test_a_pool_changes_nothing():
     assert rounds(play(config)[1]) == rounds(play(config, pool=2)[1])
 
 
+@pytest.mark.slow
 def test_sites_do_not_change_the_mathematics():
     alone, shared = (play(changed(algorithm="fedadam", clients_per_site=size))[1] for size in (1, 4))
     np.testing.assert_allclose(vector_of(alone), vector_of(shared), rtol=0, atol=1e-12)
@@ -93,6 +94,7 @@ def test_a_round_without_any_answer_leaves_the_model_as_it_is():
     assert len({entry["test/accuracy"] for entry in recorder.rounds}) == 1
 
 
+@pytest.mark.slow
 def test_a_lost_site_is_left_out_or_stops_the_run():
     faults = {"client-3": 0.02}
     _, recorder, _ = play(changed(num_rounds=12), faults=faults)
@@ -110,6 +112,7 @@ def test_scaffold_keeps_a_control_of_each_client_that_trained():
 # --- own data ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "metric"), [("binary", "test/auc"), ("regression", "test/rmse")])
 def test_own_files_are_opened_by_their_own_sites(tmp_path, task, metric):
     path = own_files(tmp_path, task=task)
@@ -144,6 +147,7 @@ def test_files_of_different_columns_are_refused_in_one_line(tmp_path):
 # --- after training ---
 
 
+@pytest.mark.slow
 def test_predictions_and_the_export_are_the_servers_model(tmp_path):
     config = changed(num_rounds=2)
     result, recorder, _ = play(config)

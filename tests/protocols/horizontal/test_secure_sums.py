@@ -79,6 +79,7 @@ def test_no_single_site_crosses(monkeypatch):
     assert "Change" not in types | {entry["message"] for entry in describe_messages(PROTOCOL, config)}
 
 
+@pytest.mark.slow
 def test_a_lost_site_leaves_its_sum_to_the_others():
     config = changed(**{**FEW, "num_rounds": 3}, secure_sums=True)
     _, _, runtime = play(config)
@@ -96,6 +97,7 @@ def test_too_few_that_are_left_end_the_run_with_a_name():
         play(config, faults={"client-1": runtime.usage().seconds * 0.5})
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_exactly():
     config = changed(**{**FEW, "num_rounds": 4}, secure_sums=True)
     _, whole, _ = play(config, reproducible_noise=True)

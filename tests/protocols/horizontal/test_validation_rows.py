@@ -81,6 +81,7 @@ def test_clients_rows_choose_the_round_and_the_model_that_is_kept(tmp_path, kind
     assert result.metrics[f"test/{name}"] == pytest.approx(test[name], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_nobody_trains_on_rows_that_are_held_out(tmp_path):
     """What stands in them changes the measurements and no parameter."""
     file = write(tmp_path)

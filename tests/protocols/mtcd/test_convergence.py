@@ -111,6 +111,7 @@ def test_ridge_gap_vanishes_in_both_modes(mode, clusters, num_tokens):
     assert abs(gap(problem, blocks, y, thetas, optimum)) < 1e-12
 
 
+@pytest.mark.slow
 def test_sparse_logistic_converges_by_proximal_steps():
     problem = ob.SparseLogistic(0.02)
     blocks, y = generate(60, 24, 6)

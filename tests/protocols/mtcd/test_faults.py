@@ -50,6 +50,7 @@ def test_a_loss_at_any_moment_can_be_gone_on_from(words):
             assert result.metrics["training/objective"] < kept.rounds[0][1]["training/objective"]
 
 
+@pytest.mark.slow
 def test_what_was_lost_is_issued_again_from_the_last_sync():
     """The token is killed at its first stop; another issue of it follows, and Z stays the sum of representations."""
     words = "topology=complete num_tokens=1 clusters=whole num_rounds=40 on_party_loss=continue"

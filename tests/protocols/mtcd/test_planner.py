@@ -29,6 +29,7 @@ def cost_of(config: MtcdConfig) -> float:
     return float(done.result.metrics["weighted_cost"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.1, 100.0])
 def test_no_candidate_is_cheaper_than_the_plan_and_the_prediction_is_exact(ratio: float) -> None:
     config = with_ratio(ratio)
@@ -42,6 +43,7 @@ def test_no_candidate_is_cheaper_than_the_plan_and_the_prediction_is_exact(ratio
     assert made["tried"] == len(costs) >= 8
 
 
+@pytest.mark.slow
 def test_the_dearer_the_server_the_less_it_is_relied_on() -> None:
     cheap, dear = plan(with_ratio(0.001)), plan(with_ratio(1000.0))
     assert cheap["algorithm"] == "svfl"
@@ -81,6 +83,7 @@ def test_a_profile_is_refused() -> None:
         plan(SMALL, [{"role": "active"}])
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_settings_and_tells_what_it_tries(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["topology=path", "num_clients=4", "num_samples=30", "num_features=8", "link_cost_ratio=10"]
     assert main(["plan", "mtcd", *words, "--format", "json"]) == 0

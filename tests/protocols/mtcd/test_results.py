@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = ROOT / "docs" / "results" / "mtcd.md"
 

@@ -271,6 +271,7 @@ def test_a_named_data_set_is_dealt_to_the_clients_and_labels_are_shared(algorith
 # --- steps that know the batch ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["mtcd", "svfl"])
 @pytest.mark.parametrize("problem", ["ridge", "sparse-logistic"])
 def test_the_default_step_does_not_diverge_with_mini_batches(algorithm, problem):

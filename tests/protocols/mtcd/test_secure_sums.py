@@ -110,6 +110,7 @@ def test_representations_are_for_the_driver_neither_unless_the_masks_are_reprodu
     assert "test/rmse" not in result.metrics
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_exactly():
     whole, _, _ = simulate(f"{SECURE} {SLOW}")
     _, half, _ = simulate(f"{SECURE} {SLOW} num_rounds=2")

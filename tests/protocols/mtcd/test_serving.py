@@ -71,6 +71,7 @@ def test_classes_of_a_network(words, tmp_path):
     assert np.mean(said["prediction"] == labels) > 0.5
 
 
+@pytest.mark.slow
 def test_exported_parts_together_say_what_prediction_says(tmp_path):
     config, data, states = trained(f"{TABLE} problem=network network_width=4 batch_size=64", "breast-cancer")
     said, _ = predicted(serving.predict, config, data, states, tmp_path)

@@ -58,6 +58,7 @@ def test_compression_with_error_feedback_reaches_the_minimum_with_fewer_bytes():
     assert fed_back.metrics["client_server_bytes"] < plain.metrics["client_server_bytes"]
 
 
+@pytest.mark.slow
 def test_quantised_tokens_and_representations_come_close_with_an_eighth_of_the_bytes():
     """A byte a sample instead of eight, three for the name of the numbers' type, five numbers that describe it."""
     plain, _, _ = simulate("num_rounds=60 record_every=20 topology=complete")

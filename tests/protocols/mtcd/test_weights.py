@@ -64,6 +64,7 @@ def closed_form(x_NF, y_N, weights_N):
     return np.linalg.solve(gram, x_NF.T @ (weights_N * y_N))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -85,6 +86,7 @@ def test_a_run_ends_where_the_weighted_ridge_regression_has_its_minimum(own, wor
     assert last["training/objective"] == pytest.approx(value, abs=1e-3 if "secure" in words else 1e-9)
 
 
+@pytest.mark.slow
 def test_a_run_ends_where_the_weighted_logistic_loss_and_its_penalty_balance(own):
     path, x_NF, y_N, weights_N = own
     beta = 0.02

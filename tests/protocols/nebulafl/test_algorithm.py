@@ -58,6 +58,7 @@ def test_a_lagging_center_is_sped_up_by_default_and_slowed_by_the_print():
     assert algorithm.version_gap(4, 4.0, offset, paper_literal=True) == 6
 
 
+@pytest.mark.slow
 @given(vectors, vectors, st.integers(0, 60), st.floats(0, 60), st.floats(0, 1))
 def test_planet_update_stays_between_its_inputs(planet, stellar, version, stellar_version, decay):
     made = algorithm.planet_update(planet, stellar, version, stellar_version, decay)

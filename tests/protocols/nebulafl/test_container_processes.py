@@ -37,12 +37,14 @@ def test_the_run_is_that_of_containers_in_their_centers_process(algorithm):
     assert spans_of(found[0]) == spans_of(found[1])
 
 
+@pytest.mark.slow
 def test_with_outages_and_batched_calls_too():
     for values in ({"outages": "oregon/0@100-1500"}, {"together": True, "model": "linear"}):
         found = [play(changed(container_processes=alone, **values))[1] for alone in (False, True)]
         assert rounds(found[0]) == rounds(found[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
 @pytest.mark.parametrize("after", [1, 7, 20])
 def test_a_run_cut_while_containers_train_goes_on_exactly(algorithm, after):
@@ -52,6 +54,7 @@ def test_a_run_cut_while_containers_train_goes_on_exactly(algorithm, after):
     assert rounds(first) + rounds(play(config, resume=snapshot)[1]) == rounds(recorder)
 
 
+@pytest.mark.slow
 def test_only_the_container_is_told_of_its_rows_and_its_model_stays_at_its_center():
     built: dict[str, tuple[Any, ...]] = {}
 
@@ -76,6 +79,7 @@ def test_only_the_container_is_told_of_its_rows_and_its_model_stays_at_its_cente
     assert all(r[1].partition("/")[0] == r[2].partition("/")[0] for r in rows if "driver" not in (r[1], r[2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listed", [True, False])
 def test_own_tables(tmp_path, listed):
     config, data = own_files(tmp_path, listed=listed)
@@ -111,6 +115,7 @@ def test_what_is_sent_is_declared():
 # --- losses ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", METHODS)
 def test_a_container_lost_and_back(algorithm):
     config = changed(ALONE, algorithm=algorithm, restart_seconds=700.0)
@@ -126,6 +131,7 @@ def test_a_container_lost_and_back(algorithm):
         assert sum(map(sum, result.extra["versions"].values())) == result.metrics["trainings"]
 
 
+@pytest.mark.slow
 def test_a_container_gone_for_good_is_called_no_more_and_the_resumed_run_knows():
     config = changed(ALONE, on_party_loss="continue")
     faults = {"oregon/0": 300.0}
@@ -136,6 +142,7 @@ def test_a_container_gone_for_good_is_called_no_more_and_the_resumed_run_knows()
     assert rounds(first) + rounds(later) == rounds(recorder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
 @pytest.mark.parametrize("order", [("virginia", "virginia/1"), ("virginia/1", "virginia")])
 def test_a_center_and_its_container_lost_together(algorithm, order):
@@ -193,6 +200,7 @@ def test_a_sibling_is_refused():
     assert "speaks to oregon/0 for 'oregon'" in refusal("oregon/1", "order")
 
 
+@pytest.mark.slow
 def test_a_sibling_s_result_is_not_taken():
     """A container of the same center names a training that another one has under way."""
 

@@ -218,6 +218,7 @@ def test_each_actor_is_told_of_its_own_rows_only_and_the_driver_opens_none(tmp_p
     assert set(opened) == {*files, str(tmp_path / "test.csv")}
 
 
+@pytest.mark.slow
 def test_named_rows_are_told_apart_too():
     runtime = Watched()
     config = changed(SMALL, algorithm="fedhkt", duration=700.0)

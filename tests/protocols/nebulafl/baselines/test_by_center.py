@@ -212,6 +212,7 @@ def test_ensemble_by_hand():
     np.testing.assert_allclose(ensemble([even, sure], np.array([[4, 0], [0, 4]])), [[2 / 3, 1 / 3]], rtol=1e-6)
 
 
+@pytest.mark.slow
 @given(
     arrays(np.float64, (2, 5, 3), elements=st.floats(-30, 30)), arrays(np.int64, (2, 3), elements=st.integers(1, 50))
 )
