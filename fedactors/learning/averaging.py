@@ -221,8 +221,10 @@ class _Workspace:
         self._places = [place for _, place in trained]
         self._values_P = torch.cat([parameter.detach().reshape(-1) for parameter, _ in trained])
         self._gradient_P = torch.zeros_like(self._values_P)
-        self._gradients = self._gradient_P.split(sizes)
-        for (parameter, _), value, gradient in zip(trained, self._values_P.split(sizes), self._gradients, strict=True):
+        self._gradients = torch.split(self._gradient_P, sizes)
+        for (parameter, _), value, gradient in zip(
+            trained, torch.split(self._values_P, sizes), self._gradients, strict=True
+        ):
             parameter.data, parameter.grad = value.view(parameter.shape), gradient.view(parameter.shape)
 
     def load(self, vector_P: Array) -> nn.Module:

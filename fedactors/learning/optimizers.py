@@ -148,7 +148,7 @@ def optimizer_step(spec: OptimizerSpec, values: V, gradients: V, state: Optimize
         if in_place:
             values[...] = moved
     elif isinstance(values, Sequence):
-        moved = _step_tensors(spec, values, gradients, state, in_place)
+        moved = _step_tensors(spec, list(values), list(gradients), state, in_place)
     else:
         (moved,) = _step_tensors(spec, [values], [gradients], state, in_place)
     return values if in_place else moved
@@ -170,17 +170,18 @@ def clip_factor(gradients: Sequence[Tensor], norm: float) -> Tensor:
     import torch
 
     lengths = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
-    return (norm / (torch.linalg.vector_norm(lengths) + NORM_EPSILON)).clamp(max=1.0)
+    factor: Tensor = (norm / (torch.linalg.vector_norm(lengths) + NORM_EPSILON)).clamp(max=1.0)
+    return factor
 
 
 def _step_tensors(
-    spec: OptimizerSpec, values: Sequence[Tensor], gradients: Sequence[Tensor], state: OptimizerState, in_place: bool
-) -> Sequence[Tensor]:
+    spec: OptimizerSpec, values: list[Tensor], gradients: list[Tensor], state: OptimizerState, in_place: bool
+) -> list[Tensor]:
     import torch
 
     values = [value.detach() for value in values]
     if spec.weight_decay and spec.name != "adamw":
-        gradients = torch._foreach_add(gradients, values, alpha=spec.weight_decay)
+        gradients = list(torch._foreach_add(gradients, values, alpha=spec.weight_decay))
     elif spec.weight_decay:
         shrunk = torch._foreach_mul(values, 1 - spec.learning_rate * spec.weight_decay)
         if in_place:
@@ -190,37 +191,46 @@ def _step_tensors(
     if spec.name != "sgd":
         return _adam(spec, values, gradients, state, in_place)
     if spec.momentum:
-        first = state.first if isinstance(state.first, Sequence) else [state.first]
+        first = list(state.first) if isinstance(state.first, Sequence) else [state.first]
         torch._foreach_mul_(first, spec.momentum)
         torch._foreach_add_(first, gradients)
         gradients = first
-    add = torch._foreach_add_ if in_place else torch._foreach_add
-    return add(values, gradients, alpha=-spec.learning_rate)
+    return _added(values, gradients, -spec.learning_rate, in_place)
 
 
 def _adam(
-    spec: OptimizerSpec, values: list[Tensor], gradients: Sequence[Tensor], state: OptimizerState, in_place: bool
-) -> Sequence[Tensor]:
+    spec: OptimizerSpec, values: list[Tensor], gradients: list[Tensor], state: OptimizerState, in_place: bool
+) -> list[Tensor]:
     """Step by Adam: a vector in the roundings of `torch.addcmul` and `torch.addcdiv`, a list in those of `torch.lerp`.
 
     Either is what recorded results were made with; `torch.optim` has a third, and is no quicker.
     """
     import torch
 
-    (beta1, beta2), left, first, second = spec.betas, 1 - spec.betas[1] ** state.step, state.first, state.second
+    (beta1, beta2), left = spec.betas, 1 - spec.betas[1] ** state.step
+    first: Any = state.first
+    second: Any = state.second
     size = -spec.learning_rate / (1 - beta1**state.step)
     if isinstance(first, Sequence):
-        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_lerp_(list(first), gradients, 1 - beta1)
         torch._foreach_lerp_(second, torch._foreach_mul(gradients, gradients), 1 - beta2)
         roots = torch._foreach_div(torch._foreach_sqrt(second), left**0.5)
-        moves = torch._foreach_div(first, torch._foreach_add(roots, spec.epsilon))
-        add = torch._foreach_add_ if in_place else torch._foreach_add
-        return add(values, moves, alpha=size)
+        moves = torch._foreach_div(list(first), torch._foreach_add(roots, spec.epsilon))
+        return _added(values, list(moves), size, in_place)
     (value,), (gradient,) = values, gradients
     first.lerp_(gradient, 1 - beta1)
     second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     root = (second / left).sqrt_().add_(spec.epsilon)
     return [value.addcdiv_(first, root, value=size) if in_place else value.addcdiv(first, root, value=size)]
+
+
+def _added(values: list[Tensor], moves: list[Tensor], size: float, in_place: bool) -> list[Tensor]:
+    import torch
+
+    if not in_place:
+        return list(torch._foreach_add(values, moves, alpha=size))
+    torch._foreach_add_(values, moves, alpha=size)
+    return values
 
 
 def _step_array(spec: OptimizerSpec, value: Array, gradient: Array, state: OptimizerState) -> Array:
