@@ -1,8 +1,7 @@
 """Stable names of the classes that frames and checkpoints hold: ``mtcd/Token``, which is no path of Python's.
 
 A name is a namespace and the class's own name. The namespace is the protocol (in ``protocols`` the folder's name, of a
-third party the package that has a module `plugin`), ``fedactors``, else the package of the class's module, or that
-module alone. A class may move to another file of its namespace. One that moves further, or gets another name, keeps the
+third party the package that has a module `plugin`), ``fedactors``, else the class's module. A class may move to another file of its namespace. One that moves further, or gets another name, keeps the
 old one: ``@message(name="mtcd/Token", reveals=...)``. A script's classes are of ``__main__``.
 """
 
@@ -66,8 +65,8 @@ def _default(cls: type) -> str:
     elif parts[0] == "protocols" and len(parts) > 2:
         namespace = parts[1]
     else:
-        packages = [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)] or [module]
-        namespace = next(filter(_has_plugin, packages), packages[0])
+        packages = (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+        namespace = next(filter(_has_plugin, packages), module)
     return f"{namespace}/{cls.__qualname__}"
 
 
