@@ -25,6 +25,7 @@ print("late:", sorted({"sklearn", "scipy", "sympy", "torch", "networkx"}.interse
 """
 
 
+@pytest.mark.slow
 def test_no_step_of_a_run_waits_for_a_library(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
