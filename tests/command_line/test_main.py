@@ -359,6 +359,7 @@ def test_metrics_that_fill_more_than_a_line_stay_whole(capsys, monkeypatch):
     assert all(line.startswith("  ") for line in lines[1:])
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_whole_words_and_a_pipe_whole_lines():
     """What each message reveals is a sentence: on a screen of 80 columns it goes on below itself."""
     words = [sys.executable, "-m", "fedactors", "inspect", "horizontal", "secure_sums=true"]

@@ -50,6 +50,7 @@ def test_of_a_run_folder(evil: Path, words: list[str], capfd: pytest.CaptureFixt
     check(said.out + said.err)
 
 
+@pytest.mark.slow
 def test_of_a_run_folder_on_a_page(evil: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert main(["report", str(evil), "--to", str(page), "--figures", str(tmp_path / "figures")]) == 0

@@ -39,6 +39,7 @@ def one_round(study):
     return run_once(PROTOCOL, settings, "digits", 0, recorder=recorder), [json.loads(line) for line in recorder.lines]
 
 
+@pytest.mark.slow
 def test_the_ways_of_a_model_are_those_of_a_round(study, one_round):
     done, events = one_round
     (out_seconds, out_dollars), (_, back_dollars) = study.handing(done.config)

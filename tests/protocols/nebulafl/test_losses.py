@@ -12,6 +12,7 @@ from protocols.nebulafl.messages import AccountOrder, CenterNews, LeaseOpened
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, changed, cut, play, rounds, spans_of
 
 
+@pytest.mark.slow
 def test_a_container_that_is_away_is_skipped_and_nothing_is_counted_twice():
     result, recorder, _ = play(changed(outages="oregon/0@100-1500 virginia/1@700-2000"))
     away = [s for s in spans_of(recorder) if s["label"].startswith("oregon/0 ")]
@@ -20,6 +21,7 @@ def test_a_container_that_is_away_is_skipped_and_nothing_is_counted_twice():
     assert counted == result.metrics["trainings"] == sum(s["kind"] == "train" for s in spans_of(recorder))
 
 
+@pytest.mark.slow
 def test_an_outage_cut_in_the_middle_goes_on_exactly():
     config = changed(outages="oregon/0@100-1500")
     _, recorder, _ = play(config)
@@ -48,6 +50,7 @@ def test_a_center_lost_and_back(algorithm):
         assert result.extra["versions"]["virginia"] != [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [{"virginia": 1280.0}, {"virginia": 1280.0, "oregon": 2590.0}])
 def test_a_training_that_a_restart_undoes_is_paid_and_not_counted(faults):
     result, recorder, _ = play(changed(restart_seconds=5.0), faults=faults)
@@ -79,6 +82,7 @@ def test_what_a_center_trained_in_a_round_that_it_never_answered_is_not_counted(
     assert result.metrics["trainings"] == len(trained) - len(unanswered)
 
 
+@pytest.mark.slow
 def test_a_center_gone_for_good():
     config = changed(on_party_loss="continue")
     result, recorder, _ = play(config, faults={"virginia": 710.0})
@@ -97,6 +101,7 @@ def test_a_center_lost_in_the_instant_of_a_rotation(algorithm, when):
     assert rounds(play(config, faults={"frankfurt": when})[1]) == rounds(recorder)
 
 
+@pytest.mark.slow
 def test_a_center_lost_while_another_is_away():
     config = changed(restart_seconds=400.0)
     result, recorder, runtime = play(config, faults={"virginia": 710.0, "oregon": 930.0})
@@ -105,6 +110,7 @@ def test_a_center_lost_while_another_is_away():
     assert result.metrics["dollars"] == pytest.approx(runtime.usage().price, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_planet_whose_container_is_lost_trains_elsewhere_at_once():
     whole = spans_of(play(changed(duration=1300.0))[1])
     container = next(s["label"].split(" on ")[0] for s in whole if s["start"] < 300.0 < s["end"])
@@ -146,6 +152,7 @@ def test_while_the_only_center_is_away_the_run_waits_for_it(algorithm):
     assert result.rounds == 3
 
 
+@pytest.mark.slow
 def test_when_all_centers_are_away_at_the_end_the_last_measurement_waits():
     config = changed(num_centers=2, num_containers=8, duration=1300.0, restart_seconds=400.0)
     result, recorder, _ = play(config, faults={"oregon": 1200.0, "virginia": 1250.0})

@@ -73,6 +73,7 @@ def test_heavier_messages_take_and_cost_as_many_times_more():
     assert light.heavier(1.0).link("a", "b", 100) == light.link("a", "b", 100)
 
 
+@pytest.mark.slow
 def test_whoever_measures_takes_no_part_of_a_places_capacity(tmp_path):
     """Centers so slow that one model takes hours to send, and an auditor that asks for each of them."""
     text = '[[links]]\nbetween = ["oregon", "virginia"]\nlatency_ms = 1\nbandwidth_mbit = 1000\n'

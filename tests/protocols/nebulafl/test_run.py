@@ -37,6 +37,7 @@ def test_workers_of_a_pool_change_nothing(whole):
         assert rounds(play(SMALL, pool=num_workers)[1]) == rounds(whole[1])
 
 
+@pytest.mark.slow
 def test_learning_happens(whole):
     accuracy = [
         entry["test/accuracy"] for entry in play(changed(duration=3900.0, num_epochs=5, batch_size=20))[1].rounds
@@ -47,6 +48,7 @@ def test_learning_happens(whole):
 # --- money ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
 def test_money_is_the_sum_over_the_event_log_and_egress(algorithm):
     result, recorder, runtime = play(changed(algorithm=algorithm))
@@ -119,6 +121,7 @@ def test_no_unit_and_no_container_is_double_booked(whole):
 # --- transfers ---
 
 
+@pytest.mark.slow
 def test_rotation_needs_half_of_the_transfers_of_aggregation():
     config = changed(duration=1999.0, evaluation_interval=1999.0)  # rotations 0, 1 and the self turn 2
     _, _, rotated = play(config)
@@ -139,6 +142,7 @@ def test_no_row_is_in_any_message(whole):
         assert t.bytes / t.messages - (4 * num_parameters if t.type == "MasterModel" else 0) < 64
 
 
+@pytest.mark.slow
 def test_a_heavier_model_costs_egress_and_more_work_costs_rent():
     config = changed(duration=1300.0)
     plain, heavy, hard = (
@@ -150,6 +154,7 @@ def test_a_heavier_model_costs_egress_and_more_work_costs_rent():
     assert hard.metrics["trainings"] < 0.7 * plain.metrics["trainings"]
 
 
+@pytest.mark.slow
 def test_a_run_may_end_with_its_target():
     config = changed(target_accuracy=0.5, evaluation_interval=130.0, batch_size=20, learning_rate=0.1)
     whole, stopped = (play(changed(config, stop_at_target=stop))[0] for stop in (False, True))
@@ -158,6 +163,7 @@ def test_a_run_may_end_with_its_target():
     assert stopped.extra["curve"] == whole.extra["curve"][: len(stopped.extra["curve"])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg"])
 def test_a_run_that_ends_before_any_training_says_so(algorithm, caplog):
     result, *_ = play(changed(algorithm=algorithm, duration=1.0, rotation_interval=0.5))
@@ -229,6 +235,7 @@ def test_the_config_refuses(values):
         changed(**values)
 
 
+@pytest.mark.slow
 def test_a_container_that_fails_its_attestation_is_never_called(monkeypatch):
     hooks = types.ModuleType("enclave_hooks")
     asked = []
@@ -255,6 +262,7 @@ def test_no_container_that_passes_is_an_error(monkeypatch):
         play(changed(attestation="enclave_hooks:attest"))
 
 
+@pytest.mark.slow
 def test_one_center_synchronous_is_fedavg():
     config = changed(
         algorithm="fedavg", num_centers=1, num_containers=4, active_per_center=4, duration=1e6, num_rounds=2,

@@ -150,6 +150,7 @@ def overlaps(rentals: list[Rental], key: str) -> bool:
     return any(before.end > after.start for group in ordered.values() for before, after in pairwise(group))
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 1000),
     st.sampled_from(["nebulafl", "random", "cheapest", "fastest"]),
@@ -181,6 +182,7 @@ def test_the_same_seed_gives_the_same_center():
     np.testing.assert_array_equal(first.models.master(), second.models.master())
 
 
+@pytest.mark.slow
 def test_versions_stay_closer_than_by_chance():
     spreads = {}
     for literal in (False, True):

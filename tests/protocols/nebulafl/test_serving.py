@@ -27,6 +27,7 @@ def test_predictions_are_those_that_were_measured(algorithm, tmp_path):
     assert np.mean(said["prediction"] == labels) == pytest.approx(result.metrics["test/accuracy"])
 
 
+@pytest.mark.slow
 def test_each_center_exports_its_master_by_layer(tmp_path):
     _, recorder, _ = play(SHORT)
     states = recorder.checkpoints["final"].actors
@@ -48,6 +49,7 @@ def test_who_has_no_model_exports_none():
     assert set(serving.part(config, "exchange", {"exchange": states["exchange"]}).models) == {"bottom"}
 
 
+@pytest.mark.slow
 def test_rows_of_another_shape_are_refused(tmp_path):
     _, recorder, _ = play(SHORT)
     other = load_data(changed(SHORT, model="linear"), "breast-cancer", 0)

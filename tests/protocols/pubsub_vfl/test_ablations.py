@@ -32,6 +32,7 @@ def rows(scripts):
     return {point.name: point for point in made}
 
 
+@pytest.mark.slow
 def test_the_planner_chooses_the_workers_and_its_ablation_takes_equal_numbers(scripts, rows):
     best = scripts["_planning"].choice({"batch_size": 64}, "breast-cancer", {"active": 50, "passive": 14}, 25_948)
     chosen = {"num_active_workers": best.num_active_workers, "num_passive_workers": best.num_passive_workers}
@@ -56,6 +57,7 @@ def test_each_row_differs_in_its_part_only(rows):
     assert changed("4-without-pubsub") == {"algorithm", "push_every", "num_passive_workers"}
 
 
+@pytest.mark.slow
 def test_without_deadline_a_stalled_worker_keeps_its_batches(scripts, rows):
     def run(**changes):
         point = rows["0-all"]
@@ -70,6 +72,7 @@ def test_without_deadline_a_stalled_worker_keeps_its_batches(scripts, rows):
     assert whole["epoch_seconds"] < without["epoch_seconds"]
 
 
+@pytest.mark.slow
 def test_training_seconds_leave_out_the_evaluation(scripts, rows):
     alone = {"algorithm": "vfl", "num_active_workers": 1, "num_passive_workers": 1}
     point = dataclasses.replace(rows["0-all"], settings={**rows["0-all"].settings, **TINY, **alone}, speed={})

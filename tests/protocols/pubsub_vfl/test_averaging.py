@@ -130,6 +130,7 @@ def test_replicas_mix_during_epochs_and_are_one_model_after_each(monkeypatch):
                     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_resume_is_byte_identical(epoch):
     whole = simulate(**SETTINGS)
@@ -143,6 +144,7 @@ def test_a_lost_worker_is_replaced_and_training_goes_on():
     assert done.result.rounds == 3
 
 
+@pytest.mark.slow
 def test_one_worker_a_side_has_nobody_to_mix_with():
     alone = {"num_active_workers": 1, "num_passive_workers": 1, "max_in_flight": 1}
     batch = simulate(**{**SETTINGS, **alone})
@@ -150,6 +152,7 @@ def test_one_worker_a_side_has_nobody_to_mix_with():
     assert batch.recorder.rounds == epoch.recorder.rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_a_server_steps_as_torch_does(name):
     rng = np.random.default_rng(3)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys, traceback
 
@@ -25,6 +27,7 @@ print("late:", sorted({"sklearn", "scipy", "sympy", "torch", "networkx"}.interse
 """
 
 
+@pytest.mark.slow
 def test_no_step_of_a_run_waits_for_a_library(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

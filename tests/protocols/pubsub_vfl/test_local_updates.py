@@ -178,6 +178,7 @@ def test_so_it_is_with_several_parties_and_other_losses(task, parties):
     compare(simulate(data, **config, runtime=LONG), plain(data, config_of(**config)))
 
 
+@pytest.mark.slow
 def test_rows_that_changed_too_much_do_not_count():
     """With the same seed other thresholds give other models; with one that nothing reaches nobody steps locally."""
     config: dict[str, Any] = {"local_updates": 3, "num_epochs": 2, "max_in_flight": 1, "float64": True}
@@ -199,6 +200,7 @@ def computes(recorder: Recorder, actor: str) -> Counter[str]:
     return Counter(span["label"] for span in own)
 
 
+@pytest.mark.slow
 def test_nothing_more_is_sent_and_the_clock_counts_what_is_computed():
     config: dict[str, Any] = {"num_epochs": 2, "max_in_flight": 1, "payloads": "sent"}
     without, with_ = (simulate(**config, local_updates=count, runtime=LONG) for count in (0, 3))
@@ -213,6 +215,7 @@ def test_nothing_more_is_sent_and_the_clock_counts_what_is_computed():
     assert passive["bottom-backward"] == num_batches + passive["weigh"]
 
 
+@pytest.mark.slow
 def test_local_updates_are_made_of_waiting_time_alone():
     """Where answers come at once there are fewer of them, where they take long as many as are allowed."""
     near = {"network": Network(default=Link(latency=0.0, bandwidth=1e12))}
@@ -230,6 +233,7 @@ def text(done: Done) -> str:
     return json.dumps(done.recorder.rounds)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes():
     first, again = simulate(**QUICK, num_epochs=4), simulate(**QUICK, num_epochs=4)
     assert text(first) == text(again)
@@ -248,6 +252,7 @@ def test_it_resumes_and_pools_byte_identically():
         assert rest.runtime.usage().seconds == whole.runtime.usage().seconds
 
 
+@pytest.mark.slow
 def test_a_resume_without_the_table_would_be_another_run(monkeypatch):
     """What the checkpoint holds of the table decides what follows."""
     whole = simulate(**QUICK, num_epochs=4)
@@ -259,6 +264,7 @@ def test_a_resume_without_the_table_would_be_another_run(monkeypatch):
     assert json.dumps(rest.recorder.rounds) != json.dumps(whole.recorder.rounds[1:])
 
 
+@pytest.mark.slow
 def test_it_works_beside_fewer_bits_and_noise():
     done = simulate(**{**QUICK, "cut_bits": 8, "privacy_mu": 5.0, "gradient_mu": 50.0}, num_epochs=2)
     assert np.isfinite(done.recorder.rounds[0]["training/loss"])

@@ -111,6 +111,7 @@ def test_a_frozen_bottom_does_not_shrink():
     np.testing.assert_array_equal(done.vectors(0, "passive/worker-0")[0], done.vectors(2, "passive/worker-0")[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [SYNCHRONOUS, {"algorithm": "avfl", "embedding_buffer": 1}, SENT])
 def test_epochs_without_a_pause_are_plain_split_learning(how):
     config = {**how, "float64": True, "batch_size": 50, "num_epochs": 5}
@@ -120,6 +121,7 @@ def test_epochs_without_a_pause_are_plain_split_learning(how):
     compare(done, [history[epoch] for epoch in (0, 2, 4, 5)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [30, 64])
 def test_synchronous_workers_together_are_one_worker_on_the_concatenated_batch(batch_size):
     """358 rows: 12 batches of 30 are 4 whole steps of 3 workers, 6 batches of 64 leave none over, 5 would."""

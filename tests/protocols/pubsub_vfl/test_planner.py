@@ -118,6 +118,7 @@ def test_a_profile_may_state_what_messages_cost():
     assert planner.profile_from(profile("active", message_seconds=4e-4)).message_seconds == 4e-4
 
 
+@pytest.mark.slow
 def test_plan_from_files():
     profiles = [profile("active", num_rows=5000), profile("passive"), profile("passive", cores=2)]
     made = plan(config_of(), profiles)

@@ -35,6 +35,7 @@ def audit(party: str = "passive", count: int = 5, data: Any = "breast-cancer", *
     return audit_by_replay(PROTOCOL, config, loaded, party, found)
 
 
+@pytest.mark.slow
 def test_the_papers_account_of_rows_is_refuted_and_nothing_is_promised() -> None:
     found = audit(privacy_mu=1.0)
     line = simulate(privacy_mu=1.0).runtime.privacy_records
@@ -60,6 +61,7 @@ def test_a_covered_claim_survives_every_neighbour(settings: dict[str, Any], algo
     assert {shift.place.split()[-1] for shift in worst.shifts} >= {"Embedding", "Standardisation"}
 
 
+@pytest.mark.slow
 def test_several_workers_and_regression_are_covered_alike() -> None:
     settings = {"num_active_workers": 2, "num_passive_workers": 2, "num_parties": 3}
     found = audit("passive-1", data=arrays("regression", 3, 200), **PRIVATE, **settings)
@@ -85,6 +87,7 @@ def test_who_asserts_what_is_not_computed_is_refuted(
     assert len(found.refuted) == 1
 
 
+@pytest.mark.slow
 def test_noise_that_is_less_than_its_line_says_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = privacy.bottom_sigma
     # the actors' own name of it: they draw a tenth of what the ledger states
@@ -92,6 +95,7 @@ def test_noise_that_is_less_than_its_line_says_is_refuted(monkeypatch: pytest.Mo
     assert audit(**PRIVATE).refuted
 
 
+@pytest.mark.slow
 def test_exchanged_labels_are_covered_and_rows_of_the_active_party_are_not() -> None:
     found = audit("active", label_epsilon=1.0)
     assert found.claims["label"].covered
@@ -102,6 +106,7 @@ def test_exchanged_labels_are_covered_and_rows_of_the_active_party_are_not() -> 
     assert found.worst["row"].bare
 
 
+@pytest.mark.slow
 def test_labels_without_exchange_leave_with_the_gradients() -> None:
     found = audit("active", count=3)
     assert "label" not in found.claims
@@ -109,12 +114,14 @@ def test_labels_without_exchange_leave_with_the_gradients() -> None:
     assert any("Gradient" in place for place in found.worst["label"].bare)
 
 
+@pytest.mark.slow
 def test_noised_gradients_alone_cover_nothing() -> None:
     found = audit("active", count=3, gradient_mu=1.0)
     assert not found.claims["row"].covered
     assert found.worst["label"].mu > 1.0
 
 
+@pytest.mark.slow
 def test_lines_follow_from_what_was_released() -> None:
     for settings, released in ((PRIVATE, 3), (FROZEN, 1)):
         done = simulate(**settings)
@@ -132,6 +139,7 @@ def test_a_frozen_bottom_releases_each_row_once_and_learns_nothing() -> None:
     assert not (done.vectors(0, "active/worker-0")[0] == done.vectors(-1, "active/worker-0")[0]).all()
 
 
+@pytest.mark.slow
 def test_a_restored_party_counts_what_it_may_have_forgotten() -> None:
     whole = simulate(**PRIVATE)
     resumed = simulate(**PRIVATE, resume=whole.recorder.all[1])

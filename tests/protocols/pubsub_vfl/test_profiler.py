@@ -47,6 +47,7 @@ def measured(runtime, **changes):
     return runtime.execute(lambda: measure(config, data, runtime)), config, data
 
 
+@pytest.mark.slow
 def test_measured_parties_are_planned_with_the_links_between_them():
     network = Network(
         default=Link(latency=0.02, bandwidth=1e6),
@@ -69,6 +70,7 @@ def test_measured_parties_are_planned_with_the_links_between_them():
     assert windows[0] > windows[1]
 
 
+@pytest.mark.slow
 def test_what_parties_tell_of_their_machines_holds_no_row():
     recorder = MemoryRecorder()
     runtime = SimulatedRuntime(recorder=recorder)
@@ -81,6 +83,7 @@ def test_what_parties_tell_of_their_machines_holds_no_row():
     assert set(Spent.__annotations__) == {"processor_seconds", "num_reports", "process"}
 
 
+@pytest.mark.slow
 def test_a_trial_trains_on_random_values_and_never_on_rows(monkeypatch):
     seen = []
 
@@ -95,12 +98,14 @@ def test_a_trial_trains_on_random_values_and_never_on_rows(monkeypatch):
     assert not [row for rows in seen for row in np.asarray(rows, np.float32) if row.tobytes() in own]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("payloads", ["fetched", "sent"])
 def test_a_trial_goes_both_ways(payloads):
     profiles, config, _ = measured(SimulatedRuntime(), payloads=payloads)
     assert plan(config, profiles)["predicted_epoch_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_in_one_process_messages_cost_no_processor():
     profiles, _, _ = measured(SimulatedRuntime())
     assert {(profile["message_seconds"], profile["broker_seconds"]) for profile in profiles} == {(0.0, 0.0)}
@@ -108,6 +113,7 @@ def test_in_one_process_messages_cost_no_processor():
     assert profiles[0]["parameter_bytes"] > profiles[1]["parameter_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_the_command_measures_and_plans(capsys):
     words = ["plan", "pubsub-vfl", "--measure", "--runtime", "simulated", "--data", "synthetic:400x12"]
     assert main([*words, "num_layers=2", "hidden_size=8", "--format", "json"]) == 0

@@ -24,6 +24,7 @@ def test_predictions_are_those_of_the_trained_model(tmp_path):
     assert [p == (q > 0.5) for p, q in zip(said["prediction"], said["probability_1"], strict=True)] == [True] * 569
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["regression", "multiclass"])
 def test_other_tasks_predict_in_the_units_of_the_labels(task, tmp_path):
     settings = {"num_epochs": 20, "hidden_size": 16, "embedding_size": 8}

@@ -127,6 +127,7 @@ def crossings(done: Done) -> list[tuple]:
     return [row for row in rows if row[:2] in BETWEEN and not row[3].startswith("Alignment")]
 
 
+@pytest.mark.slow
 def test_what_is_sent_instead_of_fetched_takes_half_the_messages_and_the_same_values():
     config = {"num_epochs": 4, "epochs_per_round": 4, "batch_size": 16, "max_in_flight": 1}
     fetched, sent = (simulate(**config, payloads=how) for how in ("fetched", "sent"))
@@ -392,6 +393,7 @@ def test_rows_are_aligned_first(alignment):
     assert done.result.extra["num_rows"] == 358
 
 
+@pytest.mark.slow
 def test_of_one_seed_rows_that_are_aligned_by_ids_have_another_order_each_time():
     losses = {
         how: [
@@ -403,6 +405,7 @@ def test_of_one_seed_rows_that_are_aligned_by_ids_have_another_order_each_time()
     assert losses["hash"][0] != losses["hash"][1]
 
 
+@pytest.mark.slow
 def test_training_stops_when_nothing_gets_better():
     done = simulate(num_epochs=200, learning_rate=0.3, patience=3)
     best = done.result.metrics["best_epoch"]
@@ -416,6 +419,7 @@ def test_training_stops_at_its_target(target, rounds):
     assert simulate(num_epochs=6, target=target).result.rounds == rounds
 
 
+@pytest.mark.slow
 def test_replicas_meet_at_sync_epochs_only():
     done = simulate(**SEVERAL, num_epochs=6)
     for epoch in range(1, 7):
@@ -437,6 +441,7 @@ def test_a_lost_worker_is_replaced_and_training_goes_on(name, time):
     assert hurt.result.metrics["test/auc"] > whole.result.metrics["test/auc"] - 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["broker", "passive/ps"])
 def test_a_lost_server_stops_the_run_and_its_checkpoint_resumes(name):
     whole = simulate(**SEVERAL, num_epochs=4)
@@ -456,6 +461,7 @@ def test_stop_policy_stops():
         simulate(on_party_loss="stop", runtime={"faults": {"active/worker-0": 0.004}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stale", ["drop", "apply"])
 def test_deadlines_that_fire_lose_no_batch(stale):
     done = simulate(
@@ -474,6 +480,7 @@ def with_a_hung_worker(name: str, resume=None, **changes):
     return simulate(**settings, resume=resume, runtime={"costs": costs})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("payloads", ["sent", "fetched"])
 @pytest.mark.parametrize("name", ["passive/worker-1", "active/worker-1"])
 def test_an_epoch_does_not_wait_for_a_worker_that_hangs(name, payloads):

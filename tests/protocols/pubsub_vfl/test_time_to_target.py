@@ -91,6 +91,7 @@ def test_as_many_settings_of_each_method_are_tried(scripts, name):
     assert {len(found) for found in labels.values()} == {6 if name == "grid" else 8}
 
 
+@pytest.mark.slow
 def test_the_untrained_error_is_looked_at_and_no_target_is_reached_before_its_error_is(scripts):
     if not os.environ.get("FEDACTORS_DATA"):
         pytest.skip("FEDACTORS_DATA is not set")

@@ -138,6 +138,7 @@ def with_postgres(given, path):
     return given
 
 
+@pytest.mark.slow
 def test_an_unreachable_or_refusing_postgres_is_exit_code_2_and_names_no_password(
     write, capsys, monkeypatch, postgres, tmp_path
 ):
@@ -166,6 +167,7 @@ def test_a_fault_found_in_a_process_of_its_own_is_exit_code_2_as_well(write, cap
     assert "i.kind is text, no number" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["rfl-sgd-v", "vfl-sgd"])
 def test_a_rate_that_diverges_is_named(write, capsys, algorithm):
     code, error = attempt(capsys, write(), f"algorithm={algorithm}", "learning_rate=1e15", "batch_size=1")

@@ -57,6 +57,7 @@ def test_every_organisation_in_postgresql(postgres, in_memory):
     assert train(sources) == in_memory
 
 
+@pytest.mark.slow
 def test_duckdb_sqlite_parquet_and_postgresql_at_once(postgres, in_memory, tmp_path):
     rows = tables()
     with duckdb.connect(str(tmp_path / "o.duckdb")) as connection:
@@ -77,6 +78,7 @@ def test_duckdb_sqlite_parquet_and_postgresql_at_once(postgres, in_memory, tmp_p
     assert train(sources) == in_memory
 
 
+@pytest.mark.slow
 def test_a_password_is_nowhere_in_the_run_folder_or_on_the_screen(postgres, tmp_path, monkeypatch, capsys):
     rows = tables()
     lines = ["[task]", 'type = "binary"', 'layout = "relational"', f'sql = """{SQL}"""', 'label = "o.returned"']

@@ -83,6 +83,7 @@ def test_predictions_have_a_budget_of_their_own():
     assert record.epsilon > 0.5
 
 
+@pytest.mark.slow
 def test_reproducible_noise_is_stamped():
     result, records, _ = execute(model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")
     assert result.extra["privacy"]["reproducible_noise"] == "no privacy guarantee"
@@ -91,6 +92,7 @@ def test_reproducible_noise_is_stamped():
     assert again.metrics == result.metrics
 
 
+@pytest.mark.slow
 def test_noise_is_fresh_in_every_run_unless_made_reproducible():
     runs = [execute(reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")[0] for _ in range(2)]
     assert runs[0].metrics["test/rmse"] != runs[1].metrics["test/rmse"]
@@ -175,6 +177,7 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
     assert np.array_equal(stopped.value.value.train, told[0])
 
 
+@pytest.mark.slow
 def test_a_state_does_not_take_the_noise_off():
     """The generator of the noise is in no state, but in those of reproducible runs, which promise nothing."""
     words = {

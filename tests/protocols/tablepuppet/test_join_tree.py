@@ -65,6 +65,7 @@ def test_the_tree_gives_the_numbers_of_the_listed_join(words, parted):
     assert runtime.usage().bytes < listed_runtime.usage().bytes  # outputs of label rows, not of joined rows
 
 
+@pytest.mark.slow
 def test_auto_lists_a_join_that_is_about_as_large_as_its_tables_and_no_other():
     small, _, _ = execute(settings(join_by="auto"), many_to_many(places=200))
     large, _, _ = execute(settings(join_by="auto"), many_to_many())
@@ -75,6 +76,7 @@ def test_auto_lists_a_join_that_is_about_as_large_as_its_tables_and_no_other():
     assert "test/r2" in large.metrics
 
 
+@pytest.mark.slow
 def test_a_join_that_cannot_be_listed_is_trained_on():
     num_rows = 60_000  # of one key: 3.6e9 joined rows, more than a row number can count
     rng = np.random.default_rng(0)
@@ -93,6 +95,7 @@ def test_a_join_that_cannot_be_listed_is_trained_on():
         execute(settings(rounds=1, join_by="rows"), data)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_along_the_tree_is_the_uninterrupted_one():
     data = many_to_many()
     _, half, _ = execute(settings(join_by="tree", rho=1.0, rounds=2), data)

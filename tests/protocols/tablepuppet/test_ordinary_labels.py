@@ -183,6 +183,7 @@ def test_residuals_are_those_of_the_definition():
         assert algorithm.Residuals(above, below, scale, 1.0).balanced(1.0) == pytest.approx(rho)
 
 
+@pytest.mark.slow
 def test_sgd_by_default_takes_ten_steps_an_epoch_of_few_rows():
     found, _ = trained("300 and a little", algorithm="rfl-sgd-v")
     large, _ = trained("300 and a little", algorithm="rfl-sgd-v", batch_size=10_240)

@@ -439,6 +439,7 @@ def test_client_work_grows_with_its_rows_and_not_with_the_duplicates():
         assert second[key] <= 1.1 * units
 
 
+@pytest.mark.slow
 def test_a_server_that_coordinates_the_union_solves_for_the_rows_and_one_that_does_not_cannot(monkeypatch):
     seen = sent_values(monkeypatch)
     config = settings(algorithm="rfl-admm", rounds=6, rho=0.3, inner_rounds=1)

@@ -86,6 +86,7 @@ def test_a_resumed_run_goes_on_exactly(algorithm):
     assert resumed.metrics == whole.metrics
 
 
+@pytest.mark.slow
 def test_a_killed_client_ends_the_run_with_its_name():
     _, _, runtime = execute(settings(secure_sums=True), shop())
     with pytest.raises(PartyLost) as error:
@@ -124,6 +125,7 @@ def attacked(num_known=8, **words):
     return reconstructions("items", views(settings(**words), shop(), 0)["items"], num_known)
 
 
+@pytest.mark.slow
 def test_known_rows_and_theta_give_the_rows_of_open_predictions_and_not_of_sums():
     for opened, masked in zip(attacked(rounds=5), attacked(rounds=5, secure_sums=True)[:2], strict=True):
         assert opened.found > 0.99
@@ -158,6 +160,7 @@ def test_what_sums_alone_do_not_protect_and_noise_does():
     assert noisy.found < 0.2
 
 
+@pytest.mark.slow
 def test_differences_of_sums_give_rows_beside_known_ones_and_noise_hides_them():
     """Two items of one order and card: their sums differ by these two rows alone, whatever the masks."""
     declared = ("amount=0:3", "hour=0:23", "weight=0:3", "price=0:3", "credit_limit=0:3", "age=18:80")

@@ -132,6 +132,7 @@ REASONS = {
 }
 
 
+@pytest.mark.slow
 def test_every_order_is_there_with_classes_or_a_reason(shop):
     rows = read(shop / "said.csv")
     assert list(rows[0]) == ["order_id", "prediction", "probability_0", "probability_1", "reason"]
@@ -287,6 +288,7 @@ class Curious(PredictingServer):
         return found
 
 
+@pytest.mark.slow
 def test_a_table_predicts_once(tmp_path, shop, monkeypatch, capsys):
     (run,) = (shop / "runs").iterdir()
     from protocols.tablepuppet import serving
@@ -348,6 +350,7 @@ def test_another_query_is_refused_by_one_line(shop, tmp_path, capsys, old, new, 
     assert not (tmp_path / "said.csv").exists()
 
 
+@pytest.mark.slow
 def test_nothing_that_joins_is_a_file_of_reasons(shop, tmp_path, capsys):
     (run,) = (shop / "runs").iterdir()
     path = tmp_path / "cards.csv"

@@ -78,6 +78,7 @@ def test_in_the_open_mode_one_checkpoint_is_the_suppliers_prices_and_the_trainin
     assert abs(y_N.mean() - returned.mean()) < 0.05
 
 
+@pytest.mark.slow
 def test_with_states_kept_by_their_parties_the_run_folder_holds_neither(tmp_path, monkeypatch):
     price, returned = make_data(tmp_path)
     keys = {party: base64.b64encode(os.urandom(32)).decode() for party in PARTIES}

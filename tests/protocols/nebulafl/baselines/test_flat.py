@@ -175,6 +175,7 @@ def test_gitfl_counts_the_push_before_the_pull():
 values = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @given(values)
 def test_servers_stay_between_what_they_were_given(given_values):
     mixing = FedAsync(vector(0))
