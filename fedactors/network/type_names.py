@@ -1,8 +1,9 @@
 """Stable names of the classes that frames and checkpoints hold: ``mtcd/Token``, which is no path of Python's.
 
 A name is a namespace and the class's own name. The namespace is the protocol (in ``protocols`` the folder's name, of a
-third party the package that has a module `plugin`), ``fedactors``, else the class's module. A class may move to another file of its namespace. One that moves further, or gets another name, keeps the
-old one: ``@message(name="mtcd/Token", reveals=...)``. A script's classes are of ``__main__``.
+third party the package that has a module `plugin`), ``fedactors``, else the class's module. A class may move to another
+file of its namespace. One that moves further, or gets another name, keeps the old one:
+``@message(name="mtcd/Token", reveals=...)``. A script's classes are of ``__main__``.
 """
 
 from __future__ import annotations
