@@ -1,6 +1,6 @@
 """``python -m fedactors`` is the command ``fedactors``."""
 
-from fedactors.command_line.main import command
+from fedactors.cli.main import command
 
 if __name__ == "__main__":
     command()

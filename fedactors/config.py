@@ -3,24 +3,39 @@
 A protocol declares one class with the `config` decorator. Each field has a default and a docstring under
 it; `Field(ge=1)` and the like state what is allowed. `build` turns the words of a command line into an
 instance and reports every mistake as one `BadInput` line that names the field, the value and the rule.
+
+Code that a configuration names, ``package.module:function``: a user's own model, a hook.
+
+A name is code as soon as it is imported. So it is imported when the user gives it, in a word or in a script's config,
+and never because a run folder says so: who resumes, predicts with or exports a run whose configuration names code gives
+the same name again (``--trust package.module:function``).
+
+    class Config:
+        model: NamedCode = "auto"             # a name of ours, or an address
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from inspect import cleandoc
-from typing import Annotated, Any, TypeVar, cast, dataclass_transform, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, dataclass_transform, overload
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.errors import BadInput
-from fedactors.network.type_names import declare
+from fedactors.messages.codec import declare
 from fedactors.validation import check_keys, shown, without_password
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 T = TypeVar("T")
 LARGEST = 2**31 - 1
@@ -30,7 +45,7 @@ WIDEST = 1e15
 beyond overflows in single precision as soon as it is squared."""
 DEVICE_PATTERN = r"auto|cpu|cuda|cuda:\d+"
 Device = Annotated[str, Field(pattern=f"^({DEVICE_PATTERN})$")]
-"""Where an actor computes; `fedactors.learning.devices.find_device` finds it."""
+"""Where an actor computes; `fedactors.learning.network.find_device` finds it."""
 
 OnlyWith = Mapping[str, Mapping[str, tuple[Any, ...] | None]]
 """Settings that count beside some values of others only; see `build_given`."""
@@ -53,7 +68,7 @@ def config(cls: Any = None, *, name: str = "") -> Any:
 
     Args:
         cls: the class.
-        name: in frames; see `fedactors.network.type_names`.
+        name: in frames; see `fedactors.messages.codec`.
     """
     settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False)
 
@@ -292,3 +307,67 @@ def spell_infinities(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [spell_infinities(item) for item in value]
     return value
+
+
+class _Marker:
+    """Marks a field that may name code."""
+
+
+NamedCode = Annotated[str, _Marker()]
+"""The type of a config's field that may name code; a value with a colon does."""
+
+
+def is_code(value: Any) -> bool:
+    """Say whether a value of such a field names code."""
+    return isinstance(value, str) and ":" in value
+
+
+def code_named_in(config: Any) -> dict[str, str]:
+    """Return the addresses that a config names, by field; what a base class marks, its heirs cannot unmark."""
+    fields: list[tuple[str, FieldInfo]] = [
+        item for cls in type(config).__mro__ for item in vars(cls).get("__pydantic_fields__", {}).items()
+    ]
+    marked = {name for name, field in fields if any(isinstance(fact, _Marker) for fact in field.metadata)}
+    return {name: getattr(config, name) for name in sorted(marked) if is_code(getattr(config, name))}
+
+
+def check_trusted(config: Any, trusted: Collection[str], place: str) -> None:
+    """Check that whoever uses the run at `place` has named the code that its configuration names.
+
+    Raises:
+        BadInput: names what is not, or what is named for nothing, without having imported anything.
+    """
+    for field, address in code_named_in(config).items():
+        if address not in trusted:
+            raise BadInput(
+                f"{place} names code, {field}={address}, which is imported only if you name it as well: "
+                f"give --trust {address} if you know what it is"
+            )
+    if unknown := sorted(set(trusted) - set(code_named_in(config).values())):
+        raise BadInput(f"--trust: {unknown[0][:200]!r} is not allowed: {place} names no such code")
+
+
+def load_code(field: str, address: str) -> Callable[..., Any]:
+    """Import what a field names, from the path or the working directory.
+
+    Raises:
+        BadInput: nothing callable is there, or its module cannot be imported.
+    """
+    module, _, name = address.partition(":")
+    if not (module and name and all(part.isidentifier() for part in [*module.split("."), name])):
+        raise BadInput(f"{field}: {address!r} is not allowed: write package.module:function")
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())  # where a user's own module lies; Ray puts it on the path of its processes too
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except AttributeError:
+        raise BadInput(f"{field}: {address!r} is not allowed: {module} has no {name}") from None
+    except Exception as error:
+        # what is missing is said by the message itself
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        reason = f"{kind}{error}".splitlines()[0]
+        raise BadInput(f"{field}: {address!r} is not allowed: {module} cannot be imported ({reason})") from error
+    if not callable(found):
+        raise BadInput(f"{field}: {address!r} is not allowed: it is a {type(found).__name__}, not a function")
+    made: Callable[..., Any] = found
+    return made

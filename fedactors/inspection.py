@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fedactors.actors.context import Ref
+from fedactors.actors.remote import CALLERS, DRIVER, OWN_PARTY, PEERS, Endpoint, endpoints, spoken
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol
-from fedactors.remote import CALLERS, DRIVER, OWN_PARTY, PEERS, Door, doors, spoken
-from fedactors.runtime.base import Ref
 
 THE_DRIVER = "the run's driver"
 KINDS = ("secure sums", "noise", "labels", "standardisation")
@@ -57,11 +57,11 @@ def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
     None where the protocol takes neither.
     """
     if getattr(protocol, "takes_queries", False):
-        from fedactors.joining.rows import NewRowHolder, RowMapper
+        from fedactors.data.alignment.rows import NewRowHolder, RowMapper
 
         return _described({"tables' owners": NewRowHolder, "mapper": RowMapper}, {}, None)
     if getattr(protocol, "takes_nodes", False):
-        from fedactors.joining.nodes import NewNodeHolder, NodeHolder
+        from fedactors.data.alignment.nodes import NewNodeHolder, NodeHolder
 
         return _described({"nodes' owners": NodeHolder, "new nodes' owners": NewNodeHolder}, {}, None)
     return []
@@ -134,7 +134,7 @@ def describe_protections(protocol: Protocol, config: Any) -> list[dict[str, Any]
 def _deliveries(actors: Mapping[str, type]) -> Iterator[tuple[type, str, str]]:
     """Yield (message, who sends it, who receives it) for every door and payload of these kinds of actors."""
     for kind, cls in actors.items():
-        table = doors(cls)
+        table = endpoints(cls)
         for door in table.table.values():
             callers = [_caller(caller, door, actors) for caller in CALLERS if caller in door.callers]
             yield from (
@@ -158,7 +158,7 @@ def _parts(message: type) -> Iterator[type]:
             yield from _parts(hint)
 
 
-def _caller(caller: str, door: Door, actors: Mapping[str, type]) -> str:
+def _caller(caller: str, door: Endpoint, actors: Mapping[str, type]) -> str:
     if door.only is not None and caller != DRIVER:
         return f"its {spoken(door.only)} only"
     named = [kind for kind, cls in actors.items() if getattr(cls, "role", None) == caller]

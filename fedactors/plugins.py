@@ -25,7 +25,9 @@ from types import ModuleType
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+from fedactors.data.layouts.vertical import Neighbour
 from fedactors.errors import BadInput
+from fedactors.runs.metrics import RunResult
 
 GROUP = "fedactors.protocols"
 PARTY_LOSS = ("stop", "continue", "restart")
@@ -45,15 +47,6 @@ _OPTIONAL = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunResult:
-    """What a protocol's ``run`` returns: rounds done, final metrics, and anything else worth keeping (JSON-ready)."""
-
-    rounds: int
-    metrics: Mapping[str, Any]
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
 Actors = Callable[[Any], Mapping[str, type]]
 """``actors(config)``: what each kind of actor is called ("active party's workers") to its class."""
 Run = Callable[[Any, Any, Any], Awaitable[RunResult]]
@@ -67,33 +60,19 @@ Measure = Callable[[Any, Any, Any], Awaitable[Sequence[Mapping[str, Any]]]]
 machines and returns the profiles for `Plan`."""
 Predict = Callable[[Any, Any, Any, Any], Awaitable[Sequence[Any]]]
 """``predict(config, data, runtime, asked)``: an ``async`` function like ``run``, which casts the parties' actors with
-their trained states and gives `Outcomes` of `fedactors.prediction.vertical`; ``asked`` is an `Application` of it."""
+their trained states and gives `Outcomes` of `fedactors.serving.predictions`; ``asked`` is an `Application` of it."""
 Export = Callable[[Any, str, Mapping[str, bytes]], Any]
-"""``export(config, party, states)``: the party's part of the model, a `fedactors.learning.model_parts.Part`, or its
+"""``export(config, party, states)``: the party's part of the model, a `fedactors.serving.parts.Part`, or its
 parts by name where it has several."""
 Network = Callable[[Any], Any]
 """``network(part)``: a module of torch that applies a part whose models are none by themselves."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Neighbour:
-    """The data of a run in which one record of one party is another: what a privacy claim speaks of."""
-
-    label: str
-    """What was changed, for a reader: ``row 17 by row 3``."""
-    kind: str
-    """Which claims it is a neighbour for, as in `PrivacyRecord.neighbour`: row, label, node, tuple."""
-    data: Any
-    """What ``run`` takes."""
-    record: int | None = None
-    """Number of a record that has a part with several parties: neighbours of one number change parts of one record."""
 
 
 Neighbours = Callable[[Any, Any, str, int, int], Sequence[Neighbour]]
 """``neighbours(config, data, party, count, seed)``: about `count` neighbours of the data, typical and extreme ones."""
 
 Surface = Callable[[Any, Any, Mapping[str, bytes], int], Any]
-"""``surface(config, data, states, seed)``: a `fedactors.privacy.attacks.suite.Surface` from the actors' checkpointed
+"""``surface(config, data, states, seed)``: a `fedactors.auditing.attacks.Surface` from the actors' checkpointed
 states."""
 
 
@@ -234,9 +213,9 @@ class LazyProtocol:
     smoke: Mapping[str, Any] = field(default_factory=dict)
     full: Mapping[str, Any] = field(default_factory=dict)
     takes_queries: bool = False
-    """Whether it trains on a query's joined rows as well as on files (`fedactors.joining.rows`)."""
+    """Whether it trains on a query's joined rows as well as on files (`fedactors.data.alignment.rows`)."""
     takes_nodes: bool = False
-    """Whether it trains on graphs whose nodes lie in tables (`fedactors.joining.nodes`)."""
+    """Whether it trains on graphs whose nodes lie in tables (`fedactors.data.alignment.nodes`)."""
     problem: str = ""
     """Whose data, lying where, it is for; `fedactors list` says so."""
     emulate: float | None = None

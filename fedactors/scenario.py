@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedactors.command_line.options import Parser, add_run_flags, run_options
-from fedactors.command_line.terminal import end_process, guarded
+from fedactors.cli.flags import Parser, add_run_flags, run_options
+from fedactors.cli.terminal import end_process, guarded
 from fedactors.plugins import (
     Actors,
     Export,
@@ -115,7 +115,7 @@ def main(
     add_run_flags(parser)
 
     def action() -> int:
-        from fedactors.command_line.commands import run_and_print
+        from fedactors.cli.commands import run_and_print
 
         args = parser.parse_intermixed_args(argv)
         return run_and_print(scenario, args.words, run_options(args))

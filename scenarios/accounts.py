@@ -22,17 +22,17 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedactors.command_line.terminal import guarded
+from fedactors.api import load_data
+from fedactors.cli.terminal import guarded
 from fedactors.config import build
-from fedactors.data.graphs import load_graph
+from fedactors.data.datasets.load import load_graph
 from fedactors.errors import BadInput, DataMissing
-from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
-from fedactors.privacy.claims import EVERYBODY, JOINED, Claim, claims
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.records.table import RunRow, read_table
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.simulation.pool import one_torch_thread
+from fedactors.privacy.accounting import EVERYBODY, JOINED, Claim, claims
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runs.table import RunRow, read_table
+from fedactors.runtime.compute import one_torch_thread
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from scenarios.benchmarks.all_together import TARGETS
 from scenarios.benchmarks.privacy_audits import DATA as CUT
 from scenarios.benchmarks.privacy_audits import cut

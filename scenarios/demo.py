@@ -18,15 +18,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedactors.command_line.commands import report_command
-from fedactors.command_line.options import RunOptions
-from fedactors.command_line.terminal import guarded, table_lines
-from fedactors.launch import launch, resolve
+from fedactors.api import launch, resolve
+from fedactors.cli.commands import report_command
+from fedactors.cli.terminal import guarded, table_lines
 from fedactors.network.links import Link, Network
-from fedactors.plugins import RunResult
-from fedactors.records.compare import LoadedRun, group_runs, load_runs
-from fedactors.records.curves import Curve, make_curve
-from fedactors.runtime.base import Runtime
+from fedactors.options import RunOptions
+from fedactors.runs.compare import Curve, LoadedRun, group_runs, load_runs, make_curve
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Runtime
 from fedactors.runtime.ray import cluster
 from fedactors.scenario import Scenario
 from protocols.pubsub_vfl.algorithm import default_costs

@@ -5,7 +5,7 @@ python -m scenarios.replay --rows 3 --within 20        three, of different pages
 
 Rows that are older than their command, and those whose data set is not on this machine, are not drawn; nor, with
 ``--within``, those of which nobody knows how long they took, and those of `ROUNDED`. What a command
-prints says how many numbers are equal and which differ by more than `fedactors.sweeps.repeat.TOLERANCE`. It ends with 1
+prints says how many numbers are equal and which differ by more than `scenarios.paper.repeat.TOLERANCE`. It ends with 1
 if a row differs or cannot be made, and with 2 if there is nothing to draw at all.
 """
 
@@ -21,12 +21,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedactors.command_line.terminal import guarded
+from fedactors.api import check_data
+from fedactors.cli.terminal import guarded
 from fedactors.errors import BadInput, DataMissing
-from fedactors.launch import check_data
 from fedactors.plugins import find_protocol
-from fedactors.records.table import RunRow, read_table
-from fedactors.sweeps.repeat import can_repeat
+from fedactors.runs.table import RunRow, read_table
+from scenarios.paper.repeat import can_repeat
 from scenarios.results import tables_of
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -27,12 +27,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedactors.command_line.terminal import format_value, guarded
+from fedactors.cli.terminal import format_value, guarded
 from fedactors.errors import BadInput
-from fedactors.records.storage import write_atomic
-from fedactors.records.table import NOT_REACHED, RunRow, read_table
-from fedactors.sweeps.repeat import can_repeat, draws_noise, is_of_earlier_version, older_text
+from fedactors.runs.storage import write_atomic
+from fedactors.runs.table import NOT_REACHED, RunRow, read_table
 from scenarios.headlines import headline_tables
+from scenarios.paper.repeat import can_repeat, draws_noise, is_of_earlier_version, older_text
 
 _MARK = re.compile(
     r"(?P<open><!-- results: rows=(?P<rows>\S+) columns=(?P<columns>\S+?)(?P<always> deviation=always)? -->\n)"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedactors.records.table import RunRow
+from fedactors.runs.table import RunRow
 
 RELATIVE = 1e-6
 Figures = dict[str, float | None]

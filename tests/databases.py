@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedactors.data.relational import TableSource
+from fedactors.data.databases import TableSource
 from fedactors.runtime.addresses import free_port
 
 PASSWORD = "s3cret-pw"

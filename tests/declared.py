@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedactors.actors.remote import endpoints
 from fedactors.config import build
 from fedactors.inspection import describe_joins, describe_messages
 from fedactors.plugins import Protocol, find_protocol
-from fedactors.records.ledger_log import read_ledger
-from fedactors.records.run_folder import RunFolder
-from fedactors.remote import doors
+from fedactors.runs.folder import RunFolder
+from fedactors.runs.recorder import read_ledger
 
 NAMES = ("pubsub-vfl", "mtcd", "tablepuppet", "glasu", "horizontal", "nebulafl")
 
@@ -28,7 +28,7 @@ def undeclared(protocol: Protocol, config: Any, types: Iterable[str]) -> set[str
     assert protocol.actors is not None
     told = {entry["message"] for entry in (*describe_messages(protocol, config), *describe_joins(protocol))}
     for cls in protocol.actors(config).values():
-        table = doors(cls).table.values()
+        table = endpoints(cls).table.values()
         told |= {f"{door.name}()" for door in table if type(None) in (*door.takes, *door.gives)}
     return set(types) - told
 

@@ -84,7 +84,7 @@ def serve(address: str) -> None:
         if "ray" not in sys.modules:
             # Ray reads its variables, such as those of the token, when it is loaded: all forks are of one cluster
             os.environ.update(environment)
-            for name in ("fedactors.runtime.ray.process", *actors):
+            for name in ("fedactors.runtime.ray.actor_process", *actors):
                 importlib.import_module(name)
             gc.freeze()
         if os.fork():

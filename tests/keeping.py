@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.base import Snapshot
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Snapshot
 
 
 class Keeping(MemoryRecorder):

@@ -2,7 +2,7 @@
 
     python -m tests.mutants protocols/mtcd/roaming.py tests/protocols/mtcd/test_roaming.py --number 30
     python -m tests.mutants protocols/mtcd/roaming.py tests/protocols/mtcd/test_roaming.py --lines 40 41
-    python -m tests.mutants --table before.jsonl --number 6 [--only protocols/mtcd fedactors/privacy/laws.py]
+    python -m tests.mutants --table before.jsonl --number 6 [--only protocols/mtcd fedactors/privacy/noise.py]
 
 The last form goes through the files of `tests/mutated.py` and appends a JSON line a change: file, mutant (function,
 kind of change, and which of this kind in the function), its line, and whether it was noticed. It does not try again

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from fedactors.privacy import accounting
-from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.privacy.claims import PRESENCE, claims
-from fedactors.privacy.laws import mu_of_epsilon
-from fedactors.records.table import RunRow, read_table, write_table
+from fedactors.privacy.accounting import PRESENCE, PrivacyRecord, claims
+from fedactors.privacy.noise import mu_of_epsilon
+from fedactors.runs.table import RunRow, read_table, write_table
 from scenarios import formulas
 from scenarios.accounts import RESULTS, account_of, main, rows_with_figures
 from scenarios.stated import stated

@@ -114,7 +114,7 @@ def test_a_protocol_imports_no_other_protocol_and_no_runtime() -> None:
         for name in imported(path):
             if name.startswith("protocols.") and name.split(".")[1] != own:
                 yield f"imports {name}"
-            if name.startswith(("fedactors.runtime.ray", "fedactors.runtime.simulated", "scenarios", "tests")):
+            if name.startswith(("fedactors.runtime.ray", "fedactors.runtime.simulation.runtime", "scenarios", "tests")):
                 yield f"imports {name}"
 
     assert offences(PROTOCOLS, check) == []

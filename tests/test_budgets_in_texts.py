@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fedactors.records.table import RunRow, read_table
+from fedactors.runs.table import RunRow, read_table
 
 pytestmark = pytest.mark.docs
 

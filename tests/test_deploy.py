@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from fedactors.command_line.main import _parsers
-from fedactors.runtime.base import Usage
+from fedactors.cli.main import _parsers
+from fedactors.messages.ledger import Usage
 from tests.runtime.hosts import Hosts, whether_possible
 
 ROOT = Path(__file__).parents[1]
@@ -126,7 +126,7 @@ def test_certificates_are_good_for_their_host_and_no_other(tmp_path):
 
 
 def test_the_dashboard_shows_the_metrics_that_runs_export_and_no_others():
-    from fedactors.runtime.ray.gauges import RunGauges
+    from fedactors.runtime.ray.runtime import RunGauges
 
     gauges = RunGauges(0)
     used = Usage(

@@ -18,9 +18,9 @@ import networkx
 import numpy as np
 import pytest
 
-from fedactors.command_line import main as cli
-from fedactors.data.catalogue import catalogue
-from fedactors.data.storage import is_present
+from fedactors.cli import main as cli
+from fedactors.data.datasets.catalogue import catalogue
+from fedactors.data.datasets.download import is_present
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -10,15 +10,15 @@ import jsonschema
 import pyarrow.parquet as parquet
 import pytest
 
-from fedactors.command_line.options import RunOptions
-from fedactors.data import own
-from fedactors.data.csv_files import CsvFormat
-from fedactors.data.own_schema import LAYOUTS, json_schema
-from fedactors.data.preprocessing import ColumnRule
-from fedactors.launch import launch, resolve
-from fedactors.network import ledger
+from fedactors.api import launch, resolve
+from fedactors.data import description
+from fedactors.data.columns import ColumnRule
+from fedactors.data.readers import CsvFormat
+from fedactors.data.schema import LAYOUTS, json_schema
+from fedactors.messages import ledger
+from fedactors.options import RunOptions
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.records.metrics import Summary
+from fedactors.runs.metrics import Summary
 from protocols.glasu.plugin import PROTOCOL
 from tests.bad_inputs import world
 
@@ -55,7 +55,7 @@ def test_the_page_about_own_data_has_the_keys_of_a_layout(layout):
 
 
 def test_the_schema_for_editors_is_that_of_the_code() -> None:
-    rule = "write it again: python -m fedactors.data.own_schema > docs/reference/parties-toml.schema.json"
+    rule = "write it again: python -m fedactors.data.schema > docs/reference/parties-toml.schema.json"
     assert json.loads((REFERENCE / "parties-toml.schema.json").read_text()) == json_schema(), rule
 
 
@@ -85,7 +85,7 @@ def test_the_page_about_own_data_has_the_keys_of_rules(heading, schema):
 def test_the_page_about_own_data_has_the_kinds_of_tables():
     text = sections("parties-toml.md")["Layout `relational`: tables that a query joins"]
     (row,) = [line for line in text.splitlines() if line.startswith("| `kind`")]
-    assert set(re.findall(r"`([^`]+)`", row)) == {"kind", "postgres", *own._KINDS, *own._KINDS.values()}
+    assert set(re.findall(r"`([^`]+)`", row)) == {"kind", "postgres", *description._KINDS, *description._KINDS.values()}
 
 
 def test_the_page_about_run_folders_has_what_a_run_writes(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedactors.errors import BadInput
-from fedactors.records.table import RunRow, put_rows
+from fedactors.runs.table import RunRow, put_rows
 from scenarios.headlines import headline_tables
 from scenarios.results import main as results_main
 

@@ -4,8 +4,8 @@ import pytest
 
 from fedactors.learning.metrics import task_metrics
 from fedactors.plugins import find_protocol
-from fedactors.records.metrics import shown_metric
-from fedactors.sweeps.runs import run_once
+from fedactors.runs.metrics import shown_metric
+from fedactors.sweeps import run_once
 
 MEASURES = {
     *task_metrics("binary", [0, 1], [[-1.0], [1.0]]),

@@ -78,11 +78,13 @@ def test_a_table_has_a_line_a_change_and_goes_on(tmp_path: Path, monkeypatch: py
         return len(tried) % 3 == 0
 
     monkeypatch.setattr(mutants, "is_noticed", notice)
-    monkeypatch.setattr(mutated, "TESTS", {"fedactors/rounds.py": ("tests/test_rounds.py",), "no.py": ()})
+    monkeypatch.setattr(
+        mutated, "TESTS", {"fedactors/runtime/rounds.py": ("tests/runtime/test_rounds.py",), "no.py": ()}
+    )
     mutants.write_table(table, [], 3, 0, 1.0)
     rows = [json.loads(line) for line in table.read_text().splitlines()]
     assert [(row["file"], row["noticed"]) for row in rows] == [
-        ("fedactors/rounds.py", noticed) for noticed in (False, True, False)
+        ("fedactors/runtime/rounds.py", noticed) for noticed in (False, True, False)
     ]
     assert len(tried) == 4  # the first is the file as it is
     mutants.write_table(table, [], 4, 0, 1.0)

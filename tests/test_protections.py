@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fedactors.command_line import main as cli
+from fedactors.cli import main as cli
 from fedactors.config import build
 from fedactors.errors import BadInput
 from fedactors.inspection import KINDS, Protection, describe_messages, describe_protections
 from fedactors.plugins import find_protocol
-from fedactors.privacy.secure_sessions import Masked
+from fedactors.secure_sums.messages import Masked
 
 PROTOCOLS = ("glasu", "horizontal", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet")
 SECURE = {

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from fedactors.api import load_data
 from fedactors.config import build
-from fedactors.launch import load_data
 from fedactors.plugins import resolve_address
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.simulation.wire import Wire
+from fedactors.runtime.simulation.network import Wire
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.test_declared import SETTINGS, methods
 
 IN_ROUNDS = ("mtcd", "tablepuppet", "glasu", "horizontal")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedactors.errors import BadInput
-from fedactors.records.table import read_table, write_table
+from fedactors.runs.table import read_table, write_table
 from scenarios.replay import RESULTS, ROUNDED, drawable, made_again, main
 from scenarios.results import record_text, tables_of
 

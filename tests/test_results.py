@@ -6,7 +6,7 @@ import math
 import pytest
 
 from fedactors.errors import BadInput
-from fedactors.records.table import RunRow, write_table
+from fedactors.runs.table import RunRow, write_table
 from scenarios.results import _cell, main, markdown_table, pooled, record_text, render_document
 
 

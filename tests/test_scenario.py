@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedactors.command_line.options import RunOptions, add_federation_flags, add_run_flags
+from fedactors.cli.flags import add_federation_flags, add_run_flags
+from fedactors.options import RunOptions
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = '''"""A scenario for tests."""

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedactors.command_line.main import main
-from fedactors.command_line.options import RunOptions
+from fedactors.api import launch, resolve
+from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.errors import BadInput
-from fedactors.launch import launch, resolve
+from fedactors.options import RunOptions
 from fedactors.plugins import find_protocol
-from fedactors.records.recorder import FolderRecorder
-from fedactors.records.run_folder import RunFolder
-from fedactors.records.states import is_reference
+from fedactors.runs.folder import RunFolder
+from fedactors.runs.party_states import is_reference
+from fedactors.runs.recorder import FolderRecorder
 from fedactors.validation import without_password
 
 WORDS = ("pubsub-vfl", "--runtime", "simulated", "--smoke", "--quiet")

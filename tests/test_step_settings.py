@@ -8,7 +8,7 @@ from fedactors.config import build, parse_words
 from fedactors.errors import BadInput
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.plugins import find_protocol
-from fedactors.sweeps.runs import run_once
+from fedactors.sweeps import run_once
 
 HAVE = ("glasu", "horizontal", "pubsub-vfl")
 STOPS = {"schedule": "step", "decay_every": 1, "decay_factor": 1e-12}

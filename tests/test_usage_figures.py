@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedactors.command_line.options import RunOptions
-from fedactors.launch import launch, resolve
-from fedactors.network.codec import HEADER_BYTES
+from fedactors.api import launch, resolve
+from fedactors.messages.codec import HEADER_BYTES
+from fedactors.options import RunOptions
 from fedactors.plugins import find_protocol
-from fedactors.records.ledger_log import read_ledger
-from fedactors.records.metrics import read_events
-from fedactors.records.run_folder import RunFolder
+from fedactors.runs.folder import RunFolder
+from fedactors.runs.metrics import read_events
+from fedactors.runs.recorder import read_ledger
 from tests.tiny_parties import PROTOCOL
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fedactors.learning.optimizers
-from fedactors.command_line.main import main
+from fedactors.cli.main import main
 
 pytestmark = pytest.mark.docs
 

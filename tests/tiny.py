@@ -15,10 +15,12 @@ from pydantic import Field
 
 from fedactors.config import config
 from fedactors.errors import BadInput, DataMissing, PartyFailed, Stopped
-from fedactors.plugins import Headline, RunResult
-from fedactors.records.recorder import Recorder
-from fedactors.runtime import snapshot
-from fedactors.runtime.base import Snapshot, Usage
+from fedactors.messages.ledger import Usage
+from fedactors.plugins import Headline
+from fedactors.runs.metrics import RunResult
+from fedactors.runs.recorder import Recorder
+from fedactors.runtime import snapshots
+from fedactors.runtime.interface import Snapshot
 from fedactors.scenario import Scenario
 
 
@@ -51,7 +53,7 @@ class TinyRuntime:
 
     def execute(self, main: Callable[[], Awaitable[RunResult]], resume: Snapshot | None = None) -> RunResult:
         if resume is not None:
-            state = json.loads(snapshot.unseal_driver(resume.driver)["text"])
+            state = json.loads(snapshots.unseal_driver(resume.driver)["text"])
             self.round = state["round"]
             self.random.setstate((state["random"][0], tuple(state["random"][1]), state["random"][2]))
             assert resume.actors == {"bank": b"bank", "shop/worker-0": b"worker"}
@@ -73,7 +75,7 @@ class TinyRuntime:
         assert self.recorder is not None
         actors = {"bank": b"bank", "shop/worker-0": b"worker"}
         text = json.dumps({"round": self.round, "random": self.random.getstate()})
-        driver = snapshot.seal_driver({"text": text}, actors)
+        driver = snapshots.seal_driver({"text": text}, actors)
         self.recorder.save_checkpoint(f"round-{self.round}", actors, driver)
         if self._exit_code is not None:
             raise Stopped("stopped on request", self._exit_code)
@@ -130,8 +132,8 @@ def load_data(settings: TinyConfig, name: str, seed: int) -> str:
 
 
 async def predict(settings: TinyConfig, data: Any, runtime: TinyRuntime, asked: Any) -> list[Any]:
-    from fedactors.data.predictions import Predicted
-    from fedactors.prediction.engine import Outcome
+    from fedactors.data.new_rows import Predicted
+    from fedactors.serving.predictions import Outcome
 
     Path(asked.to).write_text(f"{data} {sorted(asked.stored)}")
     return [Outcome(party="bank", to=asked.to, counts=Predicted(3, 2, 1, (("not at shop", 1),)))]
@@ -141,8 +143,8 @@ def export(settings: TinyConfig, party: str, states: Mapping[str, bytes]) -> Any
     """The weight of a model of one number: how many states the party has."""
     import numpy as np
 
-    from fedactors.learning.model_parts import Part, TrainedModel
     from fedactors.learning.models import ModelSpec
+    from fedactors.serving.parts import Part, TrainedModel
 
     own = [name for name in states if name.partition("/")[0] == party]
     model = TrainedModel(ModelSpec(name="linear", inputs=(1,), outputs=1, bias=False), np.array([float(len(own))]))

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedactors.actor import Actor
+from fedactors.actors.actor import Actor
+from fedactors.actors.context import Work
+from fedactors.actors.remote import DRIVER, remote
 from fedactors.config import config
-from fedactors.network.codec import message
-from fedactors.plugins import Headline, RunResult
-from fedactors.remote import DRIVER, remote
-from fedactors.runtime.base import Costs, Runtime, Work
+from fedactors.messages.codec import message
+from fedactors.plugins import Headline
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Costs, Runtime
 from fedactors.scenario import Scenario
 
 

@@ -1,6 +1,11 @@
 """What one party holds after loading: its rows, checked, brought into the aligned order, split and standardised.
 
 Shapes: N rows, D columns after one-hot encoding.
+
+Rows with many columns of which few are not zero, as categories make them: what is not zero is all that is held.
+
+It stands where a dense array of rows (n, D) does in products: ``x @ theta``, ``x.T @ dh``, ``x[rows]``; `numpy.asarray`
+makes the dense one.
 """
 
 from __future__ import annotations
@@ -13,13 +18,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
-from fedactors.data.alignment import Alignment
-from fedactors.data.catalogue import Task
-from fedactors.data.csv_files import CsvFormat
-from fedactors.data.preprocessing import FittedColumn, Preprocessing, without_values
-from fedactors.data.reasons import SEVERAL, kind_of
+from fedactors.data.alignment.ids import Alignment
+from fedactors.data.columns import SEVERAL, FittedColumn, Preprocessing, kind_of, without_values
+from fedactors.data.datasets.catalogue import Task
+from fedactors.data.readers import CsvFormat
 from fedactors.errors import BadInput
 
 Float32 = NDArray[np.float32]
@@ -448,3 +453,65 @@ def prepare_like(block: PartyBlock, trained: Preprocessing) -> Float32:
     made = trained.finish(block.features)
     made[list(block.unusable)] = 0
     return made
+
+
+Array = NDArray[np.float64]
+
+
+class SparseRows:
+    """Rows as a sparse matrix.
+
+    Args:
+        rows: in compressed rows, float64 (n, D).
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = scipy.sparse.csr_array(rows)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return int(self._rows.shape[0]), int(self._rows.shape[1])
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> SparseRows:
+        """Return the rows chosen by numbers, a mask or a slice."""
+        return SparseRows(self._rows[rows])
+
+    def __matmul__(self, theta_DC: Array) -> Array:
+        """Return x theta (n, C)."""
+        return np.asarray(self._rows @ theta_DC, dtype=np.float64)
+
+    @property
+    def T(self) -> Columns:  # noqa: N802  (as numpy calls it)
+        """The transpose, to be multiplied from the left."""
+        return Columns(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        return int(self._rows.data.nbytes + self._rows.indices.nbytes + self._rows.indptr.nbytes)
+
+    def gram(self, weights_n: Array) -> Array:
+        """Return x^T diag(weights) x, dense (D, D)."""
+        scaled = self._rows.multiply(weights_n[:, None]).tocsr()
+        return np.asarray((scaled.T @ self._rows).toarray(), dtype=np.float64)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return the dense rows."""
+        made: Array = self._rows.toarray()
+        return made if dtype is None else made.astype(dtype)
+
+
+class Columns:
+    """The transpose of `CodedRows`."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __matmul__(self, values_nC: Array) -> Array:
+        """Return x^T values (D, C)."""
+        return np.asarray(self._rows.T @ values_nC, dtype=np.float64)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.errors import BadInput
-from fedactors.network.codec import plain
+from fedactors.messages.codec import wire_type
 
 Index = NDArray[np.int64]
 
@@ -63,7 +63,7 @@ def _even_sizes(total: int, parts: int) -> Index:
     return sizes
 
 
-@plain
+@wire_type
 class IidPartitioner:
     """Rows dealt at random; partition sizes differ by one at most."""
 
@@ -77,7 +77,7 @@ class IidPartitioner:
         return _by_sizes(order, _even_sizes(len(labels_N), self.num_partitions))
 
 
-@plain
+@wire_type
 class DirichletPartitioner:
     """Each class dealt in proportions drawn from a Dirichlet distribution: the smaller `alpha`, the more skewed."""
 
@@ -134,7 +134,7 @@ class DirichletPartitioner:
         return owner_N
 
 
-@plain
+@wire_type
 class ShardPartitioner:
     """Rows sorted by label, cut into equal shards, and the shards dealt at random: few classes per partition."""
 
@@ -160,7 +160,7 @@ class ShardPartitioner:
         return _by_sizes(np.concatenate([shards[shard] for shard in dealt]), sizes)
 
 
-@plain
+@wire_type
 class VerticalEvenPartitioner:
     """Columns dealt evenly; with `shuffle` at random, else in their order."""
 
@@ -176,7 +176,7 @@ class VerticalEvenPartitioner:
         )
 
 
-@plain
+@wire_type
 class VerticalSizePartitioner:
     """Columns dealt by stated sizes: whole numbers are counts, fractions shares; other columns are left out."""
 

@@ -14,18 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.blocks import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
-from fedactors.data.catalogue import Task, describe
-from fedactors.data.csv_files import CsvFormat
-from fedactors.data.files import Column, class_text, names_of_columns, read_columns
+from fedactors.data.columns import NO_ID, ColumnRule, FittedColumn, encode, fit
+from fedactors.data.datasets.catalogue import Task, describe
+from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
-from fedactors.data.preprocessing import ColumnRule, FittedColumn, encode, fit
-from fedactors.data.reasons import NO_ID
-from fedactors.data.tabular import load_tabular
+from fedactors.data.readers import Column, CsvFormat, class_text, names_of_columns, read_columns
 from fedactors.errors import BadInput
-from fedactors.network.codec import plain
+from fedactors.messages.codec import wire_type
 
 
-@plain
+@wire_type
 class NamedSource:
     """Columns of a named data set: partition `index` of `partitioner`; row numbers are the ids."""
 
@@ -83,7 +81,7 @@ def _columns(dataset: str, partitioner: ColumnPartitioner) -> Partitions:
     return partitioner.over(described.columns)
 
 
-@plain
+@wire_type
 class FileSource:
     """One party's file: CSV, Parquet or npy, read where the party runs."""
 
@@ -403,7 +401,7 @@ def named_classes(column: Column, decimal: str = ".") -> tuple[list[str], NDArra
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-@plain(eq=False)
+@wire_type(eq=False)
 class ArraySource:
     """Rows that are in memory already: for tests and for callers of the library, small arrays only."""
 
@@ -427,7 +425,7 @@ class ArraySource:
         )
 
 
-@plain(eq=False)
+@wire_type(eq=False)
 class EditedSource:
     """Another source with one row otherwise: a neighbour, for audits."""
 
@@ -450,9 +448,9 @@ class EditedSource:
         return dataclasses.replace(block, features=features, labels=labels)
 
 
-@plain
+@wire_type
 class HeldSource:
-    """Rows that another actor of the party holds: its columns of joined rows; see `fedactors.joining.rows`."""
+    """Rows that another actor of the party holds: its columns of joined rows; see `fedactors.data.alignment.rows`."""
 
     holder: str
 

@@ -7,9 +7,14 @@ default loses its signal by about 1/6 per layer), output layers keep unit gain.
 
 A name with a colon is the address of a function of the user's own, ``package.module:function``, which is called with
 the shape of a sample and the width of the output, ``function(inputs, outputs)``, and returns a module; what it
-initialises stays as it is. `fedactors.learning.own_models` checks such a module before a run begins.
+initialises stays as it is. `fedactors.learning.user_models` checks such a module before a run begins.
 
 Shapes: B batch, F input features, E output width, C channels, H/W image height and width.
+
+torch's one generator of a process, as if whoever draws from it were alone.
+
+Initial weights and dropout draw from it, and no module can be given another. Threads wait for each other here: two that
+seed it at once would both draw from a mixture.
 """
 
 from __future__ import annotations
@@ -17,23 +22,37 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedactors.config import is_code, load_code
 from fedactors.errors import BadInput
-from fedactors.learning.randomness import own_draws
-from fedactors.named_code import is_code, load_code
-from fedactors.network.codec import plain
+from fedactors.messages.codec import wire_type
+
+_DRAWING = threading.RLock()
+
+
+@contextmanager
+def own_draws(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
+    """Draw within the block from `seed` (or from where the generator is); afterwards it is as it was."""
+    devices = [device] if device is not None and device.type == "cuda" else []
+    with _DRAWING, torch.random.fork_rng(devices=devices):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
+
 
 Norm = Literal["group", "batch", "none"]
 Shape = tuple[int, ...]
 
 
-@plain
+@wire_type
 class ModelSpec:
     """What a model is: its name in `MODEL_NAMES` and its sizes; fields that a model does not use are ignored."""
 

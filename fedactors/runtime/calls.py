@@ -21,11 +21,11 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fedactors.actors.remote import DRIVER, Endpoint, Endpoints, current_caller
 from fedactors.errors import BadInput, FedactorsError, Refused
-from fedactors.network.codec import freeze, measure
-from fedactors.network.fields import freeze_valid
-from fedactors.network.ledger import kind_of
-from fedactors.remote import DRIVER, Door, Doors, current_caller
+from fedactors.messages.codec import freeze, measure
+from fedactors.messages.fields import freeze_valid
+from fedactors.messages.ledger import kind_of
 from fedactors.runtime.failures import as_party_error, error_bytes, error_of, told
 
 
@@ -33,9 +33,9 @@ from fedactors.runtime.failures import as_party_error, error_bytes, error_of, to
 class CallPath:
     """All calls of one sender to one endpoint of a receiver: names, roles and classes stay the same during a run."""
 
-    endpoints: Doors
+    endpoints: Endpoints
     """Of the receiver's class."""
-    endpoint: Door
+    endpoint: Endpoint
     sender: str
     receiver: str
     kind: str
@@ -53,7 +53,7 @@ def unknown_actor(sender: str, receiver: str, known: Iterable[str]) -> BadInput:
 
 
 def admit(
-    endpoints: Doors, method: str, sender: str, sender_role: str, receiver: str, receiver_role: str, value: Any
+    endpoints: Endpoints, method: str, sender: str, sender_role: str, receiver: str, receiver_role: str, value: Any
 ) -> CallPath:
     """Return the path to an endpoint that is open to the sender and takes the value.
 
@@ -130,7 +130,7 @@ def failed(actor: str, caller: str, error: BaseException) -> tuple[FedactorsErro
     return (known if caller == DRIVER else error_of(*told(actor, known))), size
 
 
-def keep(endpoints: Doors, owner: str, value: Any, copy: bool = True) -> tuple[Any, int]:
+def keep(endpoints: Endpoints, owner: str, value: Any, copy: bool = True) -> tuple[Any, int]:
     """Return a payload as its readers will see it, and its bytes.
 
     Raises:
@@ -151,7 +151,7 @@ def check_reader(reader: str, readers: frozenset[str], owner: str) -> None:
         raise Refused(reader, f"asks for a payload of {owner} that is for {', '.join(sorted(readers))}")
 
 
-def receive(endpoints: Doors, owner: str, value: Any) -> int:
+def receive(endpoints: Endpoints, owner: str, value: Any) -> int:
     """Check a payload from a process that is not trusted; return its bytes.
 
     Raises:
@@ -161,7 +161,7 @@ def receive(endpoints: Doors, owner: str, value: Any) -> int:
     return _check_received(endpoints, owner, value)
 
 
-def _freeze_checked(endpoints: Doors, speaker: str, value: Any, copy: bool) -> tuple[Any, int]:
+def _freeze_checked(endpoints: Endpoints, speaker: str, value: Any, copy: bool) -> tuple[Any, int]:
     if value is None:
         return None, 0
     valid = freeze_valid(value, copy)
@@ -172,7 +172,7 @@ def _freeze_checked(endpoints: Doors, speaker: str, value: Any, copy: bool) -> t
     return frozen, size
 
 
-def _check_received(endpoints: Doors, speaker: str, value: Any) -> int:
+def _check_received(endpoints: Endpoints, speaker: str, value: Any) -> int:
     if value is None:
         return 0
     valid = freeze_valid(value, copy=False)

@@ -1,4 +1,11 @@
-"""What becomes of an exception: it names its party, and stops the run even if nobody awaited it."""
+"""What becomes of an exception: it names its party, and stops the run even if nobody awaited it.
+
+What an error says to another site: its kind and its place; words only where they are the runtime's own.
+
+A party's code may raise anything, errors of fedactors' own kinds too, and may put values of its data into text, cause,
+notes, attributes, or the name of a class. Whatever comes out of an actor's code is marked with the actor's name, and
+its words stay in the log of the site.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,8 @@ import contextlib
 import re
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fedactors import errors
@@ -20,15 +28,18 @@ from fedactors.errors import (
     PartyError,
     PartyFailed,
     PartyLost,
+    PayloadGone,
+    Refused,
+    RowsChangedError,
     Stopped,
     is_out_of_memory,
 )
-from fedactors.network.codec import CodecError, Parts, decode, encode_parts
-from fedactors.records.events import LOST
+from fedactors.messages.codec import CodecError, Parts, decode, encode_parts
+from fedactors.runs.timeline import LOST
 from fedactors.validation import first_line
 
 if TYPE_CHECKING:
-    from fedactors.runtime.base import Runtime
+    from fedactors.runtime.interface import Runtime
 
 _FRAME = re.compile(r'^ *(?:\| *)*(  File "[^"\n]+", line \d+, in \S+)$', re.MULTILINE)
 _CALLER = "_fedactors_caller"
@@ -213,3 +224,46 @@ def error_of(name: str, party: str, text: str, trace: str) -> FedactorsError:
     if isinstance(cls, type) and issubclass(cls, FedactorsError) and cls is not errors.Stopped:
         return cls(text)
     return PartyFailed(party, f"{name}: {text}", trace)
+
+
+_OWN = (Refused, PartyLost, CallTimeout, PayloadGone, RowsChangedError)
+"""Errors whose text, unless an actor's code raised them, is the runtime's own and quotes nobody's data."""
+_PLACE = "_fedactors_place"
+
+
+def raised_by(actor: str, error: BaseException, known: Container[str]) -> FedactorsError:
+    """Return an error of an actor's code as one of its party, whose words stay at its site.
+
+    Args:
+        actor: whose code it is.
+        error: what it raised.
+        known: names of the run's actors: the error is told to be of one of them, whatever it says itself.
+    """
+    failed = as_party_error(actor, error)
+    if not hasattr(failed, _PLACE):
+        setattr(failed, _PLACE, failed.party if isinstance(failed, PartyError) and failed.party in known else actor)
+    return failed
+
+
+@contextmanager
+def code_of(actor: str, known: Container[str]) -> Iterator[None]:
+    """Mark whatever an actor's code raises inside."""
+    try:
+        yield
+    except Exception as error:
+        raise raised_by(actor, error, known) from error
+
+
+def told_abroad(site: str, error: BaseException) -> FedactorsError:
+    """Return what other sites are told of an error of `site`."""
+    known = as_party_error(site, error)
+    place = getattr(known, _PLACE, None)
+    if place is None and isinstance(known, _OWN):
+        return known
+    kind = next((kind for kind in (PartyLost, CallTimeout) if isinstance(known, kind)), PartyFailed)
+    return kind(place or site, f"{kind_of(known)}; the log of the site {site} says more")
+
+
+def errors_for(site: str, peer: str) -> Callable[[BaseException], Parts]:
+    """Return how errors of `site` are told to `peer`."""
+    return lambda error: encode_error(site, error if peer == site else told_abroad(site, error))

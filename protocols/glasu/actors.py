@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedactors.actors.context import Work, derived_seed
+from fedactors.actors.remote import SERVER, remote
 from fedactors.errors import BadInput, Refused
-from fedactors.learning.devices import find_device, on_device, on_host, placed
 from fedactors.learning.metrics import known, task_metrics
+from fedactors.learning.network import find_device, on_device, on_host, placed
 from fedactors.learning.optimizers import OptimizerState
+from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
-from fedactors.privacy.releases import without_guarantee
-from fedactors.privacy.secure_aggregation import SecureSumError
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.privacy.secure_sums import SecureSummand
-from fedactors.remote import SERVER, remote
-from fedactors.rounds import Remedy
-from fedactors.runtime.base import Work, derived_seed
+from fedactors.runtime.rounds import Remedy
+from fedactors.secure_sums.actors import SecureSummand
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.protocol import SecureSumError
 from protocols.glasu import algorithm, backbones, privacy, sampling
 from protocols.glasu.algorithm import ClientBatch, Inferred, Stale
 from protocols.glasu.backbones import Network, Parameters

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
+from fedactors.actors.actor import Server
+from fedactors.actors.context import Work
+from fedactors.actors.groups import ActorGroup, Incomplete
+from fedactors.actors.remote import DRIVER, remote
 from fedactors.errors import BadInput, PartyLost, Refused
-from fedactors.parties import Incomplete, Parties
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.privacy.secure_sums import SecureSums
-from fedactors.remote import DRIVER, remote
-from fedactors.roles import Server
-from fedactors.runtime.base import Work
+from fedactors.secure_sums.actors import SecureSums
+from fedactors.secure_sums.messages import Masked
 from protocols.glasu import privacy, sampling
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.messages import (
@@ -99,7 +99,7 @@ class AggregationServer(Server):
     def __init__(self, config: GlasuConfig, names: Sequence[str]) -> None:
         self._config = config
         self._names = tuple(names)
-        self.clients: Parties[GraphClient] = Parties(
+        self.clients: ActorGroup[GraphClient] = ActorGroup(
             self,
             self._names,
             on_loss="drop" if config.on_party_loss == "continue" else "stop",

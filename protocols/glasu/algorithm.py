@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedactors.learning.devices import on_device, placed
+from fedactors.learning.network import on_device, placed
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 from protocols.glasu import sampling
 from protocols.glasu.backbones import (

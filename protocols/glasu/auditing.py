@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedactors.data.client_graphs import GraphBlock
-from fedactors.network.codec import plain
-from fedactors.plugins import Neighbour
-from fedactors.privacy.attacks.link_stealing import pair_scores, sample_pairs
-from fedactors.privacy.attacks.suite import Surface
-from fedactors.privacy.audit import attack_by_auc
-from fedactors.serving import actor_state
+from fedactors.auditing.attacks import Surface, pair_scores, sample_pairs
+from fedactors.auditing.audit import attack_by_auc
+from fedactors.data.layouts.graph import GraphBlock
+from fedactors.data.layouts.vertical import Neighbour
+from fedactors.data.new_rows import actor_state
+from fedactors.messages.codec import wire_type
 from protocols.glasu import algorithm
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import AnyPart, GraphSource, load_client, parts_of, read_blocks
@@ -26,7 +25,7 @@ from protocols.glasu.sampling import IntArray
 from protocols.glasu.serving import best_of
 
 
-@plain(eq=False)
+@wire_type(eq=False)
 class OtherNode:
     """A client's part with other features of one node."""
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedactors.learning.devices import on_device
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
-from fedactors.learning.own_models import check_model
+from fedactors.learning.network import on_device
+from fedactors.learning.user_models import check_model
 from protocols.glasu.sampling import Block
 
 Backbone = Literal["gcn", "gat", "gcnii", "own"]

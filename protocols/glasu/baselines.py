@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from fedactors.remote import DRIVER, remote
-from fedactors.runtime.base import Work
+from fedactors.actors.context import Work
+from fedactors.actors.remote import DRIVER, remote
 from protocols.glasu import algorithm, sampling
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.messages import Evaluation, Progress, Remarks, RoundOrder, Stamp, Targets

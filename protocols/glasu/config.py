@@ -7,9 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedactors.config import Device, OnlyWith, config
-from fedactors.learning.steps import StepSettings
-from fedactors.named_code import NamedCode
+from fedactors.config import Device, NamedCode, OnlyWith, config
+from fedactors.learning.optimizers import StepSettings
 
 SpecialCase = Literal["none", "centralised", "standalone", "simulated-centralised", "zhou", "ni", "vfl"]
 

@@ -2,8 +2,8 @@
 
     parts_of ─▶ (to the client) ─▶ load_client: load, check, arrange, renumber, scale_features
 
-Own data: nodes with ids lie in tables (`fedactors.data.node_tables`), numbered ones in arrays
-(`fedactors.data.graph_files`).
+Own data: nodes with ids lie in tables (`fedactors.data.layouts.node_tables`), numbered ones in arrays
+(`fedactors.data.layouts.graph`).
 
 Shapes: N nodes, E edges, F features of one client.
 """
@@ -18,13 +18,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedactors.actor import Actor
-from fedactors.data.client_graphs import GraphBlock, NewGraph, graph
-from fedactors.data.graph_files import NodeSplit, OwnGraph
-from fedactors.data.node_tables import GraphTables, GraphTablesPart
-from fedactors.data.own import layout_of, load_own, refuse_settings
+from fedactors.actors.actor import Actor
+from fedactors.data.alignment.nodes import load_nodes
+from fedactors.data.description import layout_of, load_own, refuse_settings
+from fedactors.data.layouts.graph import GraphBlock, NewGraph, NodeSplit, UserGraph, graph
+from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart
 from fedactors.errors import BadInput
-from fedactors.joining.nodes import load_nodes
 from protocols.glasu.config import GlasuConfig, SpecialCase
 from protocols.glasu.sampling import Adjacency, IntArray, adjacency
 
@@ -79,7 +78,7 @@ class ClientGraph:
     """What all its features were multiplied by."""
 
 
-def load_data(config: GlasuConfig, name: str | OwnGraph, seed: int) -> GraphSource:
+def load_data(config: GlasuConfig, name: str | UserGraph, seed: int) -> GraphSource:
     """Return who holds what: a named graph dealt to the clients, or the user's own files.
 
     Raises:
@@ -109,7 +108,7 @@ def load_data(config: GlasuConfig, name: str | OwnGraph, seed: int) -> GraphSour
 
 def _check_own_layer(config: GlasuConfig) -> None:
     """Check the user's layer at the widths that are known: of the lowest each client checks its own."""
-    from fedactors.learning.own_models import check_name  # they load torch
+    from fedactors.learning.user_models import check_name  # they load torch
     from protocols.glasu.backbones import Network, check_layers
 
     check_name(config.own_layer)
@@ -325,13 +324,13 @@ def scale_features(own: ClientGraph, length: float = 2.5, *, by_row: bool = Fals
     return replace(own, features_NF=own.features_NF * factor, factor=float(factor))
 
 
-def read_own(path: Path) -> OwnGraph | GraphTables:
+def read_own(path: Path) -> UserGraph | GraphTables:
     """Read a description of own data; the files that it names are read and checked by the clients.
 
     Raises:
         BadInput: not TOML, missing or unknown keys, or another layout.
     """
     own = load_own(path)
-    if not isinstance(own, OwnGraph | GraphTables):
+    if not isinstance(own, UserGraph | GraphTables):
         raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give graph or graph-tables")
     return own

@@ -20,9 +20,9 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from fedactors.data.graph_files import NodeSplit
+from fedactors.data.layouts.graph import NodeSplit
 from fedactors.errors import BadInput
-from fedactors.learning.model_parts import Part
+from fedactors.serving.parts import Part
 from fedactors.validation import first_line
 from protocols.glasu import algorithm
 from protocols.glasu.backbones import Network, Parameters, initial_parameters

@@ -2,7 +2,7 @@
 
 No message holds a feature, an edge or a label. Nodes travel under shuffled numbers: with secure aggregation in an order
 that the clients have agreed upon past the server, else in one that follows from the run's seed, which the server has
-too. What masked sums send besides is declared in `fedactors.privacy.secure_sessions` and `secure_sums`.
+too. What masked sums send besides is declared in `fedactors.secure_sums.messages` and `secure_sums`.
 
 Shapes: S nodes of an index set, D hidden size, W width after Agg, C classes.
 """
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.predictions import Predicted, PredictOrder
+from fedactors.data.new_rows import Predicted, PredictOrder
 from fedactors.inspection import Protection
-from fedactors.network.codec import message
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.privacy.secure_sums import MESSAGES
+from fedactors.messages.codec import message
+from fedactors.secure_sums.actors import MESSAGES
+from fedactors.secure_sums.messages import Masked
 
 if TYPE_CHECKING:
     from protocols.glasu.config import GlasuConfig

@@ -14,11 +14,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.privacy.fixed_point import FixedPoint
-from fedactors.privacy.releases import GaussianReleases
-from fedactors.privacy.secure_aggregation import noise_part
-from fedactors.privacy.secure_sessions import threshold_of
+from fedactors.privacy.accounting import GaussianReleases, PrivacyRecord
+from fedactors.secure_sums.messages import threshold_of
+from fedactors.secure_sums.primitives import FixedPoint
+from fedactors.secure_sums.protocol import noise_part
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.messages import Classifier, GradientPart, IndexSet, Logits, Report, Representation
 

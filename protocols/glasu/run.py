@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedactors.actor import Actor
-from fedactors.joining.nodes import align_nodes
+from fedactors.actors.actor import Actor, Resources
+from fedactors.actors.context import derived_seed
+from fedactors.actors.groups import ActorGroup, OnLoss
+from fedactors.data.alignment.nodes import align_nodes
 from fedactors.learning.metrics import of_split
 from fedactors.network.links import Link, Network
-from fedactors.parties import OnLoss, Parties
-from fedactors.plugins import RunResult
-from fedactors.privacy.releases import budgets
-from fedactors.resources import Resources
-from fedactors.rounds import Remedy, Rounds, RunState, Watch
-from fedactors.runtime.base import Costs, Runtime, derived_seed
+from fedactors.privacy.accounting import budgets
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Costs, Runtime
+from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.aggregation import AggregationServer, mean
 from protocols.glasu.baselines import LoneClient
@@ -99,7 +99,7 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
     return await rounds.result(chosen, extra)
 
 
-def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> Parties[Coordinator]:
+def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> ActorGroup[Coordinator]:
     """Spawn the clients and, where they communicate, the server; return whom the driver gives its orders."""
     names = data.parties[:1] if config.special_case == "centralised" else data.parties
     common_seed = derived_seed(runtime.seed, "all clients", "nodes")
@@ -112,9 +112,9 @@ def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> Partie
     runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
     if config.works_alone:
         on_loss: OnLoss = "drop" if config.on_party_loss == "continue" else "stop"
-        return Parties(runtime, clients, on_loss=on_loss, timeout=config.client_timeout)
+        return ActorGroup(runtime, clients, on_loss=on_loss, timeout=config.client_timeout)
     server: Coordinator = runtime.spawn(AggregationServer, SERVER, config, names)
-    return Parties(runtime, {SERVER: server}, timeout=_MOST_WAITS * config.client_timeout)
+    return ActorGroup(runtime, {SERVER: server}, timeout=_MOST_WAITS * config.client_timeout)
 
 
 def actors(config: GlasuConfig) -> dict[str, type[Actor]]:
@@ -124,7 +124,7 @@ def actors(config: GlasuConfig) -> dict[str, type[Actor]]:
     return {"clients": GraphClient, "server": AggregationServer}
 
 
-async def train(federation: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
+async def train(federation: ActorGroup[Coordinator], order: RoundOrder) -> dict[str, float]:
     """Let a round be done; return its metrics, over the clients that work alone their means."""
     found = list((await federation.ask(lambda one: one.train(order))).values())
     return {
@@ -134,7 +134,7 @@ async def train(federation: Parties[Coordinator], order: RoundOrder) -> dict[str
     }
 
 
-async def evaluate(federation: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
+async def evaluate(federation: ActorGroup[Coordinator], order: RoundOrder) -> dict[str, float]:
     """Let the clients infer on the whole graph; return metrics, as far as there are nodes to measure them on."""
     found = list((await federation.ask(lambda one: one.evaluate(order))).values())
     measured = {

@@ -19,23 +19,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedactors.data.client_graphs import NewGraph
-from fedactors.data.node_tables import GraphTables, GraphTablesPart
-from fedactors.data.predictions import Listing, Predicted, PredictOrder
-from fedactors.data.preprocessing import Preprocessing
+from fedactors.actors.actor import Server
+from fedactors.actors.context import Work
+from fedactors.actors.groups import ActorGroup
+from fedactors.actors.remote import DRIVER, SERVER, remote
+from fedactors.data.alignment.nodes import NewShare, align_nodes, load_new_nodes
+from fedactors.data.columns import Preprocessing
+from fedactors.data.layouts.graph import NewGraph
+from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart
+from fedactors.data.new_rows import ActorState, Listing, NoPart, Predicted, PredictOrder, StoredState, actor_state
 from fedactors.errors import BadInput
-from fedactors.joining.nodes import NewShare, align_nodes, load_new_nodes
-from fedactors.learning.model_parts import Part, softmax
-from fedactors.parties import Parties
-from fedactors.prediction.engine import LONGEST, Application, Outcomes, ask_writers
+from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
-from fedactors.privacy.releases import without_guarantee
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.privacy.secure_sums import SecureSummand, SecureSums
-from fedactors.remote import DRIVER, SERVER, remote
-from fedactors.roles import Server
-from fedactors.runtime.base import Costs, Runtime, Work
-from fedactors.serving import ActorState, NoPart, StoredState, actor_state
+from fedactors.runtime.interface import Costs, Runtime
+from fedactors.secure_sums.actors import SecureSummand, SecureSums
+from fedactors.secure_sums.messages import Masked
+from fedactors.serving.parts import Part, softmax
+from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_writers
 from protocols.glasu import algorithm, privacy
 from protocols.glasu.aggregation import add, average, concatenate
 from protocols.glasu.backbones import Parameters, initial_parameters
@@ -196,7 +196,7 @@ class PredictingServer(Server):
     @remote(caller=DRIVER)
     async def infer(self) -> None:
         """Let the clients infer together, and give one of them what all predict."""
-        clients: Parties[PredictingClient] = Parties(self, self._present, timeout=LONGEST)
+        clients: ActorGroup[PredictingClient] = ActorGroup(self, self._present, timeout=LONGEST)
         self._sums = SecureSums(self, clients)
         last = len(self._config.resolved_layers) - 1
         if self._config.secure_aggregation:
@@ -210,7 +210,9 @@ class PredictingServer(Server):
         summed = SummedLogits(await self._sum("logits", found))
         await clients.handle(self._writer).take(summed)
 
-    async def _tell(self, clients: Parties[PredictingClient], below: Aggregated) -> dict[str, Representation | Masked]:
+    async def _tell(
+        self, clients: ActorGroup[PredictingClient], below: Aggregated
+    ) -> dict[str, Representation | Masked]:
         return await clients.ask(lambda client: client.infer(below))
 
     async def _aggregate(self, segment: int, parts: Mapping[str, Representation | Masked]) -> Aggregated:
@@ -259,7 +261,7 @@ async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, aske
     server = None if config.works_alone else runtime.spawn(PredictingServer, _SERVER, config, names, present, writer)
     await runtime.start()
     if server is None:
-        await Parties(runtime, clients, timeout=LONGEST).ask(lambda client: client.infer_alone())
+        await ActorGroup(runtime, clients, timeout=LONGEST).ask(lambda client: client.infer_alone())
     else:
         await server.infer()
     writers = present if server is None else [writer]

@@ -15,5 +15,5 @@ Who waits for whom: the coordinator for the answers of all sites that it asked, 
 A site is one organisation, one process; it holds one client, or many small ones that train in one batched call.
 
 From `fedactors run horizontal` to a step: run.run -> actors.Coordinator -> actors.Site -> algorithm.train ->
-fedactors.learning.together (or averaging.train_locally).
+fedactors.learning.many_clients (or averaging.train_locally).
 """

@@ -12,21 +12,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
-from fedactors.data.reading import check_names, check_widths, csv_text, reading_of
+from fedactors.actors.actor import Server
+from fedactors.actors.context import Work, derived_rng, derived_seed
+from fedactors.actors.groups import ActorGroup
+from fedactors.actors.remote import DRIVER, SERVER, remote
+from fedactors.data.layouts.horizontal import (
+    HorizontalPart,
+    check_names,
+    check_widths,
+    csv_text,
+    reading_of,
+    rows_key,
+    rows_of,
+)
 from fedactors.errors import BadInput, Refused
-from fedactors.learning.devices import find_device
 from fedactors.learning.models import ModelSpec, build_skeleton
-from fedactors.learning.network import initial_vector
-from fedactors.learning.own_models import check_model
-from fedactors.parties import Parties
-from fedactors.privacy.fixed_point import FixedPoint, count_point
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.privacy.secure_sums import SecureSummand, SecureSums
-from fedactors.remote import DRIVER, SERVER, remote
-from fedactors.roles import Server
-from fedactors.rounds import Remedy
-from fedactors.runtime.base import Work, derived_rng, derived_seed
+from fedactors.learning.network import find_device, initial_vector
+from fedactors.learning.user_models import check_model
+from fedactors.runtime.rounds import Remedy
+from fedactors.secure_sums.actors import SecureSummand, SecureSums
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import FixedPoint, count_point
 from protocols.horizontal import algorithm
 from protocols.horizontal.algorithm import NOTHING, ServerModel
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
@@ -46,7 +52,7 @@ from protocols.horizontal.messages import (
 )
 
 
-class Site(SecureSummand):
+class ClientProcess(SecureSummand):
     """One organisation's clients.
 
     Args:
@@ -170,7 +176,7 @@ class Site(SecureSummand):
         return bool(generator.random() < self._config.dropout_rate)
 
 
-class Coordinator(Server):
+class HorizontalServer(Server):
     """The server: it has the model, and the rows that it is measured on.
 
     Args:
@@ -192,8 +198,8 @@ class Coordinator(Server):
         self.facts: dict[str, Any] = {"inputs": part.shape, "task": part.task, "num_classes": part.num_classes}
         """Shape of a sample, task and number of classes: what a model is made for."""
         self.reading = ""
-        """How the clients' rows are read (`fedactors.data.reading`)."""
-        self.sites: Parties[Site] = Parties(
+        """How the clients' rows are read (`fedactors.data.layouts.horizontal`)."""
+        self.sites: ActorGroup[ClientProcess] = ActorGroup(
             self,
             sites,
             on_loss="drop" if config.on_party_loss == "continue" else "stop",

@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.horizontal import rows_of, weights_of
-from fedactors.learning.averaging import LocalTraining, evaluate_model
-from fedactors.learning.losses import Task
-from fedactors.learning.metrics import known
+from fedactors.data.layouts.horizontal import rows_of, weights_of
+from fedactors.learning.local_training import LocalTraining, evaluate_model
+from fedactors.learning.many_clients import rows_on, train_clients
+from fedactors.learning.metrics import Task, known
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.together import rows_on, train_clients
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 

@@ -6,9 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, OnlyWith, config
-from fedactors.learning.steps import StepSettings
-from fedactors.named_code import NamedCode
+from fedactors.config import Device, NamedCode, OnlyWith, config
+from fedactors.learning.optimizers import StepSettings
 
 Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
 ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedactors.data.dealing import deal
-from fedactors.data.horizontal import HorizontalData
-from fedactors.data.own import load_new_rows, load_own_as, refuse_settings
+from fedactors.data.description import load_new_rows, load_own_as, refuse_settings
+from fedactors.data.layouts.horizontal import HorizontalData, deal
 from fedactors.errors import BadInput
-from fedactors.learning.losses import Task, output_width
+from fedactors.learning.metrics import Task, output_width
 from fedactors.learning.models import ModelSpec, model_for
-from fedactors.learning.own_models import check_model
+from fedactors.learning.user_models import check_model
 from protocols.horizontal.config import DEFAULT_CLIENTS, HorizontalConfig
 
 

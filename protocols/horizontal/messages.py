@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.inspection import Protection
-from fedactors.network.codec import message
-from fedactors.privacy.secure_sums import MESSAGES
+from fedactors.messages.codec import message
+from fedactors.secure_sums.actors import MESSAGES
 from protocols.horizontal.config import HorizontalConfig
 
 Floats = NDArray[np.floating[Any]]
@@ -28,7 +28,7 @@ Floats = NDArray[np.floating[Any]]
 class Introduction:
     """What the coordinator must know before the first round.
 
-    A width of 0: the data's description tells it; `csv` is of `fedactors.data.reading.csv_text`.
+    A width of 0: the data's description tells it; `csv` is of `fedactors.data.layouts.horizontal.csv_text`.
     """
 
     num_clients: int

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalData, forget_blocks
+from fedactors.actors.actor import Actor, Resources
+from fedactors.actors.groups import ActorGroup
+from fedactors.data.layouts.horizontal import HorizontalData, forget_blocks
 from fedactors.errors import BadInput
+from fedactors.learning.many_clients import rows_on
 from fedactors.learning.metrics import Split, of_split
-from fedactors.learning.together import rows_on
-from fedactors.parties import Parties
-from fedactors.plugins import RunResult
-from fedactors.privacy.secure_sessions import FEWEST
-from fedactors.resources import Resources
-from fedactors.rounds import Remedy, Rounds, RunState, Watch
-from fedactors.runtime.base import Costs, Runtime
-from protocols.horizontal.actors import Coordinator, Site
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Costs, Runtime
+from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
+from fedactors.secure_sums.messages import FEWEST
+from protocols.horizontal.actors import ClientProcess, HorizontalServer
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
 from protocols.horizontal.messages import Progress, RoundOrder
@@ -54,12 +53,12 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         )
     for name, clients in sites.items():
         runtime.spawn(
-            Site, name, config, data.part(clients), clients[0], runtime.seed, tuple(sites), resources=resources
+            ClientProcess, name, config, data.part(clients), clients[0], runtime.seed, tuple(sites), resources=resources
         )
     handle = runtime.spawn(
-        Coordinator, SERVER, config, data.part(test=True), tuple(sites), runtime.seed, resources=resources
+        HorizontalServer, SERVER, config, data.part(test=True), tuple(sites), runtime.seed, resources=resources
     )
-    server = Parties(runtime, {SERVER: handle}, timeout=3 * config.client_timeout)
+    server = ActorGroup(runtime, {SERVER: handle}, timeout=3 * config.client_timeout)
     runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
     split: Split = "validation" if config.num_validation or data.holds_out else "test"
     watch = Watch(f"{split}/accuracy", patience=config.patience, target=config.target_accuracy)
@@ -96,29 +95,29 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     return await rounds.result(metrics, extra)
 
 
-async def train(server: Parties[Coordinator], order: RoundOrder) -> Progress:
+async def train(server: ActorGroup[HorizontalServer], order: RoundOrder) -> Progress:
     """Let a round be done."""
     return (await server.ask(lambda one: one.train(order)))[SERVER]
 
 
-async def measure(server: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
+async def measure(server: ActorGroup[HorizontalServer], order: RoundOrder) -> dict[str, float]:
     """Let the model be measured; return its metrics by name."""
     return (await server.ask(lambda one: one.measure(order)))[SERVER].metrics
 
 
-async def remember(server: Parties[Coordinator], order: RoundOrder) -> None:
+async def remember(server: ActorGroup[HorizontalServer], order: RoundOrder) -> None:
     """Let the model be kept as the best so far."""
     await server.ask(lambda one: one.remember(order))
 
 
-async def validate(server: Parties[Coordinator], order: RoundOrder) -> dict[str, float]:
+async def validate(server: ActorGroup[HorizontalServer], order: RoundOrder) -> dict[str, float]:
     """Let the clients measure the model on their own validation rows; return its metrics by name."""
     return (await server.ask(lambda one: one.validate(order)))[SERVER].metrics
 
 
 def actors(config: HorizontalConfig) -> dict[str, type[Actor]]:
     """Return the kinds of actors of a run, for `fedactors inspect`."""
-    return {"sites": Site, "server": Coordinator}
+    return {"sites": ClientProcess, "server": HorizontalServer}
 
 
 def default_costs() -> Costs:

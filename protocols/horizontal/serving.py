@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from fedactors.data.horizontal import HorizontalData
-from fedactors.data.reading import read_reading
-from fedactors.learning.losses import Task
-from fedactors.learning.model_parts import Part, TrainedModel
-from fedactors.prediction.engine import Application, Outcomes
-from fedactors.prediction.horizontal import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
-from fedactors.runtime.base import Runtime
-from fedactors.serving import ActorState, NoPart, actor_state
+from fedactors.data.layouts.horizontal import HorizontalData, read_reading
+from fedactors.data.new_rows import ActorState, NoPart, actor_state
+from fedactors.learning.metrics import Task
+from fedactors.runtime.interface import Runtime
+from fedactors.serving.parts import Part, TrainedModel
+from fedactors.serving.predictions import (
+    Application,
+    ModelServer,
+    Outcomes,
+    PredictingSite,
+    WholeModel,
+    predict_sites,
+    site_part,
+)
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import model_spec
 from protocols.horizontal.run import SERVER
@@ -30,7 +36,7 @@ def make_part(config: HorizontalConfig, state: ActorState) -> Part:
     return site_part(SERVER, model, facts["task"], facts["num_classes"], reading, protocol="horizontal")
 
 
-class Keeper(ModelKeeper):
+class HorizontalModelServer(ModelServer):
     """The server, which has the model."""
 
     def make_part(self, state: ActorState) -> Part:
@@ -48,14 +54,14 @@ class PredictingClient(PredictingSite):
 
 
 async def predict(config: HorizontalConfig, data: HorizontalData, runtime: Runtime, asked: Application) -> Outcomes:
-    """Predict each site's own rows; see `fedactors.prediction.horizontal`."""
-    keepers = {SERVER: Keeper}
+    """Predict each site's own rows; see `fedactors.serving.predictions`."""
+    keepers = {SERVER: HorizontalModelServer}
     return await predict_sites(data, runtime, asked, config=config, site=PredictingClient, keepers=keepers)
 
 
 def predictors(config: HorizontalConfig) -> Mapping[str, type]:
     """Return the kinds of actors that predict."""
-    return {"sites": PredictingClient, "server": Keeper}
+    return {"sites": PredictingClient, "server": HorizontalModelServer}
 
 
 def part(config: HorizontalConfig, party: str, states: Mapping[str, bytes]) -> Part:

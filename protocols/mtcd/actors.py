@@ -22,18 +22,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
-from fedactors.data.partitions import VerticalPart
+from fedactors.actors.actor import Client
+from fedactors.actors.groups import surviving_loss
+from fedactors.actors.remote import CLIENT, DRIVER, SERVER, endpoints, remote
+from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
+from fedactors.data.alignment.rows import load_block
+from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import BadInput, Refused
-from fedactors.joining.rows import load_block
-from fedactors.parties import surviving_loss
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.privacy.secure_sums import SecureSummand
-from fedactors.remote import CLIENT, DRIVER, SERVER, doors, remote
-from fedactors.roles import Client
+from fedactors.secure_sums.actors import SecureSummand
+from fedactors.secure_sums.messages import Masked
 from protocols.mtcd.algorithm import Rows, Task, batch_rows, combine, point_of, summand
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PartyRows, PublicPart
+from protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
 from protocols.mtcd.messages import (
     Aligned,
     Gather,
@@ -58,7 +59,6 @@ from protocols.mtcd.messages import (
 )
 from protocols.mtcd.privacy import uncovered
 from protocols.mtcd.roaming import next_client, walk_seed
-from protocols.mtcd.transforms import Estimates, Transforms, releases_of, unpack
 
 _PROBED_BATCHES = 10
 """Mini-batches whose largest norm settles the step size."""
@@ -369,7 +369,7 @@ class ServedParty(LinkedParty):
             onwards = self.peer(relayed.route[0], ServedParty)
             return await onwards.relay(replace(relayed, route=relayed.route[1:]))
         self._check_order(relayed)
-        table = doors(type(self)).table.values()
+        table = endpoints(type(self)).table.values()
         door = next((d.name for d in table if type(relayed.order) in d.takes and SERVER in d.callers), None)
         if door is None:
             what = type(relayed.order).__name__

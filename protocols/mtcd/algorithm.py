@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.actors.context import Work
 from fedactors.learning.metrics import known, task_metrics
-from fedactors.privacy.fixed_point import FixedPoint
-from fedactors.runtime.base import Costs, Work
+from fedactors.runtime.interface import Costs
+from fedactors.secure_sums.primitives import FixedPoint
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.objective import Array, Problem, Ridge, largest_gram_eigenvalue, problem_of, quiet_divergence
 

@@ -8,10 +8,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, OnlyWith, config
+from fedactors.config import Device, NamedCode, OnlyWith, config
 from fedactors.errors import BadInput
-from fedactors.learning.steps import ScheduleSettings
-from fedactors.named_code import NamedCode
+from fedactors.learning.optimizers import ScheduleSettings
 from fedactors.network.topology import GRAPH_NAMES, check_partition, graph_text, read_graph
 
 
@@ -314,7 +313,7 @@ class MtcdConfig(ScheduleSettings):
 
     def _check_secure_sums(self) -> None:
         """Refuse what sums cannot do, or what would show single clients all the same."""
-        from fedactors.privacy.secure_sessions import FEWEST  # it loads cryptography
+        from fedactors.secure_sums.messages import FEWEST  # it loads cryptography
 
         linear = self.problem != "network"
         for name, is_wrong, why in (

@@ -21,16 +21,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.alignment.rows import load_own_rows
 from fedactors.data.blocks import PartyBlock, PreparedBlock, draw_parts
 from fedactors.data.blocks import prepare as prepare_block
 from fedactors.data.blocks import split as split_rows
-from fedactors.data.catalogue import describe
-from fedactors.data.own import refuse_settings
-from fedactors.data.partitions import VerticalData, VerticalPart, vertical
+from fedactors.data.datasets.catalogue import describe
+from fedactors.data.description import refuse_settings
+from fedactors.data.layouts.vertical import VerticalData, VerticalPart, vertical
 from fedactors.errors import BadInput
-from fedactors.joining.rows import load_own_rows
-from fedactors.learning.own_models import check_name
-from fedactors.network.codec import plain
+from fedactors.learning.user_models import check_name
+from fedactors.messages.codec import wire_type
 from protocols.mtcd.algorithm import LinearBlock
 from protocols.mtcd.config import MtcdConfig, require_relaxed_protocol
 from protocols.mtcd.messages import Labels
@@ -54,7 +54,7 @@ class Part:
     test: Array
 
 
-@plain
+@wire_type
 class GeneratedData:
     """Features and labels drawn from a seed, each client's block by itself, so that none makes the others'."""
 
@@ -103,7 +103,7 @@ class GeneratedData:
         return [len(part) for part in np.array_split(np.arange(self.num_features), self.num_clients)]
 
 
-@plain
+@wire_type
 class ImageData:
     """A named set of images cut into four quadrants, one for each client."""
 
@@ -121,7 +121,7 @@ class ImageData:
 
     def load(self, client: int) -> Part:
         """Return one quadrant of all images."""
-        from fedactors.data.images import load_images
+        from fedactors.data.datasets.load import load_images
 
         found = load_images(self.name)
         return Part(
@@ -130,13 +130,13 @@ class ImageData:
 
     def labels(self) -> tuple[Array, Array]:
         """Return training and test labels."""
-        from fedactors.data.images import load_images
+        from fedactors.data.datasets.load import load_images
 
         found = load_images(self.name)
         return found.train_labels, found.test_labels
 
 
-@plain
+@wire_type
 class PublicPart:
     """One client's part of data that anybody can make or has: it takes its own block, and knows the labels."""
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion
-from fedactors.data.predictions import Predicted, PredictOrder
+from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, AlignmentQuestion
+from fedactors.data.new_rows import Predicted, PredictOrder
 from fedactors.inspection import Protection
-from fedactors.network.codec import encode, message
-from fedactors.network.transforms import Encoded
-from fedactors.privacy.secure_sums import MESSAGES
+from fedactors.messages.codec import encode, message
+from fedactors.messages.compression import Encoded
+from fedactors.secure_sums.actors import MESSAGES
 
 if TYPE_CHECKING:
     from protocols.mtcd.config import MtcdConfig
@@ -372,8 +372,11 @@ def sent(config: MtcdConfig) -> tuple[type, ...]:
 
 def sent_in_predictions(config: MtcdConfig) -> tuple[type, ...]:
     """Return the messages that predictions with a run of this configuration can send."""
-    from fedactors.prediction.secure import SENT  # they load torch
-    from fedactors.prediction.vertical import Contribution, TopModel
+    from fedactors.serving.predictions import (
+        SENT,  # they load torch
+        Contribution,
+        TopModel,
+    )
 
     top = (TopModel,) if config.problem == "network" else ()
     return (PredictOrder, Predicted, *_ALIGNMENT, *top, *(SENT if config.secure_sums else (Contribution,)))

@@ -18,15 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedactors.actors.context import Work
+from fedactors.config import is_code
 from fedactors.errors import BadInput
-from fedactors.learning.devices import Device, find_device, on_host, placed
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
-from fedactors.learning.network import functional_model, initial_vector
-from fedactors.learning.own_models import check_model
-from fedactors.learning.parameters import as_tensor
-from fedactors.named_code import is_code
-from fedactors.runtime.base import Work
+from fedactors.learning.network import Device, as_tensor, find_device, functional_model, initial_vector, on_host, placed
+from fedactors.learning.user_models import check_model
 from protocols.mtcd.algorithm import Rows, Task, aggregate, some
 from protocols.mtcd.config import MtcdConfig
 

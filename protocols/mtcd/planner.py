@@ -22,7 +22,7 @@ from typing import Any, Literal
 import networkx as nx
 
 from fedactors.errors import BadInput, Diverged, FedactorsError
-from fedactors.sweeps.runs import CurveRecorder, run_once
+from fedactors.sweeps import CurveRecorder, run_once
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.plugin import PROTOCOL
 from protocols.mtcd.roaming import Roaming, make_graph, plan_roaming
@@ -130,11 +130,11 @@ def _fits(config: MtcdConfig, graph: nx.Graph) -> bool:
     return True
 
 
-class _Dearer(FedactorsError):
+class CostLimitExceeded(FedactorsError):
     """What was sent so far has cost more than the best candidate in all."""
 
 
-class _Purse(CurveRecorder):
+class CostLimit(CurveRecorder):
     def __init__(self, limit: float) -> None:
         super().__init__()
         self._limit = limit
@@ -142,7 +142,7 @@ class _Purse(CurveRecorder):
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         super().record_round(index, metrics)
         if metrics["weighted_cost"] > self._limit:
-            raise _Dearer("dearer than another")
+            raise CostLimitExceeded("dearer than another")
 
 
 def _tell(config: MtcdConfig, found: tuple[float, int] | None) -> None:
@@ -155,8 +155,8 @@ def _pilot(config: MtcdConfig, limit: float) -> tuple[float, int] | None:
     """Return the weighted cost and the rounds to the gap; None where it is not reached, or not for so much."""
     settings = {**dataclasses.asdict(config), "num_rounds": MOST_ROUNDS}
     try:
-        done = run_once(PROTOCOL, settings, "synthetic", _SEED, recorder=_Purse(limit))
-    except (Diverged, _Dearer):
+        done = run_once(PROTOCOL, settings, "synthetic", _SEED, recorder=CostLimit(limit))
+    except (Diverged, CostLimitExceeded):
         return None
     metrics = done.result.metrics
     if not metrics["gap"] <= config.target_gap:

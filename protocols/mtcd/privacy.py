@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.neighbours import replaced_rows
-from fedactors.data.partitions import VerticalData
+from fedactors.actors.context import derived_seed
+from fedactors.auditing.attacks import SeenEmbeddings, SeenScores, Surface
+from fedactors.data.layouts.vertical import Neighbour, VerticalData, replaced_rows
+from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
-from fedactors.plugins import Neighbour
-from fedactors.privacy.attacks.suite import SeenEmbeddings, SeenScores, Surface
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.runtime.base import derived_seed
-from fedactors.serving import actor_state
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import MtcdData, PartyRows, part_of
 from protocols.mtcd.serving import theta_0_of
@@ -111,7 +109,7 @@ def row_losses(config: MtcdConfig, z_NE: Array, theta_0: Array, labels_N: Array,
     else:
         import torch
 
-        from fedactors.learning.losses import task_loss
+        from fedactors.learning.metrics import task_loss
         from fedactors.learning.network import Model
         from protocols.mtcd.networks import fusion_spec
 

@@ -5,7 +5,7 @@
 
 Values in, values out: no clock, no I/O. Every draw is a pure function of (walk seed, hop), and a seed of (run, round,
 token, attempt): a walk is the same on every runtime, whatever the order in which tokens move, and costs no generator.
-Graphs by name and exact visit probabilities are in `fedactors.network.topology`, sweeps in `fedactors.network.routes`.
+Graphs by name and exact visit probabilities are in `fedactors.network.topology`, sweeps in `fedactors.network.topology`.
 
 A lost client leaves the graph. A token that may have visited it is issued again from the last sync, because Z must be
 the sum of representations at copies that exist. A cluster that falls apart is served through the server: each part
@@ -27,10 +27,11 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.actors.context import derived_seed
 from fedactors.errors import BadInput
-from fedactors.network import routes, topology
-from fedactors.network.codec import plain
-from fedactors.runtime.base import derived_seed
+from fedactors.messages.codec import wire_type
+from fedactors.network import topology
+from fedactors.network import topology as routes
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.messages import Links
 
@@ -91,7 +92,7 @@ def make_graph(config: MtcdConfig, seed: int) -> nx.Graph:
     return topology.read_graph(Path(name), config.num_clients)
 
 
-@plain(eq=False)
+@wire_type(eq=False)
 class RoamingPlan:
     """Who may roam where, as plain values: what `Roaming` is made of, wherever it is needed."""
 

@@ -12,18 +12,20 @@ from typing import Any, TypeVar
 import networkx as nx
 import numpy as np
 
-from fedactors.data.alignment import rows_told
-from fedactors.data.partitions import VerticalData
+from fedactors.actors.actor import Resources
+from fedactors.actors.context import derived_seed
+from fedactors.actors.groups import ActorGroup
+from fedactors.data.alignment.ids import rows_told
+from fedactors.data.alignment.rows import join_rows, with_joining
+from fedactors.data.layouts.vertical import VerticalData
 from fedactors.errors import BadInput, Diverged, PartyLost
-from fedactors.joining.rows import join_rows, with_joining
 from fedactors.learning.metrics import of_split
-from fedactors.network import routes, topology
-from fedactors.parties import Parties
-from fedactors.plugins import RunResult
-from fedactors.privacy.releases import budgets
-from fedactors.resources import Resources
-from fedactors.rounds import Remedy, Rounds, RunState, Watch
-from fedactors.runtime.base import Runtime, derived_seed
+from fedactors.network import topology
+from fedactors.network import topology as routes
+from fedactors.privacy.accounting import budgets
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Runtime
+from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
 from protocols.mtcd.actors import TokenClient
 from protocols.mtcd.algorithm import NO_THETA_0, aggregate, default_costs, has_diverged
 from protocols.mtcd.baselines import dcpa
@@ -89,7 +91,7 @@ class Federation:
     runtime: Runtime
     state: MtcdState
     graph: nx.Graph
-    clients: Parties[Any]
+    clients: ActorGroup[Any]
     server: Any
 
     async def ask(self, call: Callable[[Any], Awaitable[T]]) -> list[T]:
@@ -253,7 +255,9 @@ def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdSt
             facts = (config, names, public, data.num_classes, plan, seed, teller, order_keys)
             server = runtime.spawn(kinds["server"], SERVER, *facts, resources=resources)
     goes_on = config.on_party_loss == "continue"
-    clients = Parties[Any](runtime, handles, on_loss="skip" if goes_on else "stop", timeout=10 * config.visit_timeout)
+    clients = ActorGroup[Any](
+        runtime, handles, on_loss="skip" if goes_on else "stop", timeout=10 * config.visit_timeout
+    )
     for name in state.lost:
         clients.leave(name)
 

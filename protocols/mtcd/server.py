@@ -13,16 +13,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedactors.actors.actor import Server
+from fedactors.actors.context import Work
+from fedactors.actors.groups import ActorGroup, surviving_loss
+from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import CallTimeout, Refused
-from fedactors.parties import Parties, surviving_loss
-from fedactors.privacy.secure_sums import SecureSums
-from fedactors.remote import CLIENT, DRIVER, remote
-from fedactors.roles import Server
-from fedactors.runtime.base import Work
+from fedactors.secure_sums.actors import SecureSums
 from protocols.mtcd.actors import ServedParty, TokenClient
 from protocols.mtcd.algorithm import LinearHead, batch_rows, moves_in_parallel, parts_of, point_of, safe_step
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import GeneratedData, ImageData, weights_of
+from protocols.mtcd.message_compression import Estimates, Transforms, unpack
 from protocols.mtcd.messages import (
     FusionParameters,
     Gather,
@@ -44,7 +45,6 @@ from protocols.mtcd.messages import (
     seal_of,
 )
 from protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
-from protocols.mtcd.transforms import Estimates, Transforms, unpack
 
 _NUM_PROBES = 30
 _PROBE_MARGIN = 1.1
@@ -101,7 +101,7 @@ class GatheringServer(Server):
         self.known: dict[int, Any] = {}
         """Representations as the server has them: of the round's rows."""
         self.penalties: dict[int, float] = {}
-        self._sums = SecureSums(self, Parties(self, names, timeout=10 * config.visit_timeout))
+        self._sums = SecureSums(self, ActorGroup(self, names, timeout=10 * config.visit_timeout))
 
     # --- life ---
 

@@ -13,18 +13,25 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.partitions import VerticalData
-from fedactors.data.predictions import Listing, NewRows
-from fedactors.data.preprocessing import Preprocessing
+from fedactors.data.columns import Preprocessing
+from fedactors.data.layouts.vertical import VerticalData
+from fedactors.data.new_rows import ActorState, Listing, NewRows, NoPart, actor_state
 from fedactors.errors import BadInput
-from fedactors.learning.model_parts import Part, TrainedModel
 from fedactors.learning.models import ModelSpec
-from fedactors.prediction.engine import Application, Outcomes
-from fedactors.prediction.secure import SumExchange, SummingOwner, SummingParty
-from fedactors.prediction.vertical import PredictingOwner, PredictingParty, TopHolder, predict_vertical
-from fedactors.privacy.fixed_point import FixedPoint
-from fedactors.runtime.base import Runtime
-from fedactors.serving import ActorState, NoPart, actor_state
+from fedactors.runtime.interface import Runtime
+from fedactors.secure_sums.primitives import FixedPoint
+from fedactors.serving.parts import Part, TrainedModel
+from fedactors.serving.predictions import (
+    Application,
+    Outcomes,
+    PredictingOwner,
+    PredictingParty,
+    SumExchange,
+    SummingOwner,
+    SummingParty,
+    TopHolder,
+    predict_vertical,
+)
 from protocols.mtcd import messages
 from protocols.mtcd.algorithm import point_of
 from protocols.mtcd.config import MtcdConfig
@@ -152,7 +159,7 @@ class RepresentationExchange(_InWords, SumExchange):
 async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: Application) -> Outcomes:
     """Predict rows that all parties have, under the noise and the masks that training had.
 
-    See `fedactors.prediction.vertical` and `fedactors.prediction.secure`.
+    See `fedactors.serving.predictions` and `fedactors.serving.predictions`.
     """
     parts = {name: part_of(data, client) for client, name in enumerate(data.parties)}
     return await predict_vertical(

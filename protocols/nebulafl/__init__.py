@@ -23,7 +23,7 @@ for that run. A routing network joins the centers.
     center             nothing: masters are sent by timer and taken as they come
 
 From `fedactors run nebulafl` to a step of SGD: run.run -> actors.NebulaCenter -> training.Trainings (who, where:
-scheduler.Scheduler) -> training.train -> fedactors.learning.averaging.train_locally. Equations: `algorithm`.
+scheduler.Scheduler) -> training.train -> fedactors.learning.local_training.train_locally. Equations: `algorithm`.
 
 There is no trusted execution environment here: the container is the trust boundary.
 """

@@ -16,14 +16,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
+from fedactors.actors.actor import DataCenter, Server
+from fedactors.actors.context import Work
+from fedactors.actors.groups import surviving_loss
+from fedactors.actors.remote import DATA_CENTER, DRIVER, SERVER, remote
+from fedactors.data.layouts.horizontal import HorizontalPart, rows_key, rows_of
 from fedactors.errors import BadInput
-from fedactors.learning.averaging import weighted_mean
-from fedactors.learning.devices import find_device
-from fedactors.parties import surviving_loss
-from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
-from fedactors.roles import DataCenter, Server
-from fedactors.runtime.base import Work
+from fedactors.learning.local_training import weighted_mean
+from fedactors.learning.network import find_device
 from protocols.nebulafl.algorithm import Floats, rotation_partners
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.containers import ContainerCenter, RunMembers, check_speaker
@@ -41,8 +41,8 @@ from protocols.nebulafl.messages import (
     PresentCenters,
     SharedModel,
 )
-from protocols.nebulafl.planets import CenterModels, RotationTimer
 from protocols.nebulafl.scheduler import Assignment, Request
+from protocols.nebulafl.staleness import CenterModels, RotationTimer
 from protocols.nebulafl.training import (
     Model,
     Trained,
@@ -74,7 +74,7 @@ class NebulaCenter(ContainerCenter):
         self.present = list(members.centers)
         self.model_facts: Model | None = None
         self.reading = ""
-        """How the containers' rows are read (`fedactors.data.reading`)."""
+        """How the containers' rows are read (`fedactors.data.layouts.horizontal`)."""
 
     async def load(self) -> None:
         """Learn what the containers hold, and build models, hardware and timers."""

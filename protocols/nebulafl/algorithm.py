@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.learning.averaging import blend, weighted_mean
+from fedactors.learning.local_training import blend, weighted_mean
 from protocols.nebulafl.config import ResourcePolicy
 
 Floats = NDArray[np.float32]

@@ -9,9 +9,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, OnlyWith, config, named_files
+from fedactors.config import Device, NamedCode, OnlyWith, config, named_files
 from fedactors.errors import BadInput
-from fedactors.named_code import NamedCode
 from fedactors.validation import read_text, shown
 
 Algorithm = Literal[
@@ -250,7 +249,7 @@ class NebulaFLConfig:
 
     def _check_secure_sums(self) -> None:
         """Refuse methods that take single models as they arrive: there is no sum that could hide them."""
-        from fedactors.privacy.secure_sessions import FEWEST  # it loads cryptography
+        from fedactors.secure_sums.messages import FEWEST  # it loads cryptography
 
         why = "its exchange takes each container's model by itself, as it arrives"
         if self.algorithm == "nebulafl":

@@ -14,20 +14,18 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
-from fedactors.data.reading import check_names, read_reading, reading_of
+from fedactors.actors.actor import Actor, Client, DataCenter
+from fedactors.actors.groups import surviving_loss
+from fedactors.actors.remote import DRIVER, OWN_PARTY, remote
+from fedactors.data.layouts.horizontal import HorizontalPart, check_names, read_reading, reading_of, rows_key, rows_of
 from fedactors.errors import Refused
-from fedactors.learning.devices import find_device
-from fedactors.network.codec import plain
-from fedactors.parties import surviving_loss
-from fedactors.remote import DRIVER, OWN_PARTY, remote
-from fedactors.roles import Client, DataCenter
+from fedactors.learning.network import find_device
+from fedactors.messages.codec import wire_type
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.messages import (
     CenterReport,
+    ContainerEvent,
     ContainerFacts,
-    ContainerNews,
     ContainerOrder,
     ContainerResult,
     RunStart,
@@ -43,7 +41,7 @@ from protocols.nebulafl.training import (
 )
 
 
-@plain
+@wire_type
 class RunMembers:
     """The centers of a run, and which of them an actor is."""
 
@@ -180,7 +178,7 @@ class ContainerCenter(DataCenter):
         self.trainings.take(self.caller, result)
 
     @remote(caller=DRIVER)
-    async def container_news(self, news: ContainerNews) -> None:
+    async def container_news(self, news: ContainerEvent) -> None:
         """Learn that a container's process is gone, or that a fresh one is there."""
         if news.present:
             self._regain_container(news.container)

@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.data.dealing import deal
-from fedactors.data.horizontal import HorizontalData, HorizontalPart
-from fedactors.data.own import load_new_rows, load_own_as, refuse_settings
+from fedactors.data.description import load_new_rows, load_own_as, refuse_settings
+from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart, deal
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, model_for
-from fedactors.learning.own_models import check_model
+from fedactors.learning.user_models import check_model
 from fedactors.network.links import HostCapacity
 from fedactors.validation import first_line, party_name, read_tree, shown
 from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig, path_of

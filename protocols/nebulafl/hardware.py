@@ -17,7 +17,7 @@ from typing import Any
 import networkx as nx
 
 from fedactors.errors import BadInput
-from fedactors.network.ledger import CLIENT_SERVER
+from fedactors.messages.ledger import CLIENT_SERVER
 from fedactors.network.links import LOCAL, HostCapacity, Link, Network
 from protocols.nebulafl.messages import CenterBill
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.inspection import Protection
-from fedactors.network.codec import message
-from fedactors.privacy.secure_sums import MESSAGES
+from fedactors.messages.codec import message
+from fedactors.secure_sums.actors import MESSAGES
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 
 Floats = NDArray[np.floating[Any]]
@@ -94,7 +94,7 @@ class TrainingResult:
 
 
 @message(reveals="that a container is gone or back")
-class ContainerNews:
+class ContainerEvent:
     """A container of a center was lost (and the task it trained, or -1) or is back."""
 
     center: str
@@ -153,7 +153,7 @@ class ClusterLogits:
 
 @message(reveals="how many samples a container holds, and of an own table its columns and what fills their gaps")
 class ContainerFacts:
-    """Samples, the shape of one, and how rows are read (`fedactors.data.reading.Reading.text`)."""
+    """Samples, the shape of one, and how rows are read (`fedactors.data.layouts.horizontal.Reading.text`)."""
 
     num_samples: int
     shape: tuple[int, ...]
@@ -300,7 +300,7 @@ def sent(config: NebulaFLConfig) -> tuple[type, ...]:
     if survives:
         found += [PresentCenters, CenterNews]
     if config.container_processes:
-        found += [ContainerFacts, ContainerOrder, ContainerResult, *([ContainerNews] if survives else [])]
+        found += [ContainerFacts, ContainerOrder, ContainerResult, *([ContainerEvent] if survives else [])]
     if config.algorithm == "nebulafl":
         return (*found, MasterModel, *([SharedModel] if config.ablation == "aggregation" else []))
     found += [SharedModel, Progress, Columns]
@@ -308,8 +308,8 @@ def sent(config: NebulaFLConfig) -> tuple[type, ...]:
         answer = ClusterLogits if config.algorithm == "fedhkt" else RoundResult
         return (*found, RoundOrder, *((RoundDone, TotalWeight, *MESSAGES) if config.secure_sums else (answer,)))
     found += [CenterFacts, TrainingOrder, TrainingResult]
-    if config.outages and ContainerNews not in found:
-        found.append(ContainerNews)
+    if config.outages and ContainerEvent not in found:
+        found.append(ContainerEvent)
     if config.algorithm == "fedsa" or config.on_party_loss == "restart":
         found.append(Withdrawal)
     return tuple(found)

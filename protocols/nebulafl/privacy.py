@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedactors.data.horizontal import HorizontalData, rows_key, rows_of
-from fedactors.learning.averaging import weighted_mean
-from fedactors.privacy.attacks.suite import Surface
-from fedactors.privacy.attacks.whole_models import MOST_HOLDERS, models_surface
-from fedactors.runtime.base import derived_seed
-from fedactors.serving import actor_state
+from fedactors.actors.context import derived_seed
+from fedactors.auditing.attacks import MOST_HOLDERS, Surface, models_surface
+from fedactors.data.layouts.horizontal import HorizontalData, rows_key, rows_of
+from fedactors.data.new_rows import actor_state
+from fedactors.learning.local_training import weighted_mean
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import containers_of, read_catalogue
 from protocols.nebulafl.serving import make_part

@@ -14,22 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedactors.data.catalogue import describe
-from fedactors.data.horizontal import HorizontalData, HorizontalPart, forget_blocks
+from fedactors.actors.actor import Resources
+from fedactors.data.datasets.catalogue import describe
+from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart, forget_blocks
 from fedactors.errors import PartyLost
+from fedactors.learning.many_clients import rows_on
 from fedactors.learning.metrics import Split, of_split
 from fedactors.learning.models import build_skeleton
-from fedactors.learning.parameters import num_values
-from fedactors.learning.together import rows_on
-from fedactors.network.codec import HEADER_BYTES
-from fedactors.network.ledger import INTER_DATA_CENTER, Total
-from fedactors.plugins import RunResult
-from fedactors.resources import Resources
-from fedactors.rounds import Remedy, Rounds, RunState
-from fedactors.runtime.base import Costs, Runtime
+from fedactors.learning.network import num_values
+from fedactors.messages.codec import HEADER_BYTES
+from fedactors.messages.ledger import INTER_DATA_CENTER, Total
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Costs, Runtime
+from fedactors.runtime.rounds import Remedy, Rounds, RunState
 from protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange, NebulaCenter
 from protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
-from protocols.nebulafl.baselines.summing import UNMASKING
+from protocols.nebulafl.baselines.secure_sums import UNMASKING
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from protocols.nebulafl.containers import Container, RunMembers
 from protocols.nebulafl.data import center_part, containers_of, exchange_name, read_catalogue, read_network
@@ -38,7 +38,7 @@ from protocols.nebulafl.messages import (
     Account,
     AccountOrder,
     CenterNews,
-    ContainerNews,
+    ContainerEvent,
     Measurement,
     MeasureOrder,
     PresentCenters,
@@ -315,7 +315,7 @@ class Federation:
         """Tell a center of one of its containers; one that is away is told when it is back."""
         center, number = self.containers[container]
         if center not in self.away:
-            await self.centers[center].container_news(ContainerNews(center, number, present, -1))
+            await self.centers[center].container_news(ContainerEvent(center, number, present, -1))
 
     async def _brought_back(self, name: str) -> None:
         _log.warning("%s: a fresh process takes its place after %g s", name, self.config.restart_seconds)

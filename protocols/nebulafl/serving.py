@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedactors.data.horizontal import HorizontalData
-from fedactors.data.reading import read_reading
-from fedactors.learning.model_parts import Part, TrainedModel
-from fedactors.prediction.engine import Application, Outcomes
-from fedactors.prediction.horizontal import ModelKeeper, PredictingSite, WholeModel, predict_sites, site_part
-from fedactors.runtime.base import Runtime
-from fedactors.serving import ActorState, NoPart, actor_state
+from fedactors.data.layouts.horizontal import HorizontalData, read_reading
+from fedactors.data.new_rows import ActorState, NoPart, actor_state
+from fedactors.runtime.interface import Runtime
+from fedactors.serving.parts import Part, TrainedModel
+from fedactors.serving.predictions import (
+    Application,
+    ModelServer,
+    Outcomes,
+    PredictingSite,
+    WholeModel,
+    predict_sites,
+    site_part,
+)
 from protocols.nebulafl.algorithm import master_model
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import model_name
@@ -44,7 +50,7 @@ def make_part(config: NebulaFLConfig, party: str, state: ActorState) -> Part | N
     return site_part(party, model, "multiclass", num_classes, read_reading(state["reading"]), protocol="nebulafl")
 
 
-class Keeper(ModelKeeper):
+class NebulaModelServer(ModelServer):
     """A center, or the exchange of a baseline."""
 
     def make_part(self, state: ActorState) -> Part | None:
@@ -63,14 +69,14 @@ class PredictingContainer(PredictingSite):
 
 
 async def predict(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, asked: Application) -> Outcomes:
-    """Predict each container's own rows; see `fedactors.prediction.horizontal`."""
-    keepers = dict.fromkeys(sorted(asked.stored), Keeper)
+    """Predict each container's own rows; see `fedactors.serving.predictions`."""
+    keepers = dict.fromkeys(sorted(asked.stored), NebulaModelServer)
     return await predict_sites(data, runtime, asked, config=config, site=PredictingContainer, keepers=keepers)
 
 
 def predictors(config: NebulaFLConfig) -> Mapping[str, type]:
     """Return the kinds of actors that predict."""
-    return {"containers": PredictingContainer, "centers": Keeper}
+    return {"containers": PredictingContainer, "centers": NebulaModelServer}
 
 
 def part(config: NebulaFLConfig, party: str, states: Mapping[str, bytes]) -> Part:

@@ -26,20 +26,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedactors.actor import Actor
-from fedactors.data.horizontal import HorizontalData, HorizontalPart, rows_key, rows_of, weights_of
-from fedactors.data.reading import Reading, check_widths, read_reading, reading_of
+from fedactors.actors.actor import Actor
+from fedactors.actors.context import Job, Work, derived_seed
+from fedactors.config import load_code
+from fedactors.data.layouts.horizontal import (
+    HorizontalData,
+    HorizontalPart,
+    Reading,
+    check_widths,
+    read_reading,
+    reading_of,
+    rows_key,
+    rows_of,
+    weights_of,
+)
 from fedactors.errors import BadInput
-from fedactors.learning.averaging import LocalResult, LocalTraining, distil, model_outputs, train_locally
-from fedactors.learning.devices import find_device
+from fedactors.learning.local_training import LocalResult, LocalTraining, distil, model_outputs, train_locally
+from fedactors.learning.many_clients import can_be_batched, rows_on, train_clients
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import initial_vector
+from fedactors.learning.network import find_device, initial_vector
 from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.together import can_be_batched, rows_on, train_clients
-from fedactors.named_code import load_code
-from fedactors.runtime.base import Job, Work, derived_seed
-from fedactors.runtime.batched import together
+from fedactors.runtime.compute import together
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import model_name, read_catalogue

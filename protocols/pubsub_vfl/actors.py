@@ -18,25 +18,22 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
-from fedactors.data.partitions import VerticalPart
+from fedactors.actors.actor import Client
+from fedactors.actors.context import Ref, Work
+from fedactors.actors.remote import CLIENT, DRIVER, OWN_PARTY, remote
+from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
+from fedactors.data.alignment.rows import load_block
+from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import BadInput
-from fedactors.joining.rows import load_block
-from fedactors.learning.devices import Held, find_device
-from fedactors.learning.local_updates import ExchangeTable, local_gradients, weighted_rows
 from fedactors.learning.metrics import import_metrics, known
-from fedactors.learning.network import Network
+from fedactors.learning.network import Held, Network, find_device
 from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_network import Publication
-from fedactors.network.transforms import Encoded, decode
+from fedactors.learning.split_learning import ExchangeTable, Publication, local_gradients, weighted_rows
+from fedactors.messages.compression import Encoded, decode
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import add_gaussian, clip_and_noise, clip_rows_backward
-from fedactors.remote import CLIENT, DRIVER, OWN_PARTY, remote
-from fedactors.roles import Client
-from fedactors.runtime.base import Ref, Work
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.algorithm import ActiveGradients
-from protocols.pubsub_vfl.averaging import AveragingServer, Replica
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import PartyRows
 from protocols.pubsub_vfl.messages import (
@@ -56,6 +53,7 @@ from protocols.pubsub_vfl.messages import (
 )
 from protocols.pubsub_vfl.pipeline import Embedder, Pipeline
 from protocols.pubsub_vfl.privacy import Counts, KeptReleases, active_records, add_counts, bottom_sigma, passive_records
+from protocols.pubsub_vfl.replicas import AveragingServer, Replica
 
 
 class PartyWorker(Client):

@@ -15,18 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedactors.data.partitions import VerticalData, VerticalPart
-from fedactors.learning.devices import on_host
-from fedactors.learning.losses import Task, output_width
-from fedactors.learning.metrics import num_unpredicted, task_metrics
+from fedactors.data.layouts.vertical import VerticalData, VerticalPart
+from fedactors.learning.local_training import clipped_gradient_sum
+from fedactors.learning.metrics import Task, num_unpredicted, output_width, task_metrics
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import Model
-from fedactors.learning.own_models import check_model
-from fedactors.learning.split_network import Publication, TopGradient, joint_output, loss_gradients
-from fedactors.network.transforms import Encoded, Quantise, dense
-from fedactors.privacy.dpsgd import clipped_gradient_sum
+from fedactors.learning.network import Model, on_host
+from fedactors.learning.split_learning import Publication, TopGradient, joint_output, loss_gradients
+from fedactors.learning.user_models import check_model
+from fedactors.messages.compression import Encoded, Quantise, dense
 from fedactors.privacy.mechanisms import pubsub_sigma
-from fedactors.runtime.base import Costs
+from fedactors.runtime.interface import Costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Array = NDArray[Any]

@@ -25,14 +25,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from fedactors.learning.devices import on_host
-from fedactors.learning.split_network import Publication, TopGradient
-from fedactors.remote import CLIENT, DRIVER, remote
-from fedactors.runtime.base import Work
+from fedactors.actors.context import Work
+from fedactors.actors.remote import CLIENT, DRIVER, remote
+from fedactors.learning.network import on_host
+from fedactors.learning.split_learning import Publication, TopGradient
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
-from protocols.pubsub_vfl.averaging import AveragingServer
 from protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest, Stamp
+from protocols.pubsub_vfl.replicas import AveragingServer
 
 Array = np.ndarray
 Share = tuple[int, int]
@@ -41,7 +41,7 @@ Ask = Callable[[Sequence[Gradient | None], Share], "asyncio.Future[list[Embeddin
 """Sends each passive partner its gradient and which batch to embed; the answers are embeddings."""
 
 
-class Alone:
+class OwnStepper:
     """Steps on the own gradients, here or at the server: vfl, avfl, and where servers average or step for workers."""
 
     def __init__(self, worker: PartyWorker) -> None:
@@ -55,7 +55,7 @@ class Alone:
         """Wait for what is under way."""
 
 
-class Together(Alone):
+class MeanStepper(OwnStepper):
     """Steps on the mean gradient of all workers of the party: vfl-ps."""
 
     def __init__(self, worker: PartyWorker, server: AveragingServer) -> None:
@@ -69,7 +69,7 @@ class Together(Alone):
         await self._worker.replica.step_together(gradients, num_rows, self._server, epoch, self._num_steps)
 
 
-class Shared(Alone):
+class Shared(OwnStepper):
     """Steps, and pushes the change after some steps: avfl-ps.
 
     Args:
@@ -100,14 +100,14 @@ class Shared(Alone):
             await self._push
 
 
-def stepping(worker: PartyWorker, *, ahead: bool) -> Alone:
+def stepping(worker: PartyWorker, *, ahead: bool) -> OwnStepper:
     """Return how a worker follows its gradients."""
     config, server = worker.config, worker.server
     if server is not None and config.steps_together:
-        return Together(worker, server)
+        return MeanStepper(worker, server)
     if server is not None and config.pushes:
         return Shared(worker, server, ahead=ahead)
-    return Alone(worker)
+    return OwnStepper(worker)
 
 
 class PairedPassiveWorker(PassiveWorker):
@@ -161,7 +161,7 @@ class PairedActiveWorker(ActiveWorker):
         train = self._train_window if config.is_asynchronous else self._train_in_turn
         return await train(mine, ask, stepping(self, ahead=True))
 
-    async def _train_in_turn(self, mine: Sequence[Share], ask: Ask, steps: Alone) -> EpochLoss:
+    async def _train_in_turn(self, mine: Sequence[Share], ask: Ask, steps: OwnStepper) -> EpochLoss:
         """One batch after the other; one's own bottom model works while an embedding or a gradient is under way."""
         loss_sum, num_rows = 0.0, 0
         nothing = [None] * len(self._data.passive_parties)
@@ -193,7 +193,7 @@ class PairedActiveWorker(ActiveWorker):
             await answer
         return EpochLoss(loss_sum, num_rows)
 
-    async def _train_window(self, mine: Sequence[Share], ask: Ask, steps: Alone) -> EpochLoss:
+    async def _train_window(self, mine: Sequence[Share], ask: Ask, steps: OwnStepper) -> EpochLoss:
         """A window of batches in flight: a step is computed in one piece, as others are under way anyhow."""
         loss_sum, num_rows = 0.0, 0
         # a batch is under way once at a time: it comes again in the next epoch, which may follow without a pause

@@ -29,9 +29,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedactors.actors.actor import Client, Server
+from fedactors.actors.remote import CLIENT, DRIVER, SERVER, remote
 from fedactors.errors import FedactorsError, PartyLost
-from fedactors.remote import CLIENT, DRIVER, SERVER, remote
-from fedactors.roles import Client, Server
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import BatchCount, EpochCounts, FirstOrders, LostWorker, Orders, Report, Stamp
 

@@ -7,9 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedactors.config import Device, OnlyWith, config
-from fedactors.learning.steps import StepSettings
-from fedactors.named_code import NamedCode
+from fedactors.config import Device, NamedCode, OnlyWith, config
+from fedactors.learning.optimizers import StepSettings
 
 Positive = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=16384)]

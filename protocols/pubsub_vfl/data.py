@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.alignment.rows import load_own_rows
 from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, Scale, Split, draw_parts, prepare, split
-from fedactors.data.own import refuse_settings
+from fedactors.data.description import refuse_settings
+from fedactors.data.layouts.vertical import VerticalData, VerticalPart, vertical
 from fedactors.data.partitioners import VerticalSizePartitioner
-from fedactors.data.partitions import VerticalData, VerticalPart, vertical
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
-from fedactors.joining.rows import load_own_rows
-from fedactors.learning.own_models import check_name
-from fedactors.privacy.mechanisms import randomised_response
-from fedactors.privacy.standardisation import private_scale
+from fedactors.learning.user_models import check_name
+from fedactors.privacy.mechanisms import private_scale, randomised_response
 from protocols.pubsub_vfl.algorithm import top_spec
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import RowOrder

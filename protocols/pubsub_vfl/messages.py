@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.alignment import AlignmentAnswer, AlignmentOrder, AlignmentQuestion
+from fedactors.actors.context import Ref
+from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, AlignmentQuestion
 from fedactors.inspection import Protection
-from fedactors.network.codec import message
-from fedactors.network.transforms import Encoded
-from fedactors.runtime.base import Ref
+from fedactors.messages.codec import message
+from fedactors.messages.compression import Encoded
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Floats = NDArray[np.floating[Any]]

@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from fedactors.actor import Actor
+from fedactors.actors.actor import Actor
+from fedactors.actors.context import Ref
+from fedactors.actors.remote import SERVER, remote
 from fedactors.errors import PartyLost
-from fedactors.remote import SERVER, remote
-from fedactors.runtime.base import Ref
 from protocols.pubsub_vfl.broker import BROKER, Addressee, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import FirstOrders, Orders, Payload, Report, Stamp

@@ -16,22 +16,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedactors.actors.context import derived_seed
+from fedactors.auditing.attacks import SeenEmbeddings, SeenGradients, SeenScores, Surface
 from fedactors.data.blocks import prepare, split
-from fedactors.data.neighbours import replaced_labels, replaced_rows
-from fedactors.data.partitions import VerticalData
-from fedactors.data.preprocessing import Preprocessing
-from fedactors.learning.devices import on_host
-from fedactors.learning.losses import task_loss
-from fedactors.learning.network import Model
-from fedactors.learning.split_network import joint_output, loss_gradients
-from fedactors.plugins import Neighbour
-from fedactors.privacy import standardisation
-from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.privacy.attacks.suite import SeenEmbeddings, SeenGradients, SeenScores, Surface
-from fedactors.privacy.laws import mu_of_epsilon
+from fedactors.data.columns import Preprocessing
+from fedactors.data.layouts.vertical import Neighbour, VerticalData, replaced_labels, replaced_rows
+from fedactors.learning.metrics import task_loss
+from fedactors.learning.network import Model, on_host
+from fedactors.learning.split_learning import joint_output, loss_gradients
+from fedactors.privacy import mechanisms
+from fedactors.privacy.accounting import INTERRUPTED, GaussianReleases, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise, flip_probability
-from fedactors.privacy.releases import INTERRUPTED, GaussianReleases
-from fedactors.runtime.base import derived_seed
+from fedactors.privacy.noise import mu_of_epsilon
 from protocols.pubsub_vfl.algorithm import bottom_spec, embed_rows, embedding_sigma, gaussian_sigma, top_spec
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import RowCounts
@@ -291,11 +287,11 @@ def _gaussian(
 def _scale_record(config: PubSubVflConfig, party: str, num_scaled: int, why: Sequence[str]) -> PrivacyRecord:
     made = GaussianReleases(
         "column scale",
-        clip_norm=standardisation.scale_sensitivity(num_scaled) / 2,
-        sigma=standardisation.scale_sigma(num_scaled, config.standardisation_mu),
+        clip_norm=mechanisms.scale_sensitivity(num_scaled) / 2,
+        sigma=mechanisms.scale_sigma(num_scaled, config.standardisation_mu),
         delta=config.delta,
         sampling="full",
         note=_NEIGHBOURS,
     )
-    made.add(times=standardisation.NUM_RELEASES)
+    made.add(times=mechanisms.NUM_RELEASES)
     return made.record(party, uncovered=why)

@@ -34,17 +34,17 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from fedactors.data.partitions import VerticalData, VerticalPart
+from fedactors.actors.context import Ref, Work
+from fedactors.actors.remote import CLIENT, DRIVER, remote
+from fedactors.data.alignment.rows import load_block
+from fedactors.data.layouts.vertical import VerticalData, VerticalPart
 from fedactors.errors import BadInput
-from fedactors.joining.rows import load_block
 from fedactors.learning.network import Network, initial_vector
 from fedactors.learning.optimizers import OptimizerState
-from fedactors.learning.split_network import Publication, loss_gradients
+from fedactors.learning.split_learning import Publication, loss_gradients
 from fedactors.network import links
-from fedactors.remote import CLIENT, DRIVER, remote
-from fedactors.runtime.base import CostModel, Costs, Ref, Runtime, Work
+from fedactors.runtime.interface import CostModel, Costs, Runtime
 from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.averaging import steps, weighted_mean
 from protocols.pubsub_vfl.broker import BROKER, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import (
@@ -66,6 +66,7 @@ from protocols.pubsub_vfl.messages import (
 )
 from protocols.pubsub_vfl.pipeline import Embedder, Pipeline
 from protocols.pubsub_vfl.planner import batch_seconds
+from protocols.pubsub_vfl.replicas import steps, weighted_mean
 
 _NUM_BATCHES = 4
 _TRIAL_BATCHES, _TRIAL_SIZES, _TRIAL_ROWS = 150, (64, 512), 8192

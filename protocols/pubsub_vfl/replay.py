@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fedactors.network.codec import HEADER_BYTES, measure
+from fedactors.messages.codec import HEADER_BYTES, measure
 from fedactors.network.links import HostCapacity, Link, Network, SharedTransfers
 from protocols.pubsub_vfl.broker import BROKER, Dispatch
 from protocols.pubsub_vfl.config import PubSubVflConfig

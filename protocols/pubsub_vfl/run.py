@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
-from fedactors.data.alignment import rows_told
-from fedactors.data.partitions import VerticalData
+from fedactors.actors.actor import Resources
+from fedactors.actors.context import derived_seed
+from fedactors.actors.groups import ActorGroup
+from fedactors.data.alignment.ids import rows_told
+from fedactors.data.alignment.rows import join_rows, with_joining
+from fedactors.data.layouts.vertical import VerticalData
 from fedactors.errors import BadInput
-from fedactors.joining.rows import join_rows, with_joining
 from fedactors.learning.metrics import Split, of_split
-from fedactors.parties import Parties
-from fedactors.plugins import RunResult
-from fedactors.privacy.releases import budgets
-from fedactors.resources import Resources
-from fedactors.rounds import Mode, Remedy, Rounds, RunState, Watch
-from fedactors.runtime.base import Runtime, derived_seed
+from fedactors.privacy.accounting import budgets
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Runtime
+from fedactors.runtime.rounds import Mode, Remedy, Rounds, RunState, Watch
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.algorithm import default_costs
-from protocols.pubsub_vfl.averaging import AveragingServer, averages_after
 from protocols.pubsub_vfl.baselines import PairedActiveWorker, PairedPassiveWorker
 from protocols.pubsub_vfl.broker import BROKER, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -36,6 +36,7 @@ from protocols.pubsub_vfl.messages import (
     PairOrder,
     PartRequest,
 )
+from protocols.pubsub_vfl.replicas import AveragingServer, averages_after
 
 HEADLINE: dict[str, tuple[str, Mode]] = {
     "binary": ("validation/auc", "max"),
@@ -123,9 +124,9 @@ class Federation:
     config: PubSubVflConfig
     broker: BatchBroker | None
     """None for fixed pairs."""
-    workers: Parties[PartyWorker]
+    workers: ActorGroup[PartyWorker]
     """All workers, the active party's first."""
-    pairs: Parties[PairedActiveWorker]
+    pairs: ActorGroup[PairedActiveWorker]
     """The active party's workers, one for each pair."""
     active: ActiveWorker
     """The active party's worker 0."""
@@ -230,8 +231,8 @@ def assemble(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> F
     federation = Federation(
         config=config,
         broker=broker,
-        workers=Parties(runtime, handles, on_loss="restart" if restarts else "stop", timeout=_RESTART_SECONDS),
-        pairs=Parties(runtime, active, timeout=_LONGEST_CALL),
+        workers=ActorGroup(runtime, handles, on_loss="restart" if restarts else "stop", timeout=_RESTART_SECONDS),
+        pairs=ActorGroup(runtime, active, timeout=_LONGEST_CALL),
         active=runtime.handle(active[0], ActiveWorker),
         first=tuple(f"{party}/worker-0" for party in (data.label_party, *data.passive_parties)),
         with_server=tuple(with_server),

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.partitions import VerticalData
-from fedactors.data.preprocessing import Preprocessing
+from fedactors.data.columns import Preprocessing
+from fedactors.data.layouts.vertical import VerticalData
+from fedactors.data.new_rows import ActorState, actor_state
 from fedactors.errors import BadInput
-from fedactors.learning.losses import output_width
-from fedactors.learning.model_parts import Part, TrainedModel
-from fedactors.prediction.engine import Application, Outcomes
-from fedactors.prediction.vertical import PredictingOwner, PredictingParty, predict_vertical
-from fedactors.runtime.base import Runtime
-from fedactors.serving import ActorState, actor_state
+from fedactors.learning.metrics import output_width
+from fedactors.runtime.interface import Runtime
+from fedactors.serving.parts import Part, TrainedModel
+from fedactors.serving.predictions import Application, Outcomes, PredictingOwner, PredictingParty, predict_vertical
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
@@ -91,7 +90,7 @@ class PredictingActive(PredictingOwner):
 
 
 async def predict(config: PubSubVflConfig, data: VerticalData, runtime: Runtime, asked: Application) -> Outcomes:
-    """Predict rows that all parties have; see `fedactors.prediction.vertical`."""
+    """Predict rows that all parties have; see `fedactors.serving.predictions`."""
     parts = {name: data.part(name) for name in data.parties}
     return await predict_vertical(
         parts,

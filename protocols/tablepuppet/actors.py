@@ -13,22 +13,21 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.held_tables import OwnRows, Schemas, Seat, meaning_of, read_rows
-from fedactors.data.partitions import RelationalQuery
-from fedactors.data.table_columns import dropped_for
+from fedactors.actors.context import Work
+from fedactors.actors.remote import CLIENT, DRIVER, SERVER, remote
+from fedactors.data.alignment.rows import JoinMember
+from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dropped_for, meaning_of, read_rows
+from fedactors.data.layouts.vertical import RelationalQuery
 from fedactors.errors import BadInput, Refused, RowsChangedError
-from fedactors.joining.owners import JoinMember
-from fedactors.privacy.fixed_point import FixedPoint
+from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.privacy.releases import without_guarantee
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.privacy.secure_sums import SecureSummand
-from fedactors.remote import CLIENT, DRIVER, SERVER, remote
-from fedactors.runtime.base import Work
-from protocols.tablepuppet import algorithm, data, messages, models
-from protocols.tablepuppet.accounts import Released, privacy_records
+from fedactors.secure_sums.actors import SecureSummand
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import FixedPoint
+from protocols.tablepuppet import algorithm, data, local_solvers, messages
 from protocols.tablepuppet.algorithm import Array
 from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.costs import Released, privacy_records
 from protocols.tablepuppet.mapping import score_means
 
 
@@ -74,7 +73,7 @@ class TableClient(JoinMember, MaskedTable):
         self,
         config: TablePuppetConfig,
         query: RelationalQuery,
-        seat: Seat,
+        seat: TableOwner,
         partners: tuple[str, ...],
         clients: tuple[str, ...],
         server: str,
@@ -82,7 +81,7 @@ class TableClient(JoinMember, MaskedTable):
         JoinMember.__init__(self, query, seat, clients)
         MaskedTable.__init__(self, clients, server)
         self._config = config
-        self.places: messages.JoinPlaces | None = None
+        self.places: messages.JoinPositions | None = None
         self._partners = partners
         self._loss = data.loss_of(config, query.task)
         self.meaning: dict[str, Any] = {}
@@ -102,7 +101,7 @@ class TableClient(JoinMember, MaskedTable):
         self.told: messages.Labels | None = None
         """What was said of the labels: the same is said again, after a resume too."""
         self._batch: Any = np.zeros(0, dtype=np.int32)
-        self._system: models.LinearSystem | None = None
+        self._system: local_solvers.LinearSystem | None = None
 
     async def load(self) -> None:
         """Look at the table's columns, and take a noise generator of this process."""
@@ -129,7 +128,7 @@ class TableClient(JoinMember, MaskedTable):
             self._encode(self.agreement)
         if self.counts is not None or self.joined is not None:
             self._pose()
-            self._system = models.prepare_solver(self._config, self._problem)
+            self._system = local_solvers.prepare_solver(self._config, self._problem)
 
     # --- who is meant ---
 
@@ -202,7 +201,7 @@ class TableClient(JoinMember, MaskedTable):
         await self._begin_training()
 
     @remote(caller=SERVER, only="joiners")
-    async def receive_places(self, places: messages.JoinPlaces) -> None:
+    async def receive_places(self, places: messages.JoinPositions) -> None:
         """Take the own row of every joined row, for predictions that are summed under masks."""
         self.places = places
 
@@ -268,7 +267,7 @@ class TableClient(JoinMember, MaskedTable):
         Y_nC, config, problem = auxiliary.values, self._config, self._problem
         if config.secure_sums:  # the server does not know the own predictions, which Eq. 14 takes away
             work = Work("predict", float(len(self._x) * problem.model.num_parameters))
-            own_nC = await self.compute(models.predict, problem.model, self.theta, self._x, work=work)
+            own_nC = await self.compute(local_solvers.predict, problem.model, self.theta, self._x, work=work)
             Y_nC = algorithm.linear_term(config.admm, Y_nC, problem.G_n, own_nC, auxiliary.rho, len(self._plan.tables))
         self.theta = await self._solve(Y_nC, self.theta, None, auxiliary.rho)
         return self._send(await self._predict(self._x), self.places.train if self.places else None)
@@ -367,7 +366,7 @@ class TableClient(JoinMember, MaskedTable):
         self.meaning = meaning_of(self._plan, self._table, self._query, schemas)
         self._found: dict[str, messages.Facts] = {}
 
-    async def _read(self) -> OwnRows:
+    async def _read(self) -> UserRows:
         if self._config.feature_dp or self._config.label_dp:
             self.row_order = tuple(self.noise_rng("row order").integers(0, 2**63, 4).tolist())
         own = await super()._read()
@@ -390,7 +389,7 @@ class TableClient(JoinMember, MaskedTable):
         standardise = self._config.standardise
         if self._seat.own.rules:
             ruled = data.ruled_matrix(rows, self._rules, has_label, standardise, self.name)
-            self._encoded: models.Matrix = ruled[0]
+            self._encoded: local_solvers.Matrix = ruled[0]
             self.fitted = ruled[1].as_dict()
         else:
             self._encoded = data.design_matrix(rows, table.features, facts, has_label, standardise)
@@ -404,12 +403,14 @@ class TableClient(JoinMember, MaskedTable):
         self._pose()
         model, num_rows = self._problem.model, len(self._x)
         work = Work("factorise", float(num_rows * model.num_columns**2))
-        self._system = await self.compute(models.prepare_solver, self._config, self._problem, work=work)
-        self.noise_multiplier = models.choose_noise(self._config, num_rows, self._problem.num_joined, self._alone)
+        self._system = await self.compute(local_solvers.prepare_solver, self._config, self._problem, work=work)
+        self.noise_multiplier = local_solvers.choose_noise(
+            self._config, num_rows, self._problem.num_joined, self._alone
+        )
         seed = self.agreement.seed if self.agreement is not None else 0
         told = self.joined or self.counts
         base = told.base if told is not None else None
-        self.theta = self.local_theta = models.initial_theta(model, np.random.default_rng(seed), base)
+        self.theta = self.local_theta = local_solvers.initial_theta(model, np.random.default_rng(seed), base)
 
     def _pose(self) -> None:
         """Choose the rows that join, and pose the theta subproblem over them."""
@@ -425,9 +426,9 @@ class TableClient(JoinMember, MaskedTable):
         self._x, self._x_test = self._encoded if is_whole else self._encoded[train], self._encoded[test]
         del self._encoded
         has_label = self._table.label is not None
-        model = models.describe_model(self._config, self._x.shape[1], num_classes, has_label)
+        model = local_solvers.describe_model(self._config, self._x.shape[1], num_classes, has_label)
         num_tables = len(self._plan.tables)
-        self._problem = models.pose(self._config, model, self._x, G_n, num_joined, num_tables, self._alone)
+        self._problem = local_solvers.pose(self._config, model, self._x, G_n, num_joined, num_tables, self._alone)
 
     @property
     def noise_state(self) -> Any:
@@ -446,21 +447,25 @@ class TableClient(JoinMember, MaskedTable):
         model, x_uD = self._problem.model, self._x[self._batch]
         args = (self._config, model, self.theta, x_uD, derivatives.values, derivatives.batch_size)
         work = self._work("gradient", len(x_uD) * model.num_parameters)
-        return await self.compute(models.batch_gradient, *args, self._noise_seed(), self.noise_multiplier, work=work)
+        return await self.compute(
+            local_solvers.batch_gradient, *args, self._noise_seed(), self.noise_multiplier, work=work
+        )
 
     async def _solve(self, Y_nC: Array, theta_P: Array, anchor_P: Array | None, rho: float) -> Array:
         self.num_updates += 1
         order = self.rng(f"local batches {self.num_updates}")
-        posed = models.with_penalty(self._problem, self._system, rho / self._config.first_rho)
+        posed = local_solvers.with_penalty(self._problem, self._system, rho / self._config.first_rho)
         args = (self._config, *posed, Y_nC, theta_P, anchor_P, order)
         work = Work("solve", float(len(self._x) * self._problem.model.num_parameters))
-        return await self.compute(models.solve_theta, *args, self._noise_seed(), self.noise_multiplier, work=work)
+        return await self.compute(
+            local_solvers.solve_theta, *args, self._noise_seed(), self.noise_multiplier, work=work
+        )
 
-    async def _predict(self, x_nD: models.Matrix) -> Array:
+    async def _predict(self, x_nD: local_solvers.Matrix) -> Array:
         """Return predictions, under feature_dp with `prediction_clip` clipped and with noise of their own."""
         model, config = self._problem.model, self._config
         work = Work("predict", float(len(x_nD) * model.num_parameters))
-        values = await self.compute(models.predict, model, self.theta, x_nD, work=work)
+        values = await self.compute(local_solvers.predict, model, self.theta, x_nD, work=work)
         clip = config.prediction_clip if config.feature_dp else None
         self.num_releases += config.feature_dp is not None
         if clip is None:

@@ -4,7 +4,7 @@
     --seat_clients--> Seat: a client with one partition and its source                (the driver)
     --column_facts--> Facts --design_matrix--> x_nD, y_n                              (that client alone)
 
-What a query means over tables that others hold, and how a client's rows are read: `fedactors.data.held_tables`.
+What a query means over tables that others hold, and how a client's rows are read: `fedactors.data.layouts.relational`.
 
 Partitions of one vertical table must agree on categories, means and deviations: each tells its `Facts`, which the
 first of them merges.
@@ -25,18 +25,17 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sqlglot import exp
 
-from fedactors.data.catalogue import Task
-from fedactors.data.coded_rows import CodedRows
-from fedactors.data.held_tables import Seat, held_partitions
-from fedactors.data.own import load_own_as
-from fedactors.data.partitions import RelationalData, RelationalPartition, RelationalQuery, relational
-from fedactors.data.preprocessing import ColumnRule, Encoded, FittedColumn, Preprocessing, encode
+from fedactors.data.blocks import SparseRows
+from fedactors.data.columns import ColumnRule, Encoded, FittedColumn, Preprocessing, encode
+from fedactors.data.databases import TableSource, parse_address
+from fedactors.data.datasets.catalogue import Task
+from fedactors.data.description import load_own_as
+from fedactors.data.layouts.relational import TableOwner, column_of, fit_table, held_partitions
+from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, RelationalQuery, relational
 from fedactors.data.query import Feature, FeatureTypeError, LabelError
-from fedactors.data.relational import TableSource, parse_address
-from fedactors.data.table_columns import column_of, fit_table
 from fedactors.errors import BadInput
 from fedactors.privacy.mechanisms import randomised_labels, randomised_values
-from fedactors.privacy.secure_sessions import FEWEST
+from fedactors.secure_sums.messages import FEWEST
 from protocols.tablepuppet.algorithm import Loss
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.messages import Facts
@@ -92,7 +91,7 @@ def stated(
 
     Args:
         sql: the union of conjunctive queries, as text or as a tree made with sqlglot.
-        addresses: table (or partition) in the SQL to its address (see `fedactors.data.relational.parse_address`); the
+        addresses: table (or partition) in the SQL to its address (see `fedactors.data.databases.parse_address`); the
             organisation is called like the table.
         label: ``table.column``, or ``column`` where one table has it.
         task: regression, binary or multiclass.
@@ -123,7 +122,7 @@ def stated(
     )
 
 
-def name_tables(config: TablePuppetConfig, seats: Sequence[Seat]) -> tuple[dict[str, tuple[str, ...]], str]:
+def name_tables(config: TablePuppetConfig, seats: Sequence[TableOwner]) -> tuple[dict[str, tuple[str, ...]], str]:
     """Return the names of each table's clients, and the server's: a party of its own, or an actor of `server_in`'s.
 
     Raises:
@@ -163,7 +162,7 @@ def loss_of(config: TablePuppetConfig, task: Task) -> Loss:
     return loss
 
 
-def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Seat, ...]:
+def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[TableOwner, ...]:
     """Return a client for each horizontal partition, tables in the order of the query.
 
     A table that several parties hold is the union of their partitions. An actor is called like its party, or
@@ -188,7 +187,7 @@ def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Seat,
         if sum(other.party == own.party for _, _, other in taken) > 1:
             several = sum(t == table and other.party == own.party for t, _, other in taken) > 1
             name = f"{name}/{table}-{index}" if several else f"{name}/{table}"
-        seats.append(Seat(name=name, table=table, index=index, own=own))
+        seats.append(TableOwner(name=name, table=table, index=index, own=own))
     return tuple(seats)
 
 
@@ -370,7 +369,7 @@ def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequenc
 
 def design_matrix(
     data: pa.Table, features: Sequence[Feature], facts: Facts, bias: bool, standardise: bool = True
-) -> Array | CodedRows:
+) -> Array | SparseRows:
     """Return x_nD: each feature's columns in order, and a last column of ones for the label's table (`bias`).
 
     Standardised numbers have mean 0 and deviation 1 over the vertical table (a constant column becomes 0). NULL is
@@ -400,7 +399,7 @@ def design_matrix(
     if start > WIDE:
         ends = np.arange(n + 1) * len(where)
         columns = np.stack(where, axis=1).astype(np.int32).ravel()
-        return CodedRows(scipy.sparse.csr_array((np.stack(what, axis=1).ravel(), columns, ends), shape=(n, start)))
+        return SparseRows(scipy.sparse.csr_array((np.stack(what, axis=1).ravel(), columns, ends), shape=(n, start)))
     x_nD = np.zeros((n, start))
     for column, values in zip(where, what, strict=True):
         x_nD[np.arange(n), column] += values

@@ -6,7 +6,7 @@ The server keeps a join listed, or as a tree, and trains on either through the s
 is a list of parts, whose sum it is:
 
     ListedJoin   p_i(j) in memory             one part of N rows
-    TreeJoin     `fedactors.data.join_tree`   one part of n_i rows for each table: v_j = sum_i v_i[p_i(j)]
+    TreeJoin     `fedactors.data.join`   one part of n_i rows for each table: v_j = sum_i v_i[p_i(j)]
 
 A tree needs the squared loss: z and lambda (Eq. 7, 8) are then linear in h and y, so they have parts as h has them.
 Numbers are those of the listed join up to rounding; work and memory are those of the tables.
@@ -25,9 +25,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.join_tree import TreeSums
+from fedactors.data.join import EmptyJoinError, JoinTree, Rows, TreeSums, check_not_empty, join_keys, list_join
 from fedactors.data.query import JoinPlan
-from fedactors.data.table_mapping import EmptyJoinError, JoinTree, Rows, check_not_empty, join_keys, list_join
 from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.algorithm import Array, Loss, Parts, gather_join, less
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.data.alignment import rows as joining
 from fedactors.inspection import Protection
-from fedactors.joining import owners as joining
-from fedactors.network.codec import message
-from fedactors.privacy.secure_sums import MESSAGES
+from fedactors.messages.codec import message
+from fedactors.secure_sums.actors import MESSAGES
 from protocols.tablepuppet.config import TablePuppetConfig
 
 Floats = NDArray[np.float64]
@@ -88,7 +88,7 @@ class JoinedRows:
 @message(
     reveals="how often each of its rows occurs in the join; joined rows come in a random order of the server's",
 )
-class JoinPlaces:
+class JoinPositions:
     """p_i(j) of the training join (N) and of the test join, for predictions that are summed under masks."""
 
     train: Integers
@@ -316,7 +316,7 @@ def sent(config: TablePuppetConfig) -> tuple[type, ...]:
         found += [Facts, Agreement]
     if config.algorithm == "centralised":
         return (*found, DesignMatrix)
-    found += [JoinPlaces, *MESSAGES] if config.secure_sums else [Predictions, TestPredictions]
+    found += [JoinPositions, *MESSAGES] if config.secure_sums else [Predictions, TestPredictions]
     found += [Auxiliary if config.is_admm else Derivatives]
     if may_be_partitioned:
         found += [Consensus, LocalParameters] if config.is_admm else [PartialGradient, AggregatedGradient]

@@ -22,20 +22,25 @@ import pyarrow as pa
 import pyarrow.compute
 from numpy.typing import NDArray
 
-from fedactors.data.held_tables import Schema, Schemas, Seat, held_query, read_rows, resolve_plan
-from fedactors.data.partitions import RelationalData
+from fedactors.actors.context import derived_rng, noise_rng
+from fedactors.auditing.attacks import Surface, complete_by_differences, complete_rows, reconstruct_features
+from fedactors.auditing.audit import Attack, attack_by_share
+from fedactors.data.databases import in_memory
+from fedactors.data.join import hash_rows, table_mapping
+from fedactors.data.layouts.relational import (
+    Schema,
+    Schemas,
+    TableOwner,
+    dropped_for,
+    held_query,
+    read_rows,
+    resolve_plan,
+)
+from fedactors.data.layouts.vertical import Neighbour, RelationalData
 from fedactors.data.query import JoinPlan, VerticalTable
-from fedactors.data.relational import in_memory
-from fedactors.data.table_columns import dropped_for
-from fedactors.data.table_mapping import hash_rows, table_mapping
 from fedactors.errors import BadInput
-from fedactors.plugins import Neighbour
-from fedactors.privacy.attacks.least_squares import complete_by_differences, complete_rows, reconstruct_features
-from fedactors.privacy.attacks.suite import Surface
-from fedactors.privacy.audit import Attack, attack_by_share
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.base import derived_rng, noise_rng
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet import data as tables
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
@@ -54,7 +59,7 @@ NEAR = 0.1
 class _Part:
     """One client's rows in the order that they have in a reproducible run."""
 
-    seat: Seat
+    seat: TableOwner
     table: VerticalTable
     rows: pa.Table
     whole: pa.Table

@@ -18,21 +18,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedactors.data.partitions import RelationalData
+from fedactors.actors.context import derived_seed
+from fedactors.data.layouts.vertical import RelationalData
 from fedactors.learning.metrics import of_split
-from fedactors.plugins import RunResult
-from fedactors.privacy.claims import EVERYBODY, JOINED, claims
-from fedactors.privacy.releases import budgets
-from fedactors.rounds import Remedy, Rounds, RunState
-from fedactors.runtime.base import Runtime, derived_seed
-from protocols.tablepuppet.accounts import account_communication, default_costs
+from fedactors.privacy.accounting import EVERYBODY, JOINED, budgets, claims
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Runtime
+from fedactors.runtime.rounds import Remedy, Rounds, RunState
 from protocols.tablepuppet.actors import TableClient, coordinator_of
 from protocols.tablepuppet.algorithm import SCORE_NAMES, Loss
 from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.costs import account_communication, default_costs
 from protocols.tablepuppet.data import loss_of, name_tables, seat_clients
+from protocols.tablepuppet.loj_operator import JoinServer, Side
+from protocols.tablepuppet.lou_operator import UnionCoordinator
 from protocols.tablepuppet.messages import JoinFacts, RoundOrder, TestScore
-from protocols.tablepuppet.operators import JoinServer, Side
-from protocols.tablepuppet.unions import UnionCoordinator
 
 
 @dataclass

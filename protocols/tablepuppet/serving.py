@@ -19,28 +19,37 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.held_tables import OwnRows, Seat
-from fedactors.data.partitions import RelationalData, RelationalQuery
-from fedactors.data.predictions import Predicted, PredictOrder, counted, write_predictions
-from fedactors.data.preprocessing import Preprocessing
+from fedactors.actors.context import Work
+from fedactors.actors.remote import DRIVER, SERVER, remote
+from fedactors.data.alignment.rows import NewRowsMember, TableKeys, ask_all, ask_each, collect_keys
+from fedactors.data.columns import Preprocessing
+from fedactors.data.join import partners_of
+from fedactors.data.layouts.relational import TableOwner, UserRows
+from fedactors.data.layouts.vertical import RelationalData, RelationalQuery
+from fedactors.data.new_rows import (
+    ActorState,
+    NoPart,
+    Predicted,
+    PredictOrder,
+    StoredState,
+    actor_state,
+    counted,
+    write_predictions,
+)
 from fedactors.data.query import Feature
-from fedactors.data.table_mapping import partners_of
 from fedactors.errors import BadInput, Refused
-from fedactors.joining.owners import NewRowsMember, TableKeys, ask_all, ask_each, collect_keys
-from fedactors.learning.model_parts import Part, TrainedModel, contribution, probabilities
 from fedactors.learning.models import ModelSpec
-from fedactors.prediction.engine import Application, Outcome, Outcomes, files_of, released
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.remote import DRIVER, SERVER, remote
-from fedactors.runtime.base import Runtime, Work
-from fedactors.serving import ActorState, NoPart, StoredState, actor_state
-from protocols.tablepuppet import data, messages, models
-from protocols.tablepuppet.accounts import default_costs
+from fedactors.runtime.interface import Runtime
+from fedactors.secure_sums.messages import Masked
+from fedactors.serving.parts import Part, TrainedModel, contribution, probabilities
+from fedactors.serving.predictions import Application, Outcome, Outcomes, files_of, released
+from protocols.tablepuppet import data, local_solvers, messages
 from protocols.tablepuppet.actors import MaskedTable
 from protocols.tablepuppet.algorithm import Array, scatter_union, split_rows
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.operators import Side, TableServer
-from protocols.tablepuppet.unions import bare
+from protocols.tablepuppet.costs import default_costs
+from protocols.tablepuppet.loj_operator import Side, TableServer
+from protocols.tablepuppet.lou_operator import bare
 
 _LONGEST = 86_400.0
 _FAULTS = ("own", "partner's", "alone")
@@ -84,7 +93,7 @@ def make_part(config: TablePuppetConfig, name: str, state: ActorState) -> Part:
     }
     task, num_classes, names = kinds[data.loss_of(config, meaning["task"])]
     num_columns = len(encoding.feature_names)
-    model = models.describe_model(config, num_columns + is_owner, told.num_classes, is_owner)
+    model = local_solvers.describe_model(config, num_columns + is_owner, told.num_classes, is_owner)
     noise = config.prediction_noise if config.feature_dp is not None else 0.0
     return Part(
         protocol="tablepuppet",
@@ -103,18 +112,18 @@ def make_part(config: TablePuppetConfig, name: str, state: ActorState) -> Part:
     )
 
 
-def _module_of(model: models.TableModel, theta_P: Array, num_columns: int) -> TrainedModel:
+def _module_of(model: local_solvers.TableModel, theta_P: Array, num_columns: int) -> TrainedModel:
     """Return f_i without the design matrix's column of ones, which becomes a bias."""
     outputs, has_ones = model.num_outputs, model.num_columns > num_columns
     shape: dict[str, Any] = {"inputs": (num_columns,), "outputs": outputs, "float64": True}
     if not num_columns:
-        constant_1C = models.predict(model, theta_P, np.ones((1, model.num_columns)))
+        constant_1C = local_solvers.predict(model, theta_P, np.ones((1, model.num_columns)))
         return TrainedModel(ModelSpec(name="linear", **shape), constant_1C[0])
     if model.kind == "linear":
         theta_DC = theta_P.reshape(model.num_columns, outputs)
         weights = [theta_DC[:num_columns].T, theta_DC[num_columns:]]
         return TrainedModel(ModelSpec(name="linear", bias=has_ones, **shape), _flat(weights))
-    w1_DH, b1_H, w2_HC, b2_C = models.layers(model, theta_P)
+    w1_DH, b1_H, w2_HC, b2_C = local_solvers.layers(model, theta_P)
     hidden = [w1_DH[:num_columns].T, b1_H + w1_DH[num_columns:].sum(axis=0), w2_HC.T, b2_C]
     return TrainedModel(ModelSpec(name="mlp", layers=2, hidden=model.num_hidden, **shape), _flat(hidden))
 
@@ -156,7 +165,7 @@ class PredictingTable(NewRowsMember, MaskedTable):
         self,
         config: TablePuppetConfig,
         query: RelationalQuery,
-        seat: Seat,
+        seat: TableOwner,
         members: tuple[str, ...],
         server: str,
         stored: StoredState,
@@ -179,7 +188,7 @@ class PredictingTable(NewRowsMember, MaskedTable):
         self.trained = state["meaning"]
         await super().load()
 
-    async def _read(self) -> OwnRows:
+    async def _read(self) -> UserRows:
         own, features = await super()._read(), self._table.features
         fitted = self.part.preprocessing
         assert fitted is not None

@@ -1,7 +1,7 @@
 """Everything that the stated adversary sees, put together against the most protected mode of each protocol.
 
 A row is one record of one party: in sixty runs, half of the data and half of its neighbour, the adversary says which it
-was (`fedactors.privacy.attacks.together`). ``found`` is the AUC on the second half of them, ``releases`` that of the
+was (`fedactors.auditing.attacks`). ``found`` is the AUC on the second half of them, ``releases`` that of the
 noised releases alone on all, ``allowed`` the largest that the claim lets anybody have, ``bare`` what tells the record
 without noise. Sums under masks have no claim: whoever knows all other rows computes from a sum what the one made of it.
 
@@ -11,20 +11,24 @@ without noise. Sums under masks have no claim: whoever knows all other rows comp
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from fedactors.api import load_data
+from fedactors.auditing.attacks import all_together, largest_auc
+from fedactors.auditing.audit import Attack
 from fedactors.config import as_dict, build
-from fedactors.launch import load_data
 from fedactors.plugins import Protocol
-from fedactors.privacy.attacks.together import all_together, largest_auc
-from fedactors.privacy.audit import Attack
-from fedactors.privacy.claims import claims
-from fedactors.records.table import RunRow
-from fedactors.runtime.simulation.pool import one_torch_thread
-from fedactors.sweeps.runs import run_once
-from fedactors.sweeps.study import study_flags
+from fedactors.privacy.accounting import claims
+from fedactors.runs.table import RunRow
+from fedactors.runtime.compute import one_torch_thread
+from fedactors.sweeps import run_once
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 from protocols.glasu import auditing as graphs
 from protocols.glasu.plugin import PROTOCOL as GLASU
 from protocols.mtcd import privacy as samples
@@ -34,6 +38,7 @@ from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB_VFL
 from protocols.tablepuppet import privacy as joins
 from protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
 from scenarios.benchmarks.privacy_audits import DATA, RESULTS, TOKENS, AuditStudy
+from scenarios.paper.study import study_flags
 
 RUNS = 60
 SPLIT = {"num_epochs": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 64}

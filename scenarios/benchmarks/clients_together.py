@@ -1,7 +1,7 @@
 """How many small clients a second are trained: one after the other, and in batched calls.
 
-    plain      `fedactors.learning.averaging.train_locally`, client by client
-    together   `fedactors.learning.together.train_clients`, 16, 64 and 256 clients a call
+    plain      `fedactors.learning.local_training.train_locally`, client by client
+    together   `fedactors.learning.many_clients.train_clients`, 16, 64 and 256 clients a call
 
 Usage: python scenarios/benchmarks/clients_together.py [--clients 256] [--samples 20,60] [--device cuda]
 Prints one JSON line a row: model, samples, and clients a second of each. One thread; random samples; each client
@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import numpy as np
 import torch
 
-from fedactors.learning.averaging import LocalTraining, train_locally
+from fedactors.learning.local_training import LocalTraining, train_locally
+from fedactors.learning.many_clients import train_clients, why_not_together
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import initial_vector
 from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.together import train_clients, why_not_together
 
 MODELS = {
     "linear 28x28": ModelSpec(name="linear", inputs=(784,), outputs=10),

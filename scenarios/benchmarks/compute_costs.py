@@ -21,16 +21,22 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from fedactors.learning.local_updates import Exchange, local_gradients, weighted_rows
 from fedactors.learning.network import Network
 from fedactors.learning.optimizers import OptimizerState
-from fedactors.learning.split_network import Publication, joint_output, loss_gradients
-from fedactors.network.transforms import decode
-from fedactors.runtime.simulation.pool import one_torch_thread
+from fedactors.learning.split_learning import (
+    Exchange,
+    Publication,
+    joint_output,
+    local_gradients,
+    loss_gradients,
+    weighted_rows,
+)
+from fedactors.messages.compression import decode
+from fedactors.runtime.compute import one_torch_thread
 from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.averaging import steps, weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.replicas import steps, weighted_mean
 
 BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SIZES = ((10, 64, 250), (10, 64, 50), (10, 64, 450), (10, 256, 250), (4, 32, 20))

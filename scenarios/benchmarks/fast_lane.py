@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.network.codec import decode, encode_parts
-from fedactors.network.ledger import INTRA_PARTY
-from fedactors.remote import Door, Doors
+from fedactors.actors.remote import Endpoint, Endpoints
+from fedactors.messages.codec import decode, encode_parts
+from fedactors.messages.ledger import INTRA_PARTY
 from fedactors.runtime.calls import CallPath
 from fedactors.runtime.ray.transport import REPLY, Caller, Incoming, Memory, Outgoing, connect
 
 NUM_PEERS = 3
 NUM_ROUNDS, NUM_TURNS = 40, 7
-PATH = CallPath(Doors("", {}, ()), Door("echo", (), (), frozenset()), "", "", INTRA_PARTY)
+PATH = CallPath(Endpoints("", {}, ()), Endpoint("echo", (), (), frozenset()), "", "", INTRA_PARTY)
 
 
 def peer(folder: str, index: int, ready: Any) -> None:

@@ -19,8 +19,8 @@ import torch
 from torch.nn import functional
 
 from fedactors.config import build
-from fedactors.data.client_graphs import GraphBlock, graph
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.data.layouts.graph import GraphBlock, graph
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import load_data
 from protocols.glasu.run import run

@@ -23,12 +23,12 @@ import numpy as np
 import psutil
 
 from fedactors.config import build
-from fedactors.data.client_graphs import GraphBlock
-from fedactors.data.graphs import to_csr
-from fedactors.network.codec import plain
+from fedactors.data.datasets.load import to_csr
+from fedactors.data.layouts.graph import GraphBlock
+from fedactors.messages.codec import wire_type
+from fedactors.runtime.compute import one_torch_thread
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.simulation.pool import one_torch_thread
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.run import run
 
@@ -43,7 +43,7 @@ SETTINGS = {
 }
 
 
-@plain
+@wire_type
 class LargePart:
     """A client's part of a `LargeGraph`."""
 

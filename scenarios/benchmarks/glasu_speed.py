@@ -24,7 +24,7 @@ import torch
 from torch.nn import functional
 
 from fedactors.config import build
-from fedactors.data.client_graphs import graph
+from fedactors.data.layouts.graph import graph
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from protocols.glasu import algorithm, sampling
 from protocols.glasu.aggregation import add

@@ -31,14 +31,13 @@ import torch
 from torch.nn import functional
 
 from fedactors.config import build
-from fedactors.data.graph_files import NodeSplit
-from fedactors.data.graphs import to_csr
-from fedactors.learning.averaging import LocalTraining, train_locally
-from fedactors.learning.devices import Held, find_device, on_device, on_host, placed
+from fedactors.data.datasets.load import to_csr
+from fedactors.data.layouts.graph import NodeSplit
+from fedactors.learning.local_training import LocalTraining, train_locally
 from fedactors.learning.models import ModelSpec, build_model
-from fedactors.learning.network import Network, initial_vector
+from fedactors.learning.network import Held, Network, find_device, initial_vector, on_device, on_host, placed
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
-from fedactors.learning.split_network import Publication
+from fedactors.learning.split_learning import Publication
 from protocols.glasu import algorithm as glasu
 from protocols.glasu.backbones import initial_parameters
 from protocols.glasu.config import GlasuConfig

@@ -1,10 +1,10 @@
 """FedAvg over many small clients in simulation, against the barest loop of the same trainings in two processes.
 
     ours   `horizontal` in the simulated runtime with a pool of two, two sites that hold half of the clients each
-    bare   two processes that hold half of the clients each: for each round `fedactors.learning.together.train_clients`
+    bare   two processes that hold half of the clients each: for each round `fedactors.learning.many_clients.train_clients`
            over them (the function that a site calls), their weighted sum, and one mean of the two; no actors, messages,
            ledger, clock, checks or measurement
-    flat   the same with `fedactors.learning.averaging.train_locally`, client by client: what NebulaFL's containers use
+    flat   the same with `fedactors.learning.local_training.train_locally`, client by client: what NebulaFL's containers use
 
 Usage: FEDACTORS_DATA=<folder> python scenarios/benchmarks/many_clients.py [--clients 100] [--samples 600]
        [--models cnn28] [--rounds 5] [--repeats 3] [--data fashion-mnist] [--per-site 50]
@@ -34,16 +34,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import numpy as np
 import psutil
 
+from fedactors.actors.context import derived_seed
 from fedactors.config import build
-from fedactors.data.horizontal import rows_key, rows_of
-from fedactors.learning.averaging import LocalTraining, train_locally
+from fedactors.data.layouts.horizontal import rows_key, rows_of
+from fedactors.learning.local_training import LocalTraining, train_locally
+from fedactors.learning.many_clients import train_clients
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import initial_vector
-from fedactors.learning.together import train_clients
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.base import derived_seed
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.simulation.pool import one_torch_thread
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.compute import one_torch_thread
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.horizontal.algorithm import local_training as training_of
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import load_data, model_spec

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from fedactors.actors.context import derived_seed
 from fedactors.config import as_dict, build
-from fedactors.plugins import RunResult
-from fedactors.records.table import RunRow, put_rows
-from fedactors.runtime.base import derived_seed
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.sweeps.trials import code_digest, data_digest, versions
+from fedactors.runs.metrics import RunResult
+from fedactors.runs.table import RunRow, put_rows
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.sweeps import code_digest, data_digest, versions
 from protocols.mtcd import algorithm
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import GeneratedData, load_data

@@ -10,16 +10,20 @@ processes share them by time slices: visits still overlap, but do not end sooner
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
 from fedactors.config import build
-from fedactors.records.table import RunRow
+from fedactors.runs.table import RunRow
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.sweeps.study import Study, study_flags
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import load_data
 from protocols.mtcd.run import run
+from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 SETTINGS = {

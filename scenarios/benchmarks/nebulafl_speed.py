@@ -34,7 +34,7 @@ import psutil  # noqa: E402
 
 def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: int) -> dict[str, Any]:
     """Run FedAvg with one center in this process; return accuracy, samples trained, seconds inside the run."""
-    from fedactors.runtime.simulated import SimulatedRuntime
+    from fedactors.runtime.simulation.runtime import SimulatedRuntime
     from protocols.nebulafl.config import NebulaFLConfig
     from protocols.nebulafl.data import load_data
     from protocols.nebulafl.run import run
@@ -66,7 +66,7 @@ def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: in
 
 def run_tiny_containers(containers: int) -> dict[str, Any]:
     """Run NebulaFL itself with the linear model over four centers for a few virtual seconds."""
-    from fedactors.runtime.simulated import SimulatedRuntime
+    from fedactors.runtime.simulation.runtime import SimulatedRuntime
     from protocols.nebulafl.config import NebulaFLConfig
     from protocols.nebulafl.data import load_data
     from protocols.nebulafl.run import run
@@ -84,7 +84,7 @@ def run_tiny_containers(containers: int) -> dict[str, Any]:
 
 def nebulafl_side() -> dict[str, Any]:
     """Run NebulaFL on Fashion-MNIST until about `BOUND_TRAININGS` trainings are done, with a pool of two."""
-    from fedactors.runtime.simulated import SimulatedRuntime
+    from fedactors.runtime.simulation.runtime import SimulatedRuntime
     from protocols.nebulafl.config import NebulaFLConfig
     from protocols.nebulafl.data import load_data
     from protocols.nebulafl.run import run
@@ -107,8 +107,8 @@ def bound_config(make: Any) -> Any:
 
 def plain_worker(place: int, num_tasks: int) -> None:
     """Train `num_tasks` containers one after the other with the kernel that NebulaFL's containers use, and no more."""
-    from fedactors.data.horizontal import rows_key
-    from fedactors.runtime.simulation.pool import one_torch_thread
+    from fedactors.data.layouts.horizontal import rows_key
+    from fedactors.runtime.compute import one_torch_thread
     from protocols.nebulafl.config import NebulaFLConfig
     from protocols.nebulafl.data import load_data
     from protocols.nebulafl.training import initial_parameters, run_model, steps_of, train
@@ -227,7 +227,7 @@ def compare_peer(args: argparse.Namespace) -> dict[str, Any]:
 
 def measure_overhead(args: argparse.Namespace) -> dict[str, Any]:
     """Return milliseconds per task of a FedAvg run of the linear model beyond the training functions themselves."""
-    from fedactors.data.images import load_images
+    from fedactors.data.datasets.load import load_images
     from protocols.nebulafl import actors, training
     from protocols.nebulafl.baselines import actors as baselines
 

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.snapshot import unpack, unseal
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.runtime.snapshots import unpack, unseal
 from protocols.nebulafl.algorithm import master_model
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import load_data

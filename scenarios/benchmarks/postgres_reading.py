@@ -15,7 +15,7 @@ import resource
 import sys
 import time
 
-from fedactors.data.relational import parse_address
+from fedactors.data.databases import parse_address
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +26,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
+from fedactors.api import load_data
+from fedactors.auditing.attacks import run_attacks
+from fedactors.auditing.audit import Attack
+from fedactors.auditing.replay import ReplayAudit, audit_by_replay, joined
 from fedactors.config import as_dict, build, parse_words
-from fedactors.data.partitions import RelationalData
-from fedactors.data.relational import in_memory
-from fedactors.launch import load_data
+from fedactors.data.databases import in_memory
+from fedactors.data.layouts.vertical import RelationalData
 from fedactors.privacy.accounting import compose_mu
-from fedactors.privacy.attacks.suite import run_attacks
-from fedactors.privacy.audit import Attack
-from fedactors.privacy.replay import ReplayAudit, audit_by_replay, joined
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.records.table import RunRow
-from fedactors.runtime.simulation.pool import one_torch_thread
-from fedactors.sweeps.runs import run_once
-from fedactors.sweeps.study import Study, study_flags
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runs.table import RunRow
+from fedactors.runtime.compute import one_torch_thread
+from fedactors.sweeps import run_once
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 from protocols.glasu import auditing as graphs
 from protocols.glasu.plugin import PROTOCOL as GLASU
 from protocols.horizontal.plugin import PROTOCOL as HORIZONTAL
@@ -46,6 +49,7 @@ from protocols.mtcd.plugin import PROTOCOL as MTCD
 from protocols.nebulafl.plugin import PROTOCOL as NEBULAFL
 from protocols.tablepuppet import privacy as joins
 from protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
+from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 COUNT = 2

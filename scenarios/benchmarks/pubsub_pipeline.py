@@ -26,8 +26,8 @@ import numpy as np
 import psutil
 
 from fedactors.config import build, parse_words
+from fedactors.runtime.compute import one_torch_thread
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulation.pool import one_torch_thread
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data, num_batches
@@ -51,7 +51,7 @@ def seconds_a_batch(
     """
     one_torch_thread()
     from fedactors.learning.network import Network
-    from fedactors.learning.split_network import Publication
+    from fedactors.learning.split_learning import Publication
 
     data = load_data(config, "synthetic:2000x500", 0)
     rng = np.random.default_rng(0)

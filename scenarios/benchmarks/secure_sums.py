@@ -11,6 +11,7 @@ clients: milliseconds and bytes for each client.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,18 +20,20 @@ from typing import Any
 
 import numpy as np
 
+from fedactors.api import load_data
 from fedactors.config import as_dict, build, parse_words
-from fedactors.launch import load_data
-from fedactors.network.codec import measure
+from fedactors.messages.codec import measure
 from fedactors.plugins import find_protocol
-from fedactors.privacy.fixed_point import FixedPoint
-from fedactors.privacy.neighbours import num_neighbours
-from fedactors.privacy.secure_aggregation import SecureSumClient, SecureSumServer, unmasked_sum
-from fedactors.privacy.secure_sessions import Identity, SumCall
-from fedactors.records.table import RunRow
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.simulation.pool import one_torch_thread
-from fedactors.sweeps.study import Study, study_flags
+from fedactors.runs.table import RunRow
+from fedactors.runtime.compute import one_torch_thread
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.secure_sums.messages import Identity, SumCall
+from fedactors.secure_sums.primitives import FixedPoint, num_neighbours
+from fedactors.secure_sums.protocol import SecureSumClient, SecureSumServer, unmasked_sum
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 LENGTH = 100_000

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.actor import Actor
-from fedactors.network.codec import message
+from fedactors.actors.actor import Actor
+from fedactors.actors.remote import DRIVER, remote
+from fedactors.messages.codec import message
 from fedactors.network.links import Link, Network
-from fedactors.remote import DRIVER, remote
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 WAN = Network(default=Link(latency=0.02, bandwidth=1.25e7))
 

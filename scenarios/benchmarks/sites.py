@@ -30,15 +30,14 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fedactors.command_line.main import main as fedactors
+from fedactors.cli.main import main as fedactors
 from fedactors.config import build
+from fedactors.federation.handshake import dial
+from fedactors.federation.operations import CHECKING, measure
+from fedactors.federation.session import Hello, Limits
+from fedactors.federation.site_folder import SiteFolder
 from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import encode_error
-from fedactors.runtime.federated.folders import SiteFolder
-from fedactors.runtime.federated.greeting import Hello
-from fedactors.runtime.federated.meeting import dial
-from fedactors.runtime.federated.pieces import Limits
-from fedactors.runtime.federated.reach import CHECKING, measure
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from fedactors.config import build, config, parse_words
+from fedactors.data.join import hash_keys, table_mapping
 from fedactors.data.query import make_plan, parse_query
-from fedactors.data.table_mapping import hash_keys, table_mapping
 
 QUERY = "SELECT f.y FROM facts f JOIN doubles d ON f.a = d.a JOIN singles s ON f.b = s.b"
 SCHEMAS = {

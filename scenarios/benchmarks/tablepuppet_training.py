@@ -26,12 +26,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fedactors.data.join import TableMapping, hash_keys, table_mapping
 from fedactors.data.query import make_plan, parse_query
-from fedactors.data.table_mapping import TableMapping, hash_keys, table_mapping
 from fedactors.errors import DataMissing
 from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.baselines.centralised import JoinedTable, predict_tables, solve_ridge
-from protocols.tablepuppet.models import (
+from protocols.tablepuppet.local_solvers import (
     Subproblem,
     TableModel,
     factorise,

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow.csv
 import pyarrow.parquet
 
-from fedactors.data.tables import load_tables
+from fedactors.data.datasets.load import load_tables
 
 
 def write_databases(folder: Path, num_orders: int = 5000) -> None:

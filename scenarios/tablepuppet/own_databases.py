@@ -6,6 +6,7 @@ The example databases lie in a temporary folder while this runs. A PostgreSQL ad
 ``env:NAME?table=schema.table``: no password is then in any file.
 """
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from fedactors.scenario import main
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.run import run
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 from scenarios.tablepuppet._shop import write_databases
 
 SQL = """

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from fedactors.command_line.main import _parsers, main
-from fedactors.records.run_folder import RunFolder
-from fedactors.runtime import snapshot
+from fedactors.cli.main import _parsers, main
+from fedactors.runs.folder import RunFolder
+from fedactors.runtime import snapshots
 from tests import drawing
 from tests.bad_inputs import files, flags, folders, settings, world
 from tests.bad_inputs.cases import Case
@@ -100,7 +100,7 @@ def test_what_the_driver_keeps_holds_no_array_of_numbers_of_rows(sound: Path) ->
     """As the page about checkpoints says: rounds, metrics and counts."""
     for protocol in world.SMALL:
         driver = RunFolder.open(sound / "finished" / protocol / "run").load_checkpoint().driver
-        held: list[Any] = [snapshot.unseal_driver(driver)]
+        held: list[Any] = [snapshots.unseal_driver(driver)]
         while held:
             one = held.pop()
             assert not hasattr(one, "dtype"), protocol

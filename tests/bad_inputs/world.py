@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from fedactors.command_line.main import main
+from fedactors.cli.main import main
 from protocols.nebulafl.config import EXAMPLES
 
 _ROWS = 60

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedactors import launch
-from fedactors.command_line.main import main
-from fedactors.command_line.terminal import end_process
+from fedactors import api
+from fedactors.cli.main import main
+from fedactors.cli.terminal import end_process
 
 START_SECONDS = 90.0
 """Within which a process must be up, of which no sign of life came yet: half of what a run gives it."""
@@ -37,7 +37,7 @@ def tell(runtime: Any, file: Path) -> None:
 
 if __name__ == "__main__":
     faulthandler.register(signal.SIGUSR1)  # where it hangs, should it hang
-    file, make_runtime = Path(sys.argv[1]), launch.make_runtime
+    file, make_runtime = Path(sys.argv[1]), api.make_runtime
 
     def made(*args: Any) -> Any:
         runtime: Any = make_runtime(*args)
@@ -45,5 +45,5 @@ if __name__ == "__main__":
         threading.Thread(target=tell, args=(runtime, file), daemon=True).start()
         return runtime
 
-    launch.make_runtime = made  # type: ignore[assignment]
+    api.make_runtime = made  # type: ignore[assignment]
     end_process(main(sys.argv[2:]))

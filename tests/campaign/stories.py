@@ -23,9 +23,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedactors.records.ledger_log import read_ledger
-from fedactors.records.metrics import read_rounds
-from fedactors.records.run_folder import ROUND_METRICS, RunFolder
+from fedactors.runs.folder import ROUND_METRICS, RunFolder
+from fedactors.runs.metrics import read_rounds
+from fedactors.runs.recorder import read_ledger
 from tests.campaign.places import Place
 
 LEASE = 8.0

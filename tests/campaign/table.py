@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from fedactors.records.storage import write_atomic
+from fedactors.runs.storage import write_atomic
 from tests.campaign.stories import Row
 
 _MARK = re.compile(r"(<!-- campaign: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)

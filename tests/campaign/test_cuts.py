@@ -21,13 +21,13 @@ from typing import Any
 
 import pytest
 
-from fedactors.command_line.options import RunOptions
+from fedactors.api import launch, resolve
 from fedactors.errors import BadInput, Stopped
-from fedactors.launch import launch, resolve
+from fedactors.options import RunOptions
 from fedactors.plugins import find_protocol
-from fedactors.records.ledger_log import read_ledger
-from fedactors.records.metrics import Summary
-from fedactors.records.run_folder import MANIFEST, ROUND_METRICS, RunFolder
+from fedactors.runs.folder import MANIFEST, ROUND_METRICS, RunFolder
+from fedactors.runs.metrics import Summary
+from fedactors.runs.recorder import read_ledger
 from fedactors.runtime.simulation.virtual_loop import VirtualLoop
 
 SETTINGS: dict[str, tuple[list[str], str | None]] = {

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 
-from fedactors.records.recorder import FolderRecorder
-from fedactors.records.run_folder import RunFolder
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runs.folder import RunFolder
+from fedactors.runs.recorder import FolderRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.tiny_parties import WalkConfig, run
 
 NUM_ROUNDS = 10_000

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedactors.data.blocks import check_block
-from fedactors.data.csv_files import CsvFormat
-from fedactors.data.preprocessing import ColumnRule
+from fedactors.data.columns import ColumnRule
+from fedactors.data.readers import CsvFormat
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
 

@@ -6,8 +6,8 @@ import math
 import pyarrow as pa
 import pytest
 
-from fedactors.data import postgres as copying
-from fedactors.data.relational import SourceError, TableSource
+from fedactors.data import databases as copying
+from fedactors.data.databases import SourceError, TableSource
 from tests.databases import postgres_address
 
 SETUP = """

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedactors.data.blocks import check_block
-from fedactors.data.csv_files import CsvFormat
+from fedactors.data.columns import ColumnRule
+from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import VerticalSizePartitioner
-from fedactors.data.preprocessing import ColumnRule
+from fedactors.data.readers import CsvFormat
 from fedactors.data.sources import FileSource, named_sources
-from fedactors.data.tabular import load_tabular
 from fedactors.errors import BadInput
 
 CSV = "customer,age,region,income,bad\n007,31,north,1.5,yes\n12,45,south,2.5,no\n3,52,north,3.5,no\n"

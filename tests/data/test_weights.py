@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
+from fedactors.api import load_data
 from fedactors.config import build
-from fedactors.data.own import load_own
+from fedactors.data.description import load_own
 from fedactors.errors import BadInput
-from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 VERTICAL = """[task]
 type = "binary"

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.command_line.main import main
+from fedactors.cli.main import main
 from fedactors.errors import BadInput
-from fedactors.network.codec import CodecError
-from fedactors.records.run_folder import MANIFEST, RunFolder
-from fedactors.records.storage import entry_of
-from fedactors.runtime import snapshot
+from fedactors.messages.codec import CodecError
+from fedactors.runs.folder import MANIFEST, RunFolder
+from fedactors.runs.storage import entry_of
+from fedactors.runtime import snapshots
 
 SETTINGS = {
     "pubsub-vfl": "num_epochs=3 num_layers=1 hidden_size=4 embedding_size=2 batch_size=64 --data breast-cancer",
@@ -136,12 +136,12 @@ def _odd_json(old: Any, draw: random.Random) -> Any:
 def _spoil_frame(valid: bytes, draw: random.Random) -> tuple[bytes, str]:
     """Change something within a frame, and give it a checksum that fits."""
     with contextlib.suppress(BadInput, CodecError, OverflowError, RecursionError, TypeError):  # it was spoilt before
-        tree = snapshot.unseal(valid, "frame")
+        tree = snapshots.unseal(valid, "frame")
         if isinstance(tree, dict) and set(tree) == {"actors", "content"} and draw.random() < 0.9:
-            content, how = _change(snapshot.unseal(tree["content"], "driver"), draw, _odd_value)
-            return snapshot.seal({**tree, "content": snapshot.seal(content)}), how
+            content, how = _change(snapshots.unseal(tree["content"], "driver"), draw, _odd_value)
+            return snapshots.seal({**tree, "content": snapshots.seal(content)}), how
         tree, how = _change(tree, draw, _odd_value)
-        return snapshot.seal(tree), how
+        return snapshots.seal(tree), how
     return _spoil_bytes(valid, draw), "bytes"
 
 

@@ -22,22 +22,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedactors.config import build, parse_words
-from fedactors.data.own import load_own
+from fedactors.data.description import load_own
 from fedactors.errors import BadInput
-from fedactors.network.codec import CodecError, decode, encode
+from fedactors.messages.codec import CodecError, decode, encode
 from fedactors.plugins import find_protocol
-from fedactors.records import schemas
-from fedactors.records.ledger_log import LEDGER, LEDGER_LOG, LedgerLog, make_parquet, read_ledger, read_rows
-from fedactors.records.metrics import json_line, jsonable, read_events, read_rounds, read_summary
-from fedactors.records.run_folder import MANIFEST, RunFolder
-from fedactors.records.storage import LineFile
-from fedactors.runtime import snapshot
+from fedactors.runs import schemas
+from fedactors.runs.folder import MANIFEST, RunFolder
+from fedactors.runs.metrics import json_line, jsonable, read_events, read_rounds, read_summary
+from fedactors.runs.recorder import LEDGER, LEDGER_LOG, LedgerLog, make_parquet, read_ledger, read_rows
+from fedactors.runs.storage import LineFile
+from fedactors.runtime import snapshots
 from fedactors.runtime.ray.transport import _HEAD, HELLO, REQUEST, Caller, Incoming
 from protocols.glasu.data import read_own
 from protocols.nebulafl.data import read_catalogue, read_network
 from tests.bad_inputs import world
-from tests.records.test_planted import FOUND, forge, show
-from tests.records.test_report import PRIVACY_LINE
+from tests.report.test_page import PRIVACY_LINE
+from tests.runs.test_planted import FOUND, forge, show
 
 pytestmark = pytest.mark.slow
 TIMES = float(os.environ.get("FEDACTORS_FUZZ", "1"))
@@ -153,20 +153,20 @@ class Holder:
 @given(st.dictionaries(st.sampled_from(["number", "generator", "values", "other"]), tagged | trees, max_size=3) | trees)
 def test_a_checkpoints_frame_with_a_whole_checksum(content: Any) -> None:
     try:
-        frame = snapshot.seal(content)
+        frame = snapshots.seal(content)
     except (CodecError, OverflowError):
         return
     with contextlib.suppress(BadInput):
-        found = snapshot.unseal(frame, "the checkpoint of bank")
-        with snapshot.intact("the checkpoint of bank"):
-            snapshot.apply(Holder(), found)
+        found = snapshots.unseal(frame, "the checkpoint of bank")
+        with snapshots.intact("the checkpoint of bank"):
+            snapshots.apply(Holder(), found)
 
 
 @fuzz(200)
-@given(mutations(snapshot.seal(snapshot.capture(Holder(), Holder.state))))
+@given(mutations(snapshots.seal(snapshots.capture(Holder(), Holder.state))))
 def test_a_checkpoints_frame_that_was_changed(data: bytes) -> None:
     with contextlib.suppress(BadInput):
-        snapshot.unseal(data, "the checkpoint of bank")
+        snapshots.unseal(data, "the checkpoint of bank")
 
 
 sent = st.binary(max_size=90) | st.builds(

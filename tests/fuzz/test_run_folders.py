@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from fedactors.command_line.main import main
-from fedactors.records.run_folder import MANIFEST
-from fedactors.records.storage import entry_of
-from fedactors.runtime import snapshot
+from fedactors.cli.main import main
+from fedactors.runs.folder import MANIFEST
+from fedactors.runs.storage import entry_of
+from fedactors.runtime import snapshots
 from tests import drawing
 from tests.fuzz.folders import SETTINGS, make, spoil
 
@@ -126,10 +126,10 @@ def test_a_part_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     run, work = make(tmp_path / "sound", "nebulafl").with_name("whole"), tmp_path / "work"
     shutil.copytree(run, work / "run")
     path = next((work / "run/checkpoints/final").glob("oregon.ckpt"))
-    content = snapshot.unseal(path.read_bytes(), "oregon")
-    name, shape, *others = snapshot.unpack(content["state"]["model_facts"])
-    content["state"]["model_facts"] = snapshot.pack((name, (shape, *shape[1:]), *others), "oregon")
-    path.write_bytes(snapshot.seal(content))
+    content = snapshots.unseal(path.read_bytes(), "oregon")
+    name, shape, *others = snapshots.unpack(content["state"]["model_facts"])
+    content["state"]["model_facts"] = snapshots.pack((name, (shape, *shape[1:]), *others), "oregon")
+    path.write_bytes(snapshots.seal(content))
     manifest = json.loads((work / "run" / MANIFEST).read_text())
     manifest["files"]["checkpoints/final/oregon.ckpt"] = entry_of(path.read_bytes())
     (work / "run" / MANIFEST).write_text(json.dumps(manifest))

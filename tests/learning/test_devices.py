@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from fedactors.errors import BadInput
-from fedactors.learning.averaging import LocalTraining, model_outputs, train_locally
-from fedactors.learning.devices import find_device
+from fedactors.learning.local_training import LocalTraining, model_outputs, train_locally
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import initial_vector
+from fedactors.learning.network import find_device, initial_vector
 from scenarios.benchmarks import gpu
 
 SPEC = ModelSpec(name="cnn8", inputs=(1, 8, 8), outputs=4)

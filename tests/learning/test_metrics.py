@@ -8,7 +8,7 @@ from sklearn.metrics import log_loss as sk_log_loss
 from sklearn.metrics import roc_auc_score
 
 from fedactors.learning import metrics
-from fedactors.learning.losses import output_width, predictions, task_loss
+from fedactors.learning.metrics import output_width, predictions, task_loss
 
 
 def test_auc_by_hand_with_a_tie():

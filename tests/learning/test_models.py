@@ -6,7 +6,7 @@ import torch
 
 from fedactors.errors import BadInput
 from fedactors.learning.models import MODEL_NAMES, ModelSpec, build_model
-from fedactors.learning.parameters import to_vector
+from fedactors.learning.network import to_vector
 
 
 def count(spec):

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from fedactors.actors.actor import Client
+from fedactors.actors.context import Work
+from fedactors.actors.remote import DRIVER, PEERS, remote
 from fedactors.learning import network as networks
-from fedactors.learning.devices import on_host
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import Model, Network, initial_vector
+from fedactors.learning.network import Model, Network, initial_vector, on_host
 from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_network import Publication, joint_output, loss_gradients
-from fedactors.network.codec import message
-from fedactors.remote import DRIVER, PEERS, remote
-from fedactors.roles import Client
-from fedactors.runtime.base import Costs, Work
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.learning.split_learning import Publication, joint_output, loss_gradients
+from fedactors.messages.codec import message
+from fedactors.runtime.interface import Costs
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 SPEC = ModelSpec(name="mlp", inputs=(5,), outputs=4, hidden=8, layers=3)
 TOP = ModelSpec(name="top-mlp", inputs=(4,), outputs=1, hidden=8)

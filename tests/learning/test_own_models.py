@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from fedactors.errors import BadInput
-from fedactors.learning.averaging import LocalTraining, train_locally
+from fedactors.learning.local_training import LocalTraining, train_locally
 from fedactors.learning.models import ModelSpec, build_model
-from fedactors.learning.network import Model, initial_vector
-from fedactors.learning.own_models import check_model
-from fedactors.learning.parameters import to_vector
+from fedactors.learning.network import Model, initial_vector, to_vector
+from fedactors.learning.user_models import check_model
 
 HERE = "tests.learning.own_networks"
 

@@ -2,11 +2,7 @@ import numpy as np
 import pytest
 
 from fedactors.learning.models import ModelSpec, build_model
-from fedactors.learning.parameters import (
-    load_vector,
-    num_values,
-    to_vector,
-)
+from fedactors.learning.network import load_vector, num_values, to_vector
 
 SPEC = ModelSpec(name="resnet18", inputs=(1, 8, 8), outputs=2, norm="batch")
 

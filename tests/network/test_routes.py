@@ -5,7 +5,7 @@ import itertools
 import networkx as nx
 import pytest
 
-from fedactors.network import routes
+from fedactors.network import topology
 
 
 @pytest.mark.parametrize(
@@ -20,19 +20,19 @@ from fedactors.network import routes
 )
 def test_a_route_over_all_visits_each_node_once_along_edges(graph):
     graph = nx.convert_node_labels_to_integers(graph) if isinstance(next(iter(graph)), tuple) else graph
-    route = routes.route_over_all(graph)
+    route = topology.route_over_all(graph)
     assert route is not None
     assert sorted(route) == sorted(graph.nodes)
     assert all(graph.has_edge(a, b) for a, b in itertools.pairwise(route))
-    assert routes.route_over_all(graph.subgraph([route[0]])) == (route[0],)
+    assert topology.route_over_all(graph.subgraph([route[0]])) == (route[0],)
 
 
 def test_a_star_has_no_route_over_all():
-    assert routes.route_over_all(nx.star_graph(3)) is None
+    assert topology.route_over_all(nx.star_graph(3)) is None
 
 
 def test_edges_between_clusters_are_left_out():
-    cut = routes.inside_clusters(nx.path_graph(6), [(0, 1, 2), (3, 4, 5)])
+    cut = topology.inside_clusters(nx.path_graph(6), [(0, 1, 2), (3, 4, 5)])
     assert sorted(cut.edges) == [(0, 1), (1, 2), (3, 4), (4, 5)]
 
 
@@ -51,7 +51,7 @@ def test_edges_between_clusters_are_left_out():
     ],
 )
 def test_even_clusters_are_connected_and_partition_the_clients(graph, num_clusters, sizes):
-    clusters = routes.even_clusters(graph, num_clusters)
+    clusters = topology.even_clusters(graph, num_clusters)
     assert sorted(k for cluster in clusters for k in cluster) == sorted(graph.nodes)
     assert all(nx.is_connected(graph.subgraph(cluster)) for cluster in clusters)
     if sizes is not None:
@@ -61,12 +61,12 @@ def test_even_clusters_are_connected_and_partition_the_clients(graph, num_cluste
 
 
 def test_even_clusters_of_a_path_are_its_stretches():
-    assert routes.even_clusters(nx.path_graph(6), 2) == ((0, 1, 2), (3, 4, 5))
+    assert topology.even_clusters(nx.path_graph(6), 2) == ((0, 1, 2), (3, 4, 5))
 
 
 def test_a_tour_goes_along_edges_over_all_and_ends_at_the_last_new_one():
     tree = nx.balanced_tree(2, 2)
-    tour = routes.tour(tree, 0)
+    tour = topology.tour(tree, 0)
     assert set(tour) == set(tree)
     assert all(tree.has_edge(a, b) for a, b in itertools.pairwise(tour))
     assert tour.count(tour[-1]) == 1
@@ -74,7 +74,7 @@ def test_a_tour_goes_along_edges_over_all_and_ends_at_the_last_new_one():
 
 def test_the_way_to_the_nearest_end():
     path = nx.path_graph(6)
-    assert routes.way_to(path, 3, {0, 5}) == (3, 4, 5)
-    assert routes.way_to(path, 0, {0, 5}) == (0,)
-    assert routes.way_to(nx.empty_graph(2), 0, {1}) == ()
-    assert routes.way_to(path, 9, {0}) == ()
+    assert topology.way_to(path, 3, {0, 5}) == (3, 4, 5)
+    assert topology.way_to(path, 0, {0, 5}) == (0,)
+    assert topology.way_to(nx.empty_graph(2), 0, {1}) == ()
+    assert topology.way_to(path, 9, {0}) == ()

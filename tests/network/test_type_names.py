@@ -10,10 +10,19 @@ from typing import Any
 
 import pytest
 
+from fedactors.actors.context import Ref
 from fedactors.config import config
-from fedactors.network.codec import CodecError, carry, decode, encode, message, plain
-from fedactors.network.type_names import class_of, name_of, namespace_of
-from fedactors.runtime.base import Ref
+from fedactors.messages.codec import (
+    CodecError,
+    carry,
+    class_of,
+    decode,
+    encode,
+    message,
+    name_of,
+    namespace_of,
+    wire_type,
+)
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.messages import Gather
 
@@ -25,7 +34,7 @@ def declared(module: str, qualname: str = "Step", name: str = "") -> Any:
 
 
 def in_fresh_process(folder: Path, code: str, frame: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    code = f"import sys; from fedactors.network.codec import decode, encode\n{code}"
+    code = f"import sys; from fedactors.messages.codec import decode, encode\n{code}"
     words, place = [sys.executable, "-c", code], {"PYTHONPATH": f"{Path(__file__).parents[2]}:{folder}"}
     return subprocess.run(words, input=frame, capture_output=True, env=place, timeout=60)
 
@@ -41,7 +50,7 @@ def write(folder: Path, **texts: str) -> Path:
 
 
 STEP = """
-from fedactors.network.codec import message
+from fedactors.messages.codec import message
 @message(reveals="a number")
 class Step:
     value: float
@@ -131,7 +140,7 @@ def test_a_class_inside_a_function_travels_too() -> None:
 
 
 def test_a_given_name_stays_whatever_the_class_is_called() -> None:
-    @plain(name="acme/Described")
+    @wire_type(name="acme/Described")
     class Other:
         """What an actor may be built with."""
 

@@ -10,15 +10,23 @@ from typing import Any
 
 import pytest
 
+from fedactors.auditing.audit import LedgerAudit, check_run
 from fedactors.errors import BadInput
-from fedactors.privacy.accounting import PrivacyRecord, dpsgd_epsilon, epsilon_of_mu
-from fedactors.privacy.audit import LedgerAudit, check_run
-from fedactors.privacy.claims import PRESENCE, check_record, claims, record_from
-from fedactors.privacy.laws import mu_of_epsilon
+from fedactors.privacy.accounting import (
+    PRESENCE,
+    GaussianReleases,
+    PrivacyRecord,
+    check_record,
+    claims,
+    dpsgd_epsilon,
+    epsilon_of_mu,
+    record_from,
+    without_guarantee,
+)
 from fedactors.privacy.mechanisms import flip_probability
-from fedactors.privacy.releases import GaussianReleases, without_guarantee
-from fedactors.records.metrics import json_line, jsonable
-from fedactors.records.run_folder import RunFolder
+from fedactors.privacy.noise import mu_of_epsilon
+from fedactors.runs.folder import RunFolder
+from fedactors.runs.metrics import json_line, jsonable
 
 
 def gaussian(**changes: object) -> PrivacyRecord:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fedactors.command_line.main import main
+from fedactors.auditing.audit import _figures, check_run
+from fedactors.cli.main import main
 from fedactors.errors import BadInput
-from fedactors.privacy.audit import _figures, check_run
-from fedactors.records.run_folder import RunFolder
+from fedactors.runs.folder import RunFolder
 
 ORDERS = "declared_facts=amount=0:3,hour=0:23,weight=0:3,price=0:3,credit_limit=0:3,age=18:80"
 RUNS = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, kstest, laplace
 
-from fedactors.privacy.discrete_gaussian import LARGEST_SIGMA, discrete_laplace
 from fedactors.privacy.mechanisms import add_laplace, laplace_step, randomised_values
+from fedactors.privacy.noise import LARGEST_SIGMA, discrete_laplace
 
 
 @pytest.mark.parametrize("scale", [1, 3, 40])
@@ -52,7 +52,7 @@ def test_last_bits_tell_no_label(deviation: float) -> None:
 def test_no_pair_of_labels_is_farther_apart_than_the_range() -> None:
     low, high, deviation = -0.1, 0.7, 0.37
     kept: list[np.ndarray] = []
-    from fedactors.privacy.laws import observing
+    from fedactors.privacy.noise import observing
 
     def listen(exact: np.ndarray, law: object, draw: object, name: str) -> np.ndarray:
         kept.append(exact)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedactors.privacy import secure_aggregation
-from fedactors.privacy.secure_aggregation import SecureSumError
-from tests.privacy.test_secure_aggregation import FIVE, Sums
+from fedactors.secure_sums import protocol
+from fedactors.secure_sums.protocol import SecureSumError
+from tests.secure_sums.test_protocol import FIVE, Sums
 
 
 def tables(rows=6, seed=0):
@@ -60,7 +60,7 @@ def test_rows_of_zeros_are_nobodys() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secure_aggregation, "MOST_ROWS", 4)
+    monkeypatch.setattr(protocol, "MOST_ROWS", 4)
     values, sums = tables(), Sums()
     total(sums, values, FIVE)
     assert {len(client._rows_company) for client in sums.clients.values()} == {4}

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from fedactors.command_line.main import main
-from fedactors.data import predictions
+from fedactors.cli.main import main
+from fedactors.data import new_rows
 from fedactors.errors import BadInput
-from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.privacy.releases import budgets
-from fedactors.records.run_folder import RunFolder
+from fedactors.privacy.accounting import PrivacyRecord, budgets
+from fedactors.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +75,7 @@ def test_a_prediction_that_fails_after_its_releases_is_counted(run: Path, monkey
     def full(*args: Any, **words: Any) -> None:
         raise BadInput("--to: the disk is full")
 
-    monkeypatch.setattr(predictions, "write_predictions", full)
+    monkeypatch.setattr(new_rows, "write_predictions", full)
     assert predict(run) == 2
     assert len((run / "predictions.jsonl").read_text().splitlines()) == 2
 

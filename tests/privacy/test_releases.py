@@ -7,16 +7,24 @@ from typing import Any
 
 import pytest
 
+from fedactors.actors.actor import Client
+from fedactors.actors.remote import DRIVER, PEERS, remote
 from fedactors.errors import Stopped
-from fedactors.network.codec import message
-from fedactors.privacy.accounting import PrivacyRecord, compose_mu, epsilon_of_mu, gaussian_mu
-from fedactors.privacy.releases import INTERRUPTED, GaussianReleases, budgets, without_guarantee
-from fedactors.remote import DRIVER, PEERS, remote
-from fedactors.roles import Client
-from fedactors.rounds import Rounds, RunState
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
-from tests.runtime.cast import Memory
+from fedactors.messages.codec import message
+from fedactors.privacy.accounting import (
+    INTERRUPTED,
+    GaussianReleases,
+    PrivacyRecord,
+    budgets,
+    compose_mu,
+    epsilon_of_mu,
+    gaussian_mu,
+    without_guarantee,
+)
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.rounds import Rounds, RunState
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from tests.runtime.actors import Memory
 
 
 def releases(**changes: Any) -> GaussianReleases:

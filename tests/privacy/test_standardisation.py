@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.privacy.laws import observing
-from fedactors.privacy.standardisation import private_scale, scale_sensitivity, scale_sigma
+from fedactors.privacy.mechanisms import private_scale, scale_sensitivity, scale_sigma
+from fedactors.privacy.noise import observing
 
 
 def test_it_is_near_the_true_scale() -> None:

@@ -11,22 +11,21 @@ from typing import Any
 
 import pytest
 
-from fedactors.actor import Actor
+from fedactors.actors.actor import Actor, Client, DataCenter, Server
+from fedactors.actors.remote import Endpoint, Endpoints, endpoints
 from fedactors.errors import Refused
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.remote import Door, Doors, doors
-from fedactors.roles import Client, DataCenter, Server
-from fedactors.runtime.base import Runtime
+from fedactors.runtime.interface import Runtime
 
 NO_DOORS = ("load", "close", "open", "record_privacy")
 
 
 @dataclass(frozen=True)
-class Blind(Doors):
+class Blind(Endpoints):
     """Doors of another program's, which asks whatever it likes."""
 
-    def check(self, method: Any, caller: str, role: str, receiver: str, value: Any) -> Door:
-        return self.table.get(method) or Door(method, (type(value),), (NoneType,), frozenset())
+    def check(self, method: Any, caller: str, role: str, receiver: str, value: Any) -> Endpoint:
+        return self.table.get(method) or Endpoint(method, (type(value),), (NoneType,), frozenset())
 
     def check_fields(self, sender: str, value: Any) -> None:
         """Let whatever it is leave."""
@@ -46,7 +45,7 @@ class Spying(Actor):
             peer: Any = self.peer(self.victim, cls)
             if blind:
                 self._look_away(cls)
-            for door in doors(cls).table.values():
+            for door in endpoints(cls).table.values():
                 if door.name not in self.spared:
                     await self._refused(getattr(peer, door.name), door, blind)
                     tried += 1
@@ -59,11 +58,11 @@ class Spying(Actor):
 
     def _look_away(self, cls: type) -> None:
         lanes = self._context.lanes  # type: ignore[attr-defined]
-        known = doors(cls)
-        blind = Blind(**{field.name: getattr(known, field.name) for field in dataclasses.fields(Doors)})
+        known = endpoints(cls)
+        blind = Blind(**{field.name: getattr(known, field.name) for field in dataclasses.fields(Endpoints)})
         lanes.book[self.victim] = dataclasses.replace(lanes.book[self.victim], doors=blind)
 
-    async def _refused(self, call: Callable[..., Awaitable[Any]], door: Door, blind: bool) -> None:
+    async def _refused(self, call: Callable[..., Awaitable[Any]], door: Endpoint, blind: bool) -> None:
         taken = door.takes[0]
         made = () if taken is NoneType else (taken(*(None for _ in dataclasses.fields(taken))),)
         with pytest.raises(Refused) as caught:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.protocols.horizontal import federation
 from tests.protocols.nebulafl import runs
 

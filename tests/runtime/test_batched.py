@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from fedactors.actor import Actor
-from fedactors.network.codec import message
-from fedactors.remote import DRIVER, remote
-from fedactors.runtime.base import Costs, Work
-from fedactors.runtime.batched import Batch, is_marked, together
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.actors.actor import Actor
+from fedactors.actors.context import Work
+from fedactors.actors.remote import DRIVER, remote
+from fedactors.messages.codec import message
+from fedactors.runtime.compute import Batch, is_marked, together
+from fedactors.runtime.interface import Costs
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 CALLS: list[list[int]] = []
 

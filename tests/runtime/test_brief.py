@@ -10,16 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from fedactors.roles import Client
-from fedactors.runtime.base import Casting, Work
-from fedactors.runtime.hosted import HostedContext, WallClock
+from fedactors.actors.actor import Client
+from fedactors.actors.context import Work
+from fedactors.runtime.compute import HostedContext, WallClock
+from fedactors.runtime.interface import ActorSpec
 
 
 class Beside(HostedContext):
     """One that computes; it calls nobody."""
 
     def __init__(self) -> None:
-        super().__init__(Casting(Client, "bank", (), {}, Client.resources), 0, False, WallClock(time.time()), False)
+        super().__init__(ActorSpec(Client, "bank", (), {}, Client.resources), 0, False, WallClock(time.time()), False)
         self._thread = ThreadPoolExecutor(1)
 
 

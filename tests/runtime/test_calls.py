@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from fedactors.actors.actor import Client
+from fedactors.actors.remote import CLIENT, DRIVER, SERVER, current_caller, endpoints, remote
 from fedactors.errors import BadInput, OutOfMemory, PartyFailed, Refused
-from fedactors.network.codec import CodecError, decode, encode, freeze, measure, message
-from fedactors.network.fields import in_words, wrong_in
-from fedactors.network.ledger import CLIENT_CLIENT, CLIENT_SERVER, INTRA_PARTY
-from fedactors.network.ledger import DRIVER as DRIVER_KIND
-from fedactors.remote import CLIENT, DRIVER, SERVER, current_caller, doors, remote
-from fedactors.roles import Client
+from fedactors.messages.codec import CodecError, decode, encode, freeze, measure, message
+from fedactors.messages.fields import in_words, wrong_in
+from fedactors.messages.ledger import CLIENT_CLIENT, CLIENT_SERVER, INTRA_PARTY
+from fedactors.messages.ledger import DRIVER as DRIVER_KIND
 from fedactors.runtime import calls
-from fedactors.runtime.base import Runtime
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.interface import Runtime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
 
 @message(reveals="numbers of a test")
@@ -70,7 +70,7 @@ class Bank(Client):
         return Numbers(len(self.heard))
 
 
-BANK = doors(Bank)
+BANK = endpoints(Bank)
 GOOD = Numbers(1, (1.0, 2.0))
 LYING = Numbers("secret", (1.0,))  # type: ignore[arg-type]
 LIES = r"shop: sends Numbers\.count as a str; it is declared as int"
@@ -338,17 +338,17 @@ def test_a_malformed_message_leaves_nobody_and_is_no_row_on_ray(ray_cluster: Non
 
 
 def test_a_malformed_message_leaves_no_site_and_is_no_row() -> None:
-    from fedactors.resources import Resources
-    from fedactors.runtime.base import Casting
-    from fedactors.runtime.federated.hosting import OwnProcess
-    from fedactors.runtime.hosted import WallClock
-    from tests.federated.test_stand_ins import A, Asked, B, Number, Site
+    from fedactors.actors.actor import Resources
+    from fedactors.federation.hosting import LocalActorHost
+    from fedactors.runtime.compute import WallClock
+    from fedactors.runtime.interface import ActorSpec
+    from tests.federation.test_proxies import A, Asked, B, Number, Site
 
     site = Site()
 
     async def main() -> list[Any]:
-        own = OwnProcess(site)
-        await own.cast([Casting(Asked, A, (), {}, Resources())], 0, WallClock(0.0))
+        own = LocalActorHost(site)
+        await own.cast([ActorSpec(Asked, A, (), {}, Resources())], 0, WallClock(0.0))
         context = own.actors[A]
         for receiver in A, B:  # in its own site, and in another one
             with pytest.raises(Refused, match=r"bank/a: sends Number\.value as a str"):

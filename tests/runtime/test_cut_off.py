@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedactors.records.metrics import read_rounds
-from fedactors.records.run_folder import RunFolder
+from fedactors.runs.folder import RunFolder
+from fedactors.runs.metrics import read_rounds
 from fedactors.runtime.ray.runtime import LEASE_SECONDS
 from tests.runtime.hosts import Hosts, run, whether_possible
 

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedactors.actors.context import Work
 from fedactors.errors import BadInput
 from fedactors.network.links import HostCapacity, Link, Network
-from fedactors.runtime import snapshot
-from fedactors.runtime.base import Costs, Snapshot, Work
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.runtime.simulation.actor import SimulatedContext
-from tests.runtime.cast import COSTS, Echo, Memory, Trainer, descend, line, rounds_of_training, said
+from fedactors.runtime import snapshots
+from fedactors.runtime.interface import Costs, Snapshot
+from fedactors.runtime.simulation.network import SimulatedContext
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from tests.runtime.actors import COSTS, Echo, Memory, Trainer, descend, line, rounds_of_training, said
 
 NETWORK = Network(default=Link(latency=0.01, bandwidth=1e5), capacity={"hub": HostCapacity(egress=5e3)})
 
@@ -29,7 +30,7 @@ def train(resume: Snapshot | None = None, **settings: Any) -> Memory:
 
 def in_flight(found: Snapshot) -> tuple[int, int]:
     """Return how many jobs and keyed timers a snapshot holds."""
-    contents = [snapshot.unseal(frame, "a frame") for frame in found.actors.values()]
+    contents = [snapshots.unseal(frame, "a frame") for frame in found.actors.values()]
     return sum(len(c["jobs"]) for c in contents), sum(len(c["timers"]) for c in contents)
 
 
@@ -202,18 +203,18 @@ def test_a_corrupt_checkpoint_is_refused(change: str, whose: str) -> None:
 
 def test_a_core_has_no_more_before_it_than_was_given_to_all() -> None:
     _, found, _ = train().snapshots[2]
-    content = snapshot.unseal_driver(found.driver)
+    content = snapshots.unseal_driver(found.driver)
     content["free_at"]["t0"] = [content["now"] + content["busy"] + 1.0]
-    spoilt = Snapshot(found.actors, snapshot.seal_driver(content, found.actors))
+    spoilt = Snapshot(found.actors, snapshots.seal_driver(content, found.actors))
     with pytest.raises(BadInput, match=r"the checkpoint of the driver does not fit: free_at: a number from 0 to"):
         train(spoilt)
 
 
 def test_a_checkpoint_names_work_of_its_actors_class_and_no_other_code() -> None:
     _, found, _ = train().snapshots[0]
-    content = snapshot.unseal(found.actors["t0"], "t0")
+    content = snapshots.unseal(found.actors["t0"], "t0")
     key, _, args, work, due = content["jobs"][0]
-    for foreign in ("os:system", "system", "fedactors.runtime.ray.handback:main", "main", "__init__", "fail"):
-        spoilt = snapshot.seal({**content, "jobs": [(key, foreign, args, work, due)]})
+    for foreign in ("os:system", "system", "fedactors.runtime.ray.jobs:main", "main", "__init__", "fail"):
+        spoilt = snapshots.seal({**content, "jobs": [(key, foreign, args, work, due)]})
         with pytest.raises(BadInput, match=r"the checkpoint of t0 names .*, which is no work of its class"):
             train(Snapshot({**found.actors, "t0": spoilt}, found.driver))

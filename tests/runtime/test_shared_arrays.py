@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
-from fedactors.network.codec import freeze
-from fedactors.runtime import shared_arrays
-from fedactors.runtime.simulation.pool import ProcessPool
+from fedactors.messages.codec import freeze
+from fedactors.runtime import compute
+from fedactors.runtime.compute import ProcessPool
 
 
 def grown(values, number):
@@ -27,7 +27,7 @@ def large(value=1.0):
 
 def test_a_placed_array_is_mapped_as_it_was_and_cannot_be_written(tmp_path):
     array = np.arange(30_000, dtype=np.float32).reshape(100, 300)
-    found = shared_arrays.mapped(shared_arrays.place(array, str(tmp_path)))
+    found = compute.mapped(compute.place(array, str(tmp_path)))
     np.testing.assert_array_equal(found, array)
     assert not found.flags.writeable
     assert freeze(found)[0] is found
@@ -35,7 +35,7 @@ def test_a_placed_array_is_mapped_as_it_was_and_cannot_be_written(tmp_path):
 
 @pytest.mark.slow
 def test_an_array_sent_again_is_written_once_and_goes_with_its_owner(tmp_path):
-    arguments = shared_arrays.Arguments(str(tmp_path))
+    arguments = compute.Arguments(str(tmp_path))
     array, writable, small = large(), np.zeros((200, 100)), np.zeros(3)
     first, second = arguments.share((array, writable, small)), arguments.share((array,))
     assert first[0] == second[0]

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fedactors.errors import BadInput
-from fedactors.network.codec import CodecError
-from fedactors.runtime import snapshot
-from tests.runtime.cast import Update
+from fedactors.messages.codec import CodecError
+from fedactors.runtime import snapshots
+from tests.runtime.actors import Update
 
 
 class Owner:
@@ -54,9 +54,9 @@ def test_everything_goes_on_as_if_nothing_had_happened() -> None:
     first, second = Owner(3), Owner(5)
     first.step()
     first.recent.append(9)
-    frame = snapshot.seal(snapshot.capture(first, Owner.names))
+    frame = snapshots.seal(snapshots.capture(first, Owner.names))
     expected = first.step()
-    snapshot.apply(second, snapshot.unseal(frame, "a frame"))
+    snapshots.apply(second, snapshots.unseal(frame, "a frame"))
     assert second.words == first.words
     assert [type(v) for v in second.words] == [type(v) for v in first.words]
     assert second.recent == deque([1, 2, 9])
@@ -72,7 +72,7 @@ def test_everything_goes_on_as_if_nothing_had_happened() -> None:
 
 
 def test_the_same_state_gives_the_same_bytes() -> None:
-    frames = [snapshot.seal(snapshot.capture(Owner(4), Owner.names)) for _ in range(2)]
+    frames = [snapshots.seal(snapshots.capture(Owner(4), Owner.names)) for _ in range(2)]
     assert frames[0] == frames[1]
 
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_part_of_a_snapshot_is_named() -> None:
         thing = object()
 
     with pytest.raises(CodecError, match=r"Wrong.thing holds a object, which cannot be part of a snapshot"):
-        snapshot.capture(Wrong(), ["thing"])
+        snapshots.capture(Wrong(), ["thing"])
 
 
 def test_a_frame_sets_nothing_but_the_declared_state() -> None:
@@ -93,5 +93,5 @@ def test_a_frame_sets_nothing_but_the_declared_state() -> None:
 
     owner = Owner()
     with pytest.raises(BadInput, match="a checkpoint names sigma, which Owner keeps in no snapshot"):
-        snapshot.apply(owner, {"epoch": ("plain", 3), "sigma": ("plain", 0.0)})
+        snapshots.apply(owner, {"epoch": ("plain", 3), "sigma": ("plain", 0.0)})
     assert (owner.epoch, owner.sigma) == (0, 1.0)

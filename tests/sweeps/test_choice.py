@@ -1,8 +1,8 @@
 import pytest
 
 from fedactors.errors import BadInput
-from fedactors.records.table import RunRow
-from fedactors.sweeps.choice import Criterion, choose
+from fedactors.runs.table import RunRow
+from fedactors.sweeps import Criterion, choose
 
 
 def row(rate, seed, value, **more):

@@ -4,7 +4,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from fedactors.sweeps.execution import run_all
+from fedactors.sweeps import run_all
 from tests import sweeping
 
 

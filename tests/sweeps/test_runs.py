@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from fedactors.plugins import find_protocol
-from fedactors.sweeps.runs import run_once
+from fedactors.sweeps import run_once
 
 
 @pytest.mark.slow

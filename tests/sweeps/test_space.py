@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fedactors.errors import BadInput
-from fedactors.sweeps.space import read_settings, settings_of, split_list
+from fedactors.sweeps import read_settings, settings_of, split_list
 
 
 def test_lists_make_a_product_and_the_first_key_changes_slowest():

@@ -7,10 +7,10 @@ from types import ModuleType
 import pytest
 
 from fedactors.errors import BadInput, Diverged
-from fedactors.records.table import RunRow, read_table, write_table
-from fedactors.sweeps.repeat import Repeat, can_repeat
-from fedactors.sweeps.study import Study, study_flags
+from fedactors.runs.table import RunRow, read_table, write_table
 from protocols.glasu.config import GlasuConfig
+from scenarios.paper.repeat import Repeat, can_repeat
+from scenarios.paper.study import Study, study_flags
 
 
 def parse(*words, results=Path("results")):

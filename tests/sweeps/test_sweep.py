@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedactors.command_line import main as cli
-from fedactors.records.compare import NO_INTERVAL
-from fedactors.records.table import read_facts, read_table
+from fedactors.cli import main as cli
+from fedactors.runs.compare import NO_INTERVAL
+from fedactors.runs.table import read_facts, read_table
 
 ROOT = Path(__file__).parents[2]
 TINY = ["num_layers=2", "hidden_size=8", "embedding_size=4", "batch_size=64", "num_epochs=2"]

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 import fedactors
-from fedactors.command_line.options import RunOptions
 from fedactors.config import as_dict, build, parse_words
 from fedactors.errors import BadInput
+from fedactors.options import RunOptions
 from fedactors.plugins import find_protocol
-from fedactors.sweeps.trials import code_digest, data_digest, plan, run_trial
+from fedactors.sweeps import code_digest, data_digest, plan, run_trial
 
 TINY = {"num_layers": "2", "hidden_size": "8", "embedding_size": "4", "batch_size": "64", "num_epochs": "2"}
 

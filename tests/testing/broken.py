@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.data.partitions import VerticalData
+from fedactors.actors.context import Work
+from fedactors.actors.remote import DRIVER, remote
+from fedactors.data.layouts.vertical import VerticalData
 from fedactors.errors import PartyError
-from fedactors.network.codec import message
-from fedactors.plugins import RunResult
+from fedactors.messages.codec import message
 from fedactors.privacy.accounting import PrivacyRecord
-from fedactors.remote import DRIVER, remote
-from fedactors.runtime.base import Runtime, Work
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Runtime
 from tests.testing import sound
 from tests.testing.sound import (
     Ask,

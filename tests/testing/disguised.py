@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.data.partitions import VerticalData, vertical
-from fedactors.plugins import RunResult
-from fedactors.remote import DRIVER, PEERS, remote
-from fedactors.runtime.base import Runtime
+from fedactors.actors.remote import DRIVER, PEERS, remote
+from fedactors.data.layouts.vertical import VerticalData, vertical
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Runtime
 from tests.testing.broken import Telling
 from tests.testing.sound import (
     COSTS,

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import sys
 
-from fedactors.remote import DRIVER, remote
+from fedactors.actors.remote import DRIVER, remote
 from tests.testing.sound import Left, Order, Report
 
 

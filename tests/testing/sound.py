@@ -12,15 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedactors.actors.actor import Client, Server
+from fedactors.actors.context import Ref, Work
+from fedactors.actors.remote import DRIVER, remote
 from fedactors.config import config
-from fedactors.data.horizontal import HorizontalData, horizontal
+from fedactors.data.layouts.horizontal import HorizontalData, horizontal
+from fedactors.data.layouts.vertical import VerticalData, VerticalPart, vertical
 from fedactors.data.partitioners import IidPartitioner
-from fedactors.data.partitions import VerticalData, VerticalPart, vertical
-from fedactors.network.codec import message
-from fedactors.plugins import Headline, RunResult
-from fedactors.remote import DRIVER, remote
-from fedactors.roles import Client, Server
-from fedactors.runtime.base import Costs, Ref, Runtime, Work
+from fedactors.messages.codec import message
+from fedactors.plugins import Headline
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Costs, Runtime
 from fedactors.scenario import Scenario
 
 Floats = NDArray[np.float64]

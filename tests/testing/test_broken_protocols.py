@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedactors.testing import check_protocol
+from fedactors.testing.conformance import check_protocol
 from tests.testing import broken
 from tests.testing.broken import run_on, run_with_extra, run_with_names
 from tests.testing.reviewed import check_said

@@ -5,7 +5,7 @@ from pydantic import Field
 
 from fedactors.config import build, config
 from fedactors.plugins import resolve_address
-from fedactors.testing import NotConforming, check_protocol
+from fedactors.testing.conformance import NotConforming, check_protocol
 from protocols.mtcd.plugin import PROTOCOL as MTCD
 from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
 from tests.testing.reviewed import check_said
@@ -31,7 +31,7 @@ def test_a_run_without_checkpoints_is_refused(monkeypatch):
     async def none(self, label="last"):
         return None
 
-    monkeypatch.setattr("fedactors.runtime.simulated.SimulatedRuntime.checkpoint", none)
+    monkeypatch.setattr("fedactors.runtime.simulation.runtime.SimulatedRuntime.checkpoint", none)
     check_said(SPLIT, "the run takes no checkpoint")
 
 

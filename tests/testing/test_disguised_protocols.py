@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedactors.testing import check_protocol
+from fedactors.testing.conformance import check_protocol
 from tests.testing import disguised
 from tests.testing.reviewed import check_said
 from tests.testing.sound import Left, Right, protocol, run_split

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from fedactors.testing.inspection import search
+from fedactors.testing.conformance import search
 from fedactors.testing.leaks import RawData
-from fedactors.testing.observed import Gathered
+from fedactors.testing.observation import Gathered
 
 CANCER, DIGITS = load_breast_cancer(), load_digits()
 

@@ -1,6 +1,6 @@
 import pytest
 
-from fedactors.testing import check_protocol
+from fedactors.testing.conformance import check_protocol
 from tests.testing.sound import SOUND
 
 pytestmark = pytest.mark.slow

@@ -1,31 +1,133 @@
-"""Starting or joining a Ray cluster, and checking before anything is spawned that it has what is asked."""
+"""Starting or joining a Ray cluster, and checking before anything is spawned that it has what is asked.
+
+Ray's authentication token: where this process has one from, and whether a cluster takes it.
+
+Ray itself tries for twenty seconds and prints warnings of its own before it says that a token is wrong.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import contextlib
+import importlib
 import logging
 import os
+import secrets
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import ray
 
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Stopped
-from fedactors.records.temporary import make_folder
-from fedactors.runtime.addresses import CONNECT_SECONDS, check_reachable, greets
-from fedactors.runtime.base import Casting
-from fedactors.runtime.ray import leftovers
-from fedactors.runtime.ray.backstop import GCS, Backstop
-from fedactors.runtime.ray.reaper import Reaper
-from fedactors.runtime.ray.tokens import check_token, make_own_token
+from fedactors.runs.storage import make_folder
+from fedactors.runtime.addresses import CONNECT_SECONDS, check_reachable, greets, uses_tls
+from fedactors.runtime.interface import ActorSpec
+from fedactors.runtime.ray import cleanup
+from fedactors.runtime.ray.cleanup import GCS, DriverWatchdog, Reaper
 from fedactors.validation import first_line
+
+_SECONDS = 5.0
+_QUESTION = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+"""A call that every GCS answers and that changes nothing."""
+_HINT = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to the cluster's token"
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token and where it was found."""
+
+    text: str
+    place: str
+
+
+def own_token() -> Token | None:
+    """Return the token that Ray would show in this process, if it has one and shows any."""
+    if not _is_token_mode():
+        return None
+    if given := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        return Token(given, "RAY_AUTH_TOKEN")
+    path = token_path()
+    try:
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return Token(text, str(path)) if text else None
+
+
+def token_path() -> Path:
+    """Return where Ray looks for a token that is not in RAY_AUTH_TOKEN."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def make_own_token() -> None:
+    """Make the token that Ray would make where it starts in this process and finds none: to be read by its user only.
+
+    Ray itself makes one that all users of the machine can read.
+    """
+    if own_token() is not None or os.environ.get("RAY_AUTH_TOKEN_PATH") or not _is_token_mode():
+        return
+    path = token_path()
+    with contextlib.suppress(OSError):  # without a folder to write to Ray says so itself
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.link(file.name, path)  # whole or not at all, and never in place of another's
+
+
+def _is_token_mode() -> bool:
+    mode = os.environ.get("RAY_AUTH_MODE")
+    return asks_by_itself() if mode is None else mode.lower() == "token"
+
+
+def asks_by_itself() -> bool:
+    """Say whether the installed Ray asks for a token where RAY_AUTH_MODE is not set.
+
+    One that starts inside a process then always does; ``ray start`` does where it finds a token.
+    """
+    with contextlib.suppress(ImportError):
+        setup = importlib.import_module(f"{ray.__name__}._private.authentication.authentication_token_setup")
+        return hasattr(setup, "enable_token_auth_by_default")
+    return False
+
+
+def check_token(address: str) -> None:
+    """Check that the cluster at ``host:port`` lets this process in, and show it the token that it wants.
+
+    Where RAY_AUTH_MODE is not set, Ray joins without a token, even if one lies where ``ray start`` found its own.
+
+    Raises:
+        BadInput: it asks for a token, and this process has none or another one.
+    """
+    if address == "auto" or uses_tls() or not _refuses(address, None):
+        return
+    token = own_token()
+    if token is None:
+        raise BadInput(f"address: the cluster at {address!r} asks for a token, and none is set: {_HINT}")
+    if _refuses(address, token):
+        raise BadInput(f"address: the cluster at {address!r} refuses the token of {token.place}: {_HINT}")
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        importlib.import_module(f"{ray.__name__}._raylet").Config.initialize("")  # which has read the environment
+
+
+def _refuses(address: str, token: Token | None) -> bool:
+    shown = () if token is None else (("authorization", f"Bearer {token.text}"),)
+    with grpc.insecure_channel(address) as channel:
+        try:
+            channel.unary_unary(_QUESTION)(b"", timeout=_SECONDS, metadata=shown)
+        except grpc.RpcError as error:
+            return bool(error.code() == grpc.StatusCode.UNAUTHENTICATED)  # whatever else it is, Ray says it better
+    return False
+
 
 _LEAVE_SECONDS = 60.0
 _SICK_LEAVE_SECONDS = 10.0
@@ -54,7 +156,7 @@ class Joined:
     """Of an embedded cluster."""
     reaper: Reaper | None = None
     """Who says a line and removes what is left here when this process ends at once."""
-    backstop: Backstop | None = None
+    backstop: DriverWatchdog | None = None
     """Who ends this process where Ray holds it for ever."""
 
 
@@ -75,11 +177,11 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ.setdefault(name, "1")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        leftovers.remove_leftovers()
+        cleanup.remove_leftovers()
         make_own_token()
         folder = make_folder("ray")
         reaper = Reaper(folder)
-        backstop = Backstop(folder, reaper.be_silent)
+        backstop = DriverWatchdog(folder, reaper.be_silent)
         joined = Joined(ours=True, folder=folder, reaper=reaper, backstop=backstop)
         try:
             with _loopback_only(), _own_signals():
@@ -223,7 +325,7 @@ async def answering(known: Sequence[Host]) -> list[Host]:
     return [host for host, here in zip(known, found, strict=True) if here]
 
 
-def host_for(casting: Casting, among: Sequence[Host]) -> Host:
+def host_for(casting: ActorSpec, among: Sequence[Host]) -> Host:
     """Return the host with the most free cores of those that have what an actor asks; `check_resources` saw one."""
     demand, free = casting.resources.demand(), ray._private.state.available_resources_per_node()
     fitting = [host for host in among if _has(host, demand)]
@@ -234,7 +336,7 @@ def _has(host: Host, demand: Mapping[str, float]) -> bool:
     return all(host.resources.get(name, 0.0) + 1e-9 >= amount for name, amount in demand.items())
 
 
-def check_resources(castings: Iterable[Casting], among: Sequence[Host]) -> None:
+def check_resources(castings: Iterable[ActorSpec], among: Sequence[Host]) -> None:
     """Raise `BadInput` when hosts lack what the actors ask in all, or what one of them asks of one host.
 
     Ray itself would wait silently for ever.
@@ -278,7 +380,7 @@ def leave(joined: Joined, actors: Iterable[Any], *, is_sick: bool = False) -> No
         if joined.backstop is not None:
             joined.backstop.dismiss()
         if is_sick and joined.folder is not None:
-            leftovers.end_processes_of(joined.folder)
+            cleanup.end_processes_of(joined.folder)
 
         def in_peace() -> None:
             if not is_sick:
@@ -295,9 +397,9 @@ def leave(joined: Joined, actors: Iterable[Any], *, is_sick: bool = False) -> No
             held.set()
             atexit.unregister(ray.shutdown)  # it would wait again
         if joined.folder is not None:
-            leftovers.end_processes_of(joined.folder)
+            cleanup.end_processes_of(joined.folder)
             shutil.rmtree(joined.folder, ignore_errors=True)
-            leftovers.remove_leftovers()  # the sockets of actors that ended before they could say where they are
+            cleanup.remove_leftovers()  # the sockets of actors that ended before they could say where they are
     except BaseException:
         if joined.reaper is not None:  # it clears up, and the error is told here
             joined.reaper.be_silent()

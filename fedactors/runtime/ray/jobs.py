@@ -1,21 +1,91 @@
-"""Submitting a run to a Ray cluster, over Ray's own job client: the log is followed, the exit code is the job's."""
+"""Submitting a run to a Ray cluster, over Ray's own job client: the log is followed, the exit code is the job's.
+
+Brings the run folders of a job home, for a submitter who shares no folder with the cluster.
+
+    the job          python -m fedactors.runtime.ray.jobs COMMAND...   runs COMMAND --out FOLDER, packs the folder
+    the submitter    Jobs.fetch(job, out)                                  asks the job server for the file, unpacks it
+
+The job server hands out the files of its folder of logs, and nothing else that a job writes; so the packed folder goes
+there, beside the log of the job, and stays as long as that does. A run folder holds no secret.
+
+Calls of one function as tasks of a Ray cluster, for sweeps; the hosts need the same installation.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import signal
 import socket
+import subprocess
+import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
+import ray
+from ray.exceptions import RayTaskError, WorkerCrashedError
+
 from fedactors.errors import BadInput, FedactorsError
-from fedactors.runtime.ray.handback import archive_of, unpack
+from fedactors.runs.storage import disk_errors
+from fedactors.runtime.ray import cluster
+
+_MODULE = "fedactors.runtime.ray.jobs"
+
+
+def wrapped(words: Sequence[str]) -> list[str]:
+    """Return the command that runs `words` in a job and leaves their run folders for the submitter."""
+    return ["python", "-m", _MODULE, *words]
+
+
+def archive_of(log: str) -> str:
+    """Return the name of a job's packed run folders, given the name of its log."""
+    return f"{log.removesuffix('.log')}-runs.tar.gz"
+
+
+def unpack(archive: Path, out: Path) -> list[Path]:
+    """Unpack run folders under `out` and return them.
+
+    Raises:
+        BadInput: one of them is there already, or `out` cannot be written.
+    """
+    with disk_errors(out), tarfile.open(archive) as packed:
+        names = sorted({Path(name).parts[0] for name in packed.getnames()})
+        for name in names:
+            if (out / name).exists():
+                raise BadInput(f"--out: {out / name} is there already, and nothing is overwritten")
+        out.mkdir(parents=True, exist_ok=True)
+        packed.extractall(out, filter="data")
+    return [out / name for name in names]
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a command with an ``--out`` of its own, pack what it left there, and return its exit code."""
+    # Ray signals every process of a job that is stopped: the command writes its checkpoint, and this one waits for it
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    log = Path(os.readlink("/proc/self/fd/1"))
+    with tempfile.TemporaryDirectory(prefix="fedactors-job-") as out:
+        code = subprocess.run([*words, "--out", out], check=False).returncode
+        if os.listdir(out):
+            _pack(Path(out), log.with_name(archive_of(log.name)))
+    return code if code >= 0 else 128 - code
+
+
+def _pack(folder: Path, archive: Path) -> None:
+    half = archive.with_suffix(".half")
+    with tarfile.open(half, "w:gz", compresslevel=1) as packed:
+        for run in sorted(folder.iterdir()):
+            packed.add(run, arcname=run.name)
+    shutil.move(half, archive)
+
 
 CONNECT_SECONDS = 10.0
 STOP_SECONDS = 60
@@ -205,3 +275,51 @@ def last_json(log: str) -> Iterator[str]:
 def _first_line(error: BaseException) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return lines[0].strip() if lines else type(error).__name__
+
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+def run_on_cluster(
+    function: Callable[[A], R],
+    arguments: Sequence[A],
+    *,
+    address: str | None,
+    when_lost: Callable[[A, str], R],
+    num_cpus: int | None = None,
+) -> Iterator[tuple[int, R]]:
+    """Yield (place of the argument, result) as they come; the cluster runs as many at a time as it has cores.
+
+    Args:
+        function: of a module that the cluster's hosts have too; called with one argument.
+        arguments: what to call it with.
+        address: of the cluster; None starts one here.
+        when_lost: what stands for the result when the task's process or host is lost.
+        num_cpus: cores of a cluster that is started here.
+
+    Raises:
+        BadInput: nobody answers at the address.
+    """
+    ours = cluster.join(address, num_cpus)
+    task = ray.remote(num_cpus=1, max_retries=0)(function)
+    waiting: dict[Any, int] = {}
+    try:
+        waiting = {task.remote(argument): place for place, argument in enumerate(arguments)}
+        while waiting:
+            (done, *_), _ = ray.wait(list(waiting), num_returns=1)
+            place = waiting.pop(done)
+            try:
+                yield place, ray.get(done)
+            except RayTaskError as error:
+                raise error.cause from None
+            except (WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError) as error:
+                yield place, when_lost(arguments[place], f"its process was lost: {type(error).__name__}")
+    finally:
+        for reference in waiting:
+            ray.cancel(reference, force=True)
+        cluster.leave(ours, ())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -6,6 +6,8 @@ A process that dies is noticed at once, one that hangs when its lease ends; what
 never restarts an actor by itself: a fresh process gets the constructor's arguments again and the state of the last
 snapshot.
 Snapshots are taken where the protocol calls `checkpoint`, when it has no call under way.
+
+The run's figures as Ray metrics, for whatever scrapes the cluster (Prometheus, the dashboard).
 """
 
 from __future__ import annotations
@@ -22,27 +24,50 @@ from functools import partial
 from typing import Any, TypeVar
 
 import ray
+from ray.util.metrics import Gauge
 
+from fedactors.actors.remote import DRIVER
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Stopped
-from fedactors.network.codec import encode_parts, message_types, plain_types, type_name
-from fedactors.network.ledger import Ledger
+from fedactors.messages.codec import encode_parts, message_types, type_name, wire_types
+from fedactors.messages.ledger import Ledger, Usage
 from fedactors.network.links import Network
-from fedactors.remote import DRIVER
-from fedactors.runtime import calls, restored, snapshot
+from fedactors.runtime import calls, snapshots
 from fedactors.runtime.addresses import greets, refuses
-from fedactors.runtime.base import Casting, CostModel, RecorderLike, Runtime, Snapshot, Usage
+from fedactors.runtime.compute import WallClock
 from fedactors.runtime.failures import UnawaitedCall, first_error, note_loss
-from fedactors.runtime.hosted import WallClock
+from fedactors.runtime.interface import ActorSpec, CostModel, RecorderLike, Runtime, Snapshot
 from fedactors.runtime.ray import cluster
-from fedactors.runtime.ray.accounts import Accounts, Drained, Used
-from fedactors.runtime.ray.backstop import Backstop
-from fedactors.runtime.ray.gauges import RunGauges
-from fedactors.runtime.ray.lanes import Lanes
-from fedactors.runtime.ray.placement import labelled
-from fedactors.runtime.ray.reaper import Reaper
-from fedactors.runtime.ray.settings import Settings
-from fedactors.runtime.ray.signs import watch_services, within
-from fedactors.runtime.ray.supervision import PLACEMENTS, Processes, raise_first
+from fedactors.runtime.ray.actor_process import Accounts, Drained, Settings, Used
+from fedactors.runtime.ray.cleanup import DriverWatchdog, Reaper
+from fedactors.runtime.ray.processes import PLACEMENTS, Processes, labelled, raise_first, watch_services, within
+from fedactors.runtime.ray.transport import LocalTransport
+
+
+class RunGauges:
+    """Gauges of one run, set after each round; series carry the run's seed as a label."""
+
+    def __init__(self, seed: int) -> None:
+        self._tags = {"seed": str(seed)}
+        self._gauges: dict[str, Gauge] = {}
+
+    def update(self, index: int, metrics: Mapping[str, Any], usage: Usage) -> None:
+        """Set all gauges: the round, its metrics, and what the run has used."""
+        self._set("round", "last round that was recorded", index)
+        self._set("messages", "messages between actors", usage.messages)
+        self._set("bytes", "bytes of arrays, texts and raw bytes between actors", usage.bytes)
+        self._set("waiting_seconds", "seconds that actors waited", usage.waiting_seconds)
+        self._set("money", "what traffic and hardware cost", usage.price)
+        for name, value in metrics.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                self._set(f"metric_{name}", f"metric {name} of the last round", value)
+
+    def _set(self, name: str, text: str, value: float) -> None:
+        gauge = self._gauges.get(name)
+        if gauge is None:
+            clean = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+            gauge = self._gauges[name] = Gauge(f"fedactors_{clean}", description=text, tag_keys=("seed",))
+        gauge.set(float(value), tags=self._tags)
+
 
 T = TypeVar("T")
 LEASE_SECONDS = 15.0
@@ -128,7 +153,7 @@ class RayRuntime(Runtime):
         self._closing = False
         self._is_sick = False
         """Whether Ray's own services are gone."""
-        self._backstop: Backstop | None = None
+        self._backstop: DriverWatchdog | None = None
         self._reaper: Reaper | None = None
         self._resume: Snapshot | None = None
         self._offset = 0.0
@@ -170,7 +195,7 @@ class RayRuntime(Runtime):
             self._began = time.perf_counter()
 
     async def _bring_up(
-        self, castings: list[Casting], state: Snapshot | None, among: list[cluster.Host] | None = None
+        self, castings: list[ActorSpec], state: Snapshot | None, among: list[cluster.Host] | None = None
     ) -> None:
         frames = state.actors if state is not None else {}
         await self._processes.bring_up(castings, self._settings, frames, self._begin, among)
@@ -217,10 +242,10 @@ class RayRuntime(Runtime):
             raise Stopped(f"stopped at {self.clock.now():.1f} s; a checkpoint is written", self._stop_code)
 
     def _capture_driver(self, frames: Mapping[str, bytes]) -> bytes:
-        return snapshot.seal_driver(
+        return snapshots.seal_driver(
             {
                 "now": self.clock.now(),
-                "state": snapshot.pack(self.state, "the driver's state"),
+                "state": snapshots.pack(self.state, "the driver's state"),
                 "ledger": self.ledger.state(),
                 "spent": self.spent,
                 "busy": 0.0,
@@ -315,15 +340,15 @@ class RayRuntime(Runtime):
         self._loop = asyncio.get_running_loop()
         self._wall_start = time.perf_counter()
         if resume is not None:
-            content = snapshot.unseal_driver(resume.driver)
+            content = snapshots.unseal_driver(resume.driver)
             self._resume = self._last_snapshot = resume
             self.resumed = True
-            with snapshot.intact(snapshot.DRIVERS):
+            with snapshots.intact(snapshots.DRIVERS):
                 self._offset, self.spent, waiting = (
-                    restored.amount(content[name], name, snapshot.DRIVERS) for name in ("now", "spent", "waiting")
+                    snapshots.amount(content[name], name, snapshots.DRIVERS) for name in ("now", "spent", "waiting")
                 )
-                self.state = dict(snapshot.unpack(content["state"]))
-                earlier = restored.totals(content["ledger"], snapshot.DRIVERS)
+                self.state = dict(snapshots.unpack(content["state"]))
+                earlier = snapshots.totals(content["ledger"], snapshots.DRIVERS)
                 self._accounts = Accounts(earlier=earlier, before=Used(waiting=waiting))
         network, costs, scale = self._emulated
         script = sys.modules["__main__"]
@@ -340,7 +365,7 @@ class RayRuntime(Runtime):
             network=network,
             costs=costs,
             scale=scale,
-            script_types=(*message_types(script), *plain_types(script)),
+            script_types=(*message_types(script), *wire_types(script)),
             checkpoint="" if resume is None else resume.folder,
         )
         self._services = await cluster.services()
@@ -349,7 +374,7 @@ class RayRuntime(Runtime):
         host = ray.get_runtime_context().get_node_id()
         self._unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
         self._loop.set_exception_handler(self._unawaited)
-        self._lanes = Lanes(DRIVER, host, self._use_sockets, self._call_timeout, self._unawaited)
+        self._lanes = LocalTransport(DRIVER, host, self._use_sockets, self._call_timeout, self._unawaited)
         self._processes = Processes(
             self._lanes,
             placement=self._placement,

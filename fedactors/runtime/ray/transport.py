@@ -20,23 +20,169 @@ A ticket can be made with the receiver's key only, which the driver and the rece
 process of that name it is for: one that was lost and is not dead, because it was only cut off, is heard no more.
 
 Codec frames are multiples of 64 bytes, so that arrays stay aligned wherever a frame lies in what was received.
+
+How a process reaches the actors of a run: the address book, and the choice between the fast lane and Ray.
+
+Actor processes and the driver share this code, so that a call means the same wherever it comes from.
+
+Payloads kept by their owner and read by others of the same host through shared memory.
+
+The owner writes a payload's frame into an anonymous memory file (memfd); the reference says where. A reader on the
+same host maps the file through ``/proc/<pid>/fd/<fd>`` and copies the frame out, so the owner need not take part and
+nothing is left behind when a process dies. A slot's header holds the payload's key before and after the copy: a slot
+that was freed or used again meanwhile is noticed. Readers on other hosts ask the owner's process for the bytes.
+
+Keys are random, so that nobody finds a payload that was not told of it; whom it is for travels with the frame.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import mmap
+import os
+import secrets
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import numpy as np
+from ray.exceptions import RayActorError
+
+from fedactors.actors.remote import Endpoint, Endpoints
 from fedactors.errors import CallTimeout, FedactorsError, PartyLost, PayloadGone
-from fedactors.network.codec import Parts, decode
-from fedactors.remote import Door, Doors
+from fedactors.messages.codec import Parts, decode, encode_parts
+from fedactors.runtime import calls
 from fedactors.runtime.calls import CallPath
-from fedactors.runtime.ray.payloads import PayloadReader, PayloadStore
+from fedactors.runtime.failures import UnawaitedCall, decode_reply
+
+_SLOT = struct.Struct("<QQ")
+_HEADER = 64
+_SEGMENT_BYTES = 1 << 24
+_MAX_MAPPED = 64
+_SEGMENT_NAME = "fedactors-payloads"
+
+
+class PayloadStore:
+    """The owner's side: slots of power-of-two sizes in a few segments, reused once freed."""
+
+    def __init__(self) -> None:
+        self._segments: list[tuple[int, mmap.mmap]] = []
+        self._fill = _SEGMENT_BYTES
+        self._free: dict[int, list[tuple[int, int]]] = {}
+        self._slots: dict[int, tuple[int, int, int, int]] = {}
+        self._readers: dict[int, frozenset[str]] = {}
+
+    def put(self, parts: list[bytes | memoryview], readers: frozenset[str]) -> tuple[int, tuple[int, int, int]]:
+        """Store a frame given in parts for `readers`; return its key and its place."""
+        length = sum(len(part) for part in parts)
+        size = max(4096, 1 << (length + _HEADER - 1).bit_length())
+        spare = self._free.get(size)
+        segment, offset = spare.pop() if spare else self._new_slot(size)
+        key = secrets.randbits(62) | 1
+        descriptor, memory = self._segments[segment]
+        position = offset + _HEADER
+        for part in parts:
+            memory[position : position + len(part)] = part
+            position += len(part)
+        _SLOT.pack_into(memory, offset, key, length)
+        self._slots[key] = (segment, offset, size, length)
+        self._readers[key] = readers
+        return key, (os.getpid(), descriptor, offset)
+
+    def readers(self, key: int) -> frozenset[str]:
+        """Return for whom a payload is.
+
+        Raises:
+            PayloadGone: there is none of that key.
+        """
+        try:
+            return self._readers[key]
+        except KeyError:
+            raise PayloadGone(f"payload {key} was freed by its owner, or never was") from None
+
+    def read(self, key: int) -> bytes:
+        """Return a frame by its key, for readers that cannot map it."""
+        try:
+            segment, offset, _, length = self._slots[key]
+        except KeyError:
+            raise PayloadGone(f"payload {key} was freed by its owner, or never was") from None
+        return self._segments[segment][1][offset + _HEADER : offset + _HEADER + length]
+
+    def free(self, key: int) -> None:
+        """Give a slot back; unknown keys are ignored."""
+        found = self._slots.pop(key, None)
+        if found is None:
+            return
+        segment, offset, size, _ = found
+        del self._readers[key]
+        _SLOT.pack_into(self._segments[segment][1], offset, 0, 0)
+        self._free.setdefault(size, []).append((segment, offset))
+
+    def close(self) -> None:
+        """Give all memory back."""
+        for descriptor, memory in self._segments:
+            memory.close()
+            os.close(descriptor)
+        for places in (self._segments, self._free, self._slots, self._readers):
+            places.clear()
+        self._fill = _SEGMENT_BYTES
+
+    def _new_slot(self, size: int) -> tuple[int, int]:
+        if self._fill + size > _SEGMENT_BYTES or size > _SEGMENT_BYTES:
+            length = max(_SEGMENT_BYTES, size)
+            descriptor = os.memfd_create(_SEGMENT_NAME)
+            os.ftruncate(descriptor, length)
+            self._segments.append((descriptor, mmap.mmap(descriptor, length)))
+            self._fill = 0
+        offset = self._fill
+        self._fill += size
+        return len(self._segments) - 1, offset
+
+
+class PayloadReader:
+    """The reader's side: maps other processes' segments, a bounded number at a time."""
+
+    def __init__(self) -> None:
+        self._maps: OrderedDict[tuple[int, int], mmap.mmap] = OrderedDict()
+
+    def read(self, place: tuple[int, ...], key: int) -> bytes:
+        """Copy a frame out of its owner's memory.
+
+        Raises:
+            PayloadGone: it was freed.
+            OSError: the owner's memory cannot be mapped (it is dead, or in another process namespace).
+        """
+        pid, descriptor, offset = place
+        memory = self._maps.get((pid, descriptor))
+        if memory is None:
+            where = f"/proc/{pid}/fd/{descriptor}"
+            # a place is a claim of whoever sent it: nothing but a segment of payloads is opened
+            if not os.readlink(where).startswith(f"/memfd:{_SEGMENT_NAME}"):
+                raise PayloadGone(f"payload {key} does not lie where its reference says")
+            with open(where, "rb") as file:
+                memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            self._maps[(pid, descriptor)] = memory
+            if len(self._maps) > _MAX_MAPPED:
+                self._maps.popitem(last=False)[1].close()
+        if not 0 <= offset <= len(memory) - _HEADER:
+            raise PayloadGone(f"payload {key} does not lie where its reference says")
+        found, length = _SLOT.unpack_from(memory, offset)
+        frame = memory[offset + _HEADER : offset + _HEADER + length]
+        if found != key or _SLOT.unpack_from(memory, offset)[0] != key:
+            raise PayloadGone(f"payload {key} was freed by its owner")
+        return frame
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for memory in self._maps.values():
+            memory.close()
+        self._maps.clear()
+
 
 _HEAD = struct.Struct("<QIB51x")
 REQUEST, REPLY, ERROR, HELLO, FETCH, TAKEN, UNREAD = range(7)
@@ -48,7 +194,7 @@ LEAST_PLACED, MOST_PLACED = 1 << 17, 1 << 24
 """Bytes of a body that is worth shared memory, and of one that is too large to keep a place for."""
 _MOST_UNTOLD = 4
 """Bodies that were taken and are not said to be: their sender cannot use their places again."""
-PAYLOAD = CallPath(Doors("", {}, ()), Door("a fetch", (), (), frozenset()), "", "", "")
+PAYLOAD = CallPath(Endpoints("", {}, ()), Endpoint("a fetch", (), (), frozenset()), "", "", "")
 """Stands for the path where it is a payload that is asked for, by its key."""
 _SWEEP_SECONDS = 1.0
 _NUMBER_BYTES = 4
@@ -358,3 +504,204 @@ async def connect(path: str, connection: Outgoing) -> Outgoing:
             raise
         raise PartyLost(connection.name, f"its process does not answer ({error.strerror or error})") from None
     return connection
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an actor lives: its Ray handle, and its socket for callers on the same host."""
+
+    name: str
+    role: str
+    host: str
+    socket: str
+    pid: int
+    began: int
+    """When the process began, by its host's count: another one may have its number by now."""
+    actor: Any
+    doors: Endpoints
+    ticket: bytes
+    """With which the process that holds this address calls there; made for its name and no other."""
+    incarnation: int = 0
+    """How many processes of this name were lost before it."""
+
+
+class LocalTransport:
+    """The ways out of one process.
+
+    Args:
+        me: name of the actor, or of the driver, that calls from here.
+        host: the Ray host that this process is on.
+        use_sockets: whether actors of one host talk directly.
+        call_timeout: seconds within which every call must be answered.
+        unawaited: is told of every call that failed.
+    """
+
+    def __init__(self, me: str, host: str, use_sockets: bool, call_timeout: float, unawaited: UnawaitedCall) -> None:
+        self.book: dict[str, Address] = {}
+        self.memory = Memory()
+        """What this process shares with others of its host."""
+        self._me = me
+        self._host = host
+        self._use_sockets = use_sockets
+        self._call_timeout = call_timeout
+        self._unawaited = unawaited
+        self._open: dict[str, Outgoing] = {}
+        self._opening: dict[str, deque[tuple[CallPath, Parts, asyncio.Future[Any]]]] = {}
+        """By socket, what waits in order for a connection that is being made: path, frame, future of the reply."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._least: dict[str, int] = {}
+        """By name, the first incarnation that was not given up as lost."""
+
+    def bar(self, name: str, incarnation: int) -> None:
+        """Give up all processes of a name before this incarnation: one that was cut off may come back."""
+        self._least[name] = max(incarnation, self.least(name))
+        known = self.book.get(name)
+        if known is not None and known.incarnation < incarnation and (gone := self._open.pop(name, None)) is not None:
+            gone.transport.close()
+
+    def least(self, name: str) -> int:
+        """Return the first incarnation of a name that was not given up as lost."""
+        return self._least.get(name, 0)
+
+    def update(self, addresses: dict[str, Address]) -> None:
+        """Learn addresses; a connection to an actor that has moved is dropped."""
+        for name, address in addresses.items():
+            old = self.book.get(name)
+            self.book[name] = address
+            if old is not None and old.socket != address.socket:
+                gone = self._open.pop(name, None)
+                if gone is not None and gone.is_open:
+                    gone.transport.close()
+
+    def address(self, receiver: str, sender: str) -> Address:
+        """Return where an actor lives; an unknown one is a `BadInput` that lists those there are."""
+        try:
+            return self.book[receiver]
+        except KeyError:
+            raise calls.unknown_actor(sender, receiver, self.book) from None
+
+    def is_near(self, address: Address) -> bool:
+        """Say whether an actor is on this process's host."""
+        return self._use_sockets and address.host == self._host
+
+    def send(self, address: Address, path: CallPath, parts: Parts) -> asyncio.Future[Any]:
+        """Send an encoded call and return the future of its reply.
+
+        Calls over one socket arrive in the order in which they are made, unless a body could not be read where it lay;
+        those through Ray in any order.
+        """
+        connection = self._open.get(address.name)
+        if connection is not None and connection.is_open:
+            return connection.request(path, parts)
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if not self.is_near(address):
+            self._start(self._through_ray(reply, address, path, b"".join(parts)))
+            return reply
+        waiting = self._opening.get(address.socket)
+        if waiting is None:
+            waiting = self._opening[address.socket] = deque()
+            self._start(self._open_lane(address, waiting))
+        waiting.append((path, [b"".join(parts)], reply))
+        return reply
+
+    def send_for(self, reply: asyncio.Future[Any], address: Address, path: CallPath, parts: Parts) -> None:
+        """Send an encoded call whose reply ends a future that the caller has already."""
+        self.send(address, path, parts).add_done_callback(partial(self._pass_on, reply))
+
+    def _start(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(errand)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open_lane(self, address: Address, waiting: deque[tuple[CallPath, Parts, asyncio.Future[Any]]]) -> None:
+        hello = encode_parts((self._me, address.ticket))
+        connection = Outgoing(address.name, hello, self._take_reply, self._call_timeout, self.memory)
+        try:
+            await connect(address.socket, connection)
+        except PartyLost as error:
+            for _, _, reply in waiting:
+                if not reply.done():
+                    self._unawaited.fail(reply, PartyLost(error.party, error.message), self._me)
+            return
+        finally:
+            del self._opening[address.socket]
+        self._open[address.name] = connection
+        for path, parts, reply in waiting:
+            connection.request(path, parts).add_done_callback(partial(self._pass_on, reply))
+
+    def _take_reply(self, reply: asyncio.Future[Any], path: CallPath, kind: int, body: Any) -> None:
+        """End a call with its reply, or with the error that came in its place."""
+        if reply.done():
+            return
+        try:
+            if path is PAYLOAD and kind == REPLY:
+                reply.set_result(bytes(body))
+                return
+            value = decode_reply(kind == REPLY, body)
+            calls.take(path, value)
+        except Exception as error:
+            self._unawaited.fail(reply, error, self._me)
+        else:
+            reply.set_result(value)
+
+    def _pass_on(self, to: asyncio.Future[Any], reply: asyncio.Future[Any]) -> None:
+        error = None if reply.cancelled() else reply.exception()
+        if to.done():
+            return
+        if reply.cancelled():
+            to.cancel()
+        elif error is not None:
+            self._unawaited.fail(to, error, self._me)
+        else:
+            to.set_result(reply.result())
+
+    async def _through_ray(self, reply: asyncio.Future[Any], address: Address, path: CallPath, frame: bytes) -> None:
+        # as an array the frame travels out of band, without another copy
+        reference = address.actor.call.remote(self._me, address.ticket, np.frombuffer(frame, np.uint8))
+        error: FedactorsError
+        try:
+            async with asyncio.timeout(self._call_timeout):
+                kind, body = await reference
+        except TimeoutError:
+            error = CallTimeout(address.name, f"{path.endpoint.name} gave no answer within {self._call_timeout:g} s")
+        except RayActorError:
+            error = PartyLost(address.name, f"its process was lost during {path.endpoint.name}")
+        else:
+            if address.incarnation >= self.least(address.name):
+                self._take_reply(reply, path, kind, memoryview(body))
+                return
+            error = PartyLost(address.name, f"its process was given up as lost during {path.endpoint.name}")
+        if not reply.done():
+            self._unawaited.fail(reply, error, self._me)
+
+    async def fetch(self, address: Address, key: int) -> bytes:
+        """Ask an owner for a payload's bytes."""
+        if self.is_near(address):
+            found: bytes = await self.send(address, PAYLOAD, encode_parts(key))
+            return found
+        try:
+            async with asyncio.timeout(self._call_timeout):
+                kind, body = await address.actor.fetch.remote(self._me, address.ticket, key)
+        except TimeoutError:
+            raise CallTimeout(address.name, f"payload {key} did not come within {self._call_timeout:g} s") from None
+        except RayActorError:
+            raise PartyLost(address.name, "its process was lost while a payload was fetched") from None
+        if address.incarnation < self.least(address.name):
+            raise PartyLost(address.name, "its process was given up as lost while a payload was fetched")
+        frame = memoryview(body)
+        return bytes(frame) if kind == REPLY else decode_reply(False, frame)
+
+    def close(self) -> None:
+        """Close all connections, and give the memory back that is shared over them."""
+        for task in list(self._tasks):
+            task.cancel()
+        for connection in self._open.values():
+            if connection.is_open:
+                connection.transport.close()
+        self._open.clear()
+        self.memory.close()
+
+
+def as_array(parts: Parts) -> np.ndarray:
+    """Return a frame as a byte array, which Ray carries out of band."""
+    return np.frombuffer(b"".join(parts), np.uint8)

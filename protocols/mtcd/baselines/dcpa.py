@@ -26,11 +26,11 @@ import networkx as nx
 import numpy as np
 from scipy.special import expit
 
-from fedactors.data.partitions import VerticalPart
+from fedactors.actors.context import Work
+from fedactors.actors.groups import surviving_loss
+from fedactors.actors.remote import CLIENT, DRIVER, remote
+from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import CallTimeout
-from fedactors.parties import surviving_loss
-from fedactors.remote import CLIENT, DRIVER, remote
-from fedactors.runtime.base import Work
 from protocols.mtcd.actors import Party
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PublicPart

@@ -12,13 +12,13 @@ import asyncio
 import dataclasses
 from typing import Any, ClassVar
 
+from fedactors.actors.groups import surviving_loss
+from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import CallTimeout, Refused
-from fedactors.parties import surviving_loss
-from fedactors.remote import CLIENT, DRIVER, remote
 from protocols.mtcd.actors import TokenHolder
+from protocols.mtcd.message_compression import unpack
 from protocols.mtcd.messages import FusionParameters, Prelude, RoamingDone, Token, TokenAtRest, WalkOrder
 from protocols.mtcd.roaming import next_client, walk_seed
-from protocols.mtcd.transforms import unpack
 
 
 class StcdClient(TokenHolder):

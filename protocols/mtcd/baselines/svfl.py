@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.remote import DRIVER, SERVER, remote
+from fedactors.actors.remote import DRIVER, SERVER, remote
+from fedactors.secure_sums.messages import Masked
 from protocols.mtcd.actors import ServedParty
+from protocols.mtcd.message_compression import unpack
 from protocols.mtcd.messages import Representation, RoundOrder, SyncedZ
 from protocols.mtcd.server import GatheringServer
-from protocols.mtcd.transforms import unpack
 
 
 class SvflClient(ServedParty):

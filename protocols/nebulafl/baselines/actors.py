@@ -14,18 +14,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.data.horizontal import HorizontalPart, rows_key, rows_of
-from fedactors.data.reading import check_names, reading_of
+from fedactors.actors.actor import DataCenter
+from fedactors.actors.context import Work
+from fedactors.actors.groups import ActorGroup, surviving_loss
+from fedactors.actors.remote import DATA_CENTER, DRIVER, SERVER, remote
+from fedactors.data.layouts.horizontal import HorizontalPart, check_names, reading_of, rows_key, rows_of
 from fedactors.errors import Refused
-from fedactors.parties import Parties, surviving_loss
-from fedactors.remote import DATA_CENTER, DRIVER, SERVER, remote
-from fedactors.roles import DataCenter
-from fedactors.runtime.base import Work
 from protocols.nebulafl.actors import AUDITOR, Auditor
 from protocols.nebulafl.algorithm import Floats
-from protocols.nebulafl.baselines.by_center import RoundDesk, Start, center_method
-from protocols.nebulafl.baselines.flat import FlatServer, Orders, Task
-from protocols.nebulafl.baselines.summing import RoundSums, SummingCenter
+from protocols.nebulafl.baselines.flat_averaging import FlatServer, Orders, Task
+from protocols.nebulafl.baselines.hierarchical import RoundDesk, Start, center_method
+from protocols.nebulafl.baselines.secure_sums import RoundSums, SummingCenter
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from protocols.nebulafl.containers import ContainerCenter, RunMembers, check_speaker
 from protocols.nebulafl.messages import (
@@ -33,7 +32,7 @@ from protocols.nebulafl.messages import (
     CenterNews,
     ClusterLogits,
     Columns,
-    ContainerNews,
+    ContainerEvent,
     PresentCenters,
     Progress,
     RoundDone,
@@ -179,16 +178,16 @@ class OrderCenter(ContainerCenter, SummingCenter):
             self.trainings.withdraw(slot)
         self.trainings.lose(container)
         if not self._in_rounds:
-            self._tell(ContainerNews(self.name, container, False, -1 if slot is None else slot))
+            self._tell(ContainerEvent(self.name, container, False, -1 if slot is None else slot))
         elif slot is not None:
             self._round_lost(container)
 
     def _regain_container(self, container: int) -> None:
         super()._regain_container(container)
         if not self._in_rounds:
-            self._tell(ContainerNews(self.name, container, True, -1))
+            self._tell(ContainerEvent(self.name, container, True, -1))
 
-    def _tell(self, news: ContainerNews) -> None:
+    def _tell(self, news: ContainerEvent) -> None:
         self.background(self.peer(self._members.exchange, FlatExchange).container_news(news))
 
     @remote(caller=DRIVER)
@@ -327,7 +326,7 @@ class FlatExchange(Exchange):
         self._follow(self.server.arrived(result, self._now))
 
     @remote(caller=DATA_CENTER)
-    async def container_news(self, news: ContainerNews) -> None:
+    async def container_news(self, news: ContainerEvent) -> None:
         """A container was lost or is back."""
         check_speaker(self, news.center)
         container = self._containers[news.center][news.container]
@@ -376,7 +375,7 @@ class RoundExchange(Exchange):
         super().__init__(config, part, members)
         self._method = center_method(config)
         self._sums = RoundSums(self, config, members.centers)
-        self.centers: Parties[Any] = self._sums.centers
+        self.centers: ActorGroup[Any] = self._sums.centers
         self.parameters_P = np.zeros(0, np.float32)
         self.round = 0
         self.called: list[str] = []

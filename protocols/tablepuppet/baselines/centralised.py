@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.algorithm import epoch_batches, gather_join, scatter_join
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.models import Array, TableModel, describe_model, predict, pull_back
+from protocols.tablepuppet.local_solvers import Array, TableModel, describe_model, predict, pull_back
 
 _BLOCK = 1 << 16
 

@@ -10,16 +10,20 @@ import dataclasses
 import functools
 import math
 import statistics
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedactors.records.compare import difference_row
-from fedactors.records.table import RunRow
-from fedactors.sweeps.runs import Done, run_once
-from fedactors.sweeps.study import Study, study_flags
+from fedactors.runs.compare import difference_row
+from fedactors.runs.table import RunRow
+from fedactors.sweeps import Done, run_once
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.glasu.plugin import PROTOCOL
 from protocols.glasu.run import us_uk
+from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 

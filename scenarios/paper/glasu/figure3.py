@@ -10,7 +10,7 @@ from pathlib import Path
 
 from _study import RESULTS, GlasuStudy, asked, best_row, glasu, measure
 
-from fedactors.records.compare import difference_row
+from fedactors.runs.compare import difference_row
 
 BACKBONES = ("gcn", "gat", "gcnii")
 CASES = {

@@ -12,8 +12,8 @@ import statistics
 
 from _study import GlasuStudy, asked, by_step, mean_over
 
-from fedactors.records.compare import difference_row
-from fedactors.records.table import RunRow
+from fedactors.runs.compare import difference_row
+from fedactors.runs.table import RunRow
 
 WIDTHS = {"three": 3, "last": 5}
 CASES = ("simulated-centralised", "centralised", "standalone")

@@ -10,7 +10,7 @@ import statistics
 
 from _study import GlasuStudy, asked, glasu, measure
 
-from fedactors.records.compare import difference_row
+from fedactors.runs.compare import difference_row
 
 GRID = {
     1: (0.01, 0.02, 0.04, 0.08),

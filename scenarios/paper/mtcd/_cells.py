@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from _study import by_name
 
-from fedactors.records.paired import paired_difference, paired_ratio
+from fedactors.runs.compare import paired_difference, paired_ratio
 
 
 def summaries(study: str) -> dict[str, dict[str, Any]]:

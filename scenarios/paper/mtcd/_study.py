@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,13 @@ from typing import Any
 import numpy as np
 
 from fedactors.privacy.accounting import compose_mu, epsilon_of_mu
-from fedactors.records.table import RunRow
-from fedactors.sweeps.runs import run_once
-from fedactors.sweeps.study import Study, rows_of, study_flags
+from fedactors.runs.table import RunRow
+from fedactors.sweeps import run_once
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.mtcd.plugin import PROTOCOL
+from scenarios.paper.study import Study, rows_of, study_flags
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 TABLE = RESULTS / "mtcd.parquet"

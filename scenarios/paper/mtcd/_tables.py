@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _cells import by_seed, difference_text, grid_table, number, ratio_text, spread_of, summaries, table, values_of
 from _study import by_name
 
-from fedactors.sweeps.repeat import older_text
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from scenarios.paper.repeat import older_text
 
 GRAPHS = ("complete", "erdos-renyi", "path")
 RATIOS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

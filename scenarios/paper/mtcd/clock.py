@@ -18,10 +18,10 @@ from typing import Any
 from _study import MtcdStudy
 from semi_decentralised import COARSE, settings_of
 
+from fedactors.actors.context import Work
 from fedactors.network.links import HostCapacity, Link, Network
-from fedactors.records.table import RunRow
-from fedactors.runtime.base import Work
-from fedactors.sweeps.runs import run_once
+from fedactors.runs.table import RunRow
+from fedactors.sweeps import run_once
 from protocols.mtcd.algorithm import default_costs
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.plugin import PROTOCOL

@@ -19,7 +19,7 @@ from _study import MtcdStudy, small
 
 from fedactors.config import as_dict, build
 from fedactors.network import topology
-from fedactors.records.table import RunRow
+from fedactors.runs.table import RunRow
 from protocols.mtcd import objective
 from protocols.mtcd.baselines import dcpa
 from protocols.mtcd.config import MtcdConfig

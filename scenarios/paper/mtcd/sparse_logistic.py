@@ -19,7 +19,7 @@ from decentralised import iterations
 
 from fedactors.config import as_dict, build
 from fedactors.network import topology
-from fedactors.records.table import RunRow
+from fedactors.runs.table import RunRow
 from protocols.mtcd.baselines import dcpa
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import GeneratedData, load_data, stack

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from _study import RESULTS
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study
+from fedactors.runs.table import RunRow
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from scenarios.paper.study import Study
 
 FIGURES = RESULTS / "figures" / "nebulafl"
 Panels = Mapping[str, Mapping[str, tuple[str, str]]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,19 +18,22 @@ from typing import Any
 import numpy as np
 
 from fedactors.config import build
-from fedactors.data.horizontal import HorizontalData
+from fedactors.data.layouts.horizontal import HorizontalData
 from fedactors.learning.metrics import of_split
-from fedactors.network.ledger import INTER_DATA_CENTER
+from fedactors.messages.ledger import INTER_DATA_CENTER
 from fedactors.network.links import SharedTransfers
-from fedactors.records.compare import ratio_row
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.records.table import RunRow
-from fedactors.sweeps.runs import run_once
-from fedactors.sweeps.study import Study, rows_of, study_flags
+from fedactors.runs.compare import ratio_row
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runs.table import RunRow
+from fedactors.sweeps import run_once
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from protocols.nebulafl.data import exchange_name, read_catalogue, read_network
 from protocols.nebulafl.plugin import PROTOCOL
 from protocols.nebulafl.run import measured_split
+from scenarios.paper.study import Study, rows_of, study_flags
 
 TARGET = 0.94
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"

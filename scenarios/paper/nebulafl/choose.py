@@ -10,16 +10,21 @@ the mean accuracy over the last three measurements and two label distributions. 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from _study import DIGITS, Row, flags, once, resized, tried
 
 from fedactors.config import as_dict, build
 from fedactors.errors import Diverged
-from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study
+from fedactors.runs.table import RunRow
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.nebulafl.config import NebulaFLConfig
+from scenarios.paper.study import Study
 
 RATES = (0.01, 0.03, 0.1, 0.3)
 OWN: dict[str, tuple[str, tuple[Any, ...]]] = {

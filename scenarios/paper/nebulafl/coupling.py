@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 from _study import Row, chosen, measure
 
-from fedactors.data.horizontal import HorizontalData, rows_key
-from fedactors.runtime import snapshot
+from fedactors.data.layouts.horizontal import HorizontalData, rows_key
+from fedactors.runtime import snapshots
 from protocols.nebulafl.algorithm import master_model
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.training import evaluate, run_model
@@ -35,11 +35,11 @@ def knowledge(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str,
     """
     planets, masters = [], []
     for name in sorted(states):
-        state = snapshot.unseal(states[name], name)["state"]
+        state = snapshots.unseal(states[name], name)["state"]
         if "models" in state:
-            models = snapshot.unpack(state["models"][1])
+            models = snapshots.unpack(state["models"][1])
         elif "server" in state:
-            method = snapshot.unpack(state["server"][1])["method"]
+            method = snapshots.unpack(state["server"][1])["method"]
             models = {"planets": method["branches"], "versions": method["versions"]}
         else:
             continue

@@ -12,12 +12,16 @@ found on digits.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from _study import BASELINES, SPAN, Row, chosen, cloud, cloud_nebulafl, flags, once, resized
 
-from fedactors.sweeps.study import Study
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from scenarios.paper.study import Study
 
 RATES = (0.003, 0.01, 0.03, 0.1)
 SHARES = (0.1, 0.5)

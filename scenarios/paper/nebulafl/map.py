@@ -16,6 +16,8 @@ is what was chosen there in trainings, or twice the time of a transfer if that i
 from __future__ import annotations
 
 import functools
+import sys
+from pathlib import Path
 from typing import Any
 
 from _study import (
@@ -34,9 +36,12 @@ from _study import (
     spent,
 )  # fmt: skip
 
-from fedactors.records.compare import median_spent
-from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study
+from fedactors.runs.compare import median_spent
+from fedactors.runs.table import RunRow
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from scenarios.paper.study import Study
 
 OURS: dict[str, dict[str, Any]] = {
     "nebulafl": {},

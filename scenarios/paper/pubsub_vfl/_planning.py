@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 from _watch import network
 
 from fedactors.config import build
-from fedactors.sweeps.study import Study
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from fedactors.validation import read_tree
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.algorithm import default_costs
@@ -21,6 +24,7 @@ from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.planner import Plan
 from protocols.pubsub_vfl.profiler import profile_of_costs
 from protocols.pubsub_vfl.replay import Problem
+from scenarios.paper.study import Study
 
 ROWS = {"bank": 25_948, "breast-cancer": 358}
 """Training rows."""

@@ -15,14 +15,14 @@ import numpy as np
 import psutil
 from _planning import PlanningStudy, problem_in_files
 
-from fedactors.command_line.options import RunOptions
+from fedactors.api import measure
 from fedactors.config import as_dict, build
-from fedactors.launch import measure
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.records.table import RunRow
-from fedactors.runtime.base import Runtime
+from fedactors.options import RunOptions
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runs.table import RunRow
+from fedactors.runtime.interface import Runtime
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.sweeps.runs import run_once
+from fedactors.sweeps import run_once
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.plugin import PROTOCOL

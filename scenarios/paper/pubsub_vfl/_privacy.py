@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
-from fedactors.sweeps.study import Study
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from scenarios.paper.study import Study
 
 SCALE_MU = 0.25
 BASE: dict[str, Any] = {"num_layers": 1, "hidden_size": 32, "embedding_size": 8, "batch_size": 256}

@@ -8,8 +8,8 @@ from functools import partial
 
 from _watch import name_of, reaches, score_of
 
-from fedactors.records import compare
-from fedactors.records.table import RunRow
+from fedactors.runs import compare
+from fedactors.runs.table import RunRow
 
 CHANCE = 0.5
 """The AUC with which an untrained model begins; where the RMSE does, a run's first look says."""

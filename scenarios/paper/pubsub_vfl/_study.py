@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,18 @@ from _watch import blocks
 
 from fedactors.config import parse_words
 from fedactors.network.links import Network
-from fedactors.records.compare import difference_row
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.records.table import NOT_REACHED, RunRow
-from fedactors.runtime.base import Runtime
-from fedactors.sweeps.runs import Done, run_once
-from fedactors.sweeps.study import Study, rows_of, study_flags
+from fedactors.runs.compare import difference_row
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runs.table import NOT_REACHED, RunRow
+from fedactors.runtime.interface import Runtime
+from fedactors.sweeps import Done, run_once
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.plugin import PROTOCOL
 from protocols.pubsub_vfl.run import HEADLINE
+from scenarios.paper.study import Study, rows_of, study_flags
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 TABLE = RESULTS / "pubsub_vfl.parquet"

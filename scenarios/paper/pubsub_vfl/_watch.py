@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,23 +23,26 @@ import numpy as np
 
 from fedactors.config import as_dict, build
 from fedactors.data.blocks import PartyBlock
-from fedactors.data.catalogue import describe
+from fedactors.data.datasets.catalogue import describe
 from fedactors.errors import FedactorsError
 from fedactors.learning.metrics import rmse, task_metrics
 from fedactors.learning.network import Model
-from fedactors.learning.split_network import joint_output
+from fedactors.learning.split_learning import joint_output
 from fedactors.network.links import HostCapacity, Link, Network
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.records.table import RunRow
-from fedactors.runtime.base import Runtime
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.sweeps.runs import run_once
-from fedactors.sweeps.study import rows_of
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runs.table import RunRow
+from fedactors.runtime.interface import Runtime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.sweeps import run_once
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.pubsub_vfl.actors import PartyWorker
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data, num_batches
 from protocols.pubsub_vfl.plugin import PROTOCOL
+from scenarios.paper.study import rows_of
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 TABLE = RESULTS / "pubsub_vfl.parquet"

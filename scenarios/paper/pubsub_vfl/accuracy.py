@@ -10,11 +10,15 @@ without `duration`.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from _study import Point, flags, perform_all, put_difference
 
-from fedactors.sweeps.study import Study
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from scenarios.paper.study import Study
 
 DATA = ("bank", "credit", "energy", "blog", "synthetic:20000x500", "bank-no-duration")
 REGRESSION = ("energy", "blog")

@@ -12,26 +12,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _study import Point, flags, perform_with_states
 
+from fedactors.actors.context import derived_seed
+from fedactors.auditing import attacks
+from fedactors.auditing import attacks as inversion
 from fedactors.config import build, parse_words
 from fedactors.data.blocks import prepare, split
-from fedactors.learning.devices import on_host
+from fedactors.data.new_rows import actor_state
 from fedactors.learning.metrics import auc
-from fedactors.learning.network import Model
-from fedactors.learning.split_network import loss_gradients
-from fedactors.privacy.attacks import embedding_inversion as inversion
-from fedactors.privacy.attacks import label_inference
+from fedactors.learning.network import Model, on_host
+from fedactors.learning.split_learning import loss_gradients
 from fedactors.privacy.mechanisms import clip_and_noise
-from fedactors.runtime.base import derived_seed
-from fedactors.serving import actor_state
-from fedactors.sweeps.study import Study
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
+from scenarios.paper.study import Study
 
 MUS = (math.inf, 0.1, 1.0, 10.0, 0.5, 2.0, 4.0, 8.0)
 GRADIENT_MUS = (10.0, 1000.0)
@@ -78,8 +82,8 @@ def attack(point: Point, states: dict[str, bytes], account: dict[str, Any], num_
     noise = account["active"]["Gradient"]["noise_scale"]
     if noise:
         sent = clip_and_noise(sent, config.gradient_clip_norm, noise, rng)
-    found["label_auc_norm"] = auc(labels, label_inference.norm_scores(sent))
-    found["label_auc_direction"] = auc(labels, label_inference.direction_scores(sent, int(np.argmax(labels))))
+    found["label_auc_norm"] = auc(labels, attacks.norm_scores(sent))
+    found["label_auc_direction"] = auc(labels, attacks.direction_scores(sent, int(np.argmax(labels))))
     return found
 
 

@@ -10,7 +10,7 @@ import json
 
 from _study import RESULTS, asked
 
-from fedactors.records.table import RunRow
+from fedactors.runs.table import RunRow
 
 COST_MODEL = RESULTS / "data" / "pubsub_vfl" / "cost_model.json"
 KINDS = ("bottom-forward", "bottom-backward", "top-forward", "top-step", "active-step")

@@ -11,23 +11,27 @@ Validation AUC after each of five epochs of 256 rows a batch, at the default lea
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import numpy as np
 
+from fedactors.actors.context import derived_seed
 from fedactors.config import as_dict
 from fedactors.data.blocks import prepare, split
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.network import Network
-from fedactors.learning.split_network import Publication, joint_output
-from fedactors.network.transforms import decode
-from fedactors.records.table import RunRow
-from fedactors.runtime.base import derived_seed
-from fedactors.sweeps.study import Study, study_flags
+from fedactors.learning.split_learning import Publication, joint_output
+from fedactors.messages.compression import decode
+from fedactors.runs.table import RunRow
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import batches, load_data
 from protocols.pubsub_vfl.plugin import PROTOCOL
+from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 BITS = (2, 4, 8)

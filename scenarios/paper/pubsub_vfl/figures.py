@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 from _ratios import by_seed
 from _study import TABLE, asked, measured
 
-from fedactors.records.table import RunRow
-from fedactors.sweeps.study import rows_of
+from fedactors.runs.table import RunRow
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from scenarios.paper.study import rows_of
 
 
 def times(axes: Any, study: str) -> None:

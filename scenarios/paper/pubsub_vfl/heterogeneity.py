@@ -14,15 +14,20 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import sys
+from pathlib import Path
 from typing import Any
 
 from _planning import choice
 from _study import Point, asked, perform_all, settings
 from _watch import network
 
-from fedactors.records.paired import paired_ratio
-from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study
+from fedactors.runs.compare import paired_ratio
+from fedactors.runs.table import RunRow
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from scenarios.paper.study import Study
 
 CORES = ((50, 14), (48, 16), (40, 24), (36, 28))
 FEATURES = ((50, 450), (100, 400), (150, 350), (200, 300))

@@ -13,15 +13,14 @@ import time
 import numpy as np
 from _study import asked
 
-from fedactors.network.codec import message
-from fedactors.records.table import RunRow
-from fedactors.remote import DRIVER, remote
-from fedactors.resources import Resources
-from fedactors.roles import Client
+from fedactors.actors.actor import Client, Resources
+from fedactors.actors.remote import DRIVER, remote
+from fedactors.messages.codec import message
+from fedactors.runs.table import RunRow
 from fedactors.runtime.ray.runtime import RayRuntime
-from protocols.pubsub_vfl.averaging import AveragingServer, weighted_mean
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import Parameters
+from protocols.pubsub_vfl.replicas import AveragingServer, weighted_mean
 
 SIZES = (100, 10_000, 62_000, 250_000)
 SERVER = "party/ps"

@@ -14,7 +14,9 @@ import dataclasses
 import functools
 import itertools
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from _planning import ROWS, PlanningStudy, problem
@@ -22,11 +24,14 @@ from _planning_ray import measure_on_ray
 from _watch import RESULTS, Watched, watch
 
 from fedactors.config import build
-from fedactors.records.table import RunRow
-from fedactors.sweeps.study import study_flags
+from fedactors.runs.table import RunRow
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.planner import Plan
+from scenarios.paper.study import study_flags
 
 NEVER = 2.0
 """An AUC that no run reaches: it is watched to its end."""

@@ -19,9 +19,9 @@ from _privacy import BASE, DEEP, PrivacyStudy, frozen, private
 from _study import Point, flags, put_difference
 
 from fedactors.config import parse_words
-from fedactors.privacy.claims import claims
-from fedactors.records.table import RunRow
-from fedactors.sweeps.runs import run_once
+from fedactors.privacy.accounting import claims
+from fedactors.runs.table import RunRow
+from fedactors.sweeps import run_once
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.plugin import PROTOCOL
 

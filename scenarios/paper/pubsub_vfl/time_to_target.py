@@ -27,14 +27,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from _ratios import crossing, median_seconds, ratio_row
 from _watch import EVERY, RESULTS, SIGNS, Watched, name_of, score_of, watch
 
-from fedactors.records.table import RunRow
-from fedactors.sweeps.study import Study, study_flags
+from fedactors.runs.table import RunRow
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from scenarios.paper.study import Study, study_flags
 
 METHODS = ("vfl", "vfl-ps", "avfl", "avfl-ps", "pubsub-vfl")
 OURS = "pubsub-vfl"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedactors.errors import BadInput
-from fedactors.sweeps.study import Study
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from scenarios.paper.study import Study
 from scenarios.paper.tablepuppet._study import Panel
 
 

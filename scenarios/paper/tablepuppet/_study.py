@@ -9,15 +9,19 @@ the traffic ledger. Settings were chosen by training loss (`choose`).
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedactors.records.table import RunRow
-from fedactors.sweeps.runs import run_once
-from fedactors.sweeps.study import Study, study_flags
+from fedactors.runs.table import RunRow
+from fedactors.sweeps import run_once
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.tablepuppet.plugin import PROTOCOL
+from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 MODELS = {"regression": "linear", "binary": "logistic", "multiclass": "softmax"}

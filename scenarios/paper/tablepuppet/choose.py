@@ -13,13 +13,17 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from fedactors.command_line.terminal import guarded
-from fedactors.records.table import RunRow
-from fedactors.sweeps.runs import run_once
-from fedactors.sweeps.study import Study
+from fedactors.cli.terminal import guarded
+from fedactors.runs.table import RunRow
+from fedactors.sweeps import run_once
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from protocols.tablepuppet.plugin import PROTOCOL
+from scenarios.paper.study import Study
 from scenarios.paper.tablepuppet._study import Panel, Point, asked
 
 Axes = Mapping[str, Sequence[float]]

@@ -4,9 +4,13 @@ FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.figure5 [--only nycflig
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
-from fedactors.command_line.terminal import guarded
+from fedactors.cli.terminal import guarded
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from scenarios.paper.tablepuppet._drawing import draw
 from scenarios.paper.tablepuppet._study import Panel, asked, run_panels
 

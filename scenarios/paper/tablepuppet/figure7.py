@@ -6,8 +6,12 @@ The runs are those of Figures 5 and 6; what they have measured already is not ru
 """
 
 import sys
+from pathlib import Path
 
-from fedactors.command_line.terminal import guarded
+from fedactors.cli.terminal import guarded
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from scenarios.paper.tablepuppet import figure5, figure6
 from scenarios.paper.tablepuppet._drawing import draw
 from scenarios.paper.tablepuppet._study import asked, run_panels

@@ -9,18 +9,19 @@ from typing import Literal
 from acme_protocols.messages import Model, Score, Turn, Update
 from pydantic import Field
 
+from fedactors.actors.actor import Client, Server
+from fedactors.actors.context import Work
+from fedactors.actors.remote import DRIVER, SERVER, remote
 from fedactors.config import config
-from fedactors.data.horizontal import HorizontalData, HorizontalFile, HorizontalSource, horizontal
+from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile, HorizontalSource, horizontal
 from fedactors.data.partitioners import DirichletPartitioner
 from fedactors.errors import PartyLost
-from fedactors.learning.averaging import LocalTraining, evaluate_model, train_locally, weighted_mean
+from fedactors.learning.local_training import LocalTraining, evaluate_model, train_locally, weighted_mean
 from fedactors.learning.models import ModelSpec
+from fedactors.learning.network import initial_vector
 from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_network import initial_vector
-from fedactors.plugins import RunResult
-from fedactors.remote import DRIVER, SERVER, remote
-from fedactors.roles import Client, Server
-from fedactors.runtime.base import Costs, Runtime, Work
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Costs, Runtime
 
 
 @config

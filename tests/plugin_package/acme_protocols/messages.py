@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.network.codec import message
+from fedactors.messages.codec import message
 
 
 @message(reveals="the average of all clients' models")

@@ -5,18 +5,20 @@ import numpy as np
 from acme_protocols.messages import Bottom, CutGradient, Loss, Score, Smashed, Turn
 from pydantic import Field
 
+from fedactors.actors.actor import Client, Server
+from fedactors.actors.context import Work
+from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.config import config
-from fedactors.data.catalogue import Task
-from fedactors.data.horizontal import HorizontalData, HorizontalFile, HorizontalSource, horizontal
+from fedactors.data.datasets.catalogue import Task
+from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile, HorizontalSource, horizontal
 from fedactors.data.partitioners import IidPartitioner
-from fedactors.learning.averaging import batches
+from fedactors.learning.local_training import batches
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.split_network import bottom_forward, bottom_gradient, initial_vector, top_gradient
-from fedactors.plugins import RunResult
-from fedactors.remote import CLIENT, DRIVER, remote
-from fedactors.roles import Client, Server
-from fedactors.runtime.base import Costs, Runtime, Work
+from fedactors.learning.network import initial_vector
+from fedactors.learning.split_learning import bottom_forward, bottom_gradient, top_gradient
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Costs, Runtime
 
 Source = HorizontalSource | HorizontalFile
 

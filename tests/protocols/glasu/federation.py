@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from fedactors.config import build
-from fedactors.data.client_graphs import GraphBlock, GraphData, GraphPart, graph
-from fedactors.network.codec import message_types, plain
-from fedactors.plugins import RunResult
+from fedactors.data.layouts.graph import GraphBlock, GraphData, GraphPart, graph
+from fedactors.messages.codec import message_types, wire_type
+from fedactors.runs.metrics import RunResult
 from fedactors.runtime import calls
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.glasu import messages
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import load_data
@@ -111,7 +111,7 @@ class Eavesdropper:
         return found
 
 
-@plain
+@wire_type
 class AlteredPart:
     """A client's part whose block is changed before it is used."""
 

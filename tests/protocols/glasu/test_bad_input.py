@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedactors.command_line.main import main
-from fedactors.command_line.options import RunOptions
+from fedactors.api import launch, resolve
+from fedactors.cli.main import main
 from fedactors.errors import BadInput
-from fedactors.launch import launch, resolve
+from fedactors.options import RunOptions
 from protocols.glasu.plugin import PROTOCOL
 from tests.protocols.glasu.federation import altered, settings, simulate
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedactors.data.graph_files import NodeSplit, from_masks
+from fedactors.data.layouts.graph import NodeSplit, from_masks
 from fedactors.errors import BadInput
 from protocols.glasu import data
 from protocols.glasu.data import ClientGraph

@@ -7,7 +7,7 @@ import pytest
 
 from fedactors.errors import Refused
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.glasu.aggregation import AggregationServer
 from protocols.glasu.data import load_data
 from protocols.glasu.messages import AveragedLogits

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors import load_part
+from fedactors.api import load_part
 from fedactors.errors import BadInput
-from fedactors.learning.model_parts import write_part
+from fedactors.serving.parts import write_part
 from protocols.glasu import serving
 from protocols.glasu.data import load_data, read_blocks
-from tests.predicting import predicted
 from tests.protocols.glasu.federation import DATA, settings, simulate
+from tests.serving.predicting import predicted
 
 OWN = "tests.learning.own_networks:sage"
 VARIANTS = [

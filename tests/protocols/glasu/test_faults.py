@@ -5,8 +5,8 @@ import math
 import pytest
 
 from fedactors.errors import CallTimeout, Diverged, FedactorsError, PartyLost, Refused
-from fedactors.privacy.secure_aggregation import SecureSumClient
-from fedactors.runtime.base import Costs
+from fedactors.runtime.interface import Costs
+from fedactors.secure_sums.protocol import SecureSumClient
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.aggregation import AggregationServer
 from protocols.glasu.messages import Representation

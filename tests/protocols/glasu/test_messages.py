@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
+from fedactors.actors.actor import Client
+from fedactors.actors.remote import DRIVER, endpoints
 from fedactors.errors import Refused
 from fedactors.inspection import describe_messages, describe_predictions
-from fedactors.network.codec import message_types
-from fedactors.privacy.secure_sessions import Arrived
-from fedactors.privacy.secure_sums import MESSAGES, Greeting
-from fedactors.remote import DRIVER, doors
-from fedactors.roles import Client
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.messages.codec import message_types
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.secure_sums.actors import MESSAGES, IdentityShare
+from fedactors.secure_sums.messages import Arrived
 from protocols.glasu import messages
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.aggregation import AggregationServer
@@ -73,9 +73,9 @@ def test_inspection_names_the_receivers_of_the_configuration():
     assert set(actors(settings(special_case="standalone"))) == {"clients"}
 
 
-@pytest.mark.parametrize("method", sorted({*doors(GraphClient).table} - {"greet"}))
+@pytest.mark.parametrize("method", sorted({*endpoints(GraphClient).table} - {"greet"}))
 def test_a_client_answers_its_server_only(method):
-    table = doors(GraphClient)
+    table = endpoints(GraphClient)
     taken = table.table[method].takes[0]
     value = None if taken is type(None) else taken(*(None for _ in dataclasses.fields(taken)))
     table.check(method, "server", "server", "client-0", value)
@@ -86,9 +86,9 @@ def test_a_client_answers_its_server_only(method):
 
 def test_only_the_driver_orders_rounds():
     orders = {"prepare", "train", "evaluate", "remember", "account"}
-    assert set(doors(AggregationServer).table) == orders
+    assert set(endpoints(AggregationServer).table) == orders
     for cls in (AggregationServer, LoneClient):
-        assert all(doors(cls).table[order].callers == {DRIVER} for order in orders)
+        assert all(endpoints(cls).table[order].callers == {DRIVER} for order in orders)
 
 
 class Spy(Client):
@@ -118,7 +118,7 @@ class Stranger(Client):
 
     async def load(self) -> None:
         with pytest.raises(Refused, match="stranger: greets client-0, whose fellows are client-0, client-1, client-2"):
-            await self.peer("client-0", GraphClient).greet(Greeting(bytes(32), bytes(32)))
+            await self.peer("client-0", GraphClient).greet(IdentityShare(bytes(32), bytes(32)))
 
 
 def test_a_stranger_is_not_among_those_who_sum():

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors.privacy.accounting import compose_mu, epsilon_of_mu
-from fedactors.privacy.claims import check_record
-from fedactors.privacy.replay import audit_by_replay
-from fedactors.privacy.secure_sessions import Masked, SumKeys
-from fedactors.privacy.secure_sums import Greeting
+from fedactors.auditing.replay import audit_by_replay
+from fedactors.privacy.accounting import check_record, compose_mu, epsilon_of_mu
+from fedactors.secure_sums.actors import IdentityShare
+from fedactors.secure_sums.messages import Masked, SumKeys
 from protocols.glasu import auditing, privacy
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.aggregation import AggregationServer
@@ -64,7 +63,7 @@ def test_masks_orders_and_weights_are_fresh_in_every_run(monkeypatch):
 
 def test_what_the_server_holds_does_not_undo_the_shuffle_or_give_the_first_weights(monkeypatch):
     """The attack that succeeded before: all orders and weights from the run's seed, which every actor has."""
-    from fedactors.runtime.base import derived_rng, derived_seed
+    from fedactors.actors.context import derived_rng, derived_seed
     from protocols.glasu import backbones
 
     config, seed = settings(secure_aggregation="true", num_rounds="1"), 0
@@ -99,13 +98,13 @@ def test_a_resumed_run_masks_under_other_keys_and_keeps_its_orders(monkeypatch):
     ear = Eavesdropper(monkeypatch)
     _, memory = simulate(config)
     before, orders = [one.masking.tobytes() for one in ear.of(SumKeys)], ear.of(Introduction)[0].train
-    secrets = [one.secret for one in ear.of(Greeting)]
+    secrets = [one.secret for one in ear.of(IdentityShare)]
     ear.seen.clear()
     simulate(config, resume=memory.snapshots[1])
     keys = [one.masking.tobytes() for one in ear.of(SumKeys)]
     assert not set(keys) & set(before)
     assert np.array_equal(ear.of(Introduction)[0].train, orders)
-    identities = {one.identity for one in ear.of(Greeting)}
+    identities = {one.identity for one in ear.of(IdentityShare)}
     assert len(identities) == 3
     server = memory.snapshots[1].actors["server"]
     assert secrets

@@ -8,22 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedactors import load_part
-from fedactors.command_line.options import RunOptions
+from fedactors.api import launch, load_part, resolve
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.inspection import describe_predictions
-from fedactors.launch import launch, resolve
-from fedactors.learning.model_parts import write_part
+from fedactors.options import RunOptions
 from fedactors.plugins import check_contract
-from fedactors.records.run_folder import ROUND_METRICS
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runs.folder import ROUND_METRICS
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.serving.parts import write_part
 from protocols.glasu import algorithm, serving
 from protocols.glasu.data import load_data, read_blocks
 from protocols.glasu.messages import Aggregated, IndexSet, Representation, Targets
 from protocols.glasu.plugin import PROTOCOL
 from protocols.glasu.run import run, us_uk
-from tests.predicting import predicted
 from tests.protocols.glasu.federation import DATA, Eavesdropper, Memory, altered, settings, simulate
+from tests.serving.predicting import predicted
 
 VARIANTS = [
     {},

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedactors.config import build
+from fedactors.data.new_rows import actor_state
 from fedactors.errors import Stopped
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.serving import actor_state
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import load_data
 from protocols.horizontal.run import run

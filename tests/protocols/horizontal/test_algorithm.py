@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedactors.data.horizontal import rows_key, rows_of
+from fedactors.data.layouts.horizontal import rows_key, rows_of
 from fedactors.data.sources import ArraySource
-from fedactors.learning.averaging import LocalTraining
+from fedactors.learning.local_training import LocalTraining
+from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.together import rows_on, train_clients
 from protocols.horizontal import algorithm
 from protocols.horizontal.messages import Change, TrainOrder
 from tests.protocols.horizontal.federation import changed

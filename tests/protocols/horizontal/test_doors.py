@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.horizontal.data import load_data
 from protocols.horizontal.run import run
 from tests.protocols.horizontal.federation import changed

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedactors.errors import FedactorsError
-from fedactors.privacy.fixed_point import FixedPoint
-from fedactors.privacy.secure_aggregation import SecureSumServer, unmasked_sum
-from fedactors.privacy.secure_sessions import Arrived, Confirmations
-from fedactors.privacy.secure_sums import SecureSums
+from fedactors.secure_sums.actors import SecureSums
+from fedactors.secure_sums.messages import Arrived, Confirmations
+from fedactors.secure_sums.primitives import FixedPoint
+from fedactors.secure_sums.protocol import SecureSumServer, unmasked_sum
 from protocols.horizontal import algorithm
 from tests.protocols.horizontal.federation import changed, play, vector_of
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedactors.errors import BadInput, FedactorsError
-from fedactors.privacy.secure_sums import SecureSums
-from fedactors.records.recorder import FolderRecorder
-from fedactors.records.run_folder import EVENTS, RunFolder
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runs.folder import EVENTS, RunFolder
+from fedactors.runs.recorder import FolderRecorder
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.secure_sums.actors import SecureSums
 from protocols.horizontal import algorithm
 from protocols.horizontal.data import load_data
 from protocols.horizontal.run import run

@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors import load_part
-from fedactors.command_line.main import main
+from fedactors.api import load_part
+from fedactors.cli.main import main
 from fedactors.config import build
+from fedactors.data.new_rows import NoPart
 from fedactors.errors import BadInput, Diverged, PartyFailed, PartyLost
-from fedactors.learning.model_parts import write_part
-from fedactors.serving import NoPart
-from fedactors.testing import check_protocol
+from fedactors.serving.parts import write_part
+from fedactors.testing.conformance import check_protocol
 from protocols.horizontal import serving
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import load_data, sites_of
 from protocols.horizontal.plugin import PROTOCOL
-from tests.predicting import predicted
 from tests.protocols.horizontal.federation import (
     METHODS,
     changed,
@@ -26,6 +25,7 @@ from tests.protocols.horizontal.federation import (
     state_of,
     vector_of,
 )
+from tests.serving.predicting import predicted
 
 
 @pytest.mark.slow

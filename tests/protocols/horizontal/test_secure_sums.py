@@ -7,10 +7,10 @@ import pytest
 
 from fedactors.errors import BadInput, PartyLost
 from fedactors.inspection import describe_messages
-from fedactors.privacy.fixed_point import FixedPoint
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.simulation.wire import Wire
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.network import Wire
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import FixedPoint
 from protocols.horizontal import algorithm
 from protocols.horizontal.messages import sent
 from protocols.horizontal.plugin import PROTOCOL

@@ -7,10 +7,10 @@ import csv
 import numpy as np
 import pytest
 
-from fedactors.command_line.main import main
+from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.errors import BadInput
-from fedactors.learning.averaging import evaluate_model
+from fedactors.learning.local_training import evaluate_model
 from protocols.horizontal import serving
 from protocols.horizontal.algorithm import mean_scores
 from protocols.horizontal.config import HorizontalConfig

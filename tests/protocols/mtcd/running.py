@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from fedactors.config import build, parse_words
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import load_data
 from protocols.mtcd.run import run

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedactors.config import build
-from fedactors.network.routes import inside_clusters
+from fedactors.network.topology import inside_clusters
 from protocols.mtcd import algorithm as al
 from protocols.mtcd import objective as ob
 from protocols.mtcd import roaming as walk

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedactors.errors import BadInput
-from fedactors.network.codec import plain
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.messages.codec import wire_type
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.mtcd import objective as ob
 from protocols.mtcd.data import GeneratedData, Part
 from protocols.mtcd.run import run
@@ -85,7 +85,7 @@ def test_lengths_that_differ_are_refused():
         ob.check_data(["bank"], [np.ones((3, 0))], np.ones(3))
 
 
-@plain
+@wire_type
 class Shortened(GeneratedData):
     """The last label is missing."""
 
@@ -94,7 +94,7 @@ class Shortened(GeneratedData):
         return train[:-1], test
 
 
-@plain
+@wire_type
 class Emptied(GeneratedData):
     """Client 1 has no feature."""
 

@@ -4,7 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from fedactors.network.routes import inside_clusters
+from fedactors.network.topology import inside_clusters
 from protocols.mtcd import algorithm as al
 from protocols.mtcd import objective as ob
 from protocols.mtcd import roaming as walk

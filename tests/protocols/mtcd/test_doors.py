@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from fedactors.data.alignment import AlignmentQuestion
-from fedactors.data.partitions import vertical
+from fedactors.actors.context import derived_seed
+from fedactors.actors.remote import CLIENT, SERVER, remote
+from fedactors.data.alignment.ids import AlignmentQuestion
+from fedactors.data.layouts.vertical import vertical
 from fedactors.errors import Refused
 from fedactors.inspection import describe_messages
-from fedactors.network.codec import carry
+from fedactors.messages.codec import carry
 from fedactors.plugins import find_protocol
-from fedactors.remote import CLIENT, SERVER, remote
-from fedactors.runtime.base import derived_seed
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.mtcd import messages
 from protocols.mtcd.actors import TokenClient
 from protocols.mtcd.baselines.dcpa import DcpaClient
@@ -63,7 +63,7 @@ def hostile(door, message, runtime, words="topology=complete"):
     data = load_data(config, "synthetic", 3)
 
     async def main():
-        import protocols.mtcd.run as module
+        from protocols.mtcd import run as module
 
         kinds = {**module.actors(config), "clients": type("Curious", (Curious,), {"wants": (door, message)})}
         patched = pytest.MonkeyPatch()
@@ -151,7 +151,7 @@ class Station(TokenClient):
     ],
 )
 def test_a_station_gives_no_orders_of_its_own(how, line, monkeypatch):
-    import protocols.mtcd.run as module
+    from protocols.mtcd import run as module
 
     config = config_of(merged("num_clients=3 num_tokens=1 topology=path server_links=0,1 num_hops=9 batch_size=10"))
     data, runtime, made = load_data(config, "synthetic", 3), SimulatedRuntime(seed=3), module.actors
@@ -192,7 +192,7 @@ PRELUDE = (
     ],
 )
 def test_a_prelude_comes_once_and_along_its_tour(name, changes, line, monkeypatch):
-    import protocols.mtcd.run as module
+    from protocols.mtcd import run as module
 
     config = config_of(merged(PRELUDE))
     data, runtime, made = load_data(config, "synthetic", 3), SimulatedRuntime(seed=3), module.actors

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedactors.errors import CallTimeout, PartyLost
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.mtcd.data import load_data
 from protocols.mtcd.objective import Ridge, solve
 from tests.protocols.mtcd.running import config_of, merged, simulate

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedactors.network import codec
+from fedactors.messages import codec
 from protocols.mtcd import messages
-from protocols.mtcd.transforms import Transforms
+from protocols.mtcd.message_compression import Transforms
 from tests.protocols.mtcd.running import config_of
 
 ENCODED = Transforms.of(config_of("compression=quantise")).representation.encode(

@@ -8,9 +8,9 @@ import json
 import networkx as nx
 import pytest
 
-from fedactors.command_line.main import main
+from fedactors.cli.main import main
 from fedactors.errors import BadInput
-from fedactors.sweeps.runs import run_once
+from fedactors.sweeps import run_once
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.planner import MOST_ROUNDS, candidates, plan
 from protocols.mtcd.plugin import PROTOCOL

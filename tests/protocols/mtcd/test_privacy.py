@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from fedactors.auditing.replay import ReplayAudit, audit_by_replay
 from fedactors.errors import BadInput
-from fedactors.network.transforms import Noise
-from fedactors.privacy.claims import claims
-from fedactors.privacy.releases import INTERRUPTED
-from fedactors.privacy.replay import ReplayAudit, audit_by_replay
-from protocols.mtcd import actors, transforms
+from fedactors.messages.compression import Noise
+from fedactors.privacy.accounting import INTERRUPTED, claims
+from protocols.mtcd import actors, message_compression
 from protocols.mtcd.data import load_data
 from protocols.mtcd.plugin import PROTOCOL
 from tests.protocols.mtcd.running import config_of, simulate
@@ -84,7 +83,7 @@ def test_what_leaves_beside_the_noise_leaves_nothing_covered(
 
 @pytest.mark.slow
 def test_noise_that_is_less_than_its_line_says_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transforms, "Noise", lambda sigma: Noise(sigma=sigma / 100))
+    monkeypatch.setattr(message_compression, "Noise", lambda sigma: Noise(sigma=sigma / 100))
     assert audit(SETS["regression"]).refuted
 
 

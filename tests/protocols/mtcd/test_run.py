@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from fedactors.actors.context import derived_seed
 from fedactors.errors import BadInput, Diverged
-from fedactors.runtime import snapshot
-from fedactors.runtime.base import derived_seed
+from fedactors.runtime import snapshots
 from protocols.mtcd import algorithm as al
 from protocols.mtcd import objective as ob
 from protocols.mtcd.data import load_data
@@ -21,14 +21,14 @@ ALGORITHMS = ["mtcd", "stcd", "svfl", "dcpa"]
 
 def theta_of(kept, client, name="theta"):
     _, found = kept.checkpoints[-1]
-    return snapshot.unpack(snapshot.unseal(found.actors[client], "test")["state"][name])
+    return snapshots.unpack(snapshots.unseal(found.actors[client], "test")["state"][name])
 
 
 def test_one_checkpoint_is_the_column_of_a_client_with_one_feature_and_the_labels():
     words = "topology=complete num_features=6 learning_rate=0.002"
     _, kept, _ = simulate(words)
-    state = snapshot.unseal(kept.checkpoints[-1][1].actors["server"], "server")["state"]
-    known, labels = snapshot.unpack(state["known"]), snapshot.unpack(state["labels"])
+    state = snapshots.unseal(kept.checkpoints[-1][1].actors["server"], "server")["state"]
+    known, labels = snapshots.unpack(state["known"]), snapshots.unpack(state["labels"])
     data = load_data(config_of(merged(words)), "synthetic", 3)
     for client in range(6):
         column = known[client] / theta_of(kept, f"client-{client}")[0]

@@ -7,7 +7,7 @@ import pytest
 
 from fedactors.errors import BadInput, FedactorsError, PartyLost
 from fedactors.inspection import describe_messages
-from fedactors.privacy.secure_sessions import Masked
+from fedactors.secure_sums.messages import Masked
 from protocols.mtcd import actors
 from protocols.mtcd.algorithm import point_of, summand
 from protocols.mtcd.messages import Representation, sent
@@ -94,7 +94,7 @@ def test_a_curious_server_is_told_nothing_else_of_one_client(monkeypatch, door, 
 
 
 def ask_as_door(ask):
-    from fedactors.remote import DRIVER, remote
+    from fedactors.actors.remote import DRIVER, remote
     from protocols.mtcd.messages import RoundOrder
 
     async def sync(self, order: RoundOrder) -> None:

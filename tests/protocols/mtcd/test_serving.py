@@ -8,25 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors import load_part
-from fedactors.data.alignment import AlignmentOrder, hash_ids
-from fedactors.data.neighbours import replaced_rows
-from fedactors.data.partitions import vertical
+from fedactors.actors.context import Work
+from fedactors.actors.groups import ActorGroup
+from fedactors.actors.remote import CLIENT, remote
+from fedactors.api import load_part
+from fedactors.data.alignment.ids import AlignmentOrder, hash_ids
+from fedactors.data.layouts.vertical import replaced_rows, vertical
+from fedactors.data.new_rows import NoPart
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.inspection import describe_predictions
-from fedactors.learning.model_parts import write_part
-from fedactors.parties import Parties
 from fedactors.plugins import find_protocol
-from fedactors.prediction.secure import RowOrder, Summed
-from fedactors.privacy.laws import observing
-from fedactors.privacy.secure_sums import SecureSums
-from fedactors.remote import CLIENT, remote
-from fedactors.runtime.base import Work
-from fedactors.serving import NoPart
+from fedactors.privacy.noise import observing
+from fedactors.secure_sums.actors import SecureSums
+from fedactors.serving.parts import write_part
+from fedactors.serving.predictions import RowOrder, Summed
 from protocols.mtcd import serving
 from protocols.mtcd.data import load_data
-from tests.predicting import predicted
 from tests.protocols.mtcd.running import config_of, merged, simulate
+from tests.serving.predicting import predicted
 
 TABLE = "num_clients=3 num_tokens=1 num_hops=2 relaxed_protocol=true"
 
@@ -209,8 +208,8 @@ class Omitting(serving.RepresentationExchange):
 
     @remote(caller=CLIENT, only="label_party")
     async def sum_up(self) -> Summed:
-        await SecureSums(self, Parties(self, self._parties, timeout=60.0), num_sums=1).prepare(1)
-        parties = Parties(self, self._parties[:-1], timeout=60.0)
+        await SecureSums(self, ActorGroup(self, self._parties, timeout=60.0), num_sums=1).prepare(1)
+        parties = ActorGroup(self, self._parties[:-1], timeout=60.0)
         sums = SecureSums(self, parties, num_sums=1)
         sums._number = 1  # a second call for keys, of fewer
         await sums.prepare(1)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.serving import actor_state
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.mtcd import algorithm as al
 from protocols.mtcd import networks
 from protocols.mtcd.data import load_data, weights_of

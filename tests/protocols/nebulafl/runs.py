@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fedactors.errors import Stopped
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.run import run

@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedactors.learning.averaging import LocalTraining, train_locally
+from fedactors.learning.local_training import LocalTraining, train_locally
+from fedactors.learning.network import initial_vector
 from protocols.nebulafl import algorithm
 from protocols.nebulafl.algorithm import (
     curiosity_rewards,
@@ -15,7 +16,7 @@ from protocols.nebulafl.algorithm import (
     rotation_target,
     selection_probabilities,
 )
-from tests.learning.test_averaging import DIGITS, initial_vector, samples
+from tests.learning.test_local_training import DIGITS, samples
 
 # --- planets and versions ---
 

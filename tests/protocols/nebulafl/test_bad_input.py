@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedactors.command_line import main as cli
+from fedactors.cli import main as cli
 from protocols.nebulafl.config import EXAMPLES
 from tests.protocols.nebulafl.test_data import CATALOGUE, NETWORK
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.sweeps.runs import run_once
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.sweeps import run_once
 from protocols.nebulafl.plugin import PROTOCOL
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scenarios/paper/nebulafl"

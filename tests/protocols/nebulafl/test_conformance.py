@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedactors.testing import check_protocol
+from fedactors.testing.conformance import check_protocol
 from protocols.nebulafl.plugin import PROTOCOL
 
 pytestmark = pytest.mark.slow

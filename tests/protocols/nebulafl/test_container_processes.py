@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.data.horizontal import HorizontalPart
+from fedactors.actors.actor import Client
+from fedactors.actors.remote import DRIVER, remote
+from fedactors.data.layouts.horizontal import HorizontalPart
+from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput, Refused
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.remote import DRIVER, remote
-from fedactors.roles import Client
+from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.serving import actor_state
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.nebulafl.actors import NebulaCenter
 from protocols.nebulafl.containers import Container
 from protocols.nebulafl.data import load_data

@@ -1,7 +1,7 @@
 import pytest
 
 from fedactors.errors import BadInput
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.nebulafl.data import load_data, read_catalogue, read_network
 from protocols.nebulafl.run import run
 from tests.protocols.nebulafl.runs import SMALL, changed, own_files

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.data.horizontal import HorizontalFile, HorizontalPart, HorizontalSource, rows_of
+from fedactors.actors.actor import Client, DataCenter, Server
+from fedactors.actors.remote import CLIENT, DATA_CENTER, DRIVER, OWN_PARTY, SERVER, endpoints, remote
+from fedactors.data.layouts.horizontal import HorizontalFile, HorizontalPart, HorizontalSource, rows_of
 from fedactors.errors import Refused
-from fedactors.remote import CLIENT, DATA_CENTER, DRIVER, OWN_PARTY, SERVER, doors, remote
-from fedactors.roles import Client, DataCenter, Server
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.nebulafl.actors import Auditor, MeanExchange, NebulaCenter
 from protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, RoundExchange
 from protocols.nebulafl.containers import Container
@@ -24,7 +24,7 @@ PEERS_OF_A_RUN = (DRIVER, DATA_CENTER, SERVER, OWN_PARTY)
 
 @pytest.mark.parametrize("cls", ALL)
 def test_each_door_is_open_to_one_kind_of_caller(cls):
-    table = doors(cls).table
+    table = endpoints(cls).table
     assert table
     for door in table.values():
         if door.only == "adder":  # those of secure sums, which only the exchange may ask for
@@ -35,7 +35,7 @@ def test_each_door_is_open_to_one_kind_of_caller(cls):
 
 def test_only_the_auditor_is_given_models_of_this_moment():
     for cls in (NebulaCenter, FlatExchange, RoundExchange):
-        assert doors(cls).table["model"].callers == {SERVER}
+        assert endpoints(cls).table["model"].callers == {SERVER}
 
 
 class StrangeClient(Client):

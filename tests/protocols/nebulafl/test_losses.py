@@ -2,10 +2,10 @@
 
 import pytest
 
+from fedactors.actors.actor import DataCenter
+from fedactors.actors.remote import DRIVER, remote
 from fedactors.errors import PartyLost
-from fedactors.remote import DRIVER, remote
-from fedactors.roles import DataCenter
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.nebulafl.actors import Auditor
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.messages import AccountOrder, CenterNews, LeaseOpened

@@ -3,8 +3,8 @@
 import pytest
 
 from fedactors.inspection import describe_messages
-from fedactors.network.codec import message_types
-from fedactors.privacy.secure_sums import MESSAGES
+from fedactors.messages.codec import message_types
+from fedactors.secure_sums.actors import MESSAGES
 from protocols.nebulafl import messages
 from protocols.nebulafl.messages import sent, shapes
 from protocols.nebulafl.plugin import PROTOCOL

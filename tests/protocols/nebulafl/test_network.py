@@ -1,7 +1,7 @@
 import pytest
 
 from fedactors.errors import BadInput
-from fedactors.network.ledger import CLIENT_SERVER, INTER_DATA_CENTER
+from fedactors.messages.ledger import CLIENT_SERVER, INTER_DATA_CENTER
 from fedactors.network.links import HostCapacity, SharedTransfers
 from protocols.nebulafl.config import EXAMPLES
 from protocols.nebulafl.data import read_catalogue, read_network

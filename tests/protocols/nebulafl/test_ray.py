@@ -9,12 +9,12 @@ import signal
 import numpy as np
 import pytest
 
+from fedactors.data.new_rows import actor_state
 from fedactors.errors import Stopped
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.base import Snapshot
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.serving import actor_state
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.run import run

@@ -9,11 +9,11 @@ import types
 import numpy as np
 import pytest
 
-from fedactors.data.horizontal import rows_key
+from fedactors.actors.context import derived_seed
+from fedactors.data.layouts.horizontal import rows_key
 from fedactors.errors import BadInput
-from fedactors.learning.averaging import weighted_mean
-from fedactors.network.ledger import INTER_DATA_CENTER
-from fedactors.runtime.base import derived_seed
+from fedactors.learning.local_training import weighted_mean
+from fedactors.messages.ledger import INTER_DATA_CENTER
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.training import evaluate, initial_parameters, run_model, steps_of, train
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedactors.runtime import snapshot
+from fedactors.runtime import snapshots
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import read_catalogue
 from protocols.nebulafl.hardware import Bill, Rental
-from protocols.nebulafl.planets import CenterModels
 from protocols.nebulafl.scheduler import ContainerTable, Request, Scheduler
+from protocols.nebulafl.staleness import CenterModels
 
 
 def table() -> ContainerTable:
@@ -220,7 +220,7 @@ def test_who_finds_its_container_busy_lets_others_go_first_and_keeps_its_turn():
 def test_a_snapshot_in_the_middle_gives_the_same_future():
     first = Center(1, "nebulafl", 3, False)
     first.play(20)
-    state = snapshot.unpack(snapshot.pack(first.scheduler.state_dict(), "scheduler"))
+    state = snapshots.unpack(snapshots.pack(first.scheduler.state_dict(), "scheduler"))
     second = scheduler(np.random.default_rng(5))
     second.load_state_dict(state)
     for made in (first.scheduler, second):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.inspection import describe_messages
-from fedactors.network.codec import freeze
-from fedactors.privacy.fixed_point import FixedPoint
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.runtime.simulation.wire import Wire
-from fedactors.serving import actor_state
-from protocols.nebulafl.baselines import actors, summing
+from fedactors.messages.codec import freeze
+from fedactors.runtime.simulation.network import Wire
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import FixedPoint
+from protocols.nebulafl.baselines import actors, secure_sums
 from protocols.nebulafl.baselines.actors import RoundExchange
 from protocols.nebulafl.messages import RoundResult, TotalWeight, sent
 from protocols.nebulafl.plugin import PROTOCOL
@@ -43,7 +43,7 @@ def pair(request):
 
 
 def listen(patch, crossed, made):
-    send, bring, summand = Wire.send, Wire._send_back, summing.summand
+    send, bring, summand = Wire.send, Wire._send_back, secure_sums.summand
 
     def hear(self, sender, receiver, method, value):
         crossed.append((sender, receiver, value))
@@ -59,7 +59,7 @@ def listen(patch, crossed, made):
 
     patch.setattr(Wire, "send", hear)
     patch.setattr(Wire, "_send_back", hear_back)
-    patch.setattr(summing, "summand", keep)
+    patch.setattr(secure_sums, "summand", keep)
 
 
 def test_the_model_is_that_of_the_open_run(pair):
@@ -93,14 +93,14 @@ def test_a_lost_center_leaves_its_sum_to_the_others(monkeypatch):
     config = config_of(
         secure_sums=True, on_party_loss="continue", num_rounds=4, num_centers=4, catalogue="market", network="market"
     )
-    mean, found = summing.RoundSums.mean, []
+    mean, found = secure_sums.RoundSums.mean, []
 
     async def keep(self):
         members = tuple(self.centers.members)
         found.append((self.centers._caller.clock.now(), members, await mean(self)))
         return found[-1][2]
 
-    monkeypatch.setattr(summing.RoundSums, "mean", keep)
+    monkeypatch.setattr(secure_sums.RoundSums, "mean", keep)
     play(config)
     (first, _, _), (second, _, _) = found[:2]
     found.clear()
@@ -126,7 +126,7 @@ def test_a_resumed_run_goes_on_exactly():
 
 def test_an_exchange_that_asks_twice_of_other_centers_is_refused(monkeypatch):
     """The difference of two sums over one round is a center's model, be it weighted otherwise."""
-    mean, found = summing.RoundSums.mean, []
+    mean, found = secure_sums.RoundSums.mean, []
 
     async def twice(self):
         await mean(self)
@@ -135,20 +135,20 @@ def test_an_exchange_that_asks_twice_of_other_centers_is_refused(monkeypatch):
         found.append("asked again")
         return await mean(self)
 
-    monkeypatch.setattr(summing.RoundSums, "mean", twice)
+    monkeypatch.setattr(secure_sums.RoundSums, "mean", twice)
     with pytest.raises(FedactorsError, match="were summed before, among others"):
         play(config_of(secure_sums=True, num_centers=4, catalogue="market", network="market", on_party_loss="continue"))
     assert found
 
 
 def test_another_total_weight_is_refused(monkeypatch):
-    weigh = summing.RoundSums.weigh
+    weigh = secure_sums.RoundSums.weigh
 
     async def lie(self):
         await weigh(self)
         await self.centers.ask(lambda center: center.take_weight(TotalWeight(1.0)))
 
-    monkeypatch.setattr(summing.RoundSums, "weigh", lie)
+    monkeypatch.setattr(secure_sums.RoundSums, "weigh", lie)
     with pytest.raises(Refused, match="a second time"):
         play(config_of(secure_sums=True))
 

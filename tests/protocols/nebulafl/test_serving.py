@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors import load_part
+from fedactors.api import load_part
+from fedactors.data.new_rows import NoPart
 from fedactors.errors import BadInput
-from fedactors.learning.model_parts import write_part
-from fedactors.serving import NoPart
+from fedactors.serving.parts import write_part
 from protocols.nebulafl import serving
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.plugin import PROTOCOL
-from tests.predicting import predicted
 from tests.protocols.nebulafl.runs import changed, play
+from tests.serving.predicting import predicted
 
 SHORT = changed(duration=1300.0)
 

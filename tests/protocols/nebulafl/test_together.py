@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedactors.learning.together import train_clients
-from fedactors.runtime.snapshot import unpack, unseal
+from fedactors.learning.many_clients import train_clients
+from fedactors.runtime.snapshots import unpack, unseal
 from protocols.nebulafl import training
 from protocols.nebulafl.algorithm import master_model
 from tests.protocols.nebulafl.runs import changed, cut, play, rounds, spans_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedactors.data.alignment import AlignmentOrder
-from fedactors.network.codec import message
-from fedactors.remote import DRIVER, remote
-from fedactors.roles import Client, Server
+from fedactors.actors.actor import Client, Server
+from fedactors.actors.remote import DRIVER, remote
+from fedactors.data.alignment.ids import AlignmentOrder
+from fedactors.messages.codec import message
 from protocols.pubsub_vfl.actors import PassiveWorker
 from protocols.pubsub_vfl.messages import (
     EpochOrder,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedactors.actors.context import derived_seed
 from fedactors.data.blocks import prepare, split
 from fedactors.learning.models import build_model
-from fedactors.runtime.base import derived_seed
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.data import load_data
 

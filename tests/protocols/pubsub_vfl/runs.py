@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.data.partitions import VerticalData
+from fedactors.data.layouts.vertical import VerticalData
 from fedactors.data.sources import ArraySource
-from fedactors.plugins import RunResult
-from fedactors.records.events import Span
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.records.run_folder import Checkpoint
-from fedactors.runtime import snapshot
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runs.folder import Checkpoint
+from fedactors.runs.metrics import RunResult
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runs.timeline import Span
+from fedactors.runtime import snapshots
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.run import run
@@ -57,8 +57,8 @@ class Done:
 
     def vectors(self, index: int, actor: str) -> list[np.ndarray]:
         """The flat parameters of an actor's models in the checkpoint of that index (0: before the first epoch)."""
-        state = snapshot.unseal(self.recorder.all[index].actors[actor], actor)["state"]
-        return [np.asarray(n["vector"]) for n in snapshot.unpack(state["replica"][1])["networks"]]
+        state = snapshots.unseal(self.recorder.all[index].actors[actor], actor)["state"]
+        return [np.asarray(n["vector"]) for n in snapshots.unpack(state["replica"][1])["networks"]]
 
     def rows(self, *types: str) -> list[tuple[Any, ...]]:
         """The ledger's rows of these message types."""

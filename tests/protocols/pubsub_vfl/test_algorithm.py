@@ -8,8 +8,8 @@ from fedactors.learning.metrics import log_loss
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model, Network
 from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_network import Publication, joint_output
-from fedactors.privacy.releases import GaussianReleases
+from fedactors.learning.split_learning import Publication, joint_output
+from fedactors.privacy.accounting import GaussianReleases
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from tests.protocols.pubsub_vfl.runs import config_of

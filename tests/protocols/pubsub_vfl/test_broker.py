@@ -3,10 +3,10 @@ import math
 
 import pytest
 
-from fedactors.remote import DRIVER, remote
-from fedactors.roles import Client
-from fedactors.runtime.base import NOWHERE, Ref
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.actors.actor import Client
+from fedactors.actors.context import NOWHERE, Ref
+from fedactors.actors.remote import DRIVER, remote
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.pubsub_vfl.broker import BatchBroker, Dispatch, NeverEnds
 from protocols.pubsub_vfl.messages import BatchCount, LostWorker, Orders, Report
 from tests.protocols.pubsub_vfl.runs import config_of

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from fedactors.runtime.base import Work
+from fedactors.actors.context import Work
 from protocols.pubsub_vfl.algorithm import FITTED, default_costs, operations
 from tests.protocols.pubsub_vfl.runs import config_of, simulate
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedactors.data.blocks import split
-from fedactors.data.partitions import vertical
-from fedactors.data.preprocessing import ColumnRule, FittedColumn
+from fedactors.data.columns import ColumnRule, FittedColumn
+from fedactors.data.layouts.vertical import vertical
 from fedactors.errors import BadInput
 from protocols.pubsub_vfl.data import PartyRows, batches, num_batches
 from tests.protocols.pubsub_vfl.runs import arrays, config_of

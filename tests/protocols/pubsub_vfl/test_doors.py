@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from fedactors.actors.remote import DRIVER, endpoints
 from fedactors.errors import BadInput, Refused
 from fedactors.inspection import describe_messages
-from fedactors.network.codec import encode
+from fedactors.messages.codec import encode
 from fedactors.plugins import find_protocol
-from fedactors.remote import DRIVER, doors
-from fedactors.runtime.base import Runtime
+from fedactors.runtime.interface import Runtime
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.pubsub_vfl import messages
 from protocols.pubsub_vfl.run import actors, assemble
 from tests.protocols.pubsub_vfl.hostile import Attempt, Stranger, StrangeServer
@@ -102,7 +102,7 @@ def test_a_stranger_is_refused_on_ray():
 
 
 def test_hashed_ids_are_not_given_where_none_were_agreed_upon():
-    from fedactors.data.alignment import AlignmentQuestion
+    from fedactors.data.alignment.ids import AlignmentQuestion
     from protocols.pubsub_vfl.actors import PassiveWorker
     from protocols.pubsub_vfl.data import PartyRows
 
@@ -149,7 +149,7 @@ def test_what_only_the_driver_learns_is_marked_as_control(name):
 
 def test_the_driver_may_ask_for_no_rows_parameters_or_payloads():
     for cls in actors(config_of()).values():
-        for door in doors(cls).table.values():
+        for door in endpoints(cls).table.values():
             if DRIVER in door.callers:
                 names = {given.__name__ for given in door.gives}
                 assert names <= {"NoneType", "Aligned", "Evaluated", "EpochLoss", "EpochCounts"}

@@ -16,7 +16,7 @@ class Watch:
             late.append(name)
 
 sys.meta_path.insert(0, Watch())
-from fedactors.command_line.main import main
+from fedactors.cli.main import main
 
 try:
     main(["run", "pubsub-vfl", "--smoke", "--runtime", "simulated", "--quiet", "--data", "criteo-like"])

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedactors.actors.context import derived_seed
 from fedactors.config import build_given
 from fedactors.errors import BadInput
-from fedactors.learning.losses import task_loss
+from fedactors.learning.metrics import task_loss
 from fedactors.network.links import Link, Network
-from fedactors.runtime.base import derived_seed
 from protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import batches as batches_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fedactors.actors.context import Ref
 from fedactors.errors import PartyLost
-from fedactors.runtime.base import Ref
 from protocols.pubsub_vfl.messages import Orders, Report
 from protocols.pubsub_vfl.pipeline import Pipeline
 from tests.protocols.pubsub_vfl.runs import config_of

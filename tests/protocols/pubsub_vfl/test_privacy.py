@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedactors.auditing.audit import one_run_epsilon
+from fedactors.auditing.replay import ReplayAudit, audit_by_replay
+from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.sources import ArraySource
-from fedactors.plugins import Neighbour
-from fedactors.privacy.accounting import epsilon_of_mu
-from fedactors.privacy.audit import one_run_epsilon
-from fedactors.privacy.claims import check_record, claims
-from fedactors.privacy.replay import ReplayAudit, audit_by_replay
-from fedactors.runtime import snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.privacy.accounting import check_record, claims, epsilon_of_mu
+from fedactors.runtime import snapshots
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.pubsub_vfl import privacy
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.plugin import PROTOCOL
@@ -150,7 +149,7 @@ def test_a_restored_party_counts_what_it_may_have_forgotten() -> None:
     line = next(record for record in frozen.runtime.privacy_records if record.message_type == "Embedding")
     assert not line.covered  # it may have been restored from there before, and have released then too
     assert line.touched == 3  # before, perhaps after the checkpoint, and again
-    state = snapshot.unseal(whole.recorder.all[1].actors["passive/worker-0"], "")["state"]
+    state = snapshots.unseal(whole.recorder.all[1].actors["passive/worker-0"], "")["state"]
     assert "counts" in state
 
 

@@ -3,11 +3,11 @@ import json
 import numpy as np
 import pytest
 
-from fedactors.command_line.main import main
+from fedactors.cli.main import main
 from fedactors.network.links import Link, Network
-from fedactors.records.recorder import MemoryRecorder
+from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.ray.runtime import RayRuntime
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.messages import Machine, Spent

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from fedactors.errors import PartyLost
-from fedactors.plugins import RunResult
-from fedactors.runtime.base import Snapshot
+from fedactors.runs.metrics import RunResult
+from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.run import run

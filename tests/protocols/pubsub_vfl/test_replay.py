@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fedactors.network.links import HostCapacity, Link, Network
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.pubsub_vfl import planner, replay
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig

@@ -2,15 +2,15 @@ import dataclasses
 
 import pytest
 
+from fedactors.data.new_rows import NoPart, actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import auc
 from fedactors.plugins import find_protocol
-from fedactors.privacy.claims import claims
-from fedactors.serving import NoPart, actor_state
+from fedactors.privacy.accounting import claims
 from protocols.pubsub_vfl import algorithm, messages, serving
 from protocols.pubsub_vfl.data import load_data
-from tests.predicting import predicted
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
+from tests.serving.predicting import predicted
 
 
 def test_predictions_are_those_of_the_trained_model(tmp_path):

@@ -8,11 +8,11 @@ import pytest
 
 from fedactors.data.blocks import Split, prepare
 from fedactors.errors import PartyLost, Stopped
-from fedactors.network.codec import HEADER_BYTES
+from fedactors.messages.codec import HEADER_BYTES
 from fedactors.network.links import Link, Network
 from fedactors.privacy.mechanisms import clip_rows
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.pubsub_vfl.actors import PassiveWorker
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.broker import NeverEnds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedactors.records.table import RunRow
+from fedactors.runs.table import RunRow
 from tests.protocols.pubsub_vfl.runs import simulate
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scenarios/paper/pubsub_vfl"

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedactors.data.join import TableMapping, hash_keys, table_mapping
 from fedactors.data.query import make_plan, parse_query
-from fedactors.data.table_mapping import TableMapping, hash_keys, table_mapping
 from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.models import Subproblem, TableModel, factorise, predict, solve_linear
+from protocols.tablepuppet.local_solvers import Subproblem, TableModel, factorise, predict, solve_linear
 from tests.databases import postgres  # noqa: F401
 
 SECRET = b"a key that the server does not know"

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedactors.data.table_mapping import TableMapping
+from fedactors.data.join import TableMapping
 from protocols.tablepuppet import algorithm
-from protocols.tablepuppet.models import (
+from protocols.tablepuppet.local_solvers import (
     Subproblem,
     TableModel,
     factorise,

@@ -7,7 +7,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from fedactors.command_line.main import main
+from fedactors.cli.main import main
 
 SQL = "SELECT o.amount, i.price, c.age FROM orders o JOIN items i ON o.item = i.item JOIN cards c ON o.card = c.card"
 TABLES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedactors.testing import check_protocol
+from fedactors.testing.conformance import check_protocol
 from protocols.tablepuppet.plugin import PROTOCOL
 
 pytestmark = pytest.mark.slow

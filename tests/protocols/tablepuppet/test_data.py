@@ -5,9 +5,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedactors.data.held_tables import read_rows, rows_with_keys
+from fedactors.data.databases import in_memory
+from fedactors.data.layouts.relational import read_rows, rows_with_keys
 from fedactors.data.query import Feature, FeatureTypeError, LabelError, Partition, VerticalTable
-from fedactors.data.relational import in_memory
 from protocols.tablepuppet.data import (
     column_facts,
     design_matrix,

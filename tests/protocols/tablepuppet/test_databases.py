@@ -9,12 +9,12 @@ import duckdb
 import pyarrow.parquet
 import pytest
 
-from fedactors.command_line.main import main
+from fedactors.cli.main import main
 from fedactors.config import build
-from fedactors.data.relational import in_memory as rows_in_memory
-from fedactors.data.tables import load_tables
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.data.databases import in_memory as rows_in_memory
+from fedactors.data.datasets.load import load_tables
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.run import run

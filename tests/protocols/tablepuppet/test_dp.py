@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedactors.config import build
-from fedactors.data import held_tables
+from fedactors.data.alignment import rows as joining
+from fedactors.data.layouts import relational
 from fedactors.errors import BadInput, Refused
-from fedactors.joining import owners as joining
 from fedactors.privacy.accounting import dpsgd_epsilon
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime import snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
-from protocols.tablepuppet import models
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime import snapshots
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from protocols.tablepuppet import local_solvers
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import load_data
@@ -110,7 +110,7 @@ def test_noise_is_fresh_in_every_run_unless_made_reproducible():
 )
 def test_under_privacy_nobody_can_derive_the_order_of_rows(monkeypatch, reproducible, words, is_secret):
     """Rows are shuffled from the order of their keys: whoever could derive it would know the ranks of hashed keys."""
-    read, found = held_tables.read_rows, []
+    read, found = relational.read_rows, []
 
     def listen(*args):
         rows = read(*args)
@@ -135,13 +135,13 @@ def test_exact_solves_have_no_dp(mode):
 
 def test_the_noise_of_a_run_is_that_of_its_steps():
     config = build(TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-sgd-v", "rounds": 10, "batch_size": 10240})
-    steps, rate = models.total_steps(config, 6000, 1_786_513, True)
+    steps, rate = local_solvers.total_steps(config, 6000, 1_786_513, True)
     assert (steps, rate) == (1750, 1.0)
-    multiplier = models.choose_noise(config, 6000, 1_786_513, True)
+    multiplier = local_solvers.choose_noise(config, 6000, 1_786_513, True)
     spent = dpsgd_epsilon(noise_multiplier=multiplier, steps=steps, delta=1e-5, sampling="full")
     assert 0.99 < spent <= 1.0
     admm = build(TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-admm", "admm": "paper_sgd", "rounds": 10})
-    steps, rate = models.total_steps(admm, 10_240, 1_786_513, False)
+    steps, rate = local_solvers.total_steps(admm, 10_240, 1_786_513, False)
     assert (steps, rate) == (10 * 10 * 10 * 10, 0.1)
 
 
@@ -171,7 +171,7 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
     assert np.array_equal(*told)
     # nor does a process that goes on from a checkpoint draw it anew
     restored = object.__new__(TableClient)
-    snapshot.apply(restored, snapshot.unseal(snapshot.seal(snapshot.capture(client, ("told",))), "orders"))
+    snapshots.apply(restored, snapshots.unseal(snapshots.seal(snapshots.capture(client, ("told",))), "orders"))
     with pytest.raises(StopIteration) as stopped:
         restored.send_labels().send(None)
     assert np.array_equal(stopped.value.value.train, told[0])

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 
 from fedactors.config import build
-from fedactors.data.table_mapping import EmptyJoinError
+from fedactors.data.join import EmptyJoinError
 from fedactors.errors import BadInput
-from fedactors.runtime.base import Snapshot
-from fedactors.runtime.snapshot import unseal
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.snapshots import unseal
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import loss_of, stated
 from tests.arrays import arrays_in

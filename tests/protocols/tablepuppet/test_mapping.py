@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedactors.data.join import EmptyJoinError, hash_keys, table_mapping
 from fedactors.data.query import Edge, make_plan, parse_query
-from fedactors.data.table_mapping import EmptyJoinError, hash_keys, table_mapping
 
 SECRET = b"s" * 32
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedactors.config import build
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import load_data

@@ -7,10 +7,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from fedactors.data.held_tables import rows_with_keys
+from fedactors.data.databases import TableSource
+from fedactors.data.join import hash_keys, table_mapping
+from fedactors.data.layouts.relational import rows_with_keys
 from fedactors.data.query import make_plan, parse_query
-from fedactors.data.relational import TableSource
-from fedactors.data.table_mapping import hash_keys, table_mapping
 
 pytestmark = pytest.mark.data
 

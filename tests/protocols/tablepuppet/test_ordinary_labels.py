@@ -9,8 +9,8 @@ from sklearn.metrics import f1_score, r2_score, roc_auc_score
 
 from fedactors.config import build
 from fedactors.errors import BadInput
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import stated

@@ -4,8 +4,7 @@ import pytest
 import sqlglot
 
 from fedactors.data import query as faults
-from fedactors.data.query import Feature, make_plan, parse_query
-from fedactors.data.sql import NotASelectError, QueryError, QuerySyntaxError
+from fedactors.data.query import Feature, NotASelectError, QueryError, QuerySyntaxError, make_plan, parse_query
 from fedactors.errors import BadInput
 
 SCHEMAS = {

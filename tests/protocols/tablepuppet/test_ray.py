@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from fedactors.config import build
-from fedactors.data.relational import in_memory
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.data.databases import in_memory
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.run import run

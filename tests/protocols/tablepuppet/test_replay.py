@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedactors.auditing import replay
+from fedactors.data.layouts.vertical import Neighbour
 from fedactors.errors import BadInput
-from fedactors.plugins import Neighbour
-from fedactors.privacy import replay
-from fedactors.privacy.claims import EVERYBODY, JOINED
+from fedactors.privacy.accounting import EVERYBODY, JOINED
 from fedactors.testing.conformance import remarks_on_claims
 from fedactors.testing.runs import Subject, simulate
-from protocols.tablepuppet import actors, models
+from protocols.tablepuppet import actors, local_solvers
 from protocols.tablepuppet.data import load_data, stated
 from protocols.tablepuppet.plugin import PROTOCOL
 from protocols.tablepuppet.privacy import neighbours
@@ -103,7 +103,7 @@ def test_no_joined_tuple_moves_what_is_sent_by_more_than_is_claimed(made):
 @pytest.mark.parametrize(
     ("module", "name", "found"),
     [
-        (models, "clip_rows", "mu"),  # gradients of any length
+        (local_solvers, "clip_rows", "mu"),  # gradients of any length
         (actors, "clip_and_noise", "without noise: Predictions.values"),
     ],
 )
@@ -122,7 +122,7 @@ def test_the_conformance_kit_replays_joined_tuples(monkeypatch):
     words, _ = orders()
     subject = Subject(protocol=PROTOCOL, config={**words, "rounds": 1}, data="orders:150", on_ray=False)
     assert list(remarks_on_claims(subject, simulate(subject))) == []
-    monkeypatch.setattr(models, "clip_rows", lambda values, *_: values)
+    monkeypatch.setattr(local_solvers, "clip_rows", lambda values, *_: values)
     remarks = list(remarks_on_claims(subject, simulate(subject)))
     assert any("are claimed for one joined tuple" in remark for remark in remarks)
 

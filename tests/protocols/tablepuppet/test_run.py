@@ -8,30 +8,30 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedactors.actors.actor import Client, Server
+from fedactors.actors.remote import DRIVER, endpoints, remote
+from fedactors.auditing.attacks import reconstruct_features
 from fedactors.config import build
-from fedactors.data.partitions import RelationalPartition
-from fedactors.data.relational import TableSource
-from fedactors.data.relational import in_memory as rows_in_memory
+from fedactors.data.alignment import rows as joining
+from fedactors.data.alignment.rows import HashSecret
+from fedactors.data.databases import TableSource
+from fedactors.data.databases import in_memory as rows_in_memory
+from fedactors.data.layouts.vertical import RelationalPartition
 from fedactors.errors import PartyLost, Refused, RowsChangedError
 from fedactors.inspection import describe_predictions
-from fedactors.joining import owners as joining
-from fedactors.joining.owners import HashSecret
-from fedactors.network.codec import message_types
+from fedactors.messages.codec import message_types
 from fedactors.plugins import find_protocol
-from fedactors.privacy.attacks.least_squares import reconstruct_features
-from fedactors.privacy.secure_sums import MESSAGES
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.remote import DRIVER, doors, remote
-from fedactors.roles import Client, Server
-from fedactors.runtime.base import Costs, Snapshot
-from fedactors.runtime.simulated import SimulatedRuntime
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Costs, Snapshot
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.secure_sums.actors import MESSAGES
 from protocols.tablepuppet import messages
-from protocols.tablepuppet.accounts import default_costs
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.costs import default_costs
 from protocols.tablepuppet.data import load_data, name_tables, seat_clients, stated
+from protocols.tablepuppet.loj_operator import JoinServer
 from protocols.tablepuppet.messages import Agreement, Facts, RoundOrder
-from protocols.tablepuppet.operators import JoinServer
 from protocols.tablepuppet.run import assemble, run
 from tests.arrays import arrays_in
 
@@ -143,7 +143,7 @@ def test_and_is_refused_it_as_every_other_organisation_is(name):
     seat = next(seat for seat in seats if seat.table == "items")
     everybody = tuple(one.name for one in seats)
     client = TableClient(config, data.query, seat, tables["items"], everybody, server)
-    table = doors(TableClient)
+    table = endpoints(TableClient)
     table.check_named(table.table[name], "items-0/union-items", seat.name, client)
     for sender in (server, "cards-0/union-cards"):
         with pytest.raises(Refused, match=rf"{name}, which is open to its operator only: items-0/union-items; not to"):

@@ -9,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedactors.api import load_data
+from fedactors.auditing.attacks import complete_by_differences
 from fedactors.errors import BadInput, PartyLost
 from fedactors.inspection import describe_messages
-from fedactors.launch import load_data
-from fedactors.privacy.attacks.least_squares import complete_by_differences
-from fedactors.privacy.claims import EVERYBODY, JOINED, claims
-from fedactors.privacy.laws import mu_of_epsilon
-from fedactors.privacy.secure_sessions import Masked
-from fedactors.runtime.base import Snapshot
+from fedactors.privacy.accounting import EVERYBODY, JOINED, claims
+from fedactors.privacy.noise import mu_of_epsilon
+from fedactors.runtime.interface import Snapshot
+from fedactors.secure_sums.messages import Masked
 from protocols.tablepuppet import messages
 from protocols.tablepuppet.data import stated
+from protocols.tablepuppet.loj_operator import JoinServer
 from protocols.tablepuppet.mapping import JoinSplit, comparable_rows
-from protocols.tablepuppet.operators import JoinServer
 from protocols.tablepuppet.plugin import PROTOCOL
 from protocols.tablepuppet.privacy import reconstructions, surface, views
 from tests.protocols.tablepuppet.test_run import execute, in_memory, sent_values, settings

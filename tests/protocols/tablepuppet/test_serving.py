@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors import load_part
-from fedactors.command_line.main import main
+from fedactors.api import load_part
+from fedactors.cli.main import main
 from fedactors.config import build
-from fedactors.learning.model_parts import write_part
-from fedactors.prediction.engine import Application
-from fedactors.records.recorder import MemoryRecorder
-from fedactors.runtime.simulated import SimulatedRuntime
-from fedactors.serving import StoredState
+from fedactors.data.new_rows import StoredState
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.serving.parts import write_part
+from fedactors.serving.predictions import Application
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import load_data
 from protocols.tablepuppet.messages import WantedRows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedactors.sweeps.study import Study, rows_of, study_flags
+from scenarios.paper.study import Study, rows_of, study_flags
 from scenarios.paper.tablepuppet import figure5, figure6
 from scenarios.paper.tablepuppet._study import RESULTS, SETTINGS
 from scenarios.paper.tablepuppet.choose import GRIDS, PRIVATE_GRIDS, Grid, losses

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedactors.command_line.main import main
+from fedactors.cli.main import main
+from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
-from fedactors.records.run_folder import RunFolder
-from fedactors.records.states import FoundStates, make_places
-from fedactors.serving import actor_state
+from fedactors.runs.folder import RunFolder
+from fedactors.runs.party_states import FoundStates, make_places
 
 PARTIES = ("shop", "supplier", "server")
 

@@ -6,9 +6,9 @@ import pytest
 import scipy.sparse
 
 from fedactors.config import build
-from fedactors.data.coded_rows import CodedRows
+from fedactors.data.blocks import SparseRows
 from fedactors.data.query import Feature
-from protocols.tablepuppet import data, models
+from protocols.tablepuppet import data, local_solvers
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.data import stated
 from tests.protocols.tablepuppet.test_run import execute, in_memory
@@ -58,8 +58,8 @@ def test_a_wide_table_gives_the_numbers_of_a_dense_one(words, task, monkeypatch)
     found, recorded, _ = execute(settings(**words), town_tables(task), **noise)
     monkeypatch.setattr(data, "WIDE", 10_000)
     dense, dense_recorded, _ = execute(settings(**words), town_tables(task), **noise)
-    assert kinds == [np.ndarray, CodedRows, np.ndarray, np.ndarray] or kinds == [
-        CodedRows, np.ndarray, np.ndarray, np.ndarray,
+    assert kinds == [np.ndarray, SparseRows, np.ndarray, np.ndarray] or kinds == [
+        SparseRows, np.ndarray, np.ndarray, np.ndarray,
     ]  # fmt: skip
     assert found.metrics == pytest.approx(dense.metrics, rel=1e-9)
     for ours, theirs in zip(recorded.rounds, dense_recorded.rounds, strict=True):
@@ -69,26 +69,28 @@ def test_a_wide_table_gives_the_numbers_of_a_dense_one(words, task, monkeypatch)
 def random_rows(seed=0, n=50, num_columns=30):
     rng = np.random.default_rng(seed)
     dense = rng.normal(size=(n, num_columns)) * (rng.random((n, num_columns)) < 0.1)
-    return dense, CodedRows(scipy.sparse.csr_array(dense)), rng
+    return dense, SparseRows(scipy.sparse.csr_array(dense)), rng
 
 
 @pytest.mark.parametrize("kind", ["linear", "neural"])
 def test_models_of_coded_rows(kind):
     dense, coded, rng = random_rows()
-    model = models.TableModel(kind, 30, 2, 4, output_bias=True)
+    model = local_solvers.TableModel(kind, 30, 2, 4, output_bias=True)
     theta, dh = rng.normal(size=model.num_parameters), rng.normal(size=(50, 2))
-    for function in (models.pull_back, models.row_gradients):
+    for function in (local_solvers.pull_back, local_solvers.row_gradients):
         np.testing.assert_allclose(function(model, theta, coded, dh), function(model, theta, dense, dh), rtol=1e-12)
-    np.testing.assert_allclose(models.predict(model, theta, coded), models.predict(model, theta, dense), rtol=1e-12)
+    np.testing.assert_allclose(
+        local_solvers.predict(model, theta, coded), local_solvers.predict(model, theta, dense), rtol=1e-12
+    )
 
 
 def test_systems_of_coded_rows():
     dense, coded, rng = random_rows()
-    model, times = models.TableModel("linear", 30, 1), rng.integers(1, 5, 50)
+    model, times = local_solvers.TableModel("linear", 30, 1), rng.integers(1, 5, 50)
     solved = []
     for x in (dense, coded):
-        problem = models.Subproblem(model, x, times, 2.0, 1e-3, int(times.sum()))
-        solved.append(models.solve_linear(problem, models.factorise(problem), np.ones((50, 1))))
+        problem = local_solvers.Subproblem(model, x, times, 2.0, 1e-3, int(times.sum()))
+        solved.append(local_solvers.solve_linear(problem, local_solvers.factorise(problem), np.ones((50, 1))))
     np.testing.assert_allclose(solved[0], solved[1], rtol=1e-9)
 
 
@@ -108,7 +110,7 @@ def test_a_table_that_would_not_fit_as_a_dense_one_has_the_size_of_what_it_holds
     facts = data.column_facts(table, features)
     x = data.design_matrix(table, features, facts, True)
     assert x.shape == (num_rows, num_categories + 1)
-    assert isinstance(x, CodedRows)
+    assert isinstance(x, SparseRows)
     assert x.nbytes < 10e6
     theta = np.random.default_rng(1).normal(size=(num_categories + 1, 1))
     order = {text: place for place, text in enumerate(facts.categories[0])}
@@ -120,7 +122,7 @@ def test_a_category_that_facts_lack_gives_zeros():
     features = [Feature(column="card", encoding="one_hot", kind="text")]
     facts = data.declared_facts(["card=" + "|".join(f"c{i:03d}" for i in range(80))], features, None)
     x = data.design_matrix(pa.table({"card": ["c003", "other", None]}), features, facts, False)
-    assert isinstance(x, CodedRows)
+    assert isinstance(x, SparseRows)
     dense = np.asarray(x)
     assert np.flatnonzero(dense[0]).tolist() == [3]
     assert not dense[1:].any()

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedactors.learning.averaging import weighted_mean
-from fedactors.runtime import snapshot
-from protocols.nebulafl.baselines import by_center
-from protocols.nebulafl.baselines.by_center import (
+from fedactors.learning.local_training import weighted_mean
+from fedactors.runtime import snapshots
+from protocols.nebulafl.baselines import hierarchical
+from protocols.nebulafl.baselines.hierarchical import (
     MeanRound,
     RingRound,
     RoundDesk,
@@ -99,7 +99,7 @@ def test_a_snapshot_in_the_middle_of_a_round(algorithm):
     first.round = method.new_round(order, [1, 2], np.array([0.0, 1.0, 2.0]), 0.0, np.random.default_rng(0))
     first.round.starts()
     first.round.finished(1, trained(1, logits=np.ones((2, 3))), 1.0)
-    second.load_state_dict(snapshot.unpack(snapshot.pack(first.state_dict(), "desk")))
+    second.load_state_dict(snapshots.unpack(snapshots.pack(first.state_dict(), "desk")))
     for desk in (first, second):
         desk.round.finished(2, trained(2, logits=np.ones((2, 3))), 2.0)
         desk.round.lose(1)
@@ -192,17 +192,17 @@ def test_a_round_without_any_result():
 
 def test_clusters_follow_label_shares_not_sizes():
     counts = np.array([[90, 10], [1, 9], [9, 1], [10, 95]])
-    assert by_center.label_clusters(counts, 2) == [[1, 3], [0, 2]]
+    assert hierarchical.label_clusters(counts, 2) == [[1, 3], [0, 2]]
 
 
 def test_cluster_logits_are_weighted_by_samples():
     logits = [np.array([[1.0, 0.0]], np.float32), np.array([[5.0, 4.0]], np.float32)]
-    np.testing.assert_allclose(by_center.cluster_logits(logits, [30, 10]), [[2.0, 1.0]])
+    np.testing.assert_allclose(hierarchical.cluster_logits(logits, [30, 10]), [[2.0, 1.0]])
 
 
 def test_a_cluster_is_believed_where_it_has_samples():
     np.testing.assert_allclose(
-        by_center.class_weights(np.array([[3, 0, 0], [1, 5, 0]])), [[0.75, 0.0, 0.5], [0.25, 1.0, 0.5]]
+        hierarchical.class_weights(np.array([[3, 0, 0], [1, 5, 0]])), [[0.75, 0.0, 0.5], [0.25, 1.0, 0.5]]
     )
 
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedactors.runtime import snapshot
-from protocols.nebulafl.baselines.flat import (
+from fedactors.runtime import snapshots
+from protocols.nebulafl.baselines.flat_averaging import (
     FedAsync,
     FedAvg,
     FedBuff,
@@ -193,7 +193,7 @@ def test_servers_stay_between_what_they_were_given(given_values):
 
 def through_a_frame(method):
     """What a snapshot keeps of a method, as a resumed process gets it."""
-    return snapshot.unpack(snapshot.pack(method.state_dict(), "method"))
+    return snapshots.unpack(snapshots.pack(method.state_dict(), "method"))
 
 
 @pytest.mark.parametrize(

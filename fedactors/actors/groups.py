@@ -1,0 +1,276 @@
+"""Groups of parties: ask all of them at once, and one answer to the question what follows when one is lost.
+
+    clients: Parties[GraphClient] = Parties(self, names, on_loss="drop", timeout=60.0)
+    parts = await clients.ask(lambda client: client.infer(aggregated))          # {name: reply}, in the order of names
+    reports = await clients.ask_each(lambda client, order: client.update(order), orders)
+
+    on_loss    who is lost, or gives no answer in time                 `ask` then
+    stop       ends the run with its name                              raises
+    skip       has no part in this answer; who is there is known       returns the others' replies
+               to others
+    drop       is no member any more                                   returns the others' replies, or, ``whole``,
+                                                                       raises `Incomplete` for `repeat` to begin anew
+    restart    is waited for, told by `back`, and asked again          returns all replies
+
+The driver makes one of its runtime, an actor of itself. A party's own failure (`PartyFailed`) is never a loss: it
+ends the run under every policy. Every wait has a limit, and every loss that a run survives is logged with its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from fedactors.actors.actor import Actor
+from fedactors.actors.context import Caller
+from fedactors.errors import BadInput, CallTimeout, PartyError, PartyFailed, PartyLost
+
+C = TypeVar("C")
+M = TypeVar("M")
+T = TypeVar("T")
+OnLoss = Literal["stop", "skip", "drop", "restart"]
+ON_LOSS = ("stop", "skip", "drop", "restart")
+_MOST_RESTARTS = 20
+"""Of what one `repeat` goes through: a party that is lost each time it is asked would be asked for ever."""
+_log = logging.getLogger(__name__)
+
+
+class Incomplete(PartyError):
+    """What was asked of a whole group is without the answer of a party that was lost; see `Parties.repeat`."""
+
+    def __init__(self, loss: PartyError, group: ActorGroup[Any]) -> None:
+        super().__init__(loss.party, loss.message)
+        self.group = group
+
+
+@contextlib.contextmanager
+def surviving_loss(consequence: str) -> Iterator[list[PartyLost]]:
+    """Go on when a party is lost in what is done inside: log its name and the consequence.
+
+    with surviving_loss("its task goes to another container") as losses:
+        await self.peer(center, OrderCenter).order(order)
+    if losses:
+        ...
+    """
+    losses: list[PartyLost] = []
+    try:
+        yield losses
+    except PartyLost as loss:
+        losses.append(loss)
+        _log.warning("%s; %s", loss, consequence)
+
+
+class ActorGroup(Generic[C]):
+    """See the module.
+
+    Args:
+        caller: who asks: the driver's runtime, or an actor.
+        parties: handles by name, or names of which handles are made when they are needed.
+        on_loss: see the module.
+        timeout: seconds within which a party must answer, and be back after it was lost.
+        when_dropped: awaited with the names, after parties were dropped; it may ask this group itself.
+        label: what an actor's timeline calls the wait for the answers; empty: it is not on the timeline.
+    """
+
+    def __init__(
+        self,
+        caller: Caller | Actor,
+        parties: Mapping[str, C] | Sequence[str],
+        *,
+        on_loss: OnLoss = "stop",
+        timeout: float,
+        when_dropped: Callable[[list[str]], Awaitable[None]] | None = None,
+        label: str = "",
+    ) -> None:
+        if on_loss not in ON_LOSS:
+            raise BadInput(f"on_loss: {on_loss!r} is not allowed: use {', '.join(ON_LOSS)}")
+        if not timeout > 0:
+            raise BadInput(f"timeout: {timeout} is not allowed: it must be more than 0 seconds")
+        self.names = tuple(parties)
+        """Everybody, in the order in which replies are returned."""
+        self.attempt = 0
+        """How often `repeat` has begun anew because somebody was dropped."""
+        self._caller = caller
+        self._handles: dict[str, C] = dict(parties) if isinstance(parties, Mapping) else {}
+        self._on_loss = on_loss
+        self._timeout = timeout
+        self._when_dropped = when_dropped
+        self._label = label
+        self._away: set[str] = set()
+        self.last_lost: str | None = None
+        """Who was lost last, be it a member again by now."""
+        self._returns = dict.fromkeys(self.names, 0)
+        self._news = asyncio.Event()
+
+    # --- who is there ---
+
+    @property
+    def members(self) -> list[str]:
+        """Names of those who are there, in their order."""
+        return [name for name in self.names if name not in self._away]
+
+    def handle(self, name: str) -> C:
+        """Return the handle of one party."""
+        if name not in self._handles:
+            caller = self._caller
+            handle = caller.peer(name, object) if isinstance(caller, Actor) else caller.handle(name, object)
+            self._handles[name] = cast(C, handle)
+        return self._handles[name]
+
+    def leave(self, name: str) -> None:
+        """Learn that a party is gone: it is no member until it is `back`."""
+        self.last_lost = name
+        self._away.add(name)
+
+    def back(self, name: str) -> None:
+        """Learn that a party that was lost is there again; who waits for it goes on."""
+        self._away.discard(name)
+        self._returns[name] += 1
+        self._news.set()
+        self._news = asyncio.Event()
+
+    # --- asking ---
+
+    async def ask(
+        self,
+        call: Callable[[C], Awaitable[T]],
+        *,
+        of: Iterable[str] | None = None,
+        whole: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, T]:
+        """Ask all members at once; return their replies by name, in the order of names.
+
+        Args:
+            call: calls a method of one party's handle.
+            of: ask only those of these who are members.
+            whole: nothing is returned unless everybody has answered.
+            timeout: seconds, instead of the group's.
+
+        Raises:
+            PartyLost, CallTimeout: see `on_loss` in the module.
+            Incomplete: `whole`, and a party was dropped or skipped.
+        """
+        names = self.names if of is None else tuple(of)
+        return await self._ask(lambda name: call(self.handle(name)), names, whole, timeout)
+
+    async def ask_each(
+        self,
+        call: Callable[[C, M], Awaitable[T]],
+        messages: Mapping[str, M],
+        *,
+        whole: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, T]:
+        """Do `ask` with a message for each party; who has none is not asked."""
+        return await self._ask(lambda name: call(self.handle(name), messages[name]), tuple(messages), whole, timeout)
+
+    async def repeat(self, action: Callable[[], Awaitable[T]], *, of: Iterable[str] | None = None) -> T:
+        """Do `action` until nobody of the group (or `of` these) is lost in it; return what it gives.
+
+        Under "drop" it is done anew when a ``whole`` answer was `Incomplete`; under "restart" when a party that it
+        needed was lost and is `back`; else once.
+        """
+        waited_for = frozenset(self.names if of is None else of)
+        num_restarts = 0
+        while True:
+            returns = dict(self._returns)
+            try:
+                return await action()
+            except Incomplete as incomplete:
+                if incomplete.group is not self or self._on_loss != "drop":
+                    raise
+                self.attempt += 1
+            except PartyLost as loss:
+                num_restarts += 1
+                if self._on_loss != "restart" or loss.party not in waited_for or num_restarts > _MOST_RESTARTS:
+                    raise
+                _log.warning("%s; what it was asked is done again when it is back", loss)
+                await self._wait_for(loss.party, returns[loss.party])
+
+    # --- snapshots ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return who is there and how often was begun anew."""
+        return {"away": sorted(self._away), "attempt": self.attempt}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._away, self.attempt = set(state["away"]), state["attempt"]
+
+    # --- inside ---
+
+    async def _ask(
+        self, call: Callable[[str], Awaitable[T]], names: Sequence[str], whole: bool, timeout: float | None
+    ) -> dict[str, T]:
+        seconds = self._timeout if timeout is None else timeout
+        replies: dict[str, T] = {}
+        while True:
+            asked = [name for name in self.members if name in names and name not in replies]
+            with self._span():
+                found = await asyncio.gather(*(self._ask_one(call, name, seconds) for name in asked))
+            losses = [loss for _, loss in found if loss is not None]
+            replies |= {name: reply[0] for name, (reply, _) in zip(asked, found, strict=True) if reply}
+            if losses:
+                await self._after(losses)
+                if whole:
+                    raise Incomplete(losses[0], self)
+            if not losses or self._on_loss == "skip":
+                return {name: replies[name] for name in self.names if name in replies}
+            # who is still a member without an answer needed a party that was lost: it is asked again
+
+    async def _ask_one(
+        self, call: Callable[[str], Awaitable[T]], name: str, seconds: float
+    ) -> tuple[tuple[T] | tuple[()], PartyError | None]:
+        async def answer() -> T:
+            try:
+                async with self._caller.clock.timeout(seconds):
+                    return await call(name)
+            except TimeoutError:
+                raise CallTimeout(name, f"it gave no answer within {seconds:g} s") from None
+
+        if self._on_loss == "restart":
+            return (await self.repeat(answer, of=(name,)),), None
+        try:
+            return (await answer(),), None
+        except PartyFailed:
+            raise
+        except PartyError as loss:
+            if self._on_loss == "stop":
+                raise
+            return (), loss
+
+    async def _after(self, losses: Sequence[PartyError]) -> None:
+        """Go on without lost parties where the run may, else raise the first loss."""
+        if self._on_loss == "skip":
+            for loss in losses:
+                self.last_lost = loss.party
+                _log.warning("%s; the others' answers are taken", loss)
+            return
+        members = self.members
+        gone = [name for name in members if name in {loss.party for loss in losses}]
+        strangers = [loss for loss in losses if loss.party not in members]
+        if strangers or len(gone) == len(members):
+            raise (strangers or losses)[0]
+        for loss in losses:
+            _log.warning("%s; the run goes on without it", loss)
+        for name in gone:
+            self.leave(name)
+        if self._when_dropped is not None:
+            await self._when_dropped(gone)
+
+    async def _wait_for(self, name: str, num_returns: int) -> None:
+        try:
+            async with self._caller.clock.timeout(self._timeout):
+                while self._returns[name] == num_returns:
+                    await self._news.wait()
+        except TimeoutError:
+            raise CallTimeout(name, f"it was lost and not back within {self._timeout:g} s") from None
+
+    def _span(self) -> contextlib.AbstractContextManager[None]:
+        if self._label and isinstance(self._caller, Actor):
+            return self._caller.span("wait", self._label)
+        return contextlib.nullcontext()

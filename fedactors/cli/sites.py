@@ -1,0 +1,618 @@
+"""``fedactors site`` and ``fedactors federation``: organisations that share no cluster, and what each is asked.
+
+``fedactors site status``, ``check``, ``renew``, ``audit`` and ``stop``: what those do who keep a site running.
+
+``fedactors relay``: a process that sites dial out to, of which one or both cannot be dialled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedactors.cli.flags import Parser
+from fedactors.cli.terminal import print_json, print_table, say
+from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused, Stopped
+from fedactors.validation import one_line, party_name, path_of, writing
+
+if TYPE_CHECKING:
+    from fedactors.federation.approval import Proposal
+    from fedactors.federation.site_folder import SiteFolder
+
+
+def status(folder: SiteFolder, args: argparse.Namespace) -> int:
+    """Show what the site's process does; the exit code says whether there is one."""
+    from fedactors.federation.operations import read_status
+
+    found = read_status(folder)
+    code = PartyLost.exit_code if found["doing"] == "stopped" else 0
+    if args.format == "json":
+        print_json(found)
+        return code
+    say(f"{found['site']}: {found['doing']} since {found['since']}  (version {found['version']}, {found['listen']})")
+    if (run := found["run"]) is not None:
+        say(f"run {run['run']}: {run['protocol']} of {run['coordinator']}, {run['stage']}")
+        for side, crossed in (run["crossed"] or {}).items():
+            say(f"  {side}: {crossed['messages']} messages, {crossed['bytes']} bytes")
+    certificate = found["certificate"]
+    say(f"certificate: until {certificate['until']} ({certificate['days_left']:.0f} days)")
+    if found["trouble"] is not None:
+        say(f"TROUBLE: {found['trouble']}")
+    rows = [[name, *map(_shown, one.values())] for name, one in found["peers"].items()]
+    if rows:
+        print_table(["site", "bytes sent", "bytes received", "clock ahead, s"], rows)
+    return code
+
+
+def check(folder: SiteFolder, args: argparse.Namespace) -> int:
+    """Show whether each other site of the federation can be worked with."""
+    from fedactors.federation.operations import check_site, installed
+    from fedactors.federation.session import Limits
+
+    own = installed()
+    data = [_read(folder, name) for name in folder.names()]
+
+    async def ask() -> list[dict[str, Any]]:
+        others = [one for name, one in folder.federation.members.items() if name != folder.name]
+        # one after the other: they are measured
+        return [await check_site(folder, one, own, Limits(call=60.0)) for one in others]
+
+    found = asyncio.run(ask())
+    code = PartyLost.exit_code if any(one["problem"] or one["other_code"] for one in found) else 0
+    code = BadInput.exit_code if any(one["problem"] for one in data) else code
+    if args.format == "json":
+        print_json({"site": folder.name, "data": data, "sites": found})
+        return code
+    for one in data:
+        size = f"{one['rows']} rows, {one['columns']} columns{f'; {odd}' if (odd := one['odd']) else ''}"
+        say(f"data.{one['name']}: {one['problem'] or size}")
+    names = ("address", "version", "round_trip_ms", "mb_per_second", "clock_seconds", "certificate_until")
+    print_table(["site", *names], [[one["site"], *(_shown(one[name]) for name in names)] for one in found])
+    for one in found:
+        if one["problem"]:
+            say(f"{one['site']}: {one['problem']}")
+        elif one["other_code"]:
+            differ = ", ".join(one["other_code"])
+            say(f"{one['site']}: has other code for {differ}: install the same wheel at both, start both sites again")
+    return code
+
+
+def _read(folder: SiteFolder, name: str) -> dict[str, Any]:
+    """Return how many rows and columns data of the site's own have, or what is wrong with them, JSON-ready."""
+    try:
+        rows, columns, odd = folder.measure(name)
+    except FedactorsError as error:
+        return {"name": name, "rows": None, "columns": None, "odd": None, "problem": str(error)}
+    return {"name": name, "rows": rows, "columns": columns, "odd": odd or None, "problem": None}
+
+
+def renew(folder: SiteFolder, args: argparse.Namespace) -> int:
+    """Make the site's next key, if there is none yet, and a request for its certificate."""
+    from fedactors.federation.identity import make_key, make_request, read_key
+    from fedactors.federation.site_folder import NEXT_KEY
+
+    path, request = folder.path / NEXT_KEY, folder.path / f"{folder.name}.csr"
+    key = read_key(path) if path.exists() else make_key(path)
+    request.write_bytes(make_request(key, folder.name))
+    if args.format == "json":
+        print_json({"site": folder.name, "key": str(path), "request": str(request)})
+        return 0
+    say(f"{request}: send this to whoever organises the federation; {path} stays here")
+    say("it is taken as soon as the federation.toml here certifies it; what runs goes on")
+    return 0
+
+
+def one_run(given: str, known: Collection[str], otherwise: str) -> str:
+    """Return the run whose id begins like that.
+
+    Raises:
+        BadInput: several do, or none; `otherwise` says then what is wrong.
+    """
+    found = [given] if given in known else [run for run in known if given and run.startswith(given)]
+    if len(found) > 1:
+        raise BadInput(f"run: {given!r} is the beginning of {', '.join(found)}: give more of it")
+    if not found:
+        raise BadInput(f"run: {given[:40]!r} {otherwise}")
+    return found[0]
+
+
+def audit(folder: SiteFolder, args: argparse.Namespace) -> int:
+    """Check the site's log and show it, or compare it with another site's; the exit code says whether they agree."""
+    from fedactors.federation.operations import compare, read_others
+
+    lines = folder.log()
+    logs = {folder.name: lines}
+    runs = []
+    if args.name is not None:
+        known = {line["run"] for line in lines if line.get("run")}
+        args.name = one_run(args.name, known, f"is not in the log of {folder.name}")
+    if args.against is not None:
+        other, others = read_others(folder, path_of(args.against, "--against"))
+        logs[other] = others
+        runs = [one for one in compare(folder.name, lines, other, others) if args.name in (None, one.run)]
+        if args.name is not None and not runs:
+            raise BadInput(f"run: {args.name[:40]!r} is not in the logs of both {folder.name} and {other}")
+    elif not args.verify:
+        lines = [line for line in lines if args.name in (None, line.get("run"))]
+    differ = any(one.verdict == "differ" for one in runs)
+    whole = {name: {"lines": len(log), "until": log[-1]["time"] if log else None} for name, log in logs.items()}
+    if args.format == "json":
+        told = {} if args.verify or args.against else {"log": lines}
+        print_json({"site": folder.name, "whole": whole, "runs": [vars(one) for one in runs], **told})
+        return Refused.exit_code if differ else 0
+    if not args.verify and args.against is None:
+        for line in lines:
+            facts = {key: value for key, value in line.items() if key not in _SHOWN_APART}
+            say(f"{line['number']:>5} {line['time'][:19]} {line['what']:<11} {json.dumps(facts)}")
+    for name, found in whole.items():
+        say(f"{name}: {found['lines']} lines, each signed and bound to the one before, until {found['until']}")
+    for one in runs:
+        say(f"run {one.run}: {_VERDICTS[one.verdict]}: {one.messages} messages, {one.bytes} bytes left the two")
+        for text in one.differences:
+            say(f"  {text}")
+    return Refused.exit_code if differ else 0
+
+
+_SHOWN_APART = {"number", "time", "what", "before"}
+_VERDICTS = {"agree": "agree", "cut": "agree as far as it came", "differ": "DO NOT AGREE"}
+
+
+def stop(folder: SiteFolder, args: argparse.Namespace) -> int:
+    """Stop a run that is under way at the site."""
+    from fedactors.federation.approval import ask_to_stop
+    from fedactors.federation.operations import read_status
+
+    found = read_status(folder)
+    about = found["run"] or {}
+    if not args.name:
+        raise BadInput("RUN: missing")
+    under_way = {about["run"]} if about and found["doing"] != "stopped" else ()
+    args.name = one_run(args.name, under_way, f"is not under way at {folder.name}, which is {found['doing']}")
+    if about["stage"] == "proposed":
+        raise BadInput(f"run: {args.name} waits for an answer: fedactors site reject {args.name}")
+    why = one_line(args.why or "")
+    ask_to_stop(folder, args.name, why)
+    end = time.monotonic() + _STOP_SECONDS
+    while (read_status(folder)["run"] or {}).get("run") == args.name:
+        if time.monotonic() > end:
+            raise CallTimeout(folder.name, f"its process did not stop the run within {_STOP_SECONDS:g} s")
+        time.sleep(0.1)
+    if args.format == "json":
+        print_json({"run": args.name, "stopped": True, "why": why})
+    else:
+        say(f"{args.name}: stopped")
+    return 0
+
+
+_STOP_SECONDS = 60.0
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+SITE_ACTIONS = {
+    "init": "NAME: make a folder for a site: its key, site.toml, and a request for a certificate (.csr), which goes to "
+    "whoever organises the federation",
+    "start": "run the site's process, which answers other sites and hosts this site's actors, until it is stopped: "
+    "Ctrl-C, or SIGTERM",
+    "status": "say what the site's process does; exit code 3 where none runs",
+    "check": "read all data that site.toml names, and dial every other site: is it reached, has it the same code, is "
+    "the clock right? Exit code 2: own data cannot be read; 3: a site cannot be worked with",
+    "renew": "make the site's next key, and a request for a certificate, for fedactors federation admit --renew",
+    "pending": "list what was proposed and waits for this site's answer",
+    "show": "RUN: show what a proposed run is and all that it would let out of this site, before you approve or reject "
+    "it; the beginning of the run's id is enough",
+    "approve": "RUN: let this very run begin here; the beginning of its id is enough",
+    "reject": "RUN: do not let it begin; the beginning of its id is enough",
+    "stop": "RUN: stop a run that is under way, for all sites",
+    "runs": "list all runs that were ever proposed here, and how each ended",
+    "budget": "show the privacy budget of the data here, and what runs have taken of it",
+    "audit": "[RUN]: check the site's signed log and show it, or hold it against another site's",
+}
+"""What each does."""
+FEDERATION_ACTIONS = {
+    "init": "FOLDER: make a federation: a small certificate authority, and federation.toml, which every site gets",
+    "admit": "FOLDER REQUEST: sign a site's request and put the site into federation.toml; ask the site, in a way that "
+    "nobody else writes to, whether the request is its own",
+    "demo": "[FOLDER]: make three sites on this machine and train between them, showing every command",
+}
+_AUTHORITY_KEY = "authority.pem"
+_OF_SITE = {
+    "name": "a word",
+    "listen": "--listen",
+    "why": "--why",
+    "verify": "--verify",
+    "against": "--against",
+    "relay": "--relay",
+}
+_SITE_TAKES = {
+    "init": ("name", "listen", "relay"),
+    "start": ("relay",),
+    "show": ("name",),
+    "approve": ("name", "why"),
+    "reject": ("name", "why"),
+    "stop": ("name", "why"),
+    "audit": ("name", "verify", "against"),
+}
+_OPERATIONS = {"status": status, "check": check, "renew": renew, "stop": stop, "audit": audit}
+_OF_FEDERATION = {
+    "request": "a second word",
+    "address": "--address",
+    "relay": "--relay",
+    "renew": "--renew",
+    "seat": "--seat",
+}
+_FEDERATION_TAKES = {"admit": tuple(_OF_FEDERATION)}
+
+
+def help_of(parser: Parser, words: Sequence[str]) -> Parser | None:
+    """Return what prints the help of the one action that the words of a command name; None: they name none.
+
+    Args:
+        parser: of the command.
+        words: the first is the command.
+    """
+    about = {"site": SITE_ACTIONS, "federation": FEDERATION_ACTIONS}.get(words[0], {})
+    action = next((word for word in words[1:] if word in about), None)
+    if action is None:
+        return None
+    takes = _SITE_TAKES if words[0] == "site" else _FEDERATION_TAKES
+    what, colon, text = about[action].partition(": ")
+    is_bare = not (colon and what.strip("[]").replace(" ", "").isupper())
+    made = Parser(
+        prog=" ".join([parser.prog, action, *([] if is_bare else [what])]),
+        description=about[action] if is_bare else text,
+        epilog=parser.epilog,
+        usage="%(prog)s [flags]",
+    )
+    for one in parser._actions:
+        if one.option_strings and (one.dest in takes.get(action, ()) or one.dest in ("folder", "format")):
+            made._add_action(one)
+    return made
+
+
+def _refuse_others(args: argparse.Namespace, known: dict[str, str], takes: dict[str, tuple[str, ...]]) -> None:
+    """Refuse words and flags that the action would ignore."""
+    for name, flag in known.items():
+        given = getattr(args, name)
+        if given not in (None, False) and given != [] and name not in takes.get(args.action, ()):
+            those = ", ".join(action for action, names in takes.items() if name in names)
+            raise BadInput(f"{args.command} {args.action}: {flag} is not allowed ({given!r} given): it is for {those}")
+
+
+def site_command(args: argparse.Namespace) -> int:
+    """Do what one site is asked."""
+    _refuse_others(args, _OF_SITE, _SITE_TAKES)
+    if args.action == "init":
+        return _init_site(args)
+    from fedactors.federation.site_folder import SiteFolder, parse_address
+
+    folder = SiteFolder(path_of(args.folder or ".", "--folder"))
+    if args.action == "start":
+        if args.relay is not None:
+            folder.relay = parse_address(args.relay, "--relay")
+        return _start(folder, args.format)
+    if args.action in _OPERATIONS:
+        return _OPERATIONS[args.action](folder, args)
+    if args.action in ("pending", "runs"):
+        return _list(folder, args)
+    if args.action == "budget":
+        return _budget(folder, args)
+    return _about_run(folder, args)
+
+
+def _need(value: str | None, what: str) -> str:
+    if not value:
+        raise BadInput(f"{what}: missing")
+    return value
+
+
+def _init_site(args: argparse.Namespace) -> int:
+    from fedactors.federation.identity import check_name, make_key, make_request
+    from fedactors.federation.site_folder import KEY, SITE, parse_address, quoted
+
+    name = party_name(check_name(_need(args.name, "NAME"), "site"), "site")
+    if args.relay is not None and args.listen is not None:
+        raise BadInput("--relay: is not allowed with --listen: a site that is called through a relay listens nowhere")
+    flag = "listen" if args.relay is None else "relay"
+    address = _need(getattr(args, flag), f"--{flag}")
+    parse_address(address, f"--{flag}")
+    folder = path_of(args.folder or name, "--folder")
+    if (folder / SITE).exists():
+        raise BadInput(f"--folder: {folder} holds a site already")
+    with writing("--folder", folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    request = folder / f"{name}.csr"
+    request.write_bytes(make_request(make_key(folder / KEY), name))
+    (folder / SITE).write_text(_SITE.format(name=quoted(name), where=f"{flag} = {quoted(address)}"))
+    if args.format == "json":
+        print_json({"site": name, "folder": str(folder), "request": str(request)})
+        return 0
+    say(f"{folder / SITE}: say there which data the site has")
+    say(f"{request}: send this to whoever organises the federation; {folder / KEY} stays here")
+    return 0
+
+
+_SITE = """name = {name}
+{where}
+
+# Data that a run may ask for by name, and by nothing else. The keys are those of a party in a parties.toml.
+# [data.customers]
+# path = "customers.csv"
+# id = "customer"
+# label = "defaulted"                        # only at the site that knows the answer, which says what the task is:
+# task = {{ type = "binary", alignment = "psi" }}
+"""
+
+
+def _start(folder: SiteFolder, form: str) -> int:
+    from fedactors.federation.site import SiteProcess
+    from fedactors.runs.metrics import json_line
+
+    async def listen() -> None:
+        def tell(line: dict[str, Any]) -> None:
+            say(json_line(line) if form == "json" else line["text"], flush=True)
+
+        process = SiteProcess(folder, tell=tell)
+        await process.start()
+        await told_to_stop()
+        process.stop()
+
+    asyncio.run(listen())
+    raise Stopped(f"the site {folder.name} was stopped", 143)
+
+
+async def told_to_stop() -> None:
+    """Wait until somebody stops this process."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
+
+
+def _status(folder: SiteFolder, proposal: Proposal, ended: dict[str, str]) -> str:
+    from fedactors.federation.approval import decision
+
+    found = decision(folder, proposal)
+    if found is None:
+        return "pending"
+    if not found[0]:
+        return f"rejected{f': {found[1]}' if found[1] else ''}"
+    return ended.get(proposal.run, "approved")
+
+
+def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
+    from fedactors.federation.approval import kept_proposals
+    from fedactors.federation.audit_log import AUDIT, read
+
+    ended = {
+        line["run"]: line["status"] + (f": {line['why']}" if line["status"] != "finished" and line.get("why") else "")
+        for line in read(folder.path / AUDIT)
+        if line["what"] == "ended" and line.get("who") == "site" and {"run", "status"} <= line.keys()
+    }
+    found = [
+        {
+            "run": run,
+            "coordinator": proposal.coordinator,
+            "protocol": proposal.protocol,
+            "purpose": proposal.purpose,
+            "data": proposal.data.get(folder.name),
+            "status": _status(folder, proposal, ended),
+        }
+        for run, proposal in kept_proposals(folder).items()
+    ]
+    if args.action == "pending":
+        found = [entry for entry in found if entry["status"] == "pending"]
+    if args.format == "json":
+        print_json({"site": folder.name, "runs": found})
+        return 0
+    if not found:
+        say("nothing is proposed" if args.action == "pending" else "no runs")
+        return 0
+    print_table(list(found[0]), [[str(value or "-") for value in entry.values()] for entry in found])
+    return 0
+
+
+def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
+    from fedactors.federation.site_folder import as_logged, in_all, spent
+
+    taken = spent(folder.log())
+    caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
+    if args.format == "json":
+        logged = {name: as_logged({"budget": cap, **taken.get(name, {})}) for name, cap in caps.items()}
+        print_json({"site": folder.name, "budgets": logged})
+        return 0
+    if not caps:
+        say("no data here have a budget")
+        return 0
+    rows = [[name, str(cap), str(in_all(taken.get(name, {})))] for name, cap in caps.items()]
+    print_table(["data", "budget", "taken"], rows)
+    return 0
+
+
+def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
+    from fedactors.federation.approval import check_proposal, decide, decision, kept_proposals
+
+    known = kept_proposals(folder)
+    run = _need(args.name, "RUN")
+    waiting = ", ".join(one for one, asked in known.items() if decision(folder, asked) is None)
+    run = one_run(run, known, f"was not proposed to {folder.name} (waiting for its answer: {waiting or 'none'})")
+    proposal = known[run]
+    if args.action == "show":
+        shown = describe(folder, proposal)
+        if args.format == "json":
+            print_json(shown)
+        else:
+            _print_proposal(shown)
+            if decision(folder, proposal) is None:
+                say(f"\nto answer: fedactors site approve {run}, or fedactors site reject {run} --why TEXT")
+        return 0
+    approved = args.action == "approve"
+    if approved:
+        check_proposal(proposal, folder)
+    decide(folder, proposal, approved=approved, why=args.why or "")
+    if args.format == "json":
+        print_json({"run": run, "approved": approved, "why": args.why or ""})
+    else:
+        say(f"{run}: {'approved' if approved else 'rejected'}")
+    return 0
+
+
+def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
+    """Return what a run would mean for a site, before anything runs, JSON-ready."""
+    from fedactors.federation.approval import as_tree, check_proposal
+    from fedactors.inspection import describe_messages, describe_predictions, describe_protections
+    from fedactors.runs.metrics import jsonable
+
+    protocol, config = check_proposal(proposal, folder)
+    tell = describe_predictions if proposal.purpose == "predict" else describe_messages
+    return {
+        "site": folder.name,
+        **as_tree(proposal),
+        "seats": dict(folder.federation.seats),
+        "protections": jsonable(describe_protections(protocol, config)),
+        "messages": tell(protocol, config),
+    }
+
+
+def _print_proposal(shown: dict[str, Any]) -> None:
+    mine = shown["data"].get(shown["site"])
+    say(f"run {shown['run']}: {shown['coordinator']} proposes {shown['protocol']} {shown['version']}")
+    if shown["purpose"] != "train":
+        what = "goes on with" if shown["purpose"] == "resume" else "predicts with your part of the model of"
+        say(f"it {what} run {shown['earlier']}, from checkpoint {shown['number']}")
+    say(f"source {shown['source']}, the same as here")
+    say(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
+    task = shown["task"]
+    skipped = () if task["layout"] == "vertical" else _ROWS
+    # others wrote it: no value may look like a line of ours
+    said = ", ".join(f"{name}={_word(value)}" for name, value in task.items() if value and name not in skipped)
+    say(f"task: {said}; stated by {next(iter(shown['data']))}")
+    seats = ", ".join(f"{party} at {site}" for party, site in shown["seats"].items())
+    say(f"whoever is nobody's data: {seats or 'at ' + shown['coordinator']}")
+    if shown["shared_seed"] is not None:
+        say("A TEST: the coordinator knows the seeds of your initial weights and shuffles")
+    # what the task says is no setting of a run of own data
+    settings = ", ".join(f"{name}={_word(value)}" for name, value in shown["config"].items() if name not in task)
+    say(f"\nsettings: {settings}\n")
+    for one in shown["protections"]:
+        say(f"{one['kind']}: {'ON' if one['on'] else 'off'}; {one['means']}")
+    for is_control, heading in ((False, "Between parties"), (True, "What the coordinator's driver learns")):
+        say(f"\n{heading}\n")
+        for entry in shown["messages"]:
+            if entry["control"] == is_control:
+                shapes = ", ".join(f"{f['name']} {f['shape']}" for f in entry["fields"] if f["shape"])
+                say(f"{entry['message']}: {entry['sender']} -> {entry['receiver']}")
+                say(f"  reveals: {entry['reveals']}{f'  ({shapes})' if shapes else ''}")
+
+
+def _word(value: Any) -> str:
+    return one_line(str(value), _LONGEST_WORD)
+
+
+_LONGEST_WORD = 1000
+_ROWS = ("alignment", "split")
+"""What a task says of vertical rows alone."""
+
+
+def federation_command(args: argparse.Namespace) -> int:
+    """Do what whoever organises a federation is asked."""
+    _refuse_others(args, _OF_FEDERATION, _FEDERATION_TAKES)
+    if args.action == "demo":
+        from fedactors.cli.demo import demo
+
+        return demo(path_of(args.name or "federation-demo", "FOLDER"), args.format)
+    folder = path_of(_need(args.name, "FOLDER"), "FOLDER")
+    return _init_federation(folder, args) if args.action == "init" else _admit(folder, args)
+
+
+def _init_federation(folder: Path, args: argparse.Namespace) -> int:
+    from fedactors.federation.identity import as_pem, check_name, make_authority, make_key
+    from fedactors.federation.site_folder import FEDERATION, Federation, federation_text
+
+    name = check_name(folder.resolve().name, "federation")
+    with writing("FOLDER", folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority = make_authority(make_key(folder / _AUTHORITY_KEY), name)
+    (folder / FEDERATION).write_text(federation_text(Federation(name, as_pem(authority), {}, {})))
+    if args.format == "json":
+        print_json({"federation": name, "file": str(folder / FEDERATION)})
+    else:
+        say(f"{folder / FEDERATION}: every site gets a copy; {folder / _AUTHORITY_KEY} signs, and stays here")
+    return 0
+
+
+def _admit(folder: Path, args: argparse.Namespace) -> int:
+    from fedactors.federation.identity import check_name, read_certificate, read_key, sign_request
+    from fedactors.federation.site_folder import (
+        FEDERATION,
+        Federation,
+        Member,
+        federation_text,
+        parse_address,
+        read_federation,
+    )
+    from fedactors.runs.storage import write_atomic
+    from fedactors.validation import read_text
+
+    file = folder / FEDERATION
+    federation = read_federation(file)
+    request = read_text(_need(args.request, "REQUEST"), "request")
+    authority = read_certificate(federation.authority, f"{file}: authority")
+    name, certificate = sign_request(request.encode(), read_key(folder / _AUTHORITY_KEY), authority)
+    known = federation.members.get(name)
+    if known is not None and not args.renew:
+        raise BadInput(f"request: {name} is in the federation already: --renew gives it a new certificate")
+    if known is None and args.renew:
+        raise BadInput(f"--renew: {name} is not in the federation (there are: {', '.join(federation.members)})")
+    if args.relay is not None and args.address is not None:
+        raise BadInput("--relay: is not allowed with --address: a site is dialled, or called through a relay")
+    flag = "relay" if args.relay is not None else "address"
+    if known is None or getattr(args, flag) is not None:
+        host, port = parse_address(_need(getattr(args, flag), f"--{flag}"), f"--{flag}")
+        if host in ("0.0.0.0", "::", "[::]"):
+            raise BadInput(f"--{flag}: {host} is not allowed: nobody can dial it; give the host's name, or its address")
+        is_relayed = flag == "relay"
+    else:
+        host, port, is_relayed = known.host, known.port, known.is_relayed
+    # until the site has the new file, it shows the certificate of before
+    member = Member(name, host, port, certificate, None if known is None else known.certificate, is_relayed)
+    sites = {**federation.members, name: member}
+    seats = {**federation.seats, **{check_name(party, "--seat"): name for party in args.seat}}
+    if taken := set(seats) & set(sites):
+        raise BadInput(f"--seat: {min(taken)!r} is not allowed: it is the name of a site")
+    text = federation_text(Federation(federation.name, federation.authority, sites, seats))
+    write_atomic(file, text.encode(), "FOLDER")  # sites may be reading it
+    if args.format == "json":
+        print_json({"site": name, "file": str(file)})
+    else:
+        first = f"every other site gets the new {file}, and {name} after them" if known else f"every site gets {file}"
+        say(f"{name} is {'certified anew' if known else 'admitted'}: {first}")
+    return 0
+
+
+def relay_command(args: argparse.Namespace) -> int:
+    """Relay between the sites of a federation until it is stopped."""
+    from fedactors.federation.relay import Relay
+    from fedactors.federation.site_folder import parse_address
+    from fedactors.runs.metrics import json_line
+
+    def tell(line: dict[str, Any]) -> None:
+        say(json_line(line) if args.format == "json" else line["text"], flush=True)
+
+    host, port = parse_address(args.listen, "--listen")
+    relay = Relay(path_of(args.federation, "--federation"), tell=tell)
+
+    async def listen() -> None:
+        async with await relay.start(host, port):
+            await told_to_stop()
+
+    asyncio.run(listen())
+    raise Stopped("the relay was stopped", 143)

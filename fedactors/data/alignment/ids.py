@@ -1,0 +1,340 @@
+"""Alignment of row ids: which rows all parties have in common, and in which order all of them take these rows.
+
+Every passive party intersects with the label party, which intersects the results and announces the common order:
+
+    passive party k                         label party
+        <- PSI request --------------------     psi_request
+    psi_answer
+        - (setup, response) --------------->    psi_intersect        (once per passive party)
+                                                common_rows, announce_order
+        <- (salt, digests) ----------------
+    follow_order
+
+With ``hash`` the first two messages are one: ``hash_ids`` under a key that the parties share. With ``already-aligned``
+each party sends one fingerprint of its ids. Between actors these are the messages below: a passive party's actor offers
+`AlignmentPeer`'s two methods as doors (see `answer` and `follow`), its label party's actor awaits `align`.
+
+What is learnt. Being in the intersection is itself personal data ("is a customer of both"). The label party learns
+which of its own ids each single passive party holds, not only which are common to all; a passive party learns how many
+ids the label party has, and which of its own ids all parties share. Pairwise intersections among many parties
+therefore leak more than one intersection of all. ``hash`` is weaker: whoever has the key can test guessed ids, and ids
+such as telephone numbers can all be guessed; use it only where the label party may know every party's ids. ``psi``
+(elliptic-curve Diffie-Hellman, from the openmined library) reveals nothing about ids outside the intersection but
+their number, to honest-but-curious parties; a malicious one can still ask for ids that it made up.
+
+Cost of ``psi`` on one core: about 70 microseconds per id at the label party for the request and 40 for the result, 100
+per id at the passive party; with 40,000 ids on both sides 9 seconds. ``hash`` takes 0.1 seconds.
+
+The common order is a random permutation made for the run, so that a row's place tells nothing about its id.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.errors import BadInput
+from fedactors.messages.codec import message
+
+Alignment = Literal["already-aligned", "hash", "psi"]
+Index = NDArray[np.int64]
+Ids = NDArray[Any]
+Digests = NDArray[np.uint8]
+_NOTHING = np.zeros((0, 32), np.uint8)
+
+# --- between actors -------------------------------------------------------------------------------------------------
+
+
+@message(
+    reveals="psi: the number of the label party's ids; hash: a key under which both parties hash their ids",
+)
+class AlignmentQuestion:
+    """The label party's question; `content` is a PSI request, or a key."""
+
+    how: str
+    content: bytes
+
+
+@message(
+    reveals="which of its own ids the passive party has too; hash: digests on which the key lets one test guesses",
+)
+class AlignmentAnswer:
+    """A passive party's answer: a fingerprint, digests, or PSI setup and response."""
+
+    parts: tuple[bytes, ...]
+    digests: NDArray[np.uint8]
+
+
+@message(reveals="which of its own ids all parties share, and their parts of the split if these are by class or given")
+class AlignmentOrder:
+    """The common order: salted digests of the shared ids (N x 32); no digests mean that rows are aligned already.
+
+    `parts` has the part of the split of each shared row (N), or nothing where all parties draw it from their seed.
+    """
+
+    salt: bytes
+    digests: NDArray[np.uint8]
+    parts: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class CommonRows:
+    """What the label party knows after an alignment."""
+
+    rows: Index
+    """Its own rows in the common order (N)."""
+    parts: NDArray[np.uint8]
+    """Their parts of the split, as announced (N, or none)."""
+    absent: Mapping[str, Index]
+    """By passive party, the own rows that it does not have."""
+
+
+class AlignmentPeer(Protocol):
+    """What a passive party's actor offers."""
+
+    async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
+        """Return `answer(own ids, question, as agreed)`."""
+
+    async def take_order(self, order: AlignmentOrder) -> None:
+        """Keep `follow(own ids, order, agreed)`."""
+
+
+def answer(ids_N: Ids, question: AlignmentQuestion, agreed: Alignment) -> AlignmentAnswer:
+    """Answer the label party's question about the passive party's own ids.
+
+    Args:
+        ids_N: the party's own ids.
+        question: of the label party.
+        agreed: how all parties have agreed to align.
+
+    Raises:
+        BadInput: it is asked in another way; hashed ids, say, would tell more than was agreed to.
+    """
+    if question.how != agreed:
+        raise BadInput(f"alignment: {question.how!r} is asked for, {agreed!r} was agreed upon")
+    if question.how == "already-aligned":
+        return AlignmentAnswer((fingerprint(ids_N, question.content),), _NOTHING)
+    if question.how == "hash":
+        return AlignmentAnswer((), hash_ids(ids_N, question.content))
+    return AlignmentAnswer(psi_answer(ids_N, question.content), _NOTHING)
+
+
+def follow(ids_N: Ids, order: AlignmentOrder, agreed: Alignment) -> Index:
+    """Return the passive party's own rows in the common order.
+
+    Args:
+        ids_N: the party's own ids.
+        order: of the label party.
+        agreed: how all parties have agreed to align.
+
+    Raises:
+        BadInput: the order is of another alignment, names an id that is not here, or names one twice: privacy accounts
+            are of rows that occur once.
+    """
+    if bool(order.salt) != (agreed != "already-aligned"):
+        raise BadInput(f"alignment: the order announced is none of {agreed!r}, which was agreed upon")
+    if not order.salt:
+        return np.arange(len(ids_N))
+    rows = follow_order(ids_N, order.salt, order.digests)
+    if len(np.unique(rows)) < len(rows):
+        raise BadInput("alignment: an id is announced twice")
+    return rows
+
+
+async def align(
+    ids_N: Ids,
+    label_party: str,
+    how: Alignment,
+    peers: Mapping[str, AlignmentPeer],
+    rng: np.random.Generator,
+    parts: Callable[[Index], NDArray[np.uint8]] | None = None,
+) -> CommonRows:
+    """Align all parties' rows from the label party's side; return its own rows in the common order.
+
+    Args:
+        ids_N: the label party's ids.
+        label_party: its name.
+        how: see the module.
+        peers: a handle per passive party.
+        rng: for the common order; from the operating system's entropy where the order must tell nothing.
+        parts: from the own rows in the common order to their parts of the split, to be announced with it.
+
+    Raises:
+        BadInput: rows that are not aligned although stated so, or nothing in common.
+    """
+    pairwise: dict[str, Index] = {}
+    if how == "already-aligned":
+        key = make_key()
+        prints = {label_party: fingerprint(ids_N, key)}
+        for name, peer in peers.items():
+            prints[name] = (await peer.answer_alignment(AlignmentQuestion(how, key))).parts[0]
+        check_fingerprints(prints, label_party)
+        order, salt, digests = np.arange(len(ids_N)), b"", _NOTHING
+    else:
+        pairwise = {name: await _intersect(ids_N, how, peer) for name, peer in peers.items()}
+        rows = common_rows(len(ids_N), pairwise)
+        order, salt, digests = announce_order(ids_N, rows, rng)
+    found = np.zeros(0, np.uint8) if parts is None else parts(order)
+    for peer in peers.values():
+        await peer.take_order(AlignmentOrder(salt, digests, found))
+    absent = {name: np.setdiff1d(np.arange(len(ids_N)), rows) for name, rows in pairwise.items()}
+    return CommonRows(order, found, absent)
+
+
+async def _intersect(ids_N: Ids, how: Alignment, peer: AlignmentPeer) -> Index:
+    if how == "hash":
+        key = make_key()
+        found = await peer.answer_alignment(AlignmentQuestion(how, key))
+        return intersect_digests(hash_ids(ids_N, key), found.digests)
+    secret, request = psi_request(ids_N)
+    found = await peer.answer_alignment(AlignmentQuestion(how, request))
+    return psi_intersect(secret, *found.parts)
+
+
+def rows_told(party: str, num_own: int, num_rejected: int, num_shared: int, absent: Mapping[str, int]) -> list[str]:
+    """Return what became of the label party's rows, a line each, or nothing if all of them are used.
+
+    Args:
+        party: its name.
+        num_own: rows that could be aligned.
+        num_rejected: rows that were left out before, for what they miss.
+        num_shared: rows that all parties have.
+        absent: by passive party, how many it does not have.
+    """
+    num_all = num_own + num_rejected
+    if num_shared == num_all:
+        return []
+    gone = [f"{count} not at {name}, or missing values there" for name, count in absent.items() if count]
+    gone += [f"{num_rejected} with missing values or without a label"] if num_rejected else []
+    return [f"{party}: {num_shared} of {num_all} rows are used ({', '.join(gone)})"]
+
+
+# --- the steps ------------------------------------------------------------------------------------------------------
+
+
+def id_texts(ids_N: NDArray[Any]) -> list[str]:
+    """Return the canonical text of each id, which is what is hashed and compared."""
+    return [str(value) for value in ids_N.tolist()]
+
+
+def make_key() -> bytes:
+    """Return a fresh key of 32 bytes, from the operating system's entropy."""
+    return secrets.token_bytes(32)
+
+
+def hash_ids(ids_N: NDArray[Any], key: bytes) -> Digests:
+    """Return the HMAC-SHA256 of each id under `key`, (N, 32) bytes, in the party's own order."""
+    joined = b"".join(hmac.digest(key, text.encode(), "sha256") for text in id_texts(ids_N))
+    return np.frombuffer(joined, np.uint8).reshape(-1, 32)
+
+
+def fingerprint(ids_N: NDArray[Any], key: bytes) -> bytes:
+    """Return one HMAC-SHA256 over all ids in their order: equal at two parties iff their rows are already aligned."""
+    lengths_and_texts = b"".join(f"{len(text)}:{text}".encode() for text in id_texts(ids_N))
+    return hmac.digest(key, lengths_and_texts, "sha256")
+
+
+def check_fingerprints(fingerprints: dict[str, bytes], label_party: str) -> None:
+    """Raise `BadInput`, naming the party, unless every fingerprint equals the label party's."""
+    for party, value in sorted(fingerprints.items()):
+        if not hmac.compare_digest(value, fingerprints[label_party]):
+            raise BadInput(
+                f"alignment: the ids of {party} and {label_party} do not align; choose alignment=psi or "
+                "alignment=hash, or put the rows into the same order"
+            )
+
+
+def intersect_digests(own: Digests, other: Digests) -> Index:
+    """Return the rows of `own` whose digest is among `other`, ascending."""
+    return np.flatnonzero(np.isin(_as_keys(own), _as_keys(other)))
+
+
+def psi_request(ids_N: NDArray[Any]) -> tuple[bytes, bytes]:
+    """Begin an intersection at the label party: return (secret key, request); only the request may leave the party."""
+    import private_set_intersection.python as psi
+
+    client = psi.client.CreateWithNewKey(True)
+    return client.GetPrivateKeyBytes(), client.CreateRequest(id_texts(ids_N)).SerializeToString()
+
+
+def psi_answer(ids_N: NDArray[Any], request: bytes) -> tuple[bytes, bytes]:
+    """Answer a request at a passive party: return (setup, response) under a key that is used once and forgotten.
+
+    Raises:
+        BadInput: `request` is not a request of this protocol.
+    """
+    import private_set_intersection.python as psi
+
+    server = psi.server.CreateWithNewKey(True)
+    # RAW: the whole encrypted set, exact; the compressed structures have false positives, that is, misaligned rows.
+    setup = server.CreateSetupMessage(1e-9, len(ids_N), id_texts(ids_N), psi.DataStructure.RAW)
+    try:
+        response = server.ProcessRequest(psi.Request.FromString(request))
+    except Exception as error:
+        raise BadInput(f"alignment: a request that is not one: {error}") from error
+    return setup.SerializeToString(), response.SerializeToString()
+
+
+def psi_intersect(key: bytes, setup: bytes, response: bytes) -> Index:
+    """Return the label party's own rows that the passive party has too, ascending."""
+    import private_set_intersection.python as psi
+
+    client = psi.client.CreateFromKey(key, True)
+    rows = client.GetIntersection(psi.ServerSetup.FromString(setup), psi.Response.FromString(response))
+    return np.sort(np.asarray(rows, np.int64))
+
+
+def common_rows(num_own: int, pairwise: dict[str, Index]) -> Index:
+    """Return the label party's rows that lie in every pairwise intersection, ascending.
+
+    Raises:
+        BadInput: nothing is left; the message states each party's share.
+    """
+    count = np.zeros(num_own, np.int64)
+    for rows in pairwise.values():
+        count[rows] += 1
+    common = np.flatnonzero(count == len(pairwise))
+    if not len(common):
+        shares = ", ".join(f"{party} {len(rows)}" for party, rows in sorted(pairwise.items()))
+        raise BadInput(f"alignment: the parties have no id in common (of {num_own} ids of the label party: {shares})")
+    return common
+
+
+def announce_order(ids_N: NDArray[Any], rows: Index, rng: np.random.Generator) -> tuple[Index, bytes, Digests]:
+    """Draw the common order at the label party: return (own rows in that order, salt, digests to send).
+
+    Every digest is of an id that the receiver holds, so that it learns nothing about others; to anyone who has neither
+    ids nor salt the digests are noise.
+    """
+    order = rng.permutation(rows)
+    salt = make_key()
+    return order, salt, hash_ids(ids_N[order], salt)
+
+
+def follow_order(ids_N: NDArray[Any], salt: bytes, digests: Digests) -> Index:
+    """Return a passive party's own rows in the announced order.
+
+    Raises:
+        BadInput: an announced id is not among the party's own.
+    """
+    own = _as_keys(hash_ids(ids_N, salt))
+    sorter = np.argsort(own)
+    wanted = _as_keys(digests)
+    places = np.minimum(np.searchsorted(own, wanted, sorter=sorter), len(own) - 1)
+    rows = sorter[places]
+    absent = int((own[rows] != wanted).sum())
+    if absent:
+        raise BadInput(f"alignment: {absent} of the {len(wanted)} announced ids are not among this party's ids")
+    return rows.astype(np.int64)
+
+
+def _as_keys(digests: Digests) -> NDArray[np.bytes_]:
+    """View (N, 32) bytes as N texts that numpy sorts and compares; of one length, they are equal iff all bytes are."""
+    keys: NDArray[np.bytes_] = np.ascontiguousarray(digests).view("S32").ravel()
+    return keys

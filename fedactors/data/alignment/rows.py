@@ -1,0 +1,788 @@
+"""A query's joined rows for protocols of vertical data: each party holds its own columns of them, nobody the others'.
+
+    owners of tables ──keyed hashes──▶ mapper: `fedactors.data.join`, joined rows in random order
+    mapper ──Places──▶ each owner: which of its rows stands in which joined row
+    owner ──TableSlice, or NewSlice──▶ its own party's actors alone: the rows as they are, and their places
+
+After that the parties' rows are aligned: joined row j is row j at every party. One-to-one ids, that private set
+intersection aligns without a server, are the special case of keys that occur once.
+
+Joined rows of one row of the label's table are in one part of the split. A table that several parties hold in
+partitions is a column block of each of them: in joined rows that are another's its values are missing, as
+columns tell.
+
+Rows to predict are joined alike. Their query must mean what it meant in training, without the label; the mapper tells
+the owner of the label's table which rows find no partner (`Lacks`).
+
+Legend: n rows of a table, N joined rows.
+
+A join across organisations: what the actors of tables' owners offer, and what a server asks of them.
+
+    server ──describe──▶ owners: columns          server ──prepare──▶ owners: resolve the query, read their rows
+    one owner ──HashSecret──▶ the other owners, past the server
+    server ──send_keys──▶ owners: keyed hashes of the join keys
+    server: `fedactors.data.join`: the row of every table behind every joined row
+
+What is learnt. The server sees which rows have equal keys, how often each key occurs and how rows join; neither keys
+nor any other column. An owner is told by the server what the protocol needs of the mapping. Owners have the key of the
+hashes: one that gave it to the server would let it test guessed keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.actors.actor import Actor, Client, Server
+from fedactors.actors.context import Work
+from fedactors.actors.remote import CLIENT, DRIVER, OWN_PARTY, SERVER, remote
+from fedactors.data.blocks import PartyBlock, check_block, prepare_like
+from fedactors.data.columns import COLUMNS, FittedColumn, Preprocessing
+from fedactors.data.databases import SourceError, in_memory, rows_of
+from fedactors.data.datasets.catalogue import Task
+from fedactors.data.description import layout_of, load_own
+from fedactors.data.join import EmptyJoinError, hash_rows, partners_of
+from fedactors.data.layouts.relational import (
+    RowsToPredict,
+    Schema,
+    Schemas,
+    TableOwner,
+    UserRows,
+    check_meaning,
+    column_of,
+    dropped_for,
+    held_partitions,
+    held_query,
+    meaning_of,
+    read_rows,
+    read_rows_to_predict,
+    resolve_plan,
+    rules_of_features,
+    without_label,
+)
+from fedactors.data.layouts.vertical import RelationalData, RelationalQuery, VerticalData, VerticalPart
+from fedactors.data.new_rows import ActorState, Fault, Listing, NewRows, NoPart, StoredState, check_called
+from fedactors.data.query import JoinPlan
+from fedactors.data.readers import Column
+from fedactors.data.sources import FileSource, HeldSource
+from fedactors.errors import BadInput, FedactorsError, RowsChangedError
+from fedactors.messages.codec import message
+from fedactors.runtime.interface import Costs, Runtime
+
+C = TypeVar("C")
+T = TypeVar("T")
+COSTS: Mapping[str, tuple[float, float]] = {"read-table": (0.1, 0.0), "hash-keys": (2e-5, 5e-7), "join": (0.01, 2e-7)}
+"""Seconds in the simulated runtime: of reading, of hashing (rows times columns), of joining (rows of all tables)."""
+
+
+@message(reveals="the key of the hashes, to those who hash with it")
+class HashSecret:
+    """The random key under which all owners hash their join keys."""
+
+    key: bytes
+
+
+@message(
+    reveals="which rows have equal keys, with which rows of other tables they join, and how often each key occurs; "
+    "not the keys themselves, unless the receiver gets the secret from an owner",
+)
+class KeyHashes:
+    """A keyed hash of each row's join key for each edge (n x 16 bytes), and how many rows had NULL keys."""
+
+    num_rows: int
+    num_null: int
+    hashes: tuple[NDArray[np.uint8], ...]
+
+
+MESSAGES = (Schema, Schemas, HashSecret, KeyHashes)
+"""All that travels before tables are joined: for a protocol's ``sent``."""
+
+
+class JoinMember(Client):
+    """The owner of one horizontal partition of one table.
+
+    Args:
+        query: what everybody knows of the join.
+        seat: which table and partition it has, and where its rows lie; no other owner's place is known here.
+        members: names of all owners.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("schemas",)
+
+    def __init__(self, query: RelationalQuery, seat: TableOwner, members: Sequence[str]) -> None:
+        self._query, self._seat = query, seat
+        self._members = tuple(members)
+        self.schemas: Schemas | None = None
+        self._secret = b""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of all owners of tables in the join."""
+        return self._members
+
+    @property
+    def joiners(self) -> tuple[str, ...]:
+        """The servers that join; other servers of the run ask for nothing here."""
+        raise TypeError(f"{type(self).__name__} does not say who joins")
+
+    async def load(self) -> None:
+        """Look at the table's columns in its database; the rows are read when the query's names are resolved."""
+        with self._named():
+            columns = self._columns()
+        self._schema = Schema(tuple(columns), tuple(columns.values()))
+
+    @remote(caller=SERVER, only="joiners")
+    async def describe(self) -> Schema:
+        """Return the columns of the table."""
+        return self._schema
+
+    @remote(caller=SERVER, only="joiners")
+    async def prepare(self, schemas: Schemas) -> None:
+        """Resolve the query over all schemas, and read the own rows."""
+        self._resolve(schemas)
+        with self._named():
+            self._own = await self._read()
+        self.schemas = schemas
+
+    @remote(caller=DRIVER)
+    async def share_secret(self) -> None:
+        """Draw the key of the hashes and give it to the other owners, never to the server."""
+        self._secret = self.noise_rng("hash key").bytes(32)
+        others = [self.peer(name, JoinMember) for name in self.members if name != self.name]
+        await asyncio.gather(*(other.receive_secret(HashSecret(self._secret)) for other in others))
+
+    @remote(caller=CLIENT, only="members")
+    async def receive_secret(self, secret: HashSecret) -> None:
+        """Take the key of the hashes."""
+        self._secret = secret.key
+
+    @remote(caller=SERVER, only="joiners")
+    async def send_keys(self) -> KeyHashes:
+        """Return the keyed hashes of the join keys; the key is then forgotten."""
+        if not self._secret:
+            raise FedactorsError(f"{self.name}: no hash key was shared")
+        rows, table = self._own.data, self._seat.table
+        args = (rows, self._plan.edges_of(table), table, self._secret)
+        work = Work("hash-keys", float(rows.num_rows * max(len(self._table.features), 1)))
+        hashes = await self.compute(hash_rows, *args, work=work)
+        self._secret = b""
+        return KeyHashes(rows.num_rows, self._own.num_null, hashes)
+
+    # --- inside ---
+
+    def _columns(self) -> dict[str, str]:
+        """Return the columns that the query is resolved with, and their kinds."""
+        return self._seat.own.source.describe()
+
+    def _resolve(self, schemas: Schemas) -> None:
+        self._plan = resolve_plan(self._query, schemas)
+        self._table = self._plan.table(self._seat.table)
+        self._rules = rules_of_features(self._table.features, self._seat.own)
+
+    async def _read(self) -> UserRows:
+        args = (self._seat.own.source, self._table, self._seat.index, self._shuffle, dropped_for(self._seat.own))
+        return await self.compute(read_rows, *args, work=Work("read-table"))
+
+    @property
+    def _shuffle(self) -> np.random.Generator:
+        """What shuffles rows that are in the order of their keys: who knows it knows the ranks of hashed keys."""
+        return self.noise_rng("row order")
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the party whose database is at fault."""
+        try:
+            yield
+        except SourceError as error:
+            raise SourceError(f"{self.name}: {error}") from None
+
+
+class NewRowsMember(JoinMember):
+    """The owner of one partition of a table of rows to predict.
+
+    The query must mean what it meant in training. The label's column need not be there: what the query asks of it is
+    left out.
+    """
+
+    trained: Mapping[str, Any]
+    """What the query of training meant for the table (`meaning_of`); set before `load`."""
+    new: RowsToPredict
+
+    def _columns(self) -> dict[str, str]:
+        found, label = super()._columns(), self.trained["label_column"]
+        if label is not None and label.lower() not in map(str.lower, found):
+            found[label] = self.trained["label_kind"]  # only its name is asked for: it is never read
+        return found
+
+    def _resolve(self, schemas: Schemas) -> None:
+        self._query = replace(self._query, is_new=True)
+        super()._resolve(schemas)
+        check_meaning(self.trained, meaning_of(self._plan, self._table, self._query, schemas))
+        self._table = without_label(self._table)
+
+    @property
+    def called_by(self) -> tuple[str, ...]:
+        """The columns that rows are called by in predictions."""
+        given = self._seat.own.id_column
+        return (given,) if given else self._table.keys
+
+    async def _read(self) -> UserRows:
+        check_called(self.called_by, self.name)
+        args = (self._seat.own.source, self._table, self._seat.index, self.called_by, self._shuffle)
+        self.new = await self.compute(read_rows_to_predict, *args, work=Work("read-table"))
+        whole, order = self.new.whole, self.new.order
+        return UserRows(whole.take(order), whole.num_rows - len(order), b"")
+
+
+# --- at the server ----------------------------------------------------------------------------------------------------
+
+
+async def ask_all(called: Iterable[C], call: Callable[[C], Awaitable[T]]) -> list[T]:
+    """Call everybody at once, and return their replies in order."""
+    return list(await asyncio.gather(*(call(one) for one in called)))
+
+
+async def ask_each(called: Iterable[C], call: Callable[[C, Any], Awaitable[T]], messages: Iterable[Any]) -> list[T]:
+    """Call everybody at once, each with a message of its own."""
+    return list(await asyncio.gather(*(call(one, given) for one, given in zip(called, messages, strict=True))))
+
+
+async def agree_on_plan(
+    query: RelationalQuery, members: Mapping[str, Sequence[JoinMember]]
+) -> tuple[JoinPlan, Schemas]:
+    """Check a query against everybody's columns, and let everybody read what it needs.
+
+    Args:
+        query: what everybody knows of the join.
+        members: by table, its owners in the order of its partitions, tables in the order of the query.
+
+    Raises:
+        QueryError: the query does not fit the columns.
+    """
+    everybody = [member for own in members.values() for member in own]
+    found = await ask_all(everybody, lambda member: member.describe())
+    sources = [source for partitions in held_query(query).tables.values() for source, _ in partitions]
+    schemas = Schemas(dict(zip(sources, found, strict=True)))
+    plan = resolve_plan(query, schemas)
+    await ask_all(everybody, lambda member: member.prepare(schemas))
+    return plan, schemas
+
+
+@dataclass(frozen=True)
+class TableKeys:
+    """The hashed keys of one table, its partitions one after the other."""
+
+    hashes: tuple[NDArray[np.uint8], ...]
+    sizes: tuple[int, ...]
+    """Rows of each partition."""
+    num_null: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table."""
+        return sum(self.sizes)
+
+
+async def collect_keys(members: Mapping[str, Sequence[JoinMember]]) -> dict[str, TableKeys]:
+    """Return every table's hashed keys; one of the owners must have shared a secret before."""
+    found: dict[str, TableKeys] = {}
+    replies = await ask_all(members.values(), lambda own: ask_all(own, lambda member: member.send_keys()))
+    for table, parts in zip(members, replies, strict=True):
+        hashes = tuple(np.concatenate(columns) for columns in zip(*(part.hashes for part in parts), strict=True))
+        sizes = tuple(part.num_rows for part in parts)
+        found[table] = TableKeys(hashes, sizes, sum(part.num_null for part in parts))
+    return found
+
+
+MAPPER = "mapper"
+
+
+@message(
+    reveals="which of its rows stands in which joined row, in random order: how often each of its rows occurs, and for "
+    "one partition of several how many joined rows are another's",
+)
+class RowPositions:
+    """p_i: the own row of each joined row (N); -1 where it is another partition's."""
+
+    rows: NDArray[np.int32]
+
+
+@message(reveals="nothing: it stays within the party")
+class TableSlice:
+    """A party's rows (n x D), their labels (n, or none), and the row of each joined row (N)."""
+
+    features: NDArray[np.float32]
+    feature_names: tuple[str, ...]
+    keeps_scale: NDArray[np.bool_]
+    columns: bytes
+    """The fitted columns, as JSON."""
+    labels: NDArray[Any]
+    has_labels: bool
+    class_names: tuple[str, ...]
+    places: NDArray[np.int32]
+
+
+@message(
+    reveals="how large the label's table and the join are, how many of its rows miss a key, and how many find no "
+    "partner in which other table",
+)
+class JoinSummary:
+    """Of the label's table: its rows, those without a key, and by table those that find no partner in it."""
+
+    num_joined: int
+    num_rows: int
+    num_null: int
+    lacks: tuple[tuple[str, int], ...]
+
+
+@message(reveals="which rows of the label's table find no partner in which other table")
+class Lacks:
+    """For each own row (n) the number of the first of the `tables` in which it finds no partner, -1 if it joins."""
+
+    tables: tuple[str, ...]
+    lacks: NDArray[np.int16]
+
+
+@message(reveals="nothing: it stays within the party")
+class ColumnsTrained:
+    """The party's columns as training saw them, as JSON."""
+
+    columns: bytes
+
+
+@message(reveals="nothing: it stays within the party")
+class NewSlice:
+    """A party's rows to predict (n x D), which of them cannot be used and why, and the row of each joined row (N)."""
+
+    features: NDArray[np.float32]
+    unusable: tuple[tuple[int, str], ...]
+    places: NDArray[np.int32]
+    called: bytes
+    """What all rows of the source are called by, as an Arrow stream; more than n where keys are missing."""
+    order: NDArray[np.int64]
+    """The row of the source behind each of the n rows."""
+    lost: tuple[tuple[int, str], ...]
+    """Rows of the source that do not join, and why as far as the owner knows it."""
+
+
+class RowHolder(JoinMember):
+    """The owner of one table, or of one partition, which keeps its place in every joined row.
+
+    Args:
+        query, seat, members: see `JoinMember`.
+        task, num_classes: of the data.
+        label: the label's column, where it is in this table.
+        is_alone: whether nobody else holds partitions of the table.
+    """
+
+    state: ClassVar[tuple[str, ...]] = (*JoinMember.state, "meaning", "fingerprint", "row_order", "places")
+
+    def __init__(self, query: Any, seat: TableOwner, members: tuple[str, ...], task: Task, num_classes: int, label: str,
+                 is_alone: bool) -> None:  # fmt: skip
+        super().__init__(query, seat, members)
+        self._task, self._num_classes = task, num_classes
+        self._label, self._is_alone = label or None, is_alone
+        self.meaning: dict[str, Any] = {}
+        self.fingerprint = b""
+        self.row_order: tuple[int, ...] = ()
+        self.places: NDArray[Any] | None = None
+
+    async def open(self) -> None:
+        """After a resume, or in the place of a process that was lost, read the rows again.
+
+        Raises:
+            RowsChangedError: they are others than when the run began.
+        """
+        if self.schemas is not None:
+            self._resolve(self.schemas)
+            own = self._seat.own
+            self._own = read_rows(own.source, self._table, self._seat.index, self._shuffle, dropped_for(own))
+            if self._own.fingerprint != self.fingerprint:
+                raise RowsChangedError(
+                    f"{self.name}: the rows of table {self._seat.table!r} are others than when the run began"
+                )
+
+    def _resolve(self, schemas: Schemas) -> None:
+        super()._resolve(schemas)
+        self.meaning = meaning_of(self._plan, self._table, self._query, schemas)
+
+    async def _read(self) -> UserRows:
+        self.row_order = tuple(self.noise_rng("row order").integers(0, 2**63, 4).tolist())
+        own = await super()._read()
+        self.fingerprint = own.fingerprint
+        return own
+
+    @property
+    def _shuffle(self) -> np.random.Generator:
+        return np.random.default_rng(self.row_order)
+
+    @property
+    def joiners(self) -> tuple[str, ...]:
+        """The mapper alone joins."""
+        return (MAPPER,)
+
+    @remote(caller=SERVER, only="joiners")
+    async def take_places(self, places: RowPositions) -> None:
+        """Take the own row of each joined row.
+
+        Raises:
+            BadInput: a row that there is not.
+        """
+        rows, num_own = places.rows, self._own.data.num_rows
+        if rows.ndim != 1 or rows.dtype.kind != "i" or (rows.size and not -1 <= rows.min() <= rows.max() < num_own):
+            raise BadInput(f"{self.name}: {MAPPER} names rows that there are not: {num_own} are here")
+        self.places = rows
+
+    @remote(caller=OWN_PARTY)
+    async def give_slice(self) -> TableSlice:
+        """Return the own rows and their places to an actor of the own party."""
+        assert self.places is not None
+        block = self._block()
+        return TableSlice(
+            block.features,
+            block.feature_names,
+            block.keeps_scale,
+            COLUMNS.dump_json(block.columns),
+            np.zeros(0) if block.labels is None else block.labels,
+            block.labels is not None,
+            block.class_names,
+            self.places.astype(np.int32),
+        )
+
+    def _block(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
+        """Return the own rows as a file of them would be read; where others have some, with an empty one at the end.
+
+        Args:
+            trained: of rows to predict, the columns as training saw them.
+        """
+        rows, table = self._own.data, self._table
+        rules = self._rules if trained is None else {one.name: one.rule for one in trained}
+        if not self._is_alone:
+            rules = {
+                name: replace(rule, missing="indicator") if rule.missing in ("refuse", "drop") else rule
+                for name, rule in rules.items()
+            }
+        columns = {feature.column: column_of(rows, feature.column, rules[feature.column]) for feature in table.features}
+        if self._label is not None:
+            columns[self._label] = Column(self._label, rows.column(self._label).to_numpy())
+        if not self._is_alone:
+            columns = {name: _with_one_missing(column) for name, column in columns.items()}
+        source = FileSource(
+            party=self.party,
+            path=self._seat.table,
+            task=self._task,
+            num_classes=self._num_classes,
+            features=tuple(feature.column for feature in table.features),
+            label=self._label,
+            rules=tuple(rules.items()),
+        )
+        return source.block_of(columns, trained)
+
+
+def _with_one_missing(column: Column) -> Column:
+    kinds = {"O": np.array([None], object), "M": np.array(["NaT"], "datetime64[us]")}
+    nothing = kinds.get(column.values.dtype.kind, np.array([np.nan]))
+    return Column(column.name, np.concatenate([column.values, nothing]))
+
+
+class NewRowHolder(NewRowsMember, RowHolder):
+    """The owner of one table of rows to predict, or of one partition.
+
+    Args:
+        stored: the state of the owner in the run's checkpoint.
+        facts: as of `RowHolder`, without a label.
+    """
+
+    def __init__(self, stored: StoredState, *facts: Any) -> None:
+        RowHolder.__init__(self, *facts)
+        self._stored = stored
+        self._lacks = Lacks((), np.zeros(0, np.int16))
+
+    async def load(self) -> None:
+        """Learn what the query meant in training, and look at the table's columns."""
+        state: ActorState = self._stored.read()
+        if not state["meaning"]:
+            raise BadInput(f"{self.name}: the run was stopped before its tables were joined: it has no trained model")
+        self.trained = state["meaning"]
+        await super().load()
+
+    @remote(caller=SERVER, only="joiners")
+    async def take_lacks(self, lacks: Lacks) -> None:
+        """Take which of the own rows do not join."""
+        self._lacks = lacks
+
+    @remote(caller=OWN_PARTY)
+    async def give_new(self, trained: ColumnsTrained) -> NewSlice:
+        """Return the own rows as training encoded them, and their places, to an actor of the own party."""
+        assert self.places is not None
+        block = self._block(COLUMNS.validate_json(trained.columns))
+        whole, order, tables, lacks = self.new.whole, self.new.order, self._lacks.tables, self._lacks.lacks
+        lost = dict.fromkeys(np.setdiff1d(np.arange(whole.num_rows), order).tolist(), "a key is missing")
+        lost |= {int(order[own]): f"no partner in {tables[lacks[own]]}" for own in np.flatnonzero(lacks >= 0)}
+        return NewSlice(
+            block.features,
+            tuple(block.unusable.items()),
+            self.places,
+            in_memory(whole.select(self.called_by)).rows,
+            order,
+            tuple(lost.items()),
+        )
+
+
+class RowMapper(Server):
+    """Joins the hashed keys, and tells each owner its places.
+
+    Args:
+        query: what everybody knows of the join.
+        owners: by table the actors that hold its partitions, in the order of the query.
+    """
+
+    def __init__(self, query: RelationalQuery, owners: Mapping[str, tuple[str, ...]]) -> None:
+        self._query, self._owners = query, owners
+
+    async def open(self) -> None:
+        """Make handles of the owners."""
+        self._members = {
+            table: [self.peer(name, NewRowHolder) for name in names] for table, names in self._owners.items()
+        }
+
+    @remote(caller=DRIVER)
+    async def agree(self) -> None:
+        """Check the query against everybody's columns, and let everybody read its rows."""
+        self._plan, _ = await agree_on_plan(self._query, self._members)
+
+    @remote(caller=DRIVER)
+    async def map_rows(self) -> JoinSummary:
+        """Join, and tell each owner which of its rows stands in which joined row.
+
+        Raises:
+            EmptyJoinError: no rows join.
+        """
+        keys = await collect_keys(self._members)
+        hashes = {table: found.hashes for table, found in keys.items()}
+        sizes = {table: found.num_rows for table, found in keys.items()}
+        side = self._plan.tables.index(self._plan.label_table)
+        args = (self._plan, hashes, side, None, None, sizes)
+        found = await self.compute(partners_of, *args, work=Work("join", float(sum(sizes.values()))))
+        num_joined = found.mapping.num_joined
+        if not num_joined:
+            raise EmptyJoinError(f"join: no row of {', '.join(sizes)} joins (are the keys of the same kind of thing?)")
+        order = self.noise_rng("order of joined rows").permutation(num_joined)
+        for (table, members), rows in zip(self._members.items(), found.mapping.rows, strict=True):
+            ends = np.cumsum(keys[table].sizes)
+            own = [rows[order] - (end - size) for end, size in zip(ends, keys[table].sizes, strict=True)]
+            places = [
+                RowPositions(np.where((row >= 0) & (row < size), row, -1).astype(np.int32))
+                for row, size in zip(own, keys[table].sizes, strict=True)
+            ]
+            await ask_each(members, lambda member, given: member.take_places(given), places)
+        names = list(sizes)
+        if self._query.is_new:
+            (owner,) = self._members[names[side]]  # one party has all labels
+            await owner.take_lacks(Lacks(tuple(names), found.lacks))
+        lacks = [(names[place], int(np.count_nonzero(found.lacks == place))) for place in range(len(names))]
+        label = keys[names[side]]
+        return JoinSummary(num_joined, label.num_rows, label.num_null, tuple((n, count) for n, count in lacks if count))
+
+
+# --- what a protocol of vertical data needs ---------------------------------------------------------------------------
+
+
+def joined_vertical(data: RelationalData) -> VerticalData:
+    """Return a query's joined rows as vertical data: the parties that hold tables, and who has the label.
+
+    Raises:
+        BadInput: the label's table is not told, or held by several parties; or a party holds several tables.
+        QueryError: the SQL is at fault, or names a table that nobody holds.
+    """
+    seats = seats_of(data)
+    table, dot, _ = data.label.rpartition(".")
+    known = {seat.table.lower(): seat.table for seat in seats}
+    if not dot or table.lower() not in known:
+        raise BadInput(
+            f"task.label: {data.label!r} is not allowed here: write TABLE.COLUMN, the table as the query names it "
+            f"({', '.join(known.values())})"
+        )
+    owners = [seat.own.party for seat in seats if seat.table == known[table.lower()]]
+    if len(owners) > 1:
+        raise BadInput(f"task.label: {data.label!r} is with {', '.join(owners)}: one party must have all labels")
+    for name in data.parties:
+        held = [seat.table for seat in seats if seat.own.party == name]
+        if len(held) != 1:
+            raise BadInput(f"parties.{name}: {len(held)} tables of the query are not allowed here: one table a party")
+    return VerticalData(
+        name=data.name,
+        task=data.task,
+        num_classes=data.num_classes,
+        parties=tuple(seat.own.party for seat in seats),
+        sources=tuple(HeldSource(holder=seat.name) for seat in seats),
+        label_party=owners[0],
+        query=data,
+    )
+
+
+def seats_of(data: RelationalData) -> list[TableOwner]:
+    """Return the seats of the tables' owners, tables and partitions in the order of the query's."""
+    return [
+        TableOwner(name=f"{own.party}/table", table=table, index=index, own=own)
+        for table, index, own in held_partitions(data)
+    ]
+
+
+def load_own_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> VerticalData:
+    """Read a ``parties.toml`` of files with ids, or of tables that a query joins.
+
+    Args:
+        path: of it.
+        config: of the run, for what it says of `accounts`.
+        accounts: by setting, whether it asks for noise; none is allowed where rows are joined.
+
+    Raises:
+        BadInput: as `load_own`; another layout; or noise whose account would not count how often a row occurs.
+    """
+    own = load_own(path)
+    if isinstance(own, VerticalData):
+        return own
+    if not isinstance(own, RelationalData):
+        raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give vertical, or relational")
+    for name, is_on in accounts.items():
+        if is_on:
+            raise BadInput(
+                f"{name}: {getattr(config, name)} is not allowed where a query joins the rows: a row of a table may "
+                "stand in many joined rows, and the account is of rows that occur once"
+            )
+    return joined_vertical(own)
+
+
+def with_joining(costs: Costs) -> Costs:
+    """Return a run's cost model with what a join costs."""
+    return replace(costs, kinds={**COSTS, **costs.kinds})
+
+
+async def join_rows(
+    data: VerticalData, runtime: Runtime, state_of: Callable[[str], StoredState] | None = None
+) -> list[str]:
+    """Where data are a query's, let its tables' owners join the rows, before a run or a prediction casts its actors.
+
+    Args:
+        data: to train on, or to predict; nothing is done if they are no query's.
+        runtime: where the owners' actors run.
+        state_of: of a prediction, the state of an actor in the run's checkpoint.
+
+    Returns:
+        What became of the rows of the label's table, to be told; nothing in a run that goes on.
+
+    Raises:
+        BadInput: no query joined the rows of training, or the query means something else than that one.
+    """
+    if data.query is None:
+        return []
+    query, seats = data.query.query, seats_of(data.query)
+    names, owners = tuple(seat.name for seat in seats), dict[str, tuple[str, ...]]()
+    for seat in seats:
+        owners[seat.table] = (*owners.get(seat.table, ()), seat.name)
+    holders: list[RowHolder] = []
+    for seat in seats:
+        is_labelled = state_of is None and seat.own.party == data.label_party
+        label = data.query.label.rpartition(".")[2] if is_labelled else ""
+        facts = (query, seat, names, data.task, data.num_classes, label, len(owners[seat.table]) == 1)
+        if state_of is None:
+            holders.append(runtime.spawn(RowHolder, seat.name, *facts))
+        else:
+            holders.append(runtime.spawn(NewRowHolder, seat.name, _trained_state(state_of, seat.name), *facts))
+    query = query if state_of is None else replace(query, is_new=True)
+    mapper = runtime.spawn(RowMapper, MAPPER, query, owners)
+    await runtime.start()
+    if runtime.resumed:
+        return []
+    with runtime.phase("alignment") if state_of is None else nullcontext():
+        await mapper.agree()
+        await holders[0].share_secret()
+        told = await mapper.map_rows()
+    gone = [f"{count} without a partner in {table}" for table, count in told.lacks]
+    gone += [f"{told.num_null} without a key or a value that they need"] if told.num_null else []
+    used = told.num_rows - sum(count for _, count in told.lacks)
+    lost = f" ({', '.join(gone)})" if gone else ""
+    return [
+        f"{data.label_party}: {used} of {told.num_rows + told.num_null} rows are used{lost}; "
+        f"{told.num_joined} joined rows"
+    ]
+
+
+def _trained_state(state_of: Callable[[str], StoredState], holder: str) -> StoredState:
+    try:
+        return state_of(holder)
+    except NoPart:
+        raise BadInput(
+            "task.layout: 'relational' is not allowed: no query joined the rows that the model was trained on"
+        ) from None
+
+
+async def load_block(actor: Actor, part: VerticalPart) -> PartyBlock:
+    """Load and check a party's rows, in the process of its actor: from its file, or its columns of joined rows.
+
+    Raises:
+        BadInput: rows that cannot be trained on.
+    """
+    if not isinstance(part.source, HeldSource):
+        return part.load()
+    found = await actor.peer(part.source.holder, RowHolder).give_slice()
+    block = PartyBlock(
+        origin=part.name,
+        ids=np.arange(len(found.places)),
+        features=found.features[found.places],
+        feature_names=found.feature_names,
+        keeps_scale=found.keeps_scale,
+        labels=found.labels[found.places] if found.has_labels else None,
+        class_names=found.class_names,
+        columns=COLUMNS.validate_json(found.columns),
+        groups=found.places if found.has_labels else None,
+    )
+    check_block(block, part.party, part.task, part.num_classes)
+    if part.party == part.label_party and block.labels is None:
+        raise BadInput(f"{part.party}: {block.origin}: label: the label party holds no labels")
+    return block
+
+
+async def load_new_rows(actor: Actor, part: VerticalPart, trained: Preprocessing) -> NewRows:
+    """Load a party's rows to predict as training encoded them, in the process of its actor; see `load_block`.
+
+    Joined rows have a line each, in the order of the source; and so has each row of the source that does not join.
+
+    Raises:
+        BadInput: they cannot be read, or have other columns than those trained on.
+    """
+    if not isinstance(part.source, HeldSource):
+        block, x_ND = part.load_new(trained)
+        return NewRows(block.aligned_by, x_ND, Listing.of_ids(block.ids, block.unusable))
+    holder = actor.peer(part.source.holder, NewRowHolder)
+    found = await holder.give_new(ColumnsTrained(COLUMNS.dump_json(trained.columns)))
+    why, num_joined = dict(found.unusable), len(found.places)
+    block = PartyBlock(
+        origin=part.name,
+        ids=np.arange(num_joined),
+        features=found.features[found.places],
+        feature_names=trained.feature_names,
+        keeps_scale=np.zeros(len(trained.feature_names), np.bool_),
+        labels=None,
+        columns=trained.columns,
+        unusable={joined: why[row] for joined, row in enumerate(found.places.tolist()) if row in why},
+    )
+    lost = dict(found.lost)
+    source = np.concatenate([found.order[found.places], np.array(list(lost), np.int64)])
+    line, in_order = np.empty(len(source), np.int64), np.argsort(source, kind="stable")
+    line[in_order] = np.arange(len(source))
+    alone: dict[int, tuple[Fault, str]] = {
+        number: ("alone", reason) for number, reason in zip(line[num_joined:].tolist(), lost.values(), strict=True)
+    }
+    listing = Listing(rows_of(found.called).take(source[in_order]).to_pydict(), line[:num_joined], alone)
+    listing.refuse(block.unusable, "own")
+    return NewRows(block.ids, prepare_like(block, trained), listing)

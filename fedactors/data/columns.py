@@ -1,0 +1,522 @@
+"""From the columns of a party's file to numbers: what a description says, training fits and prediction applies.
+
+    rules    ColumnRule by name, from the description                    (kind, missing, scaling, unknown, ...)
+    fit      on the rows that a party trains on --> FittedColumn: the same, with the categories that were there
+    encode   fitted columns, any rows --> one float32 column per number, category and part of a date; missing: NaN
+    finish   fill (NaN by what was fitted), shift and scale --> what the model sees           (`Preprocessing`)
+
+Categories belong to the party's file; what is measured (means, medians, deviations) to its training rows. All of it is
+kept with the party's part of the model, as plain values. A category that training did not see is a row of zeros, which
+no known one is: a bucket of its own. With ``rare = n`` categories of fewer than n rows share a bucket that is trained.
+
+Shapes: N rows, D columns of numbers.
+
+Why a row cannot be used, as its owner reads it (`income: '12,5' is no number`), and what others may know of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from fedactors.config import config
+from fedactors.data.alignment.ids import Alignment
+from fedactors.data.readers import (
+    WAVES,
+    Column,
+    CsvFormat,
+    DatePart,
+    encode_dates,
+    how_dates_are_read,
+    how_it_is_read,
+    parse_date,
+    value_text,
+)
+from fedactors.errors import BadInput
+from fedactors.validation import first_line
+
+ABSENT, INFINITE, NO_NUMBER, NO_DATE = "missing", "infinite", "is no number", "is no date"
+NO_CATEGORY, NEVER_SEEN = "is no category", "was not there in training"
+NO_ID, SEVERAL = "no id", "its id stands in several rows"
+_KINDS = {
+    ABSENT: "missing values",
+    "missing values": "missing values",
+    INFINITE: "infinite values",
+    NO_NUMBER: "values that are no numbers",
+    NO_DATE: "values that are no dates",
+    NO_CATEGORY: "unknown categories",
+    NEVER_SEEN: "unknown categories",
+    NO_ID: NO_ID,
+    SEVERAL: SEVERAL,
+}
+"""What reasons end with, and what others may know of them."""
+
+
+def kind_of(reason: str) -> str:
+    """Return what others may know of why a row cannot be used: no column, no value."""
+    return next((kind for ending, kind in _KINDS.items() if reason.endswith(ending)), "cannot be read")
+
+
+Float32 = NDArray[np.float32]
+Kind = Literal["numeric", "categorical", "text", "datetime"]
+Missing = Literal["refuse", "drop", "mean", "median", "constant", "indicator"]
+MISSING, OTHER = "<missing>", "<other>"
+_MOST_CELLS = 1 << 28
+"""Numbers that one categorical column may become: 1 GiB."""
+_MOST_NAMED = 8
+"""Columns that one line names."""
+_MOST_SHOWN = 20
+
+
+ONLY_OF: dict[str, tuple[Kind, ...]] = {
+    "scaling": ("numeric", "datetime"),
+    "range": ("numeric", "datetime"),
+    "categories": ("categorical", "text"),
+    "unknown": ("categorical", "text"),
+    "rare": ("categorical", "text"),
+    "format": ("datetime",),
+    "parts": ("datetime",),
+}
+"""What a rule may say of columns of some types only."""
+
+
+@config
+class ColumnRule:
+    """What a description says of a column, ``[parties.NAME.columns.COLUMN]``."""
+
+    type: Kind = "numeric"
+    """``numeric``; ``categorical`` (exact texts); ``text`` (categories too, but letters' case and blanks at the ends do
+    not count); ``datetime``."""
+    missing: Missing = "refuse"
+    """``refuse`` the file, ``drop`` the row, fill with the training rows' ``mean`` or ``median``, with the ``constant``
+    that `fill` gives, or let an ``indicator`` column tell it (for categories: a category of its own)."""
+    fill: float | str | None = None
+    """The value of ``constant``; a category, a number, or a date as text."""
+    scaling: Literal["standard", "none", "range"] = "standard"
+    """Numbers: as the protocol standardises (``standard``), as they are (``none``), or the public ``range`` to 0..1."""
+    range: tuple[float, float] | None = None
+    """Smallest and largest value, of a date in days since 1970; what lies beyond is clipped."""
+    categories: tuple[str, ...] = ()
+    """The known categories in their order, which are public then; those of the file unless given."""
+    unknown: Literal["bucket", "refuse"] = "bucket"
+    """A category that training did not see: in the bucket, or the row is not predicted."""
+    rare: Annotated[int, Field(ge=1)] = 1
+    """Categories of fewer rows than this share the bucket, which is then trained."""
+    format: str = ""
+    """Of dates that are text, as Python's ``strptime`` has it; ISO 8601 unless given."""
+    parts: tuple[DatePart, ...] = ("days", "month", "weekday")
+    """What becomes of a date: ``days`` since 1970, and sine and cosine of ``month``, ``weekday`` or ``hour``."""
+
+    def __post_init__(self) -> None:
+        if self.is_category and self.missing in ("mean", "median"):
+            raise ValueError(f"missing: {self.missing!r} is not allowed for type={self.type}: categories have none")
+        if (self.missing == "constant") != (self.fill is not None):
+            raise ValueError('fill: give the value together with missing = "constant", and only with it')
+        if (self.scaling == "range") != (self.range is not None):
+            raise ValueError('range: give [smallest, largest] together with scaling = "range", and only with it')
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise ValueError(f"range: {list(self.range)} is not allowed: the first number is less than the second")
+        if self.scaling == "range" and (self.is_category or (self.type == "datetime" and "days" not in self.parts)):
+            raise ValueError(f"scaling: 'range' is not allowed for type={self.type}: it is for numbers, or dates' days")
+        self._check_categories()
+        if not self.parts:
+            raise ValueError("parts: [] is not allowed: name at least one of days, month, weekday, hour")
+        if self.missing == "constant" and self.type == "numeric" and isinstance(self.fill, str):
+            raise ValueError(f"fill: {self.fill!r} is not allowed for type=numeric: give a number")
+        if self.missing == "constant" and self.type == "datetime":
+            try:
+                parse_date(str(self.fill), self.format)
+            except ValueError:
+                raise ValueError(f"fill: {self.fill!r} is not allowed: give a date as the column has it") from None
+
+    def _check_categories(self) -> None:
+        if not self.categories:
+            return
+        if not self.is_category:
+            raise ValueError(f"categories: {list(self.categories)} is not allowed for type={self.type}")
+        if self.rare > 1:
+            raise ValueError(f"rare: {self.rare} is not allowed with categories: nothing is counted")
+        if len(set(self.declared)) < len(self.declared):
+            raise ValueError(f"categories: {list(self.categories)} is not allowed: one is there twice")
+        if self.fill is not None and self.plain(value_text(self.fill)) not in self.declared:
+            raise ValueError(f"fill: {self.fill!r} is not allowed: it is none of the categories")
+
+    def plain(self, text: str) -> str:
+        """Return a text as it is compared with categories."""
+        return text.strip().casefold() if self.type == "text" else text
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The categories that the description gives, as values are compared with them; none where the file tells."""
+        known = tuple(map(self.plain, self.categories))
+        return (*known, MISSING) if known and self.missing == "indicator" else known
+
+    @property
+    def measures(self) -> str:
+        """What of it depends on rows, as it stands in a description; empty: nothing does."""
+        if self.is_category:
+            return "" if self.categories else "categories"
+        if self.fills_with:
+            return f"missing = {self.missing!r}"
+        return "days without a range" if self.type == "datetime" and "days" in self.parts and not self.range else ""
+
+    @property
+    def is_category(self) -> bool:
+        """Whether each value is one of several."""
+        return self.type in ("categorical", "text")
+
+    @property
+    def fills_with(self) -> str:
+        """What stands for missing numbers after the training rows are known: mean, median, or nothing to be filled."""
+        return {"mean": "mean", "median": "median", "indicator": "mean"}.get(self.missing, "")
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class FittedColumn:
+    """A column of the training rows: its rule, and the categories that were there."""
+
+    name: str
+    rule: ColumnRule
+    categories: tuple[str, ...] = ()
+    bucket: bool = False
+    """Whether training rows were in the bucket, so that it is a column."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the numbers that it becomes."""
+        rule, made = self.rule, []
+        if rule.is_category:
+            return [f"{self.name}={text}" for text in (*self.categories, *([OTHER] if self.bucket else []))]
+        if rule.type == "datetime":
+            for part in rule.parts:
+                made += [f"{self.name} ({part})"] if part == "days" else [f"{self.name} ({part}, {f})" for f in WAVES]
+        else:
+            made = [self.name]
+        return [*made, *([f"{self.name} is missing"] if rule.missing == "indicator" else [])]
+
+    @property
+    def keeps_scale(self) -> list[bool]:
+        """Of these numbers, which are never standardised."""
+        scaled = {self.name, f"{self.name} (days)"} if self.rule.scaling == "standard" else set()
+        return [name not in scaled for name in self.names]
+
+    @property
+    def fills(self) -> list[str]:
+        """Of these numbers, what is measured to stand for missing ones: mean, median, or nothing."""
+        if self.rule.is_category:
+            return [""] * len(self.names)
+        return ["" if name.endswith(" is missing") else self.rule.fills_with for name in self.names]
+
+
+COLUMNS = TypeAdapter(tuple[FittedColumn, ...])
+_CSV: TypeAdapter[CsvFormat | None] = TypeAdapter(CsvFormat | None)
+_ID: TypeAdapter[str | None] = TypeAdapter(str | None)
+_ALIGNMENT: TypeAdapter[Alignment | None] = TypeAdapter(Alignment | None)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Encoded:
+    """Rows as numbers, with NaN where what training measured is to be filled in."""
+
+    features: NDArray[Any]
+    """(N, D)."""
+    rejected: dict[int, str]
+    """Rows that cannot be used, with the reason; their numbers mean nothing."""
+
+
+def fit(columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], where: str) -> tuple[FittedColumn, ...]:
+    """Return the columns with the categories of these rows.
+
+    Args:
+        columns: the rows to be trained on, by column, in the order of the features.
+        rules: of the columns that have one; the others are numbers.
+        where: party and file, for errors.
+
+    Raises:
+        BadInput: a categorical column of numbers that are no codes, or of too many categories.
+    """
+    made = []
+    for name, column in columns.items():
+        rule = rules.get(name, ColumnRule())
+        if not rule.is_category or rule.declared:
+            made.append(FittedColumn(name=name, rule=rule, categories=rule.declared))
+            continue
+        texts = _texts(column, rule)
+        if rule.type == "categorical":
+            _refuse_measurements(name, texts, where.partition(":")[0])
+        present = [text for text in texts if text is not None]
+        values, counts = np.unique(np.asarray(present, dtype=str), return_counts=True)
+        kept = tuple(str(v) for v, count in zip(values, counts, strict=True) if count >= rule.rare or v == MISSING)
+        if len(kept) * max(1, len(texts)) > _MOST_CELLS:
+            raise BadInput(
+                f"{where.partition(':')[0]}: categorical: {name!r} has {len(kept)} different values in {len(texts)} "
+                f"rows: one column for each is more than {_MOST_CELLS} numbers"
+            )
+        made.append(FittedColumn(name=name, rule=rule, categories=kept, bucket=len(kept) < len(values)))
+    return tuple(made)
+
+
+def fit_public(names: Sequence[str], rules: Mapping[str, ColumnRule]) -> tuple[FittedColumn, ...]:
+    """Return columns of which nothing depends on rows (`ColumnRule.measures`); without a rule they are numbers."""
+    chosen = {name: rules.get(name, ColumnRule()) for name in names}
+    return tuple(FittedColumn(name=name, rule=rule, categories=rule.declared) for name, rule in chosen.items())
+
+
+def columns_text(columns: Sequence[FittedColumn]) -> str:
+    """Return columns as JSON; empty: none."""
+    return COLUMNS.dump_json(tuple(columns)).decode() if columns else ""
+
+
+def columns_of(text: str) -> tuple[FittedColumn, ...]:
+    """Return what `columns_text` gave."""
+    return COLUMNS.validate_json(text) if text else ()
+
+
+def encode(
+    columns: Mapping[str, Column], fitted: Sequence[FittedColumn], where: str, *, new: bool, dtype: Any = np.float32
+) -> Encoded:
+    """Return rows as numbers.
+
+    Args:
+        columns: by name; those that are not fitted are left alone.
+        fitted: what training saw.
+        where: party and file, for errors.
+        new: rows to predict: a row with a value that is missing or not allowed is rejected by itself.
+        dtype: of the numbers: single precision, or double where the model is of that.
+
+    Raises:
+        BadInput: if not `new`, text where numbers must be, dates that are none, or values that may not be missing; if
+            `new`, a column of another kind altogether, such as dates for numbers.
+    """
+    if not new:
+        _refuse_texts([columns[one.name] for one in fitted if one.rule.type == "numeric"], where)
+    rejected: dict[int, str] = {}
+    lacking: dict[str, tuple[int, str]] = {}
+    parts = []
+    for one in fitted:
+        made, problems = _encode_one(columns[one.name], one, where, new, dtype)
+        if problems and one.rule.missing != "drop" and not new:
+            other = next((row for row, reason in problems.items() if reason != ABSENT), None)
+            if other is not None:
+                raise BadInput(f"{where}: column {one.name}: {problems[other]} ({columns[one.name].row(other)})")
+            lacking[one.name] = (len(problems), columns[one.name].row(min(problems)))
+        for row, reason in problems.items():
+            rejected.setdefault(row, f"{one.name}: {reason}")
+        parts.append(made)
+    if lacking:
+        rule = next(one.rule for one in fitted if one.name in lacking)
+        raise BadInput(f"{where}: {without_values(lacking, category=rule.type if rule.is_category else None)}")
+    num_rows = len(next(iter(columns.values()))) if columns else 0
+    features = np.concatenate(parts, axis=1) if parts else np.zeros((num_rows, 0), dtype)
+    return Encoded(features, rejected)
+
+
+def without_values(
+    counts: Mapping[str, tuple[int, str]], told: str = "missing", *, category: Kind | None = None
+) -> str:
+    """Return what to say of columns whose values may not be missing, and what the user can do about the first.
+
+    Args:
+        counts: values that are missing, by column, and where the first is (empty: nobody knows); at least one column.
+        told: what they are.
+        category: the first column's type, if its values are names: it may be listed under categorical.
+    """
+    found = ", ".join(
+        f"column {name}: {count} values are {told}{f' (first in {row})' if row else ''}"
+        for name, (count, row) in [*counts.items()][:_MOST_NAMED]
+    )
+    more = f" and {len(counts) - _MOST_NAMED} columns more" if len(counts) > _MOST_NAMED else ""
+    name = next(iter(counts))
+    key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+    if category is not None:
+        rule, others = f'type = "{category}", missing = "indicator"', 'or "drop", and not under categorical too'
+    else:
+        rule, others = 'missing = "indicator"', '"median" or "drop"'
+    return f"{found}{more}; say under columns what to do, such as {key} = {{ {rule} }}, {others}"
+
+
+def _refuse_texts(columns: Sequence[Column], where: str) -> None:
+    """Name all columns of text among those that must be numbers; a single one is named where it is read."""
+    found = [f"{column.name} ({text[:_MOST_SHOWN]!r})" for column in columns if (text := column.first_text())]
+    if len(found) > 1:
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        advice = next(filter(None, (how_it_is_read(column.first_text(), column.decimal) for column in columns)), "")
+        raise BadInput(
+            f"{where}: columns hold text: {', '.join(found[:_MOST_NAMED])}{more}; give numbers, or name the columns "
+            "under categorical or columns; texts that mean a missing value are listed in csv = { null = [...] }"
+            + advice
+        )
+
+
+def _encode_one(
+    column: Column, one: FittedColumn, where: str, new: bool, dtype: Any
+) -> tuple[NDArray[Any], dict[int, str]]:
+    rule, problems = one.rule, dict[int, str]()
+    made = np.zeros((len(column), len(one.names)), dtype)
+    if rule.is_category:
+        place = {text: index for index, text in enumerate(one.categories)}
+        for row, text in enumerate(_texts(column, rule)):
+            if text is None:
+                problems[row] = ABSENT
+            elif text in place:
+                made[row, place[text]] = 1
+            elif one.bucket and rule.unknown == "bucket":
+                made[row, len(place)] = 1
+            elif rule.unknown == "refuse":
+                problems[row] = f"{text[:80]!r} {NO_CATEGORY if rule.declared else NEVER_SEEN}"
+        return made, problems
+    if rule.type == "datetime":
+        made[:, : len(one.names)], missing, wrong = _dates(column, one)
+        if wrong and not new:
+            row, text = next(iter(wrong.items()))
+            told = f"{text[:80]!r} in {column.row(row)} {NO_DATE}"
+            raise BadInput(f"{where}: column {one.name}: {told} {how_dates_are_read(text, rule.format)}")
+        problems |= {row: f"{text[:80]!r} {NO_DATE}" for row, text in wrong.items()}
+        if rule.range is not None:
+            days = one.names.index(f"{one.name} (days)")
+            made[:, days] = _in_range(made[:, days], rule.range)
+    else:
+        values, wrong = column.readable_numbers(where, dtype) if new else (column.numbers(where, dtype), {})
+        problems |= {row: f"{text[:80]!r} {NO_NUMBER}" for row, text in wrong.items()}
+        missing = np.isnan(values)
+        if rule.range is not None:
+            values = _in_range(values, rule.range).astype(dtype)
+        made[:, 0] = values
+        if rule.missing == "constant":
+            fill = float(rule.fill)  # type: ignore[arg-type]
+            if rule.range is not None:
+                fill = float(_in_range(fill, rule.range))
+            made[missing, 0] = fill
+    if rule.missing == "indicator":
+        made[:, -1] = missing
+    refused = np.isinf(made).any(axis=1) if new else np.zeros(len(made), np.bool_)
+    problems |= dict.fromkeys(map(int, np.flatnonzero(refused)), INFINITE)
+    # numbers that are missing where none may be are told together with infinite ones, when all rows are checked
+    if rule.missing == "drop" or (rule.missing == "refuse" and (new or rule.type == "datetime")):
+        problems = dict.fromkeys(map(int, np.flatnonzero(missing)), ABSENT) | problems
+    return made, problems
+
+
+def _in_range(values: Any, limits: tuple[float, float]) -> Any:
+    """Return numbers clipped to a public range and brought to 0..1."""
+    low, high = limits
+    return (np.clip(np.asarray(values, np.float64), low, high) - low) / (high - low)
+
+
+def _texts(column: Column, rule: ColumnRule) -> list[str | None]:
+    texts = [None if text is None else rule.plain(text) for text in column.texts()]
+    stand_in = {"indicator": MISSING, "constant": None if rule.fill is None else rule.plain(value_text(rule.fill))}
+    fill = stand_in.get(rule.missing)
+    return texts if fill is None else [fill if text is None else text for text in texts]
+
+
+def _refuse_measurements(name: str, texts: Sequence[str | None], party: str) -> None:
+    """Refuse measurements where categories are said to be; whole numbers may well be codes."""
+    for text in texts:
+        try:
+            number = float(text) if text is not None else 0.0
+        except ValueError:
+            return  # some are text, so they are categories
+        if math.isfinite(number) and number % 1:
+            raise BadInput(f"{party}: categorical: {name!r} holds numbers such as {number:g}, no categories")
+
+
+def _dates(column: Column, one: FittedColumn) -> tuple[Float32, NDArray[np.bool_], dict[int, str]]:
+    rule = one.rule
+    moments, wrong = column.moments(lambda text: parse_date(text, rule.format))
+    if rule.missing == "constant":
+        moments[np.isnat(moments)] = np.datetime64(parse_date(str(rule.fill), rule.format), "us")
+    return encode_dates(moments, rule.parts, len(one.names)), np.isnat(moments), wrong
+
+
+# --- what the model sees ----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Preprocessing:
+    """All that turns a party's rows into what its model sees, as it was fitted in training."""
+
+    columns: tuple[FittedColumn, ...]
+    feature_names: tuple[str, ...]
+    """Of the D numbers."""
+    fill: NDArray[Any]
+    """What stands for a missing number (D)."""
+    mean: NDArray[Any]
+    """What is taken off (D)."""
+    deviation: NDArray[Any]
+    """What it is divided by (D)."""
+    csv: CsvFormat | None = None
+    """How the file trained on was written, where the description said so: that of new rows unless it says otherwise."""
+    id_column: str | None = None
+    """The column of the ids; None: there was none."""
+    alignment: Alignment | None = None
+    """How rows found those of other parties, as new rows must; None: nobody has said."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers: single precision, or double where the model is of that."""
+        return self.mean.dtype
+
+    def finish(self, features_ND: NDArray[Any]) -> NDArray[Any]:
+        """Return encoded rows as the model sees them (N, D)."""
+        made: NDArray[Any] = np.where(np.isnan(features_ND), self.fill, features_ND).astype(self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # a row may hold any number; what noise must hide is clipped
+            made -= self.mean
+            made /= self.deviation
+        return made
+
+    @classmethod
+    def unmeasured(cls, columns: Sequence[FittedColumn], csv: CsvFormat | None = None) -> Preprocessing:
+        """Return what columns of which nothing was measured become: their numbers as they are."""
+        names = tuple(name for one in columns for name in one.names)
+        zeros = np.zeros(len(names), np.float32)
+        return cls(columns=tuple(columns), feature_names=names, fill=zeros, mean=zeros, deviation=zeros + 1, csv=csv)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for a snapshot or JSON."""
+        arrays = {name: getattr(self, name) for name in ("fill", "mean", "deviation")}
+        return {
+            "columns": COLUMNS.dump_python(self.columns, mode="json"),
+            "feature_names": list(self.feature_names),
+            **({} if self.csv is None else {"csv": _CSV.dump_python(self.csv, mode="json")}),
+            **({} if self.id_column is None else {"id": self.id_column}),
+            **({} if self.alignment is None else {"alignment": self.alignment}),
+            **({"double": True} if self.dtype == np.float64 else {}),
+            **{name: [float(number) for number in array] for name, array in arrays.items()},
+        }
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], where: str) -> Preprocessing:
+        """Return what `as_dict` gave.
+
+        Args:
+            given: perhaps a stranger's.
+            where: whose, for errors.
+
+        Raises:
+            BadInput: it is something else.
+        """
+        try:
+            columns = COLUMNS.validate_python(given["columns"])
+            names = tuple(str(name) for name in given["feature_names"])
+            csv = _CSV.validate_python(given.get("csv"))
+            id_column = _ID.validate_python(given.get("id"))
+            alignment = _ALIGNMENT.validate_python(given.get("alignment"))
+            dtype = np.float64 if given.get("double") else np.float32
+            arrays = {name: np.asarray(given[name], dtype) for name in ("fill", "mean", "deviation")}
+        except (KeyError, TypeError, ValueError) as error:
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else first_line(error)
+            raise BadInput(f"{where}: its preprocessing is damaged: {reason}") from None
+        if names != tuple(name for one in columns for name in one.names) or any(
+            array.shape != (len(names),) or not np.isfinite(array).all() for array in arrays.values()
+        ):
+            raise BadInput(f"{where}: its preprocessing is damaged: columns and numbers do not fit together")
+        return cls(columns=columns, feature_names=names, csv=csv, id_column=id_column, alignment=alignment, **arrays)

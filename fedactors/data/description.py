@@ -1,0 +1,595 @@
+"""User-provided data: a ``parties.toml`` says for each party which file it has and what the columns mean.
+
+    [task]
+    type = "binary"            # binary, multiclass (with classes = 3) or regression
+    layout = "vertical"        # vertical (default), horizontal, relational, graph or graph-tables
+    alignment = "psi"          # vertical only: already-aligned (default), hash or psi
+
+    [parties.bank]
+    path = "bank.csv"          # relative to this file
+    id = "customer"
+    label = "defaulted"
+    features = ["income", "age", "region", "since"]    # or "all" (default)
+    csv = { separator = ";", decimal = ",", null = ["?"] }
+
+    [parties.bank.columns]     # numbers that are all there need no rule
+    region = { type = "categorical", missing = "indicator" }
+    since = { type = "datetime", missing = "median" }
+
+The file is checked here; each party's data are read by that party alone, in its own process.
+
+A description's parts about rows in tables: the file of a party, and what all clients of a horizontal task share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from fedactors.config import from_table
+from fedactors.data.columns import columns_text, fit_public
+from fedactors.data.databases import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
+from fedactors.data.datasets.catalogue import Task
+from fedactors.data.layouts.graph import GraphFiles, UserGraph
+from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
+from fedactors.data.layouts.node_tables import EdgeFile, GraphTables
+from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
+from fedactors.data.query import named_tables
+from fedactors.data.readers import ImageFolder, class_text, is_csv
+from fedactors.data.schema import (
+    LAYOUTS,
+    MOST_CLASSES,
+    ArraysParty,
+    ArraysTask,
+    GraphParty,
+    GraphTask,
+    HorizontalParty,
+    HorizontalTask,
+    RelationalParty,
+    RelationalTask,
+    RowsParty,
+    SiteArraysTask,
+    Table,
+    VerticalParty,
+    VerticalTask,
+    parse,
+)
+from fedactors.data.sources import FileSource
+from fedactors.errors import BadInput
+from fedactors.validation import (
+    check_keys,
+    choice_of,
+    different_files,
+    different_names,
+    party_name,
+    path_of,
+    read_tree,
+    shown,
+)
+
+PICTURES = ("shape", "peak", "mean", "deviation")
+
+
+def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, HorizontalParty]) -> HorizontalData:
+    """Return who holds which rows to train on; see `fedactors.data.description.load_own`."""
+    num_classes_of(task)
+    classes = class_labels(task)
+    counts = class_weights(task)
+    for one, _ in counts:
+        if one not in classes:
+            raise BadInput(f"task.class_weights: {one!r} is not allowed: classes are {', '.join(classes)}")
+    pictures = pictures_of(task, parties)
+    columns = _common_columns(parties, pictures)
+    _check_public_rules(task, columns)
+    meant = fit_public(columns or (), task.columns)
+    width = sum(len(one.names) for one in meant)
+    centers = _centers(parties)
+    split = [one for one, party in parties.items() if party.split is not None]
+    if split and len(split) < len(parties):
+        one = next(one for one in parties if one not in split)
+        raise BadInput(f"parties.{one}.split: missing: every client names such a column, or none does")
+
+    def file(one: str, party: HorizontalParty) -> HorizontalFile:
+        source = replace(file_source(one, party, task.type, 0, class_weights=counts), rules=tuple(task.columns.items()))
+        return HorizontalFile(file=source, classes=classes, pictures=pictures)
+
+    files = {one: file(one, party) for one, party in parties.items()}
+    different_files({one: found.file.path for one, found in files.items()})
+    for one, found in files.items() if task.test is not None else ():
+        if task.path_at("test") == found.file.path:
+            raise task.refused("test", f": parties.{one} trains on it, and a model is measured on rows of nobody")
+    first = next(iter(parties.values()))
+    test = {key: value for key, value in first.written.items() if key != "split"} | {"path": task.test}
+    return HorizontalData(
+        name=name,
+        task=task.type,
+        num_classes=len(classes) or 1,
+        num_clients=len(parties),
+        shape=pictures.shape if pictures is not None else () if columns is None else (width,),
+        columns=columns_text(meant if pictures is None else ()),
+        files=tuple(files.values()),
+        parties=tuple(parties),
+        centers=centers,
+        test_file=None
+        if task.test is None
+        else file("test", parse(HorizontalParty, test, "parties.test", task.folder)),
+    )
+
+
+def new_horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, HorizontalParty]) -> HorizontalData:
+    """Return who holds which rows to predict: what only training needs is not read, and the model knows the rest."""
+    classes = () if task.classes is None else class_labels(task)
+    pictures = pictures_of(task, parties)
+    files = {}
+    for one, party in parties.items():
+        source = replace(file_source(one, party, task.type, 0), split_column=None, weight=None, unlabelled="refuse")
+        files[one] = HorizontalFile(file=source, classes=classes, pictures=pictures)
+    different_files({one: found.file.path for one, found in files.items()})
+    return HorizontalData(
+        name=name,
+        task=task.type,
+        num_classes=len(classes) or 1,
+        num_clients=len(parties),
+        shape=(),
+        files=tuple(files.values()),
+        parties=tuple(parties),
+    )
+
+
+def num_classes_of(task: VerticalTask | HorizontalTask | RelationalTask | GraphTask) -> int:
+    """Return the number of classes that a task states; 1 of a regression."""
+    count = len(task.classes) if isinstance(task.classes, list) else task.classes
+    if task.type == "regression":
+        task.refuse(["classes"], " for type=regression")
+        return 1
+    if task.type == "binary":
+        if count not in (None, 2):
+            raise task.refused("classes", " for type=binary: leave it out")
+        return 2
+    if count is None or not 2 <= count <= MOST_CLASSES:
+        said = "missing" if count is None else f"{shown(task.classes)} is not allowed"
+        raise BadInput(f"task.classes: {said}; type=multiclass needs the number of classes, 2 to {MOST_CLASSES}")
+    return count
+
+
+def class_labels(task: HorizontalTask) -> tuple[str, ...]:
+    """Return the text of each class that a horizontal task lists; none of a regression."""
+    if task.type == "regression":
+        return ()
+    listed = [0, 1] if task.classes is None and task.type == "binary" else task.classes or []
+    if len(set(map(class_text, listed))) < 2 or (task.type == "binary" and len(listed) != 2):
+        raise BadInput(
+            f"task.classes: {shown(task.classes)} is not allowed: with layout=horizontal list the labels, such as "
+            "[0, 1], because no client sees the others'"
+        )
+    return tuple(map(class_text, listed))
+
+
+def pictures_of(task: HorizontalTask, parties: Mapping[str, HorizontalParty]) -> ImageFolder | None:
+    """Return what images look like, None where rows are no images."""
+    given = {key: task.written[key] for key in PICTURES if key in task.written}
+    if not given:
+        return None
+    if task.shape is None:
+        raise task.refused(next(iter(given)), " without shape = [channels, height, width]")
+    for party in parties.values():
+        if party.label is None:
+            party.refuse(
+                ("id", "features", "csv", "weight", "unlabelled", "split"),
+                " for images that are no table: with a table of pixels, name its label column",
+            )
+    if "columns" in task.written:
+        raise BadInput("task.columns: rules are not allowed for images")
+    return from_table(ImageFolder, given, "task")
+
+
+def _common_columns(parties: Mapping[str, HorizontalParty], pictures: ImageFolder | None) -> tuple[str, ...] | None:
+    """Return the columns to learn from, the same for every client; None: all."""
+    labels = {str(party.label) for party in parties.values()}
+    if len(labels) != 1 or ("None" in labels and pictures is None):
+        raise BadInput(f"label: {', '.join(sorted(labels))} is not allowed: every client names the same label column")
+    columns = next(iter(parties.values())).names
+    if columns == ():
+        raise BadInput("features: [] is not allowed: every client needs at least one feature column")
+    for name, party in parties.items():
+        if party.names != columns:
+            raise BadInput(f"parties.{name}.features: every client must name the same columns in the same order")
+    return columns
+
+
+def _check_public_rules(task: HorizontalTask, columns: tuple[str, ...] | None) -> None:
+    """Check that rules are of columns that every client lists, and that nothing is measured by them."""
+    for name, rule in task.columns.items():
+        if columns is None or name not in columns:
+            raise BadInput(f"task.columns: {name!r} is not allowed: list it under features, at every client")
+        if rule.measures:
+            raise BadInput(
+                f"task.columns.{name}: {rule.measures} is not allowed with layout=horizontal, for each client would "
+                "find its own: list categories, fill with a constant, give a range of days"
+            )
+
+
+def _centers(parties: Mapping[str, HorizontalParty]) -> tuple[str, ...]:
+    centers = {name: party.center for name, party in parties.items() if party.center is not None}
+    for name in parties:
+        if centers and name not in centers:
+            raise BadInput(f"parties.{name}.center: missing: every client names its center, or none does")
+    return tuple(party_name(center, f"parties.{name}.center") for name, center in centers.items())
+
+
+def class_weights(task: VerticalTask | HorizontalTask) -> tuple[tuple[str, float], ...]:
+    """Return how much rows of a class count, by its text; none where all count alike."""
+    if task.class_weights and task.type == "regression":
+        raise task.refused("class_weights", " for type=regression: it has no classes")
+    return tuple((class_text(name), float(value)) for name, value in task.class_weights.items())
+
+
+def file_source(
+    name: str,
+    party: RowsParty,
+    kind: Task,
+    num_classes: int,
+    positive: str | int | float | None = None,
+    class_weights: tuple[tuple[str, float], ...] = (),
+) -> FileSource:
+    """Return where the rows of a party are, of the name that errors give it."""
+    for column in party.columns:
+        if column in party.categorical:
+            raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands under categorical too")
+    if "csv" in party.written and not any(map(is_csv, map(Path, party.files))):
+        raise party.refused("csv", f": {party.files[0]} is no CSV file")
+    return FileSource(
+        party=name,
+        path=party.path_at("path"),
+        task=kind,
+        num_classes=num_classes,
+        id_column=party.id,
+        features=party.names,
+        label=party.label,
+        categorical=tuple(party.categorical),
+        rules=tuple(party.columns.items()),
+        csv=party.csv if "csv" in party.written else None,
+        positive=None if positive is None or party.label is None else class_text(positive),
+        split_column=party.split,
+        weight=party.weight,
+        class_weights=class_weights,
+        unlabelled=party.unlabelled,
+    )
+
+
+_KINDS = {
+    ".duckdb": "duckdb",
+    ".db": "sqlite",
+    ".sqlite": "sqlite",
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+}
+
+Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
+
+
+Described = VerticalData | HorizontalData | RelationalData | UserGraph | GraphTables
+
+
+def layout_of(data: Described | type) -> str:
+    """Return what a description's ``layout`` is called, by what was read of it."""
+    kinds = {
+        VerticalData: "vertical",
+        HorizontalData: "horizontal",
+        RelationalData: "relational",
+        UserGraph: "graph",
+        GraphTables: "graph-tables",
+    }
+    return kinds[data if isinstance(data, type) else type(data)]
+
+
+def load_own_as(path: Path, wanted: type[Own], *, is_new: bool = False) -> Own:
+    """Read and check a ``parties.toml`` for a protocol that needs one type of partition; see `load_own`.
+
+    Raises:
+        BadInput: as `load_own`, or another layout.
+    """
+    made = load_own(path, is_new=is_new)
+    if not isinstance(made, wanted):
+        raise BadInput(f"task.layout: {layout_of(made)!r} is not allowed: give {layout_of(wanted)!r}")
+    return made
+
+
+def load_new_rows(name: str | HorizontalData, load_named: Callable[[str], HorizontalData]) -> HorizontalData:
+    """Return who has which rows to predict; they need no test rows, and not every client need have some.
+
+    Args:
+        name: of a description of user-provided data, or of a data set.
+        load_named: loads a data set as for training.
+
+    Raises:
+        BadInput: as `load_own_as`.
+    """
+    if isinstance(name, HorizontalData):
+        return name
+    return load_own_as(Path(name), HorizontalData, is_new=True) if name.endswith(".toml") else load_named(name)
+
+
+def load_own(path: Path, *, is_new: bool = False) -> Described:
+    """Read and check a ``parties.toml``.
+
+    Args:
+        path: of the file.
+        is_new: rows to predict: of the layout horizontal only what prediction reads is asked for.
+
+    Raises:
+        BadInput: not readable, not TOML, or a wrong key or value; the message names field, value and what is allowed.
+    """
+    layout, task, parties = _read(path)
+    is_new_rows = layout == "horizontal" and is_new
+    fewest = 1 if layout == "graph" or is_new_rows else 2
+    if len(parties) < fewest:
+        raise BadInput(f"parties: {len(parties)} given in {path}, at least {fewest} are needed")
+    build = new_horizontal_data if is_new_rows else _BUILDERS[layout]
+    return build(path.stem, task, parties)
+
+
+def _read(path: Path) -> tuple[str, Any, dict[str, Any]]:
+    """Return layout, task and parties of a description, each table checked by itself."""
+    given = read_tree(path, "data")
+    check_keys(given, {"task", "parties"}, str(path))
+    for key in ("task", "parties"):
+        if not isinstance(given.get(key), dict):
+            raise BadInput(f"data: {path}: no table [{key}{'.NAME' if key == 'parties' else ''}]")
+    layout = choice_of(given["task"].get("layout", "vertical"), tuple(LAYOUTS), "task.layout")
+    of_task, of_party = LAYOUTS[layout]
+    task, parties = parse(of_task, given["task"], "task", path.parent), {}
+    for name, party in given["parties"].items():
+        parties[party_name(name)] = parse(of_party, party, f"parties.{name}", path.parent)
+    different_names(parties)
+    return layout, task, parties
+
+
+def refuse_settings(config: Any, why: Mapping[str, str], *, but: Mapping[str, Any] | None = None) -> None:
+    """Refuse settings that do not apply to user-provided files.
+
+    Args:
+        config: of the run.
+        why: by setting, what says it instead.
+        but: by setting, a value that is what the files say, and allowed.
+
+    Raises:
+        BadInput: one of them is not as usual.
+    """
+    usual = type(config)()
+    for name, reason in why.items():
+        value = getattr(config, name)
+        if value != getattr(usual, name) and not (but and name in but and but[name] == value):
+            shown_value = f"{value:g}" if isinstance(value, float) else shown(value)
+            raise BadInput(f"{name}: {shown_value} is not allowed with own files: {reason}")
+
+
+def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return where parties keep their states, and the names of the keys that they seal them with, by party.
+
+    A folder is relative to the file; on the party's own host it is found by its absolute path. A protocol may
+    read another kind of description: nothing else of the file is checked here.
+
+    Raises:
+        BadInput: not readable, not TOML, or a value that is no text.
+    """
+    parties = read_tree(path, "data").get("parties")
+    found: dict[str, dict[str, str]] = {"state": {}, "state_key": {}}
+    for name, party in parties.items() if isinstance(parties, dict) else ():
+        for key, places in found.items() if isinstance(party, dict) else ():
+            if key in party and not (isinstance(party[key], str) and party[key]):
+                raise BadInput(f"parties.{name}.{key}: {shown(party[key])} is not allowed: give a text")
+            if key in party:
+                places[name] = party[key]
+    return {name: _state_place(place, path.parent) for name, place in found["state"].items()}, found["state_key"]
+
+
+def _state_place(place: str, folder: Path) -> str:
+    return place if "://" in place else str((folder / Path(place).expanduser()).resolve())
+
+
+def _vertical(
+    name: str, task: VerticalTask | GraphTask, parties: Mapping[str, VerticalParty] | Mapping[str, GraphParty]
+) -> VerticalData:
+    num_classes = num_classes_of(task)
+    holders = [name for name, party in parties.items() if party.label is not None]
+    if len(holders) != 1:
+        raise BadInput(
+            f"label: {len(holders)} parties name one ({', '.join(holders) or 'none'}); exactly one party must, of rows "
+            "to predict as well, whose file need not have the column"
+        )
+    for party in parties.values():
+        if task.alignment != "already-aligned" and party.id is None:
+            raise BadInput(f"{party.where}.id: missing; alignment={task.alignment} needs an id column at every party")
+    if task.split == "stratified" and task.type == "regression":
+        raise task.refused("split", " for type=regression: it has no classes")
+    if task.positive is not None and task.type != "binary":
+        raise task.refused("positive", ": name a class, for type=binary only")
+    for one, party in parties.items():
+        if one != holders[0] or task.split != "random":
+            party.refuse(["split"], ": the party with the label names the column, and task.split is left out")
+    for one, party in parties.items():
+        if one != holders[0]:
+            party.refuse(["weight", "unlabelled"], ": only the party with the label has it")
+    counts = class_weights(task) if isinstance(task, VerticalTask) else ()
+    sources = {
+        one: file_source(one, party, task.type, num_classes, task.positive, counts) for one, party in parties.items()
+    }
+    different_files({one: source.path for one, source in sources.items()})
+    return VerticalData(
+        name=name,
+        task=task.type,
+        num_classes=num_classes,
+        parties=tuple(sources),
+        sources=tuple(sources.values()),
+        label_party=holders[0],
+        alignment=task.alignment,
+        split=task.split,
+    )
+
+
+def _graph_arrays(name: str, task: ArraysTask, parties: Mapping[str, ArraysParty]) -> UserGraph:
+    files = {one: party.path_at("file") for one, party in parties.items()}
+    different_files(files, "file")
+    nodes = task.path_at("nodes")
+    return UserGraph(tuple(files), tuple(GraphFiles(party=one, nodes=nodes, file=file) for one, file in files.items()))
+
+
+def _graph_tables(name: str, task: GraphTask, parties: Mapping[str, GraphParty]) -> GraphTables:
+    rows = _vertical(name, task, parties)
+    edges = {}
+    for one, party in parties.items():
+        if party.ends[0] == party.ends[1]:
+            raise party.refused("ends", ": give two columns")
+        edges[one] = EdgeFile(
+            party=one,
+            path=party.path_at("edges"),
+            ends=(party.ends[0], party.ends[1]),
+            sparse=None if party.sparse is None else party.path_at("sparse"),
+            csv=party.csv,
+        )
+    different_files({one: edge.path for one, edge in edges.items()}, "edges")
+    sources = tuple(replace(source, unlabelled="keep") for source in rows.sources if isinstance(source, FileSource))
+    return GraphTables(rows=replace(rows, sources=sources), edges=tuple(edges.values()))
+
+
+def _relational(name: str, task: RelationalTask, parties: Mapping[str, RelationalParty]) -> RelationalData:
+    num_classes, wanted = num_classes_of(task), named_tables(task.sql)
+    made: list[RelationalPartition] = []
+    for one, party in parties.items():
+        table = choice_of(party.table or one, wanted, f"{party.where}.table")
+        for column in party.columns:
+            if column in task.categorical or f"{table}.{column}" in task.categorical:
+                raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands in task.categorical too")
+        made.append(
+            RelationalPartition(
+                party=one,
+                table=table,
+                partition=sum(partition.table == table for partition in made),
+                source=_table_source(party, table),
+                id_column=party.id or "",
+                rules=tuple(party.columns.items()),
+            )
+        )
+    different_files({one.party: (one.source.where, one.source.table) for one in made})
+    missing = [table for table in wanted if table not in {partition.table for partition in made}]
+    if missing:
+        raise BadInput(f"sql: table {missing[0]!r} is with no party; name it under [parties.NAME] table = ...")
+    return RelationalData(
+        name=name,
+        sql=task.sql,
+        label=task.label,
+        task=task.type,
+        num_classes=num_classes,
+        partitions=tuple(made),
+        categorical=tuple(task.categorical),
+    )
+
+
+_BUILDERS: Mapping[str, Callable[[str, Any, Any], Described]] = {
+    "vertical": _vertical,
+    "horizontal": horizontal_data,
+    "relational": _relational,
+    "graph": _graph_arrays,
+    "graph-tables": _graph_tables,
+}
+"""What makes the data of a layout, of the description's name, its task and its parties."""
+
+
+def _table_source(party: RelationalParty, table: str) -> TableSource:
+    where = party.path
+    address = where.startswith(("env:", "postgresql://", "postgres://"))
+    if address and not where.startswith("env:"):
+        try:
+            settings = postgres_settings(where)
+        except SourceError as error:
+            raise BadInput(f"{party.where}.path: {error}") from None
+        if any(settings.get(secret) is not None for secret in POSTGRES_SECRETS):
+            raise BadInput(f"{party.where}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
+    suffix = next((known for known in _KINDS if where.endswith(known)), "")
+    guess = "postgres" if address else _KINDS.get(suffix)
+    kind = choice_of(party.kind or guess, (*sorted(set(_KINDS.values())), "postgres"), f"{party.where}.kind")
+    if kind != "postgres":
+        where = party.path_at("path")
+    return TableSource(kind=cast(TableKind, kind), where=where, table=party.source_table or table)
+
+
+# --- the same tables at a site of a federation --------------------------------------------------------------------
+
+
+def read_task(given: Any, where: str, folder: Path) -> Table:
+    """Return what a site's data say of a task, in the table `where` of the site's file.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    if not isinstance(given, dict):
+        raise BadInput(f"{where}: {shown(given)} is not allowed: give a table")
+    layout = choice_of(given.get("layout", "vertical"), tuple(LAYOUTS), f"{where}.layout")
+    task: Table = parse(SiteArraysTask if layout == "graph" else LAYOUTS[layout][0], given, where, folder)
+    for key in ("class_weights", "columns", *PICTURES):
+        if key in task.written:
+            raise BadInput(f"{where}: {key} is not allowed at a site")
+    return task
+
+
+def facts_of(task: Table) -> dict[str, Any]:
+    """Return what all parties may know of a task: its layout and type, ``classes``, and what the layout needs.
+
+    Raises:
+        BadInput: classes that do not fit the type.
+    """
+    if isinstance(task, HorizontalTask):
+        labels = class_labels(task)
+        return {"layout": task.layout, "type": task.type, "classes": len(labels) or 1, "labels": labels}
+    if not isinstance(task, VerticalTask | RelationalTask | GraphTask):
+        return {"layout": "graph", "type": "multiclass", "classes": 0}
+    facts: dict[str, Any] = {"layout": task.layout, "type": task.type, "classes": num_classes_of(task)}
+    if isinstance(task, RelationalTask):
+        return {**facts, "sql": task.sql, "label": task.label, "categorical": tuple(task.categorical)}
+    return {**facts, "alignment": task.alignment, "split": task.split}
+
+
+def read_files(keys: Any, where: str, folder: Path, party: str) -> GraphFiles:
+    """Return where one party's arrays of a graph are, from a site's table with the keys ``nodes`` and ``file``.
+
+    Raises:
+        BadInput: missing or unknown keys.
+    """
+    check_keys(keys, {"nodes", "file"}, where)
+    nodes, file = (str(path_of(keys.get(key), f"{where}.{key}", folder)) for key in ("nodes", "file"))
+    return GraphFiles(party=party, nodes=nodes, file=file)
+
+
+def read_table(given: Any, where: str, folder: Path, table: str) -> TableSource:
+    """Return where a site's `table` of a query is, from the table `where` of the site's file.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    party = parse(RelationalParty, given, where, folder)
+    if "columns" in party.written:
+        raise BadInput(f"{where}.columns: rules are not allowed at a site for tables that a query joins")
+    return _table_source(party, table)
+
+
+def read_party(
+    given: Any,
+    where: str,
+    folder: Path,
+    name: str,
+    layout: str,
+    kind: Task,
+    num_classes: int,
+    positive: str | int | float | None = None,
+) -> FileSource:
+    """Return where a site's rows of vertical or horizontal data are, from the table `where` of the site's file.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    party = parse(LAYOUTS[layout][1], given, where, folder)
+    return file_source(name, party, kind, num_classes if layout == "vertical" else 0, positive)

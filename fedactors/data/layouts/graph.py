@@ -1,0 +1,340 @@
+"""Graph data: clients that share the nodes of one graph and hold different edges and feature columns.
+
+User-provided graphs: each client's edges and features, and the nodes, which all clients know.
+
+A ``.toml`` file; its paths are relative to it, and arrays lie in ``.npz`` files (no pickles)::
+
+    [task]
+    layout = "graph"
+    nodes = "nodes.npz"        # labels (N), and train, validation, test: masks over the nodes, or node numbers
+
+    [parties.bank]
+    file = "bank.npz"          # edges (2, E), features (N, F)
+
+    [parties.shop]
+    file = "shop.npz"
+
+Shapes: N nodes, E edges, F features of one client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.typing import NDArray
+
+from fedactors.data.datasets.catalogue import describe
+from fedactors.data.datasets.load import GraphDataset, csr_of, load_graph, to_csr
+from fedactors.errors import BadInput
+from fedactors.messages.codec import wire_type
+from fedactors.validation import reading
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphBlock:
+    """What one client of a graph holds: all nodes, its own edges (CSR, both directions), its own feature columns."""
+
+    indptr: Index
+    indices: Index
+    features: NDArray[np.float32]
+    columns: Index
+    """Which columns of the whole graph's features these are."""
+    labels: Index
+    """Class of each node; only those in `train` may be used for training, the others are for scoring."""
+    num_classes: int
+    train: Index
+    validation: Index
+    test: Index
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes, the same at every client."""
+        return len(self.indptr) - 1
+
+
+@dataclass(frozen=True)
+class NewGraph:
+    """Nodes to predict, as one client holds them."""
+
+    indptr: Index
+    indices: Index
+    features: NDArray[np.float32]
+    ids: NDArray[Any]
+    """What the nodes are called."""
+
+
+@wire_type
+class GraphData:
+    """Clients that share nodes and training labels and hold different edges and feature columns, by a seeded recipe.
+
+    Each client keeps every edge with probability `edge_share`, drawn on its own; feature columns are dealt at random
+    into even blocks; training nodes are drawn per class, validation and test nodes from the rest (GLASU, section 5).
+    """
+
+    name: str
+    num_classes: int
+    num_clients: int
+    train_per_class: int
+    num_validation: int
+    num_test: int
+    edge_share: float = 0.8
+    seed: int = 0
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The clients' names: client-0, client-1, ..."""
+        return tuple(f"client-{place}" for place in range(self.num_clients))
+
+    def part(self, party: str) -> GraphPart:
+        """Return what the actor of `party` is built with.
+
+        Raises:
+            BadInput: no such party.
+        """
+        if party not in self.parties:
+            raise BadInput(f"party: {party!r} is not allowed: the parties are {', '.join(self.parties)}")
+        return GraphPart(party=party, recipe=self)
+
+    def load(self, client: int) -> GraphBlock:
+        """Load what client `client` holds, in the process of its actor.
+
+        Raises:
+            BadInput: no such client, unknown data set, or too few nodes for the recipe.
+            DataMissing: a file is not on this machine.
+        """
+        if not 0 <= client < self.num_clients:
+            raise BadInput(f"client: {client} is not allowed: there are {self.num_clients}")
+        graph = load_graph(self.name)
+        num_columns = graph.features.shape[1]
+        kept = np.random.default_rng([self.seed, 17, client]).random(len(graph.edges)) < self.edge_share
+        dealt = np.random.default_rng([self.seed, 19]).permutation(num_columns)
+        columns = np.sort(np.array_split(dealt, self.num_clients)[client])
+        return self._block(graph, graph.edges[kept], np.ascontiguousarray(graph.features[:, columns]), columns)
+
+    def load_whole(self) -> GraphBlock:
+        """Load the graph with every edge and column, for baselines that are allowed to see all."""
+        graph = load_graph(self.name)
+        return self._block(graph, graph.edges, graph.features, np.arange(graph.features.shape[1]))
+
+    def _block(self, graph: GraphDataset, edges: Index, features_NF: NDArray[np.float32], columns: Index) -> GraphBlock:
+        indptr, indices = to_csr(edges, len(graph.labels))
+        train, validation, test = self._nodes(graph.labels)
+        return GraphBlock(
+            indptr=indptr,
+            indices=indices,
+            features=features_NF,
+            columns=columns,
+            labels=graph.labels,
+            num_classes=self.num_classes,
+            train=train,
+            validation=validation,
+            test=test,
+        )
+
+    def _nodes(self, labels_N: Index) -> tuple[Index, Index, Index]:
+        order = np.random.default_rng([self.seed, 23]).permutation(len(labels_N))
+        train = np.concatenate(
+            [order[labels_N[order] == label][: self.train_per_class] for label in range(self.num_classes)]
+        )
+        rest = order[~np.isin(order, train)]
+        if len(train) < self.num_classes * self.train_per_class or len(rest) < self.num_validation + self.num_test:
+            raise BadInput(
+                f"data: {self.name} has {len(labels_N)} nodes, too few for {self.train_per_class} training nodes per "
+                f"class, {self.num_validation} validation and {self.num_test} test nodes"
+            )
+        ends = (self.num_validation, self.num_validation + self.num_test)
+        return np.sort(train), np.sort(rest[: ends[0]]), np.sort(rest[ends[0] : ends[1]])
+
+
+@wire_type
+class GraphPart:
+    """What one client of a dealt graph is told: its name, and the recipe, by which it takes its own share alone."""
+
+    party: str
+    recipe: GraphData
+
+    def load(self) -> GraphBlock:
+        """Load what the client holds, in the process of its actor; see `GraphData.load`."""
+        return self.recipe.load(self.recipe.parties.index(self.party))
+
+    def load_new(self) -> NewGraph:
+        """Load what the client holds, to predict all its nodes."""
+        block = self.load()
+        return NewGraph(block.indptr, block.indices, block.features, np.arange(block.num_nodes))
+
+
+_TRAIN_PER_CLASS = {"cora": 60, "citeseer": 84, "pubmed": 320}
+
+
+def graph(dataset: str, num_clients: int, *, edge_share: float = 0.8, seed: int = 0) -> GraphData:
+    """Deal a named graph to clients: Planetoid as published (500 validation, 1,000 test nodes), others in proportion.
+
+    Raises:
+        BadInput: unknown data set, no graph, or more clients than feature columns.
+    """
+    described = describe(dataset)
+    if described.kind != "graph":
+        raise BadInput(f"data: {dataset} is of kind {described.kind}; a graph is needed here")
+    if not 1 <= num_clients <= described.columns:
+        raise BadInput(f"num_clients: {num_clients} is not allowed: give 1 to {described.columns}, one column each")
+    if not 0 < edge_share <= 1:
+        raise BadInput(f"edge_share: {edge_share} is not allowed: give a number above 0, at most 1")
+    published = dataset in _TRAIN_PER_CLASS
+    return GraphData(
+        name=dataset,
+        num_classes=described.num_classes,
+        num_clients=num_clients,
+        train_per_class=_TRAIN_PER_CLASS.get(dataset, max(1, described.rows // (4 * described.num_classes))),
+        num_validation=500 if published else described.rows // 4,
+        num_test=1000 if published else described.rows // 4,
+        edge_share=edge_share,
+        seed=seed,
+    )
+
+
+_SPLITS = ("train", "validation", "test")
+_MOST_CLASSES = 65536
+
+
+@dataclass(frozen=True)
+class NodeSplit:
+    """The labels, known to every client, and the nodes for training, validation and test."""
+
+    labels_N: Index
+    train: Index
+    validation: Index
+    test: Index
+
+
+def from_masks(
+    labels_N: Index, train: npt.NDArray[np.bool_], validation: npt.NDArray[np.bool_], test: npt.NDArray[np.bool_]
+) -> NodeSplit:
+    """Make a split from masks over the nodes; a mask of another length than the labels is a `BadInput`."""
+    for name, mask in (("train", train), ("validation", validation), ("test", test)):
+        if len(mask) != len(labels_N):
+            raise BadInput(f"{name} mask: {len(mask)} entries are not allowed: there are {len(labels_N)} labels")
+    return NodeSplit(labels_N, np.flatnonzero(train), np.flatnonzero(validation), np.flatnonzero(test))
+
+
+@wire_type
+class GraphFiles:
+    """Where one client's file is, and that of the nodes, which everyone knows."""
+
+    party: str
+    nodes: str
+    file: str
+
+    @property
+    def own_files(self) -> tuple[str, ...]:
+        """What it reads."""
+        return (self.file, self.nodes)
+
+    def load(self) -> GraphBlock:
+        """Load and check what the client holds.
+
+        Raises:
+            BadInput: a file that cannot be read, or arrays that do not fit together.
+        """
+        split = read_nodes(Path(self.nodes))
+        features_NF, (indptr, indices) = self._own(len(split.labels_N))
+        return GraphBlock(
+            indptr=indptr,
+            indices=indices,
+            features=features_NF,
+            columns=np.arange(features_NF.shape[-1]),
+            labels=split.labels_N,
+            num_classes=int(split.labels_N.max(initial=0)) + 1,
+            train=split.train,
+            validation=split.validation,
+            test=split.test,
+        )
+
+    def load_new(self) -> NewGraph:
+        """Load nodes to predict; the nodes' file need hold nothing but `ids`, if they have any.
+
+        Raises:
+            BadInput: a file that cannot be read, or arrays that do not fit together.
+        """
+        features_NF, (indptr, indices) = self._own(None)
+        with reading("task.nodes", self.nodes), Path(self.nodes).open("rb") as stream:
+            nodes = np.load(stream, allow_pickle=False)
+            ids = nodes["ids"] if "ids" in nodes.files else np.arange(len(features_NF))
+        if ids.shape != (len(features_NF),):
+            raise BadInput(f"ids: shape {ids.shape} is not allowed: {self.party} has {len(features_NF)} nodes")
+        return NewGraph(indptr, indices, features_NF, ids)
+
+    def _own(self, num_known: int | None) -> tuple[npt.NDArray[np.float32], tuple[Index, Index]]:
+        party = self.party
+        found = _arrays(Path(self.file), ("edges", "features"), f"parties.{party}")
+        edges, features = found["edges"], found["features"]
+        num_nodes = len(features) if num_known is None else num_known
+        if edges.dtype.kind not in "iu" and edges.size:
+            raise BadInput(f"edges of {party}: type {edges.dtype} is not allowed: give whole numbers")
+        if edges.ndim != 2 or edges.shape[0] != 2:
+            raise BadInput(f"edges of {party}: shape {edges.shape} is not allowed: it must be (2, edges)")
+        if strangers := edges[(edges < 0) | (edges >= num_nodes)].tolist():
+            raise BadInput(f"edges of {party}: node {strangers[0]} is not allowed: nodes are 0 to {num_nodes - 1}")
+        if features.ndim != 2:
+            raise BadInput(f"features of {party}: shape {features.shape} is not allowed: it must be (nodes, columns)")
+        if features.dtype.kind not in "fiub":
+            raise BadInput(f"features of {party}: type {features.dtype} is not allowed: give numbers")
+        with np.errstate(over="ignore"):
+            features_NF = features.astype(np.float32)
+        if not np.isfinite(features_NF).all():
+            raise BadInput(f"features of {party}: values that are not finite are not allowed")
+        return features_NF, csr_of(edges, num_nodes)
+
+
+@dataclass(frozen=True)
+class UserGraph:
+    """A user-provided graph in arrays."""
+
+    parties: tuple[str, ...]
+    parts: tuple[GraphFiles, ...]
+    """Each party's; to the driver of several organisations' run they are names."""
+
+    def part(self, party: str) -> GraphFiles:
+        """Return what the actor of `party` is built with."""
+        return self.parts[self.parties.index(party)]
+
+
+def read_nodes(path: Path) -> NodeSplit:
+    """Read labels and split; masks become node numbers.
+
+    Raises:
+        BadInput: a missing array, or lengths that differ.
+    """
+    found = _arrays(path, ("labels", *_SPLITS), "task.nodes")
+    labels = found["labels"]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise BadInput(f"labels: type {labels.dtype} of shape {labels.shape} is not allowed: one whole number per node")
+    if labels.size and labels.max() >= _MOST_CLASSES:
+        raise BadInput(f"labels: {labels.max()} is not allowed: classes are 0 to at most {_MOST_CLASSES - 1}")
+    if len(np.unique(labels)) == 1:
+        raise BadInput(f"labels: {labels[0]} at every node is not allowed: there must be at least two classes")
+    labels_N = labels.astype(np.int64)
+    if all(found[name].dtype == np.bool_ for name in _SPLITS):
+        return from_masks(labels_N, *(found[name] for name in _SPLITS))
+    for name in _SPLITS:
+        if found[name].ndim != 1 or found[name].dtype.kind not in "iu":
+            raise BadInput(f"{name}: type {found[name].dtype} is not allowed: give three masks, or node numbers")
+        if len(found[name]) == len(labels_N) > 2 and set(found[name].tolist()) <= {0, 1}:
+            raise BadInput(f"{name}: only 0 and 1, one for each node, are not allowed: give a mask of booleans")
+    return NodeSplit(labels_N, *(found[name].astype(np.int64) for name in _SPLITS))
+
+
+def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDArray[Any]]:
+    with reading(where, path), path.open("rb") as stream:
+        file = np.load(stream, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise BadInput(f"{where}: {path} is no .npz file")
+        missing = [name for name in names if name not in file.files]
+        if missing:
+            raise BadInput(f"{where}: {path} lacks {', '.join(missing)}")
+        return {name: file[name] for name in names}

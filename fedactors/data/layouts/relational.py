@@ -1,0 +1,325 @@
+"""A query over tables that different organisations hold: who holds what of it, and the rows of one holder.
+
+RelationalData --held_partitions--> Seat: one partition of one table, and where it lies        (the driver)
+RelationalQuery, everybody's Schemas --resolve_plan--> JoinPlan                                (everybody alike)
+Seat --read_rows--> OwnRows                                                                    (that owner alone)
+
+Columns of a table that a query joins, by its owner's rules: what `fedactors.data.columns` is of a file.
+
+    rules of [parties.NAME.columns] --RelationalPartition--> the owner's actor --fit_table--> Preprocessing, in its part
+
+Everybody knows which columns have rules, for the query is resolved with them; what they say, and what is measured by
+them, only the owner does. A row that misses a value which its rule drops it for is left out before keys are hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import sqlglot
+from numpy.typing import NDArray
+from sqlglot import exp
+
+from fedactors.data.blocks import measured_fill, measured_scale
+from fedactors.data.columns import ColumnRule, Preprocessing, encode, fit
+from fedactors.data.databases import TableSource, in_memory
+from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, RelationalQuery
+from fedactors.data.query import (
+    Encoding,
+    Feature,
+    JoinPlan,
+    Query,
+    UnknownTableError,
+    VerticalTable,
+    make_plan,
+    parse_query,
+)
+from fedactors.data.readers import Column
+from fedactors.errors import BadInput
+from fedactors.messages.codec import message, wire_type
+
+
+def rules_of_features(features: Sequence[Feature], own: RelationalPartition) -> dict[str, ColumnRule]:
+    """Return the rule of each feature: the owner's, else categories or numbers, as the query has them.
+
+    Raises:
+        BadInput: the owner has a rule for a column that is no feature.
+    """
+    given = dict(own.rules)
+    if unknown := set(given) - {feature.column for feature in features}:
+        raise BadInput(
+            f"parties.{own.party}.columns: {min(unknown)!r} is not allowed: the query selects "
+            f"{', '.join(feature.column for feature in features) or 'no feature'} of {own.table}"
+        )
+    usual = {"one_hot": ColumnRule(type="categorical")}
+    return {one.column: given.get(one.column, usual.get(one.encoding, ColumnRule())) for one in features}
+
+
+def dropped_for(own: RelationalPartition) -> tuple[str, ...]:
+    """Return the columns for whose missing values a row is left out."""
+    return tuple(name for name, rule in own.rules if rule.missing == "drop")
+
+
+def rows_with_values(columns: pa.Table) -> np.ndarray:
+    """Return which rows have a value in every column (n); NaN is none."""
+    complete = np.ones(columns.num_rows, dtype=bool)
+    for column in columns.columns:
+        complete &= ~pyarrow.compute.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
+    return complete
+
+
+def column_of(rows: pa.Table, name: str, rule: ColumnRule) -> Column:
+    """Return a column as its rule reads it: texts of categories, moments of dates, numbers; texts elsewhere stay."""
+    column = rows.column(name)
+    kind = column.type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if rule.is_category or is_text:
+        return Column(name, np.array(column.cast(pa.string()).to_pylist(), dtype=object))
+    if rule.type == "datetime":
+        if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+            return Column(name, np.array(column.to_pylist(), dtype=object))
+        moments = np.asarray(column.cast(pa.timestamp("us")).to_numpy(), "datetime64[us]")  # of zones: UTC
+        return Column(name, moments)
+    return Column(name, np.asarray(pyarrow.compute.cast(column, pa.float64()).to_numpy(), np.float64))
+
+
+def fit_table(
+    columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], where: str, scales: bool
+) -> Preprocessing:
+    """Return what turns a whole table into numbers in double precision, measured on its rows.
+
+    Args:
+        columns: of the table, in the order of the features.
+        rules: of each.
+        where: owner and table, for errors.
+        scales: whether numbers are standardised at all.
+
+    Raises:
+        BadInput: values that their rules do not allow.
+    """
+    fitted = fit(columns, rules, where)
+    values = encode(columns, fitted, where, new=False, dtype=np.float64).features
+    fills = tuple(how for one in fitted for how in one.fills)
+    keeps = np.asarray([not scales or kept for one in fitted for kept in one.keeps_scale], np.bool_)
+    names = tuple(name for one in fitted for name in one.names)
+    for place, how in enumerate(fills):
+        bad = np.flatnonzero(np.isinf(values[:, place]) if how else ~np.isfinite(values[:, place]))
+        if len(bad):
+            raise BadInput(
+                f"{where}: {names[place]} has no finite number in {len(bad)} of {len(values)} rows; give a rule, such "
+                f'as {names[place]} = {{ missing = "median" }}, or filter them in the query'
+            )
+    fill = measured_fill(values, fills)
+    mean, deviation = measured_scale(np.where(np.isnan(values), fill, values), keeps)
+    return Preprocessing(columns=fitted, feature_names=names, fill=fill, mean=mean, deviation=deviation)
+
+
+@message(reveals="names and types of the table's columns; no row")
+class Schema:
+    """The columns of one partition and their kinds."""
+
+    columns: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+@message(reveals="names and types of all tables' columns; no row")
+class Schemas:
+    """The schema of each source of the query, by the source's name."""
+
+    by_source: dict[str, Schema]
+
+
+@wire_type
+class TableOwner:
+    """One partition's owner: the actor's name, table and partition in the query, and its own partition of the data."""
+
+    name: str
+    table: str
+    index: int
+    """Of the partition, in the order of the query's."""
+    own: RelationalPartition
+
+
+def held_query(stated_query: RelationalQuery) -> Query:
+    """Return the query over one source for each partition that somebody holds.
+
+    Raises:
+        QueryError: the SQL is at fault, or names a table that nobody holds.
+    """
+    query = parse_query(stated_query.sql)
+    sources: dict[str, list[str]] = {}
+    for source in {source for parts in query.tables.values() for source, _ in parts}:
+        held = [(t, p) for _, t, p in stated_query.holders if t == source]
+        held = held or [(t, p) for _, t, p in stated_query.holders if t.lower() == source.lower()]
+        if not held:
+            known = ", ".join(stated_query.tables) or "none"
+            raise UnknownTableError(f"sql: unknown table {source!r} (known: {known})")
+        held.sort(key=lambda one: one[1])
+        sources[source] = [_source_name(stated_query, table, partition) for table, partition in held]
+    return query.held_in(sources)
+
+
+def held_partitions(data: RelationalData) -> list[tuple[str, int, RelationalPartition]]:
+    """Return (table, number of the partition, partition), tables and partitions in the order of the query's.
+
+    Raises:
+        QueryError: the SQL is at fault, or names a table that nobody holds.
+    """
+    by_source = {_source_name(data.query, p.table, p.partition): p for p in data.partitions}
+    tables = held_query(data.query).tables
+    return [(table, i, by_source[source]) for table, parts in tables.items() for i, (source, _) in enumerate(parts)]
+
+
+def resolve_plan(stated_query: RelationalQuery, schemas: Schemas) -> JoinPlan:
+    """Return what the query means over the columns of all sources; see `query.make_plan`."""
+    kinds = {name: dict(zip(s.columns, s.kinds, strict=True)) for name, s in schemas.by_source.items()}
+    encodings: dict[str, Encoding] = dict.fromkeys(stated_query.ruled, "ruled")
+    encodings |= dict.fromkeys(stated_query.categorical, "one_hot")
+    others: Encoding = "ruled" if stated_query.is_new else "numeric"
+    return make_plan(held_query(stated_query), kinds, stated_query.label, encodings, others)
+
+
+def meaning_of(plan: JoinPlan, table: VerticalTable, query: RelationalQuery, schemas: Schemas) -> dict[str, Any]:
+    """Return what a query means for one of its tables, as plain values: rows to predict must have the same."""
+    label = plan.label_table
+    kinds = schemas.by_source[label.partitions[0].source]
+    joins = [" = ".join(sorted((f"{e.left}.{a}", f"{e.right}.{b}"))) for e in plan.edges for a, b in e.keys]
+    return {
+        "table": table.name,
+        "tables": [one.name for one in plan.tables],
+        "features": [[one.column, one.kind, one.encoding] for one in table.features],
+        "joins": sorted(joins),
+        "label": f"{label.name}.{label.label}",
+        "label_column": label.label if table == label else None,
+        "label_kind": kinds.kinds[kinds.columns.index(str(label.label))],
+        "task": query.task,
+        "num_classes": query.num_classes,
+    }
+
+
+def check_meaning(trained: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that a query of rows to predict means for a table what the query of training meant.
+
+    Raises:
+        BadInput: other features, joins, label or task; names both.
+    """
+
+    def told(meaning: Mapping[str, Any], key: str) -> str:
+        found = meaning[key]
+        if key == "features":
+            found = [f"{column} (categories)" if how == "one_hot" else column for column, _, how in found]
+        return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
+
+    for key, field in (("features", f"features of {now['table']}"), ("joins", "joins"), ("label", "label"),
+                       ("task", "task.type"), ("num_classes", "task.classes")):  # fmt: skip
+        if told(trained, key) != told(now, key):
+            raise BadInput(
+                f"{field}: {told(now, key) or 'none'} is not allowed: the model was trained on "
+                f"{told(trained, key) or 'none'}"
+            )
+
+
+def _source_name(query: RelationalQuery, table: str, partition: int) -> str:
+    return table if sum(t == table for _, t, _ in query.holders) == 1 else f"{table}#{partition}"
+
+
+# --- a holder's own rows -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UserRows:
+    """The rows of one client in the order of this run."""
+
+    data: pa.Table
+    num_null: int
+    """Rows left out because a key was NULL, or a value that they need."""
+    fingerprint: bytes
+    """SHA-256 of the rows, whatever their order in the database."""
+
+
+def read_rows(
+    source: TableSource, table: VerticalTable, index: int, order: np.random.Generator, needed: Sequence[str] = ()
+) -> UserRows:
+    """Read the columns and rows that the plan needs from the client's own database, and shuffle them.
+
+    They are ordered by their content first, keys before features: a database may give them in another order each
+    time, and row k must be the same row after a resume. Rows without a value in the columns `needed` are left out as
+    those without a key are.
+    """
+    found = source.load(table.needed_columns(), table.partitions[index].where)
+    kept = rows_with_keys(found.select(table.keys)) if table.keys else np.ones(found.num_rows, dtype=bool)
+    kept &= rows_with_values(found.select(list(needed)))
+    data = _ordered(found if kept.all() else found.filter(pa.array(kept)))
+    fingerprint = hashlib.sha256(in_memory(data).rows).digest()
+    shuffled = data.take(pa.array(order.permutation(data.num_rows)))
+    return UserRows(shuffled, int(np.count_nonzero(~kept)), fingerprint)
+
+
+def without_label(table: VerticalTable) -> VerticalTable:
+    """Return a table of rows to predict: without its label, and without what the query asks of the label."""
+    if table.label is None:
+        return table
+
+    def kept(condition: str) -> bool:
+        columns = sqlglot.parse_one(condition, dialect="duckdb").find_all(exp.Column)
+        return all(column.name != table.label for column in columns)
+
+    parts = tuple(replace(part, where=tuple(filter(kept, part.where))) for part in table.partitions)
+    return replace(table, label=None, partitions=parts)
+
+
+@dataclass(frozen=True)
+class RowsToPredict:
+    """The rows of one holder that are to be predicted."""
+
+    whole: pa.Table
+    """All of them, in the order of their source."""
+    order: NDArray[np.int64]
+    """The row of `whole` behind each row of this prediction, in which rows without a key have no part."""
+
+
+def read_rows_to_predict(
+    source: TableSource, table: VerticalTable, index: int, ids: Sequence[str], order: np.random.Generator
+) -> RowsToPredict:
+    """Read what the plan needs, and the columns that rows are called by, and draw the order of this prediction.
+
+    Raises:
+        BadInput: a column is not there.
+    """
+    wanted = tuple(dict.fromkeys([*table.needed_columns(), *ids]))
+    whole = source.load(wanted, table.partitions[index].where)
+    kept = rows_with_keys(whole.select(table.keys)) if table.keys else np.ones(whole.num_rows, dtype=bool)
+    return RowsToPredict(whole, order.permutation(np.flatnonzero(kept)))
+
+
+def rows_with_keys(keys: pa.Table) -> NDArray[np.bool_]:
+    """Return which rows have no NULL in any key column; the others join with nothing and are left out."""
+    complete = np.ones(keys.num_rows, dtype=bool)
+    for column in keys.columns:
+        if column.null_count:
+            complete &= column.is_valid().to_numpy(zero_copy_only=False)
+    return complete
+
+
+def _ordered(data: pa.Table) -> pa.Table:
+    if not data.num_columns:
+        return data
+    columns = {f"c{i}": _sortable(column) for i, column in enumerate(data.columns)}
+    places = pyarrow.compute.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
+    return data.take(places).combine_chunks()
+
+
+def _sortable(column: pa.ChunkedArray) -> Any:
+    """Return a column that Arrow can sort: itself, or what it holds as texts (categories, intervals, lists)."""
+    kind, types = column.type, pa.types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_string(kind):
+        return column
+    if types.is_decimal(kind) or types.is_date(kind) or types.is_time(kind) or types.is_timestamp(kind):
+        return column
+    return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())

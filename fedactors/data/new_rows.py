@@ -1,0 +1,303 @@
+"""Predictions as a party keeps and tells of them: a file with a line for each of its rows, and counts for others.
+
+Columns of the file: ``id`` (or what else a row is called by), ``prediction``, for classes ``probability_NAME`` of each,
+and ``reason``: why there is no prediction.
+
+Actors' states from a checkpoint, for whoever goes on from a trained run: prediction, export, audits.
+
+state = actor_state(states, "bank/worker-0")                # of the states that `export` is given
+scale, vector = state["rows"], state["network"]["vector"]
+StoredState(actor=..., frame=...).read()                    # the same, in the process of the actor's party
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.data.columns import kind_of
+from fedactors.errors import BadInput
+from fedactors.messages.codec import message, wire_type
+from fedactors.runs.party_states import PartyStates, StateLocation
+from fedactors.runs.storage import write_atomic
+from fedactors.runtime import snapshots
+
+ENDINGS = (".parquet", ".csv")
+LEAST_EACH = 10
+"""Predicted rows for each class from which on it is told that one is never predicted."""
+Fault = Literal["own", "partner", "alone"]
+"""Why there is no prediction: the own row, another party's row, or that another party has no such row."""
+
+
+@message(reveals="nothing: where whoever predicts is to write its predictions, on its own host")
+class PredictOrder:
+    """Predict, and write the file."""
+
+    to: str
+
+
+@message(
+    reveals="how many rows whoever predicts has, how many were predicted, why the others were not, and how many "
+    "classes are predicted for none"
+)
+class Predicted:
+    """The end of a prediction: rows of the label party, or of a site.
+
+    Those predicted, those that have no partner at another party, and all others, which are refused; by reason both.
+    """
+
+    num_rows: int
+    num_predicted: int
+    num_alone: int
+    reasons: tuple[tuple[str, int], ...]
+    unpredicted: int = 0
+    """Classes that are predicted for no row, of `LEAST_EACH` rows or more a class."""
+
+    @property
+    def num_refused(self) -> int:
+        """Rows with a value, or without one, that the model cannot be applied to."""
+        return self.num_rows - self.num_predicted - self.num_alone
+
+
+def counted(num_rows: int, own: Iterable[str], others: Iterable[str] = (), alone: Iterable[str] = ()) -> Predicted:
+    """Return what may be told of a prediction.
+
+    Args:
+        num_rows: of whoever predicts.
+        own: why its own rows cannot be used: which value of which column that is remains its own affair.
+        others: of other rows, why they cannot at other parties.
+        alone: of other rows, where they have no partner.
+    """
+    refused, partnerless = [*map(kind_of, own), *others], list(alone)
+    reasons = tuple(sorted(Counter([*refused, *partnerless]).items()))
+    return Predicted(num_rows, num_rows - len(refused) - len(partnerless), len(partnerless), reasons)
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The lines of the file: one for each of a party's rows, or of what a query joins them to."""
+
+    called: Mapping[str, Sequence[Any]]
+    """What the lines are called by, by column."""
+    lines: NDArray[np.int64]
+    """The line of each row that may be predicted; other lines have a reason."""
+    reasons: dict[int, tuple[Fault, str]] = field(default_factory=dict)
+    """Why a line has no prediction."""
+
+    @classmethod
+    def of_ids(cls, ids: NDArray[Any], unusable: Mapping[int, str] | None = None) -> Listing:
+        """Return a line for each row, called by its id; unusable rows with the reason."""
+        listing = cls({"id": ids.tolist()}, np.arange(len(ids)))
+        listing.refuse(unusable or {}, "own")
+        return listing
+
+    def refuse(self, reasons: Mapping[int, str], fault: Fault) -> None:
+        """Note why rows have no prediction; the first reason of a row stands."""
+        for row, reason in reasons.items():
+            self.reasons.setdefault(int(self.lines[row]), (fault, reason))
+
+    def are_unusable(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say of each of these rows whether it has a reason."""
+        return np.isin(self.lines[rows], list(self.reasons))
+
+    @property
+    def counts(self) -> Predicted:
+        """What may be told of the lines."""
+        by_fault: dict[Fault, list[str]] = {"own": [], "partner": [], "alone": []}
+        for fault, reason in self.reasons.values():
+            by_fault[fault].append(reason)
+        return counted(len(next(iter(self.called.values()))), *by_fault.values())
+
+    def write(
+        self,
+        path: Path,
+        rows: NDArray[np.int64],
+        values: NDArray[np.float64],
+        class_names: Sequence[str],
+        *,
+        is_regression: bool = False,
+    ) -> Predicted:
+        """Write the file (see `write_predictions`) with the values of these rows; return what may be told of it.
+
+        Without `class_names` classes are called by their numbers.
+        """
+        unpredicted = write_predictions(
+            path,
+            ids=self.called,
+            rows=self.lines[rows],
+            values=values,
+            class_names=class_names or tuple(map(str, range(values.shape[1]))),
+            is_regression=is_regression,
+            reasons={line: reason for line, (_, reason) in self.reasons.items()},
+        )
+        return replace(self.counts, unpredicted=unpredicted)
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """Rows to predict, in the process of their party."""
+
+    ids: NDArray[Any]
+    """What rows are aligned by."""
+    features: NDArray[Any]
+    """What the bottom sees (N, ...)."""
+    listing: Listing
+
+
+def check_ending(to: str) -> str:
+    """Return the name of a file of predictions.
+
+    Raises:
+        BadInput: another kind of file.
+    """
+    if not to.endswith(ENDINGS):
+        raise BadInput(f"--to: {to!r} is not allowed: give the name of a {' or '.join(ENDINGS)} file")
+    return to
+
+
+def check_called(columns: Sequence[str], party: str) -> None:
+    """Check the columns that a party's rows are called by.
+
+    Raises:
+        BadInput: one has the name of a column that the file has for itself.
+    """
+    for name in columns:
+        if name in ("prediction", "reason") or name.startswith("probability_"):
+            raise BadInput(f"{party}: rows called by {name!r} are not allowed: name another column as id")
+
+
+def write_predictions(
+    path: Path,
+    *,
+    ids: Mapping[str, Sequence[Any]],
+    rows: NDArray[np.int64],
+    values: NDArray[np.float64],
+    class_names: Sequence[str],
+    is_regression: bool,
+    reasons: Mapping[int, str],
+) -> int:
+    """Write the predictions of a party's rows.
+
+    Returns:
+        How many classes are predicted for no row, if there are `LEAST_EACH` rows for each.
+
+    Args:
+        path: ends with ``.parquet`` or ``.csv``.
+        ids: what the party's rows are called by, by column.
+        rows: those that were computed, in the order of `values`.
+        values: the probability of each class, or the value of a regression in a single column.
+        class_names: names of the columns.
+        is_regression: whether there is a value instead of classes.
+        reasons: by row, why it has no prediction.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pa_parquet
+
+    num_rows = len(next(iter(ids.values())))
+    whole = np.full((num_rows, values.shape[1]), np.nan)
+    whole[rows] = values
+    is_known = np.ones(num_rows, np.bool_)
+    is_known[list(reasons)] = False
+    unpredicted = 0
+    columns = {name: pa.array(values) for name, values in ids.items()}
+    if is_regression:
+        columns["prediction"] = pa.array(whole[:, 0], mask=~is_known)
+    else:
+        best = np.nan_to_num(whole).argmax(axis=1)
+        if is_known.sum() >= LEAST_EACH * len(class_names):
+            unpredicted = len(class_names) - len(np.unique(best[is_known]))
+        columns["prediction"] = pa.array([class_names[index] for index in best], mask=~is_known)
+        for index, name in enumerate(class_names):
+            columns[f"probability_{name}"] = pa.array(whole[:, index], mask=~is_known)
+    columns["reason"] = pa.array([reasons.get(row) for row in range(num_rows)], pa.string())
+    buffer = io.BytesIO()
+    if path.suffix == ".csv":
+        pa_csv.write_csv(pa.table(columns), buffer)
+    else:
+        pa_parquet.write_table(pa.table(columns), buffer)
+    write_atomic(path, buffer.getvalue(), "--to")
+    return unpredicted
+
+
+class NotKept(BadInput, KeyError):
+    """A checkpoint has no value of this name: it is of another protocol, or of another version."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would show the quoted text
+
+
+class NoPart(BadInput):
+    """A party has no part of the trained model."""
+
+
+class ActorState(Mapping[str, Any]):
+    """The attributes that an actor declared as its state, by name; what has a ``state_dict`` as that dictionary.
+
+    A value is unpacked when it is asked for. Messages among them can be read where their module is imported.
+    """
+
+    def __init__(self, name: str, frame: bytes) -> None:
+        self._what = f"the checkpoint of {name}"
+        content = snapshots.unseal(frame, self._what)
+        with snapshots.intact(self._what):
+            self._packed: dict[str, Any] = dict(content["state"])
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._packed:
+            raise NotKept(f"{self._what} holds no {name!r}")
+        with snapshots.intact(self._what):
+            tag, content = self._packed[name]
+            return snapshots.unpack(content if tag == "state" else (tag, content))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+
+@wire_type
+class StoredState:
+    """An actor's state in a checkpoint, as it travels to the process that goes on from it: there it is read.
+
+    Where the party keeps its states itself it is a reference, and place and key are the party's.
+    """
+
+    actor: str
+    frame: bytes
+    where: str | None = None
+    key: str | None = None
+
+    def read(self) -> ActorState:
+        """Return the state.
+
+        Raises:
+            BadInput: it is corrupt, or is not where it should be.
+        """
+        party = self.actor.partition("/")[0]
+        place = None if self.where is None else StateLocation(party, self.where, self.key)
+        return ActorState(self.actor, PartyStates(place, self.actor, "").fetch(self.frame))
+
+
+def actor_state(states: Mapping[str, bytes], name: str) -> ActorState:
+    """Return the state of the actor `name` from a checkpoint.
+
+    Raises:
+        NoPart: it has none.
+        BadInput: it is corrupt.
+    """
+    if name not in states:
+        party = name.partition("/")[0]
+        raise NoPart(f"{party!r} has no part of the model (the checkpoint holds {', '.join(sorted(states))})")
+    return ActorState(name, states[name])

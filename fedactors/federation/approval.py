@@ -1,0 +1,374 @@
+"""What a coordinator asks of the other sites, as they see it before anything runs, and what they answer."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from fedactors import __version__
+from fedactors.config import code_named_in
+from fedactors.errors import BadInput
+from fedactors.federation.identity import check_name
+from fedactors.federation.site_folder import Amount, DataName, Described, SiteFolder, TaskFacts, check_budget, describe
+from fedactors.plugins import Protocol, find_protocol, loader
+from fedactors.validation import first_line, shown
+
+RUN_ID = re.compile(r"[0-9a-f]{16}")
+PROPOSALS = "proposals"
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+class Proposal:
+    """A run that a site is asked to take part in.
+
+    ``data`` are the names of each site's data, the party with the label first; ``source`` is the digest of the code;
+    with a ``shared_seed`` the coordinator knows the seeds of the others' initial weights and shuffles: tests only.
+    """
+
+    run: str
+    federation: str
+    coordinator: str
+    protocol: str
+    version: str
+    source: str
+    config: dict[str, Any]
+    data: dict[str, str]
+    task: TaskFacts
+    shared_seed: int | None
+    budget: dict[str, Amount]
+    """What the run will take at most of the sites' privacy budgets."""
+    purpose: Literal["train", "resume", "predict"] = "train"
+    earlier: str = ""
+    """The run that it goes on from, which the sites have their parts of."""
+    number: int = 0
+    """The checkpoint of that run, as all sites have it."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it, the order of the sites too."""
+        return hashlib.sha256(json.dumps([as_tree(self), list(self.data)], sort_keys=True).encode()).hexdigest()
+
+    def site_of(self, actor: str, seats: Mapping[str, str]) -> str:
+        """Return the site that hosts an actor: its party's own, its seat, or the coordinator's."""
+        party = actor.partition("/")[0]
+        return party if party in self.data else seats.get(party, self.coordinator)
+
+    def described(self, folder: SiteFolder | None = None) -> Described:
+        """Return who holds what: names, and where the rows of the site of `folder` are, as only that site knows."""
+
+        def find(name: DataName) -> Any:
+            return name if folder is None or name.site != folder.name else folder.source(name, self.task)
+
+        return describe(self.task, self.data, find, is_new=self.purpose == "predict")
+
+
+def as_tree(proposal: Proposal) -> dict[str, Any]:
+    """Return a proposal as plain values; see `read_proposal`."""
+    return asdict(proposal)  # type: ignore[call-overload,no-any-return]
+
+
+def make_proposal(
+    folder: SiteFolder,
+    protocol: Protocol,
+    config: Mapping[str, Any],
+    data: str,
+    seed: int | None,
+    budget: Mapping[str, Amount] | None = None,
+) -> Proposal:
+    """Return what the site of `folder` asks for as the coordinator.
+
+    Args:
+        folder: the coordinator's.
+        protocol: what is to be run.
+        config: its settings, JSON-ready.
+        data: ``SITE=NAME,SITE=NAME``: the names of each site's data; the coordinator's have the label.
+        seed: of a test; None: each site has one of its own, that nobody else knows.
+        budget: what it takes at most of the sites' privacy budgets.
+
+    Raises:
+        BadInput: `data` are something else, or the coordinator's data have no label.
+    """
+    pairs = _names(data)
+    if folder.name not in pairs:
+        raise BadInput(f"--data: the coordinator {folder.name} brings none: its data state the task")
+    task = folder.task(pairs[folder.name])
+    if task is None:
+        raise BadInput(
+            f"--data: {pairs[folder.name]} of {folder.name} has no label and no task: "
+            "the site that has the label, and says the task in its site.toml, starts the run"
+        )
+    made = Proposal(
+        run=secrets.token_hex(8),
+        federation=folder.federation.name,
+        coordinator=folder.name,
+        protocol=protocol.name,
+        version=__version__,
+        source=source_digest(protocol),
+        config=dict(config),
+        data={folder.name: pairs.pop(folder.name), **pairs},
+        task=task,
+        shared_seed=seed,
+        budget=dict(budget or {}),
+    )
+    check_proposal(read_proposal(as_tree(made)), folder)
+    return made
+
+
+def _names(data: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for word in data.split(","):
+        site, equals, name = (part.strip() for part in word.partition("="))
+        if not (site and equals and name) or site in pairs:
+            raise BadInput(f"--data: {shown(data)} is not allowed: give SITE=NAME,SITE=NAME, each site once")
+        pairs[site] = name
+    return pairs
+
+
+def read_proposal(tree: Any) -> Proposal:
+    """Return a proposal that came from elsewhere.
+
+    Raises:
+        BadInput: it is none.
+    """
+    try:
+        made: Proposal = TypeAdapter(Proposal).validate_json(json.dumps(tree))
+    except (TypeError, ValueError, RecursionError) as error:
+        if not isinstance(error, ValidationError):
+            raise BadInput(f"proposal: {first_line(error)}") from None
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"proposal: {place}: {first['msg']}") from None
+    if not RUN_ID.fullmatch(made.run):
+        raise BadInput(f"proposal: run: {shown(made.run)} is not allowed: 16 hexadecimal digits")
+    for site, name in made.data.items():
+        check_name(site, "proposal: data")
+        check_name(name, f"proposal: data.{site}")  # a name: nothing that could be a path
+    if len(made.data) < 2:
+        raise BadInput("proposal: data: at least two sites must bring data")
+    return made
+
+
+def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, Any]:
+    """Return the protocol and the config that a proposal asks for, if this site could take part.
+
+    Raises:
+        BadInput: it is for another federation or other code, names code or data that there are not, or other facts of
+            the task than this site's own.
+    """
+    federation = folder.federation
+    if proposal.federation != federation.name:
+        raise BadInput(f"{folder.name}: the run is for the federation {shown(proposal.federation)}, not this one")
+    for site in (*proposal.data, proposal.coordinator):
+        if site not in federation.members:
+            known = ", ".join(federation.members)
+            raise BadInput(f"{folder.name}: {site!r} is no site of {federation.name} (its sites: {known})")
+    protocol = find_protocol(proposal.protocol)
+    layout = proposal.task.layout
+    if protocol.actors is None or protocol.load_data is None:
+        raise BadInput(f"protocol: {protocol.name} cannot run over a federation: it does not say who its actors are")
+    if protocol.partition != layout:
+        raise BadInput(f"task.layout: {layout} is not allowed: {protocol.name} needs {protocol.partition} data")
+    own = source_digest(protocol)
+    if (proposal.version, proposal.source) != (__version__, own):
+        raise BadInput(
+            f"{folder.name}: has other code for {protocol.name}: version {__version__}, source {own[:12]}; the run "
+            f"asks for version {shown(proposal.version)}, source {shown(proposal.source[:12])}"
+        )
+    try:
+        config = TypeAdapter(protocol.Config).validate_python(proposal.config)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadInput(f"proposal: config.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if named := code_named_in(config):
+        raise BadInput(f"proposal: config.{next(iter(named))}: code of one's own does not run over a federation yet")
+    if getattr(config, "on_party_loss", "stop") != "stop":
+        raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: 'stop'")
+    if proposal.purpose != "train":
+        _check_earlier(proposal, folder)
+    classes_of(protocol, config, proposal.purpose)
+    if proposal.purpose == "predict":
+        if (name := proposal.data.get(folder.name, "")) and folder.budget(name) is not None:
+            raise BadInput(f"{folder.name}: data.{name}.budget: predictions of such data are not counted there yet")
+    elif folder.name in proposal.data:
+        name = proposal.data[folder.name]
+        facts, is_first = folder.task(name), folder.name == next(iter(proposal.data))
+        if facts != proposal.task and (is_first or (facts is not None and facts.layout == "horizontal")):
+            raise BadInput(f"{folder.name}: data.{name}: the run states another task than these data")
+        if facts is not None and not is_first and facts.layout == "vertical":
+            raise BadInput(f"{folder.name}: data.{name}: they hold a label; the run takes another's")
+        if (cap := folder.budget(name)) is not None:
+            check_budget(folder, name, cap, proposal, protocol, config)
+    folder.policy.check(folder.name, proposal.coordinator, protocol.name, config)
+    if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
+        load(config, proposal.described(folder), 0)
+    return protocol, config
+
+
+def classes_of(protocol: Protocol, config: Any, purpose: str) -> dict[str, type]:
+    """Return the kinds of actors that a proposal may cast, by the names of their classes.
+
+    Raises:
+        BadInput: the protocol does not say.
+    """
+    found = protocol.predictors if purpose == "predict" else protocol.actors
+    if found is None or (purpose == "predict" and protocol.predict is None):
+        raise BadInput(f"protocol: {protocol.name} cannot {purpose} over a federation: it names no actors for it")
+    return {cls.__name__: cls for cls in found(config).values()}
+
+
+def go_on(folder: SiteFolder, run: str, number: int, purpose: Literal["resume", "predict"], data: str = "") -> Proposal:
+    """Return what the coordinator of an earlier run asks for, to go on from it.
+
+    Args:
+        folder: the coordinator's.
+        run: the earlier one, as the sites know it.
+        number: of its checkpoint.
+        purpose: what for.
+        data: new rows, as in `make_proposal`; those of the earlier run by default.
+
+    Raises:
+        BadInput: the site knows no such run, or `data` are of other sites.
+    """
+    earlier = _earlier(folder, run)
+    names = earlier.data
+    if data:
+        pairs = _names(data)
+        if set(pairs) != set(names):
+            raise BadInput(f"--data: {shown(data)} is not allowed: give names of {', '.join(names)}")
+        names = {site: pairs[site] for site in names}
+    made: Proposal = replace(  # type: ignore[type-var]
+        earlier,
+        run=secrets.token_hex(8),
+        purpose=purpose,
+        earlier=run,
+        number=number,
+        data=names,
+        version=__version__,
+        source=source_digest(find_protocol(earlier.protocol)),
+    )
+    check_proposal(read_proposal(as_tree(made)), folder)
+    return made
+
+
+def _earlier(folder: SiteFolder, run: str) -> Proposal:
+    """Return the proposal of a run that went on here.
+
+    Raises:
+        BadInput: none did.
+    """
+    path = folder.path / PROPOSALS / f"{run}.json"
+    found = read_proposal(json.loads(path.read_text())) if RUN_ID.fullmatch(run) and path.exists() else None
+    if found is None or (answer := decision(folder, found)) is None or not answer[0]:
+        raise BadInput(f"{folder.name}: run {shown(run)} was never approved here, so nothing can go on from it")
+    return found
+
+
+def _check_earlier(proposal: Proposal, folder: SiteFolder) -> None:
+    """Check that what goes on from an earlier run is of the same organisations, settings and task.
+
+    Raises:
+        BadInput: it is not, or the earlier run was never approved.
+    """
+    earlier = _earlier(folder, proposal.earlier)
+    fixed = {"coordinator", "protocol", "config", "task", "shared_seed", "budget"}
+    fixed |= {"data"} if proposal.purpose == "resume" else set()
+    for name in sorted(fixed):
+        if getattr(proposal, name) != getattr(earlier, name):
+            raise BadInput(f"{folder.name}: {name}: a run that goes on from {earlier.run} cannot have another one")
+    if list(proposal.data) != list(earlier.data):
+        raise BadInput(f"{folder.name}: data: the sites of {earlier.run} are {', '.join(earlier.data)}")
+
+
+def source_digest(protocol: Protocol) -> str:
+    """Return the SHA-256 of the source files of fedactors and of the protocol's package, as they are installed here."""
+    return _source_digest(protocol.Config.__module__.rpartition(".")[0])
+
+
+@functools.cache  # a process goes on with the code that it has loaded
+def _source_digest(package: str) -> str:
+    digest = hashlib.sha256()
+    for name in ("fedactors", package):
+        spec = importlib.util.find_spec(name)
+        for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+            root = Path(place)
+            for file in sorted(root.rglob("*.py")):
+                digest.update(f"{name}/{file.relative_to(root).as_posix()}\0".encode())
+                digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def keep_proposal(folder: SiteFolder, proposal: Proposal) -> Path:
+    """Write a proposal where the site's commands find it."""
+    place = folder.path / PROPOSALS
+    place.mkdir(mode=0o700, exist_ok=True)
+    path = place / f"{proposal.run}.json"
+    _write_once(path, as_tree(proposal))  # a run id is of one run
+    return path
+
+
+def _write_once(path: Path, tree: Any) -> None:
+    """Write a new file, which is whole or not there.
+
+    Raises:
+        FileExistsError: it is there already.
+    """
+    part = path.with_suffix(f".{secrets.token_hex(8)}.part")
+    part.write_text(json.dumps(tree))
+    try:
+        os.link(part, path)
+    finally:
+        part.unlink()
+
+
+def kept_proposals(folder: SiteFolder) -> dict[str, Proposal]:
+    """Return what was ever proposed to this site, by run, oldest first."""
+    files = sorted((folder.path / PROPOSALS).glob("????????????????.json"), key=lambda path: path.stat().st_mtime)
+    return {path.stem: read_proposal(json.loads(path.read_text())) for path in files}
+
+
+def decide(folder: SiteFolder, proposal: Proposal, *, approved: bool, why: str = "") -> None:
+    """Answer a proposal, once.
+
+    Raises:
+        BadInput: it is answered already.
+    """
+    path = folder.path / PROPOSALS / f"{proposal.run}.decision.json"
+    try:
+        _write_once(path, {"approved": approved, "why": why, "digest": proposal.digest})
+    except FileExistsError:
+        raise BadInput(f"run: {proposal.run} is decided already") from None
+    folder.audit.add("approved" if approved else "rejected", run=proposal.run, why=why, proposal=proposal.digest)
+
+
+def ask_to_stop(folder: SiteFolder, run: str, why: str) -> None:
+    """Ask the site's process to stop a run; again does nothing."""
+    with contextlib.suppress(FileExistsError):
+        _write_once(folder.path / PROPOSALS / f"{run}.stop.json", {"why": why})
+
+
+def asked_to_stop(folder: SiteFolder, run: str) -> str | None:
+    """Return why this site's person wants a run stopped; None: nobody does."""
+    path = folder.path / PROPOSALS / f"{run}.stop.json"
+    return str(json.loads(path.read_text())["why"]) if path.exists() else None
+
+
+def decision(folder: SiteFolder, proposal: Proposal) -> tuple[bool, str] | None:
+    """Return whether a proposal is approved, and why or why not; None while nobody has decided."""
+    path = folder.path / PROPOSALS / f"{proposal.run}.decision.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    return bool(found["approved"]) and found["digest"] == proposal.digest, str(found["why"])

@@ -1,0 +1,204 @@
+"""What happened at a site, in a file that can only grow: each line holds the digest of the one before, signed.
+
+{"number": 7, "time": "...", "what": "refused", ..., "before": SHA-256 of line 6, "signature": of all of it}
+
+Where the site took a new key, a line signed with the old one (``turned``) names both, and the next is signed with the
+new one, so that what was written before is held by either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fedactors.errors import BadInput
+from fedactors.federation.identity import key_of, public_bytes, read_key, verify
+from fedactors.validation import one_line
+
+AUDIT = "audit.log"
+_FIRST = "0" * 64
+_TURNED = "turned"
+_LONGEST = 1000
+"""Characters of a text, which others may have written."""
+
+
+class AuditLog:
+    """The log of one site; the site's process and its commands add to the same file.
+
+    Args:
+        path: the file.
+        key: file of the site's key, which signs each line.
+    """
+
+    def __init__(self, path: Path, key: Path) -> None:
+        self._path = path
+        self._key = key
+        read_key(key)
+
+    def add(self, what: str, **facts: Any) -> None:
+        """Add a line; it is on disk when this returns."""
+        with self._locked() as file:
+            before, number = _last(file)
+            _write(file, _line(read_key(self._key), what, facts, before, number)[0])
+
+    def turn(self, following: Path) -> None:
+        """Take the key of another file, which becomes the site's; again does nothing."""
+        with self._locked() as file:
+            if not following.exists():
+                return  # another process of the site was first
+            old, new = read_key(self._key), read_key(following)
+            before, number = _last(file)
+            facts = {"from": public_bytes(old.public_key()).hex(), "to": public_bytes(new.public_key()).hex()}
+            if json.loads(_last_line(file) or b"{}").get("key") == facts["to"]:  # a process was killed in between
+                os.replace(following, self._key)
+                return
+            turned, before = _line(old, _TURNED, facts, before, number)
+            follows, _ = _line(new, "certified", {"key": facts["to"]}, before, number + 1)
+            _write(file, turned + follows)
+            os.replace(following, self._key)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[Any]:
+        with open(self._path, "a+b", opener=_private) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            _drop_half_a_line(file)
+            yield file
+
+
+def _line(key: Ed25519PrivateKey, what: str, facts: Mapping[str, Any], before: str, number: int) -> tuple[bytes, str]:
+    """Return a signed line, and its digest."""
+    said = {name: one_line(fact, _LONGEST) if isinstance(fact, str) else fact for name, fact in facts.items()}
+    line = {"number": number, "time": datetime.now(UTC).isoformat(), "what": what, **said, "before": before}
+    raw = json.dumps({**line, "signature": key.sign(_content(line)).hex()}).encode()
+    return raw + b"\n", hashlib.sha256(raw).hexdigest()
+
+
+def _write(file: Any, lines: bytes) -> None:
+    file.write(lines)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a log, their signatures unchecked; none where there is no log yet.
+
+    Raises:
+        BadInput: a line is none that a site writes.
+    """
+    lines = []
+    for number, raw in enumerate(path.read_bytes().splitlines() if path.exists() else [], start=1):
+        try:
+            line = json.loads(raw)
+        except (ValueError, RecursionError):
+            line = None
+        if not (isinstance(line, dict) and isinstance(line.get("what"), str)):
+            raise BadInput(f"{path}: line {number} is not what the site wrote there")
+        lines.append(line)
+    return lines
+
+
+def check(path: Path, certificate: x509.Certificate) -> list[dict[str, Any]]:
+    """Return the lines of a log after checking that each is signed and follows the one before it.
+
+    That lines are missing at its end cannot be seen.
+
+    Raises:
+        BadInput: a line was changed, or lines between two others are missing.
+    """
+    before, lines = _FIRST, []
+    if not path.exists():
+        return []
+    raws = path.read_bytes().splitlines()
+    now = key_of(certificate)
+    public = _first_key(raws) or now
+    for number, raw in enumerate(raws, start=1):
+        try:
+            line = json.loads(raw)
+            signature = bytes.fromhex(line.pop("signature"))
+            is_sound = (line["before"], line["number"]) == (before, number) and isinstance(line["what"], str)
+            turned_to = (
+                Ed25519PublicKey.from_public_bytes(bytes.fromhex(line["to"])) if line["what"] == _TURNED else None
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            is_sound, line, signature = False, {}, b""
+        if not (is_sound and verify(public, signature, _content(line))):
+            raise BadInput(f"{path}: line {number} is not what the site wrote there")
+        before = hashlib.sha256(raw).hexdigest()
+        lines.append(line)
+        public = turned_to or public
+    if public_bytes(public) != public_bytes(now) or (lines and lines[-1]["what"] == _TURNED):
+        raise BadInput(f"{path}: its last line is not signed with the key that the federation knows")
+    return lines
+
+
+def signed_last(path: Path, certificates: Iterable[x509.Certificate]) -> x509.Certificate | None:
+    """Return whose key, of these certificates', has signed the last line of a log; None: nobody's."""
+    try:
+        line = json.loads(path.read_bytes().splitlines()[-1])
+        signature = bytes.fromhex(line.pop("signature"))
+        content = _content(line)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return next((one for one in certificates if verify(key_of(one), signature, content)), None)
+
+
+def _first_key(raws: Iterable[bytes]) -> Ed25519PublicKey | None:
+    """Return the key that a log began with, where it was turned since."""
+    for raw in raws:
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            line = json.loads(raw)
+            if line["what"] == _TURNED:
+                return Ed25519PublicKey.from_public_bytes(bytes.fromhex(line["from"]))
+    return None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _content(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, sort_keys=True).encode()
+
+
+def _drop_half_a_line(file: Any) -> None:
+    """Remove what a process that was killed, or a full disk, left of a line: it was never on record."""
+    size = file.seek(0, os.SEEK_END)
+    end = size
+    while end:
+        start = max(0, end - 4096)
+        file.seek(start)
+        whole = file.read(end - start).rfind(b"\n")
+        end = start + whole + 1
+        if whole >= 0:
+            break
+    if end < size:
+        file.truncate(end)
+
+
+def _last(file: Any) -> tuple[str, int]:
+    """Return the digest of the last line and the number of the next."""
+    line = _last_line(file)
+    return (hashlib.sha256(line).hexdigest(), json.loads(line)["number"] + 1) if line else (_FIRST, 1)
+
+
+def _last_line(file: Any) -> bytes:
+    """Return the last line, none of an empty log; only the end of the file is read."""
+    size = file.seek(0, os.SEEK_END)
+    length = 4096
+    while size:
+        file.seek(max(0, size - length))
+        lines: list[bytes] = file.read().splitlines()
+        if len(lines) > 1 or length >= size:
+            return lines[-1]
+        length *= 4
+    return b""

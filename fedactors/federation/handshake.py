@@ -1,0 +1,229 @@
+"""How two sites meet: TLS with both certificates, a greeting, and what becomes of a link that comes back.
+
+    dials ──(version, federation, purpose, run, cast, clock, session, bytes taken)──▶ is dialled
+          ◀──(clock, bytes taken), or why not────────────────────────────────────────
+          ──what the link carries─▶ ◀─and from here on in both directions────────────
+
+A link that comes back is known by its session, to the site that dialled it before: the certificates are shown anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import Callable, MutableMapping
+from functools import partial
+from typing import Any
+
+from fedactors.errors import PartyLost, Refused
+from fedactors.federation.relay import through_relay
+from fedactors.federation.session import (
+    ERROR,
+    NEW,
+    PIECE_BYTES,
+    REPLY,
+    VERSION,
+    Broken,
+    Connection,
+    Hello,
+    Limits,
+    ahead_of,
+    error_in,
+    framed,
+    greeting_in,
+    read_piece,
+    reason,
+    value_of,
+)
+from fedactors.federation.site_folder import Member, SiteFolder
+from fedactors.messages.codec import encode_parts
+from fedactors.runtime.failures import encode_error
+
+_LAST_WORDS = 1.0
+"""Seconds within which a connection closes that was made for nothing."""
+
+
+async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits, **ends: Any) -> Connection:
+    """Open a connection to another site and say what for; it is dialled anew by itself when it breaks.
+
+    Raises:
+        PartyLost: nobody answers there, or not in time.
+        Refused: one of the two certificates is not the federation's, or the site does not want this connection.
+    """
+    again = partial(_meet, folder, member, hello, limits, NEW)
+    connection = Connection(peer=member.name, limits=limits, **ends)
+    await again(connection)
+    connection.again = partial(_meet, folder, member, hello, limits, None)
+    connection.start()
+    return connection
+
+
+async def _meet(
+    folder: SiteFolder, member: Member, hello: Hello, limits: Limits, taken: int | None, connection: Connection
+) -> None:
+    """Dial, greet, and let the link go on over this connection; `taken` is NEW where it begins.
+
+    Raises: see `dial`.
+    """
+    where = f"{member.host}:{member.port}"
+    writer: asyncio.StreamWriter | None = None
+    is_carried = False
+    try:
+        async with asyncio.timeout(limits.handshake):
+            if member.is_relayed:
+                reader, writer = await through_relay(folder, member, limits)
+            else:
+                reader, writer = await asyncio.open_connection(
+                    member.host, member.port, ssl=folder.client_tls, server_hostname=member.name, limit=2 * PIECE_BYTES
+                )
+            der = writer.get_extra_info("ssl_object").getpeercert(True)
+            if folder.federation.owner_of(der) != member.name:
+                raise Refused(member.name, f"{where} shows a certificate that is not {member.name}'s")
+            clock = time.time() if hello.clock is None else hello.clock
+            taken = connection.stream.taken if taken is None else taken
+            about = (hello.federation, hello.purpose, hello.run, hello.cast, clock, connection.session, taken)
+            writer.write(framed(encode_parts((VERSION, *about))))
+            asked = time.time()
+            await writer.drain()
+            try:
+                kind, _, _, body = await read_piece(reader, limits)
+            except (EOFError, ConnectionError, ssl.SSLError) as error:
+                # with TLS 1.3 this side may take itself for connected when the other has seen no certificate yet
+                text = f"{where} closed the connection: it refuses the certificate of {folder.name} ({reason(error)})"
+                raise Refused(member.name, text) from None
+            if kind != REPLY:
+                refused = error_in(body)
+                if taken != NEW:  # it would say so again
+                    connection.give_up(refused.message if isinstance(refused, Refused) else str(refused))
+                raise refused
+            theirs = value_of(body, member.name)
+            if type(theirs) is not tuple or [type(part) for part in theirs] != [float, int]:
+                raise Refused(member.name, "does not say what time it is there")
+            connection.clock_seconds = ahead_of(theirs[0], (asked + time.time()) / 2, limits)
+        if connection.is_closed:
+            return
+        connection.carry(writer, theirs[1], is_dialled=True)
+        is_carried = True
+    except Broken as error:
+        raise Refused(member.name, str(error)) from None
+    except ssl.SSLCertVerificationError as error:
+        raise Refused(
+            member.name, f"{where} shows a certificate that is not to be trusted: {error.verify_message}"
+        ) from None
+    except ssl.SSLError as error:
+        raise Refused(member.name, f"{where} refuses the certificate of {folder.name} ({reason(error)})") from None
+    except TimeoutError:
+        raise PartyLost(member.name, f"its site did not answer at {where} within {limits.handshake:g} s") from None
+    except (OSError, EOFError) as error:
+        raise PartyLost(
+            member.name,
+            f"its site does not answer at {where} ({reason(error)}): is it started? There: fedactors site start",
+        ) from None
+    finally:
+        if not is_carried and writer is not None:
+            await _close(writer)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close, for a second at most as TLS would have it, which waits for the other side."""
+    if not writer.is_closing():
+        writer.close()
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(_LAST_WORDS):
+            await writer.wait_closed()
+    writer.transport.abort()
+    await asyncio.sleep(0)  # in which the socket is closed
+
+
+Welcome = Callable[[str, Hello], dict[str, Any]]
+"""Is told who dials and what for; returns how `Connection` is to be made, or raises `Refused`."""
+Links = MutableMapping[tuple[str, str], Connection]
+"""The links that others dialled, by site and session."""
+
+
+async def accept(
+    folder: SiteFolder,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    limits: Limits,
+    links: Links,
+    welcome: Welcome,
+    refused: Callable[[str, str], None],
+) -> Connection | None:
+    """Make a connection of one that somebody dialled, or go on with theirs; or tell them, and `refused`, why not.
+
+    Args:
+        folder: of this site.
+        reader: as it was accepted, without TLS.
+        writer: likewise.
+        limits: see there.
+        links: that there are.
+        welcome: see there.
+        refused: is told who was refused (a site, or an address) and why.
+
+    Returns:
+        The connection, if it is new.
+    """
+    host, port = writer.get_extra_info("peername")[:2]
+    who = f"somebody at {host}:{port}"
+    try:
+        async with asyncio.timeout(limits.handshake):
+            await writer.start_tls(folder.server_tls, ssl_handshake_timeout=limits.handshake)
+            peer = folder.federation.owner_of(writer.get_extra_info("ssl_object").getpeercert(True))
+            if peer is None:
+                raise Broken(f"shows a certificate of no site of {folder.federation.name}")
+            who = peer
+            _, _, _, body = await read_piece(reader, limits)
+            found = greeting_in(body)
+            if found is None:
+                raise Broken("begins with no greeting")
+            version, hello = found
+            if version != VERSION or hello is None:
+                raise Broken(f"speaks version {version} of the link, and {folder.name} version {VERSION}")
+            if hello.federation != folder.federation.name:
+                raise Broken("speaks for another federation")
+            clock = ahead_of(hello.clock or 0.0, time.time(), limits)
+            known = links.get((peer, hello.session))
+            if hello.taken == NEW:
+                if known is not None:
+                    raise Broken("begins a link for the second time")
+                made = {"limits": limits, **welcome(peer, hello)}
+                connection = Connection(peer=peer, session=hello.session, clock_seconds=clock, **made)
+            elif known is None or known.is_closed:
+                raise Broken("would go on with a link that is over, or was when the site started again")
+            else:
+                connection = known
+            # nothing is written to it before the other side, having read the answer, has said something
+            connection.carry(writer, max(0, hello.taken), is_dialled=False)
+            writer.write(framed(encode_parts((time.time(), connection.stream.taken)), REPLY))
+    except (Broken, Refused) as error:
+        text = error.message if isinstance(error, Refused) else str(error)
+        refused(who, text)
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(limits.handshake):
+                writer.write(framed(encode_error(folder.name, Refused(folder.name, f"refused {who}: {text}")), ERROR))
+                await writer.drain()
+        await _close(writer)
+        return None
+    except (TimeoutError, OSError, EOFError) as error:
+        text = (
+            f"did not end its greeting within {limits.handshake:g} s"
+            if isinstance(error, TimeoutError)
+            else _told(error)
+        )
+        refused(who, text)
+        await _close(writer)
+        return None
+    if connection is known:
+        return None
+    links[peer, hello.session] = connection
+    connection.start()
+    return connection
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"shows a certificate that is not to be trusted: {error.verify_message}"
+    return reason(error)

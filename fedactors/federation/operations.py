@@ -1,0 +1,552 @@
+"""What a site tells those who operate it: lines, its status, and metrics as Prometheus reads them from a file.
+
+    site.lock      held while a process of the site runs: there is one at a time
+    status.json    what it does; written every few seconds, and when that changes
+
+The file that ``metrics = "..."`` of site.toml names holds the same numbers, for node exporter's textfile collector.
+
+Whether the other sites of a federation can be worked with: dialled, asked for their code and clock, and measured.
+
+It belongs to no run, needs nobody's approval, and tells every site of the federation which version is installed.
+
+What crossed between sites in a run, as their own signed logs have it, and whether they agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedactors import __version__
+from fedactors.actors.remote import DRIVER
+from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.federation.approval import source_digest
+from fedactors.federation.audit_log import AUDIT, check, signed_last
+from fedactors.federation.handshake import dial
+from fedactors.federation.hosting import Gate
+from fedactors.federation.session import Connection, Hello, Limits, Serve, Traffic, value_of
+from fedactors.federation.site_folder import Member, SiteFolder
+from fedactors.messages.codec import encode_parts
+from fedactors.messages.ledger import Ledger
+from fedactors.plugins import discover
+from fedactors.runtime.failures import encode_error
+from fedactors.validation import one_line, shown
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from fedactors.federation.site_folder import SiteFolder
+    from fedactors.federation.site_run import SiteRun
+
+STATUS, LOCK = "status.json", "site.lock"
+EVERY_SECONDS = 5.0
+SLOW_SECONDS = 5.0
+"""A clock that differs by more is told."""
+SOON_DAYS = 30
+"""Days before its end from which on a certificate is said to end."""
+_LONGEST = 1000
+
+Tell = Callable[[str, str], None]
+"""Takes the kind of what happened, and a line for people."""
+
+
+def as_time(seconds: float) -> str:
+    """Return seconds since 1970 as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+class Operations:
+    """One process of a site, as those see it who operate it.
+
+    Args:
+        folder: of the site.
+        say: takes each line, as ``{time, site, event, run, text}``.
+    """
+
+    def __init__(self, folder: SiteFolder, say: Callable[[dict[str, Any]], None]) -> None:
+        self.run: SiteRun | None = None
+        self._folder = folder
+        self._say = say
+        self._began = time.time()
+        self._doing, self._since = "idle", self._began
+        self._about: dict[str, str] = {}
+        self._events: Counter[str] = Counter()
+        self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
+        self._clocks: dict[str, float] = {}
+        self._lock: int | None = None
+        self._trouble: str | None = None
+        self._certificate = ""
+
+    # --- one process at a time ---
+
+    def begin(self) -> None:
+        """Take the site's lock.
+
+        Raises:
+            BadInput: a process of the site runs already, or its metrics cannot be written.
+        """
+        target = self._folder.metrics
+        if target is not None and not os.access(target.parent, os.W_OK):
+            raise BadInput(f"metrics: {shown(str(target))} is not allowed: its folder is not there or not writable")
+        lock = _lock(self._folder.path)
+        if lock is None:
+            raise BadInput(f"--folder: a process of {self._folder.name} runs already; see fedactors site status")
+        self._lock = lock
+
+    def end(self) -> None:
+        """Let go of the lock, which says that nobody runs."""
+        if self._lock is not None:
+            self._write()
+            os.close(self._lock)
+            self._lock = None
+
+    # --- what happens ---
+
+    def tell(self, event: str, text: str) -> None:
+        """Say that something happened; others may have written some of the text."""
+        self._events[event] += 1
+        run = self._about.get("run")
+        line = {"time": as_time(time.time()), "site": self._folder.name, "event": event, "run": run}
+        self._say({**line, "text": one_line(text, _LONGEST)})
+        self._write()
+
+    def does(self, doing: str, **about: str) -> None:
+        """Remember what the site does from now on: idle, asked, running."""
+        if (doing, about) != (self._doing, self._about):
+            self._doing, self._about, self._since = doing, about, time.time()
+            self._write()
+
+    def met(self, connection: Connection) -> None:
+        """Remember how far another site's clock is from this one's, and tell if that is much."""
+        peer, ahead = connection.peer, connection.clock_seconds
+        was, self._clocks[peer] = self._clocks.get(peer, 0.0), ahead
+        if abs(ahead) > SLOW_SECONDS >= abs(was):
+            which = "ahead of" if ahead > 0 else "behind"
+            self.tell("clock", f"the clock of {peer} is {abs(ahead):.1f} s {which} this site's")
+
+    def traffic(self, peer: str) -> Traffic:
+        """Return what counts the bytes to and from a site, since this process began."""
+        return self._traffic[peer]
+
+    def look(self) -> None:
+        """Read anew what may have changed in the site's folder, and write the status."""
+        folder = self._folder
+        federation, trouble = folder.federation, folder.credentials.trouble
+        own = federation.members[folder.name]
+        if own.fingerprints[0] != self._certificate:
+            is_new, self._certificate = bool(self._certificate), own.fingerprints[0]
+            until = own.certificate.not_valid_after_utc
+            facts = {"fingerprint": self._certificate, "until": until.isoformat()}
+            if is_new:
+                folder.audit.add("certificate", **facts)
+                self.tell("certificate", f"a new certificate, until {until:%Y-%m-%d}")
+            if self._days_left() < SOON_DAYS:
+                self.tell("expires", f"the certificate ends on {until:%Y-%m-%d}: fedactors site renew")
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if trouble is not None:
+                self.tell("trouble", f"the federation of before goes on: {trouble}")
+        self._write()
+
+    # --- what is told ---
+
+    def _days_left(self) -> float:
+        own = self._folder.federation.members[self._folder.name].certificate
+        return (own.not_valid_after_utc.timestamp() - time.time()) / 86_400.0
+
+    def status(self) -> dict[str, Any]:
+        """Return all of it, JSON-ready."""
+        folder, run = self._folder, self.run
+        federation = folder.federation
+        own = federation.members[folder.name]
+        found: dict[str, Any] | None = None
+        if run is not None:
+            sides = {"left": run.gate.left, "arrived": run.gate.arrived}
+            crossed = {name: {"messages": side.messages(), "bytes": side.bytes()} for name, side in sides.items()}
+            found = {**self._about, "stage": run.life.name.lower(), "crossed": crossed}
+        elif self._about:
+            found = {**self._about, "stage": "proposed", "crossed": None}
+        return {
+            "site": folder.name,
+            "federation": federation.name,
+            "version": __version__,
+            "listen": folder.where,
+            "started": as_time(self._began),
+            "written": as_time(time.time()),
+            "doing": self._doing if self._lock is not None else "stopped",
+            "since": as_time(self._since),
+            "run": found,
+            "peers": {
+                name: {
+                    "sent_bytes": self._traffic[name].sent if name in self._traffic else 0,
+                    "received_bytes": self._traffic[name].received if name in self._traffic else 0,
+                    "clock_seconds": round(self._clocks[name], 3) if name in self._clocks else None,
+                }
+                for name in federation.members
+                if name != folder.name
+            },
+            "events": dict(self._events),
+            "certificate": {
+                "fingerprint": own.fingerprints[0],
+                "until": own.certificate.not_valid_after_utc.isoformat(),
+                "days_left": round(self._days_left(), 1),
+            },
+            "trouble": self._trouble,
+        }
+
+    def _write(self) -> None:
+        if self._lock is None:
+            return
+        status = self.status()
+        part = self._folder.path / f".{STATUS}.part"
+        with contextlib.suppress(OSError):  # a full disk ends no run: what is old says when it was written
+            part.write_text(json.dumps(status))
+            os.replace(part, self._folder.path / STATUS)
+            if (target := self._folder.metrics) is not None:
+                _write_metrics(target, status)
+
+
+def read_status(folder: SiteFolder) -> dict[str, Any]:
+    """Return what the site's process last wrote of itself; ``doing`` is "stopped" where none runs.
+
+    Raises:
+        BadInput: none ever ran.
+    """
+    path = folder.path / STATUS
+    if not path.exists():
+        raise BadInput(f"--folder: no process of {folder.name} ever ran: fedactors site start")
+    found: dict[str, Any] = json.loads(path.read_text())
+    lock = _lock(folder.path)
+    if lock is not None:
+        os.close(lock)
+        found |= {"doing": "stopped", "since": found["written"]}
+    return found
+
+
+def _lock(folder: Path) -> int | None:
+    """Take the lock of a site's processes; None: one has it."""
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+class _Collector:
+    """A status as the families of metrics that Prometheus knows."""
+
+    def __init__(self, status: Mapping[str, Any]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield them."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        status = self._status
+        site = {"site": status["site"], "federation": status["federation"]}
+
+        def family(kind: Any, name: str, text: str, *values: tuple[Mapping[str, str], float]) -> Any:
+            labels = [*site, *(values[0][0] if values else ())]
+            made = kind(f"fedactors_site_{name}", text, labels=labels)
+            for more, value in values:
+                made.add_metric([*site.values(), *more.values()], value)
+            return made
+
+        def stamp(text: str) -> float:
+            return datetime.fromisoformat(text).timestamp()
+
+        run = status["run"] or {}
+        peers = status["peers"].items()
+        yield family(GaugeMetricFamily, "info", "The process of a site", ({"version": status["version"]}, 1.0))
+        yield family(GaugeMetricFamily, "started_seconds", "When it began", ({}, stamp(status["started"])))
+        yield family(GaugeMetricFamily, "written_seconds", "When this was written", ({}, stamp(status["written"])))
+        stages = ("stopped", "idle", "asked", "running")
+        doing = [({"doing": stage}, float(stage == status["doing"])) for stage in stages]
+        yield family(GaugeMetricFamily, "doing", "What it does: 1 for one of these", *doing)
+        since = ({"protocol": run.get("protocol", "")}, stamp(status["since"]))
+        yield family(GaugeMetricFamily, "since_seconds", "Since when it does what it does", since)
+        until = stamp(status["certificate"]["until"])
+        yield family(GaugeMetricFamily, "certificate_until_seconds", "When its certificate ends", ({}, until))
+        trouble = float(status["trouble"] is not None)
+        yield family(GaugeMetricFamily, "trouble", "1: changed files of the site are not used", ({}, trouble))
+        events = [({"event": name}, float(count)) for name, count in status["events"].items()]
+        yield family(CounterMetricFamily, "events", "Lines of its log by kind, since it began", *events)
+        for way in ("sent", "received"):
+            values = [({"peer": name}, float(one[f"{way}_bytes"])) for name, one in peers]
+            yield family(CounterMetricFamily, f"{way}_bytes", f"Bytes {way}, since it began", *values)
+        clocks = [({"peer": n}, one["clock_seconds"]) for n, one in peers if one["clock_seconds"] is not None]
+        yield family(GaugeMetricFamily, "clock_seconds", "How far a peer's clock is ahead", *clocks)
+
+
+def _write_metrics(target: Path, status: Mapping[str, Any]) -> None:
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(status))
+    part = target.with_name(f".{target.name}.part")
+    part.write_bytes(generate_latest(registry))
+    part.chmod(0o644)  # node exporter is another user, and a site's umask leaves others nothing
+    os.replace(part, target)
+
+
+CHECKING = "check"
+_MIB = 1 << 20
+_NUM_CALLS, _NUM_MIB = 20, 16
+CHECK_BYTES = _NUM_MIB * _MIB
+"""Of a message at most; twice as many may be under way."""
+
+
+@functools.cache  # a process goes on with the code that it has loaded
+def installed() -> dict[str, str]:
+    """Return the digest of each protocol's code that is installed here, by its name."""
+    return {one.name: source_digest(one.protocol) for one in discover() if one.protocol is not None}
+
+
+def answer_checks(peer: str) -> Serve:
+    """Return what becomes of a site's questions: bytes are counted, None is answered with the code that is here."""
+
+    async def serve(body: memoryview) -> Any:
+        value = value_of(body, peer)
+        if isinstance(value, bytes | np.ndarray):
+            return len(value) if isinstance(value, bytes) else value.nbytes
+        if value is not None:
+            raise Refused(peer, "asks what is no question of a check")
+        return __version__, tuple((await asyncio.to_thread(installed)).items())
+
+    return serve
+
+
+async def check_site(folder: SiteFolder, member: Member, own: dict[str, str], limits: Limits) -> dict[str, Any]:
+    """Return what is known of another site, JSON-ready; ``problem`` is None where a run could begin.
+
+    Args:
+        folder: of this site.
+        member: the other one.
+        own: what is installed here.
+        limits: of the link.
+    """
+    facts: dict[str, Any] = {"site": member.name, "address": f"{member.host}:{member.port}", "problem": None}
+    until = member.certificate.not_valid_after_utc
+    facts |= {"certificate_until": until.isoformat(), "version": None, "other_code": None, "clock_seconds": None}
+    facts |= {"round_trip_ms": None, "mb_per_second": None}
+    lost: list[str] = []
+    ends = {"serve": None, "lost": lambda _, why: lost.append(why), "errors": lambda e: encode_error(folder.name, e)}
+    try:
+        hello = Hello(folder.federation.name, CHECKING, "", "")
+        connection = await dial(folder, member, hello, replace(limits, away=0.0), **ends)
+        try:
+            async with asyncio.timeout(limits.call):
+                facts |= {"clock_seconds": round(connection.clock_seconds, 3), **await measure(connection)}
+                version, others = _code(member.name, await connection.ask(None, "its code"))
+        finally:
+            await connection.end()
+    except TimeoutError:
+        return {**facts, "problem": f"gave no answer within {limits.call:g} s"}
+    except FedactorsError as error:
+        return {**facts, "problem": str(error)}
+    differ = sorted(name for name, digest in own.items() if others.get(name) != digest)
+    facts |= {"version": version, "other_code": differ}
+    if len(differ) == len(own):
+        which = f"version {shown(version)}, here {__version__}"
+        facts["problem"] = f"has other code: {which}: install the same wheel at both"
+    return facts
+
+
+def _code(site: str, found: Any) -> tuple[str, dict[str, str]]:
+    match found:
+        case (str(version), tuple(pairs)) if all(
+            type(pair) is tuple and [type(part) for part in pair] == [str, str] for pair in pairs
+        ):
+            return one_line(version), dict(pairs)
+    raise Refused(site, "does not say which code it has")
+
+
+async def measure(connection: Connection) -> dict[str, float]:
+    """Return how long a call takes, the median, and how many megabytes a second arrive."""
+    taken = []
+    for _ in range(_NUM_CALLS):
+        begun = time.perf_counter()
+        await connection.ask(b"", "a call")
+        taken.append(time.perf_counter() - begun)
+    begun, block = time.perf_counter(), encode_parts(np.zeros(_MIB, np.uint8))
+    await asyncio.gather(*(connection.request(block, "a megabyte") for _ in range(_NUM_MIB)))
+    rate = _NUM_MIB * _MIB / 1e6 / (time.perf_counter() - begun)
+    return {"round_trip_ms": round(sorted(taken)[len(taken) // 2] * 1e3, 3), "mb_per_second": round(rate, 1)}
+
+
+_COUNTED = {"from": str, "to": str, "sender": str, "receiver": str, "type": str, "messages": int, "bytes": int}
+
+Log = Sequence[Mapping[str, Any]]
+Crossing = tuple[str, str, str]
+"""Sender, receiver and type of messages."""
+
+
+def log_end(
+    folder: SiteFolder, run: str, status: str, gate: Gate, why: str = "", who: str = "site", **facts: Any
+) -> None:
+    """Write to a site's log how a run ended and what crossed to and from other sites."""
+    crossed = {side: _between_sites(gate, ledger) for side, ledger in (("left", gate.left), ("arrived", gate.arrived))}
+    folder.audit.add("ended", run=run, who=who, status=status, why=why, **facts, **crossed)
+
+
+def _between_sites(gate: Gate, side: Ledger) -> list[dict[str, Any]]:
+    return [entry for entry in gate.crossed(side) if entry["from"] != entry["to"]]
+
+
+def learned(folder: Path, run: str) -> list[dict[str, Any]]:
+    """Return what crossed to a site from others in a run, as its own log has it (the driver's included)."""
+    return [entry for line in _ends(folder, run) for entry in line["arrived"]]
+
+
+def sent(folder: Path, run: str) -> list[dict[str, Any]]:
+    """Return what crossed from a site to others in a run, as its own log has it (the driver's included)."""
+    return [entry for line in _ends(folder, run) for entry in line["left"]]
+
+
+def _ends(folder: Path, run: str) -> list[dict[str, Any]]:
+    return [line for line in SiteFolder(folder).log() if line["what"] == "ended" and line["run"] == run]
+
+
+def agree(folders: dict[str, Path], run: str) -> bool:
+    """Say whether the logs of all sites of a run agree on what crossed between them."""
+    with contextlib.suppress(KeyError):
+        left = {site: sent(folder, run) for site, folder in folders.items()}
+        arrived = {site: learned(folder, run) for site, folder in folders.items()}
+        whole = _sorted(entry for entries in left.values() for entry in entries)
+        return bool(whole) and whole == _sorted(entry for entries in arrived.values() for entry in entries)
+    return False
+
+
+def _sorted(entries: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(entry.values()) for entry in entries)
+
+
+def read_others(folder: SiteFolder, path: Path) -> tuple[str, list[dict[str, Any]]]:
+    """Return whose log another site's is, and its lines, each checked as `SiteFolder.log` does.
+
+    Raises:
+        BadInput: it is of no other site of the federation, or a line of it is not what that site wrote there.
+    """
+    if not path.is_file():
+        raise BadInput(f"--against: {shown(str(path))} is not there: give another site's {AUDIT}")
+    others = [one for name, one in folder.federation.members.items() if name != folder.name]
+    known = {one: made.name for made in others for one in (made.certificate, made.previous) if one is not None}
+    signer = signed_last(path, known)
+    if signer is None:
+        raise BadInput(f"{path}: its last line is signed by no other site of {folder.federation.name}")
+    return known[signer], check(path, signer)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run, as the logs of two sites have what crossed between them."""
+
+    run: str
+    verdict: Literal["agree", "cut", "differ"]
+    """Which is "cut" where the run did not come to its end (or goes on), and nothing arrived that did not leave."""
+    messages: int
+    """That left either of the two for the other."""
+    bytes: int
+    differences: tuple[str, ...]
+
+
+def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
+    """Return what the checked logs of two sites say of each run that is in both or ended in one, oldest first.
+
+    In a run that came to its end, what left one must have arrived at the other. In one that was cut, what left may be
+    lost on the way; what never left cannot arrive.
+
+    Raises:
+        BadInput: a line is signed by its site, and is not what a site writes.
+    """
+    ends = {site: _of_runs(site, lines), other: _of_runs(other, others)}
+    runs = [run for run in dict.fromkeys((*ends[site], *ends[other])) if run in ends[site] and run in ends[other]]
+    # one of the two may have lost the end of its log, and with it the run
+    runs += [
+        run
+        for one, far in ((site, other), (other, site))
+        for run in ends[one]
+        if run not in ends[far] and any(far in (e["from"], e["to"]) for line in ends[one][run] for e in _all(line))
+    ]
+    return [_compared(run, site, ends[site].get(run, []), other, ends[other].get(run, [])) for run in runs]
+
+
+def _of_runs(site: str, lines: Log) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the lines that say how each run ended at a site; none where one was proposed and no end is written."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        if line["what"] in ("approved", "ended"):
+            found.setdefault(str(line.get("run")), [])
+        if line["what"] == "ended":
+            is_sound = isinstance(line.get("status"), str) and all(
+                isinstance(line.get(side), list) and all(_is_entry(entry) for entry in line[side])
+                for side in ("left", "arrived")
+            )
+            if not is_sound:
+                raise BadInput(f"the log of {site}: line {line.get('number')} does not say how a run ended")
+            found[str(line.get("run"))].append(line)
+    return found
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and all(type(entry.get(name)) is kind for name, kind in _COUNTED.items())
+
+
+def _all(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [*line["left"], *line["arrived"]]
+
+
+def _compared(run: str, site: str, lines: Log, other: str, others: Log) -> Compared:
+    both = (*lines, *others)
+    is_whole = bool(both) and all(line["status"] == "finished" for line in both)
+    differences: list[str] = []
+    total: Counter[str] = Counter()
+    for one, its, far, fars in ((site, lines, other, others), (other, others, site, lines)):
+        if not its:
+            if is_whole:
+                differences.append(f"{one}'s log has no end of it, and {far}'s says that it finished")
+            continue
+        if not fars:
+            continue
+        left, arrived = _totals(its, "left", one, far), _totals(fars, "arrived", one, far)
+        for key in sorted({*left, *arrived}):
+            if DRIVER in key and not is_whole and not any(line.get("who") == DRIVER for line in both):
+                continue  # the driver was killed before it could write what it knew
+            (sent_here, size), (taken, taken_size) = left.get(key, (0, 0)), arrived.get(key, (0, 0))
+            total["messages"] += sent_here
+            total["bytes"] += size
+            is_lost = not is_whole and sent_here >= taken and size >= taken_size
+            if (sent_here, size) != (taken, taken_size) and not is_lost:
+                sender, receiver, type_ = (one_line(part, 80) for part in key)
+                differences.append(
+                    f"{type_} from {sender} to {receiver}: {one} says that {sent_here} left, of {size} bytes; "
+                    f"{far} that {taken} arrived, of {taken_size}"
+                )
+    verdict: Literal["agree", "cut", "differ"] = "differ" if differences else "agree" if is_whole else "cut"
+    return Compared(one_line(run, 40), verdict, total["messages"], total["bytes"], tuple(differences))
+
+
+def _totals(lines: Log, side: str, sender: str, receiver: str) -> dict[Crossing, tuple[int, int]]:
+    found: dict[Crossing, tuple[int, int]] = {}
+    for line in lines:
+        for entry in line[side]:
+            if (entry["from"], entry["to"]) == (sender, receiver):
+                key = entry["sender"], entry["receiver"], entry["type"]
+                messages, size = found.get(key, (0, 0))
+                found[key] = messages + entry["messages"], size + entry["bytes"]
+    return found

@@ -1,0 +1,526 @@
+"""The actors that a site hosts in a run as processes of its own Ray: embedded, or its organisation's cluster.
+
+What one of them calls at another of the same site goes from process to process. What it calls elsewhere, and what comes
+from elsewhere, goes through the site's process, where each actor of another site has a stand-in (`stand_ins`). Ray
+itself is joined by a process of its own (`keeper`).
+
+The process that joins Ray for a site, and keeps the processes of its actors, for as long as one run goes.
+
+    site's process ──verbs: cast, load, open, snapshots, ...──▶ keeper ──Ray──▶ the actors' processes
+                   ◀──answers; what was lost or failed────────
+
+Ray's library ends the process that it is in when Ray is lost, and when it is used after its end. So the site's process,
+which other organisations talk to, is never one of Ray's. No call and no payload of an actor comes by here.
+
+The two speak pickle over a pair of sockets that nobody else has. The keeper ends with the site's end of it.
+
+Stand-ins: how the Ray of one organisation sees the actors of others.
+
+    own actor's process ──lane──▶ StandIn in the site's process ──gate, TLS──▶ the other site
+    own actor's process ◀──lane── StandIn in the site's process ◀──gate, TLS── the other site
+
+To a process of this Ray a stand-in is one more actor: it has a name, a key and a socket, and calls in its own name with
+a ticket of its own. It keeps and decides nothing: the site's gate checks each message, in the site's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import pickle
+import secrets
+import shutil
+import socket
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError
+
+from fedactors.actors.remote import DRIVER
+from fedactors.errors import FedactorsError, PartyLost, Refused
+from fedactors.federation.hosting import ActorAddress, ActorHost, Outside, Recorded, Totals, fetch_abroad, not_taken
+from fedactors.federation.session import value_of
+from fedactors.federation.site_run import Earlier
+from fedactors.messages.codec import Parts, decode, encode_parts
+from fedactors.messages.ledger import merged
+from fedactors.runs.party_states import StateLocations
+from fedactors.runs.storage import make_folder
+from fedactors.runtime import calls
+from fedactors.runtime.calls import CallPath
+from fedactors.runtime.compute import WallClock
+from fedactors.runtime.failures import UnawaitedCall, code_of, decode_reply, encode_error
+from fedactors.runtime.interface import ActorSpec
+from fedactors.runtime.ray import cluster
+from fedactors.runtime.ray.actor_process import Drained, Settings
+from fedactors.runtime.ray.processes import Processes, raise_first, watch_services
+from fedactors.runtime.ray.transport import ERROR, REPLY, Address, Caller, Incoming, LocalTransport, shown_by
+
+LEASE_SECONDS = 15.0
+EVENT = 0
+"""Number of what is no answer."""
+_START_SECONDS = 180.0
+_LENGTH = struct.Struct("<Q")
+
+
+async def read(reader: asyncio.StreamReader) -> Any:
+    """Return what comes next.
+
+    Raises:
+        EOFError, OSError: the other end is gone.
+    """
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    return pickle.loads(await reader.readexactly(length))
+
+
+def write(writer: asyncio.StreamWriter, what: Any) -> None:
+    """Send something."""
+    frame = pickle.dumps(what, protocol=5)
+    writer.write(_LENGTH.pack(len(frame)))
+    writer.write(frame)
+
+
+class RaySidecar:
+    """See the module.
+
+    Args:
+        writer: to the site's process.
+        host: the Ray host that both are on.
+        call_timeout: seconds within which an actor's process must answer.
+    """
+
+    def __init__(self, writer: asyncio.StreamWriter, host: str, call_timeout: float) -> None:
+        self.is_sick = False
+        """Whether Ray's own services are gone."""
+        self._writer = writer
+        self._host = host
+        self._castings: list[ActorSpec] = []
+        self._processes = Processes(
+            LocalTransport(DRIVER, host, True, call_timeout, UnawaitedCall(self._failed, lambda _: True)),
+            placement=None,
+            start_timeout=_START_SECONDS,
+            call_timeout=call_timeout,
+            lease=LEASE_SECONDS,
+            states=StateLocations(),
+            lost=self._lost,
+            failed=self._failed,
+            tell=lambda _: None,
+        )
+
+    def _failed(self, error: BaseException) -> None:
+        write(self._writer, (EVENT, False, self._told(error)))
+
+    async def _lost(self, loss: PartyLost) -> None:
+        self._failed(loss)
+
+    def _told(self, error: BaseException) -> bytes:
+        """Return an error, encoded; one that does not say whose it is goes by the first actor."""
+        return b"".join(encode_error(self._castings[0].name if self._castings else DRIVER, error))
+
+    async def answer(self, number: int, verb: str, args: tuple[Any, ...]) -> None:
+        """Do what the site asks, and say how it went."""
+        try:
+            found = await getattr(self, f"do_{verb}")(*args)
+            write(self._writer, (number, True, found))
+        except Exception as error:
+            write(self._writer, (number, False, self._told(error)))
+
+    async def watch(self) -> None:
+        """Tell when Ray itself is lost."""
+        gone = await watch_services(await cluster.services(), LEASE_SECONDS)
+        self.is_sick = True
+        self._failed(gone)
+
+    async def do_cast(
+        self, castings: list[ActorSpec], settings: Settings, known: Mapping[str, tuple[Address, bytes]]
+    ) -> dict[str, dict[str, Address]]:
+        """Bring actors to life; return by caller, the driver and those that are `known`, where it finds each."""
+        self._castings, own = castings, self._processes
+        hosts = [host for host in await cluster.hosts() if host.id == self._host]
+        cluster.check_resources(castings, hosts)
+        for address, key in known.values():
+            own.admit(address, key)
+        try:
+            await own.prepare(castings, settings, hosts)
+        except RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            if isinstance(cause, (TypeError, ValueError, LookupError, AttributeError)):
+                raise not_taken(castings[0].name) from None
+            raise cause from None
+        bare = {name: replace(there, actor=None) for name, there in own.addresses.items()}
+        return {caller: own.as_seen_by(caller, bare) for caller in (DRIVER, *known)}
+
+    async def do_load(self, frames: Mapping[str, bytes]) -> None:
+        """Let them load, and go on from states."""
+        await self._processes.load(self._castings, frames)
+
+    async def do_open(self, start: float) -> None:
+        """Open them, the run having begun at `start`."""
+        await self._processes.open(self._castings, start)
+
+    async def do_snapshots(self) -> dict[str, bytes]:
+        """Return their states."""
+        return await self._processes.snapshots()
+
+    async def do_account(self, party: str) -> list[Any]:
+        """Return what a party's actors say that they have released."""
+        return await self._processes.account(party)
+
+    async def do_drain(self) -> dict[str, Drained]:
+        """Return what they have recorded."""
+        return await self._processes.drained()
+
+    async def do_last_answers(self) -> None:
+        """Wait for the answers to calls that nobody awaits."""
+        await self._processes.last_answers()
+
+    async def do_close(self) -> None:
+        """Close them."""
+        raise_first(await self._processes.close())
+
+    def forget(self) -> list[Any]:
+        """Watch nobody any more; return the actors that are left."""
+        self._processes.stop_watching()
+        return self._processes.forget(is_sick=self.is_sick)
+
+
+async def _keep(end: socket.socket, joined: cluster.Joined, call_timeout: float) -> tuple[list[Any], bool]:
+    reader, writer = await asyncio.open_connection(sock=end)
+    services = await cluster.services()
+    if joined.backstop is not None:
+        joined.backstop.watch(services)
+    host = ray.get_runtime_context().get_node_id()
+    keeper = RaySidecar(writer, host, call_timeout)
+    tasks = {asyncio.ensure_future(keeper.watch())}
+    write(writer, (EVENT, True, host))
+    try:
+        while True:
+            tasks.add(asyncio.ensure_future(keeper.answer(*await read(reader))))
+    except (EOFError, OSError):
+        return keeper.forget(), keeper.is_sick
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def main(number: int, address: str, call_timeout: float) -> None:
+    """Join Ray and serve the site at the other end of an open socket."""
+    end = socket.socket(fileno=number)
+    left: list[Any] = []
+    is_sick = False
+    try:
+        joined = cluster.join(address, None)
+    except Exception as error:
+        frame = pickle.dumps((EVENT, False, b"".join(encode_error(DRIVER, error))), protocol=5)
+        end.sendall(_LENGTH.pack(len(frame)) + frame)
+        return
+    try:
+        left, is_sick = asyncio.run(_keep(end, joined, call_timeout))
+    finally:
+        cluster.leave(joined, left, is_sick=is_sick)
+
+
+class RemoteActorProxy:
+    """One actor of another site; see the module.
+
+    Args:
+        place: whom it stands for.
+        outside: the run at this site.
+        host: the Ray host that this process is on.
+        call_timeout: seconds within which each call must be answered.
+    """
+
+    def __init__(self, place: ActorAddress, outside: Outside, host: str, call_timeout: float) -> None:
+        self.key = secrets.token_bytes(32)
+        self.lanes = LocalTransport(place.name, host, True, call_timeout, outside.unawaited)
+        """Its ways to actors of this site."""
+        self._place = place
+        self._outside = outside
+        self._host = host
+        self._server: asyncio.AbstractServer | None = None
+
+    async def listen(self, socket: Path) -> Address:
+        """Listen at a path; return where processes of this host find it."""
+        loop, place = asyncio.get_running_loop(), self._place
+        self._server = await loop.create_unix_server(
+            lambda: Incoming(self._recognise, self._serve, self._give, self.lanes.memory), str(socket)
+        )
+        return Address(place.name, place.role, self._host, str(socket), 0, 0, None, place.doors, b"")
+
+    def close(self) -> None:
+        """Be there no more."""
+        if self._server is not None:
+            self._server.close()
+        self.lanes.close()
+
+    def _recognise(self, hello: memoryview) -> Caller | None:
+        name, incarnation = shown_by(hello, self.key) or ("", None)
+        return None if incarnation is None else Caller(name, self._outside.gate.role(name), incarnation)
+
+    async def _serve(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
+        """Call the actor that this one stands for."""
+        gate, place = self._outside.gate, self._place
+        try:
+            asked, value = _pair(body, caller.name)
+            path, value, _ = gate.call_out(caller.name, place, asked, value)
+            parts = encode_parts((caller.name, place.name, asked, value))
+            sent = self._outside.send(place.site, "calls", parts, f"{place.name}.{asked}")
+            reply = value_of(await sent, place.name)
+            gate.reply_in(path, reply)
+            return REPLY, encode_parts(reply)
+        except Exception as error:
+            return self._refusal(error)
+
+    async def _give(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
+        """Fetch a payload of the actor that this one stands for."""
+        try:
+            value = await fetch_abroad(self._outside, caller.name, self._place, decode(body))
+            return REPLY, encode_parts(((caller.name,), value))
+        except Exception as error:
+            return self._refusal(error)
+
+    def _refusal(self, error: Exception) -> tuple[int, Parts]:
+        if isinstance(error, Refused):
+            self._outside.note(error)
+        return ERROR, encode_error(self._place.name, error)
+
+    async def fetch(self, owner: str, key: int) -> Any:
+        """Return a payload of an actor of this site, which says whether it may be had; it is checked here."""
+        _, value = _pair(await self.lanes.fetch(self.lanes.book[owner], key), owner)
+        calls.receive(self._outside.gate.book[owner].doors, owner, value)
+        return value
+
+
+def _pair(frame: bytes | memoryview, sender: str) -> tuple[Any, Any]:
+    found = value_of(frame, sender)
+    if type(found) is not tuple or len(found) != 2:
+        raise Refused(sender, "sends what is no call")
+    return found
+
+
+_KEEPER = "fedactors.federation.ray_hosting"
+_SETTLE_SECONDS = 1.0
+
+
+class RayActorHost(ActorHost):
+    """See the module.
+
+    Args:
+        outside: the run at the site.
+        address: of the cluster; `cluster.EMBEDDED` for one that begins and ends with the run.
+        call_timeout: seconds within which every call must be answered.
+    """
+
+    def __init__(self, outside: Outside, address: str, call_timeout: float) -> None:
+        self._outside = outside
+        self._address = address
+        self._call_timeout = call_timeout
+        self._has_ended = False
+        self._names: list[str] = []
+        self._clock: WallClock
+        self._keeper: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count(EVENT + 1)
+        self._lanes: LocalTransport | None = None
+        """The driver's ways to the actors."""
+        self._stand_ins: dict[str, RemoteActorProxy] = {}
+        self._folder: Path | None = None
+        """Of the stand-ins' sockets."""
+        self._drained: dict[str, Drained] = {}
+        """What each process said last."""
+        self._recorded = Recorded()
+        self._before: dict[str, tuple[Totals, float]] = {}
+        """Messages and seconds of waiting of the run that this one goes on from."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._settling = asyncio.Lock()
+
+    # --- the keeper ---
+
+    async def _join(self) -> str:
+        """Start the keeper; return the Ray host that it is on.
+
+        Raises:
+            FedactorsError: there is no Ray.
+        """
+        own, far = socket.socketpair()
+        number = str(far.fileno())
+        words = (sys.executable, "-m", _KEEPER, number, self._address, str(self._call_timeout))
+        root = str(Path(__file__).parents[2])
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
+        with far:
+            # in a session of its own: the signals of a terminal are meant for the site's process
+            self._keeper = await asyncio.create_subprocess_exec(
+                *words, pass_fds=(far.fileno(),), start_new_session=True, env=env, stdin=asyncio.subprocess.DEVNULL
+            )
+        reader, self._writer = await asyncio.open_connection(sock=own)
+        try:
+            _, is_good, found = await read(reader)
+        except (EOFError, OSError):
+            raise PartyLost(self._names[0], "its Ray did not begin") from None
+        if not is_good:
+            decode_reply(False, found)
+        self._tasks.append(asyncio.get_running_loop().create_task(self._listen(reader)))
+        return str(found)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                number, is_good, found = await read(reader)
+                asked = self._asked.pop(number, None)
+                try:
+                    value = found if is_good else decode_reply(False, found)
+                except FedactorsError as error:
+                    if number == EVENT:
+                        self._outside.failed(self._names[0], error)
+                    elif asked is not None and not asked.done():
+                        asked.set_exception(error)
+                else:
+                    if asked is not None and not asked.done():
+                        asked.set_result(value)
+        except (EOFError, OSError):
+            gone = PartyLost(self._names[0], "the process that had joined its Ray is gone")
+            for asked in self._asked.values():
+                if not asked.done():
+                    asked.set_exception(gone)
+            self._outside.failed(self._names[0], gone)
+
+    async def _ask(self, verb: str, *args: Any) -> Any:
+        """Ask the keeper; what it says that an actor's code raised is told as of that actor."""
+        if not self._names:
+            return {}  # the site hosts nobody in this run
+        with code_of(self._names[0], self._outside.gate.book):
+            if self._writer is None or self._writer.is_closing():
+                raise PartyLost(self._names[0], "its Ray is gone")
+            number = next(self._numbers)
+            asked = self._asked[number] = asyncio.get_running_loop().create_future()
+            write(self._writer, (number, verb, args))
+            return await asked
+
+    # --- the actors ---
+
+    async def cast(self, castings: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
+        if not castings:
+            return
+        self._clock, self._names = clock, [casting.name for casting in castings]
+        with code_of(self._names[0], self._outside.gate.book):
+            host = await self._join()
+        lanes = self._lanes = LocalTransport(DRIVER, host, True, self._call_timeout, self._outside.unawaited)
+        self._folder = make_folder("lane")
+        known = {}
+        for number, (name, place) in enumerate(self._outside.gate.book.items()):
+            if name not in self._names:
+                one = self._stand_ins[name] = RemoteActorProxy(place, self._outside, host, self._call_timeout)
+                known[name] = await one.listen(self._folder / str(number)), one.key
+        settings = Settings(
+            seed=seed,
+            start=0.0,
+            offset=clock.offset,
+            reproducible_noise=False,
+            call_timeout=self._call_timeout,
+            use_sockets=True,
+            keep_rows=True,
+            network=None,
+            costs=None,
+            scale=1.0,
+            use_places=False,
+        )
+        found = await self._ask("cast", list(castings), settings, known)
+        lanes.update(found[DRIVER])
+        for name, one in self._stand_ins.items():
+            one.lanes.update(found[name])
+        self._tasks.append(asyncio.get_running_loop().create_task(self._settle_again()))
+
+    async def load(self, earlier: Earlier | None) -> None:
+        if earlier is not None:
+            self._before = {name: earlier.counted(name) for name in self._names}
+        await self._ask("load", {} if earlier is None else {name: earlier.state(name) for name in self._names})
+
+    async def open(self, start: float) -> None:
+        self._clock.begin(start)
+        await self._ask("open", start)
+
+    async def serve(self, path: CallPath, value: Any) -> Any:
+        receiver, caller = path.receiver, path.sender
+        lanes = self._lanes if caller == DRIVER else self._stand_ins[caller].lanes
+        with code_of(receiver, self._outside.gate.book):
+            if lanes is None:
+                raise PartyLost(receiver, "it is not cast yet")
+            return await lanes.send(lanes.address(receiver, caller), path, encode_parts((path.endpoint.name, value)))
+
+    async def read(self, owner: str, key: int, reader: str) -> Any:
+        return await self._stand_ins[reader].fetch(owner, key)
+
+    async def account(self, party: str) -> list[Any]:
+        return list(await self._ask("account", party))
+
+    async def snapshots(self) -> dict[str, bytes]:
+        found: dict[str, bytes] = await self._ask("snapshots")
+        return found
+
+    async def settle(self) -> None:
+        async with self._settling:
+            found: dict[str, Drained] = await self._ask("drain")
+            for name, one in found.items():
+                self._drained[name] = one
+                self._recorded.rows += one.rows
+                self._recorded.spans += one.spans
+                self._recorded.privacy += one.privacy
+                for text in one.refused:
+                    self._outside.note(Refused(name, text))
+
+    async def _settle_again(self) -> None:
+        """Keep what is fetched no older than a second: whatever ends the run, so much of it is written."""
+        while True:
+            await asyncio.sleep(_SETTLE_SECONDS)
+            with contextlib.suppress(FedactorsError):  # who is lost is said elsewhere
+                await self.settle()
+
+    def recorded(self) -> Recorded:
+        found, self._recorded = self._recorded, Recorded()
+        return found
+
+    def totals(self) -> Mapping[str, Totals]:
+        both = {name: [*self._counted(name)[0], *one.totals] for name, one in self._drained.items()}
+        return {name: merged(totals) for name, totals in both.items()}
+
+    def waiting(self) -> Mapping[str, float]:
+        return {name: self._counted(name)[1] + one.waiting_seconds for name, one in self._drained.items()}
+
+    def _counted(self, name: str) -> tuple[Totals, float]:
+        return self._before.get(name, ((), 0.0))
+
+    def cpu_seconds(self) -> float:
+        return sum(one.cpu_seconds for one in self._drained.values())
+
+    async def close(self) -> None:
+        await self._ask("last_answers")
+        await self.settle()
+        await self._ask("close")
+
+    def end(self) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        for task in self._tasks:
+            task.cancel()
+        for one in self._stand_ins.values():
+            one.close()
+        if self._lanes is not None:
+            self._lanes.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._writer is not None:
+            self._writer.close()  # at which the keeper leaves Ray, and ends
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
+    if cluster.held.is_set():
+        os._exit(1)

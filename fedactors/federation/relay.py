@@ -1,0 +1,488 @@
+"""A process that two sites dial out to, where one cannot be dialled: it joins what they send, and reads none of it.
+
+    shop ──WAIT──────────▶ relay                      shop holds one connection, on which it is called
+    bank ──DIAL shop─────▶ relay ──CALL token──▶ shop
+                           relay ◀─ANSWER token── shop
+    bank ◀═══════TLS 1.3, both certificates═════▶ shop       the relay copies bytes
+
+The relay has no key and no certificate: it asks whoever connects to sign a number that it has just drawn, and believes
+the certificates of the federation's file. The two sites prove themselves to each other inside, so whatever a relay
+does, it can delay and cut, and knows who talks to whom, when and how much.
+
+A site's side of a relay: how it calls a site that cannot be dialled, and how such a site waits to be called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography.exceptions import InvalidSignature
+
+from fedactors.errors import BadInput, PartyLost, Refused
+from fedactors.federation.identity import key_of, read_key, verify
+from fedactors.federation.session import (
+    ERROR,
+    MOST_OF_ADDRESS,
+    PIECE_BYTES,
+    PING,
+    REPLY,
+    REQUEST,
+    Admission,
+    Broken,
+    Limits,
+    error_in,
+    framed,
+    read_piece,
+    value_of,
+)
+from fedactors.federation.site_folder import KEY, Federation, read_federation, stamp
+from fedactors.messages.codec import encode_parts
+from fedactors.runtime.failures import encode_error
+from fedactors.validation import first_line, one_line
+
+if TYPE_CHECKING:
+    from fedactors.federation.site_folder import Member, SiteFolder
+
+WAIT, DIAL, ANSWER = "wait", "dial", "answer"
+"""What a site wants of a relay."""
+NONCE_BYTES = 32
+_LABEL = b"fedactors relay 1\0"
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
+_MOST_CALLS = 64
+"""That are being answered at once."""
+
+Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def signed_words(nonce: bytes, federation: str, site: str, what: str, other: str) -> bytes:
+    """Return what a site signs to be known by a relay: for this connection, and for what it wants of it."""
+    return _LABEL + b"".join(encode_parts((nonce, federation, site, what, other)))
+
+
+async def _greet(
+    folder: SiteFolder, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: Limits, *wanted: str
+) -> None:
+    """Say to a relay who this is, and prove it."""
+    kind, more, _, body = await read_piece(reader, limits)
+    nonce = value_of(body, "relay")
+    if kind != REQUEST or more or type(nonce) is not bytes or len(nonce) != NONCE_BYTES:
+        raise Broken("is no relay")
+    words = (folder.federation.name, folder.name, *wanted)
+    signature = read_key(folder.path / KEY).sign(signed_words(nonce, *words))
+    writer.write(framed(encode_parts((*words, signature))))
+
+
+async def through_relay(
+    folder: SiteFolder, member: Member, limits: Limits
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Call a site through its relay; return the stream, with TLS between the two sites.
+
+    Raises:
+        PartyLost: the relay says that it cannot be called.
+        Broken: the relay does not keep to its rules.
+    """
+    where = f"{member.host}:{member.port}"
+    reader, writer = await asyncio.open_connection(member.host, member.port, limit=2 * PIECE_BYTES)
+    try:
+        await _greet(folder, reader, writer, limits, DIAL, member.name)
+        kind, _, _, body = await read_piece(reader, limits)
+        if kind == ERROR:
+            text = first_line(error_in(body)).removeprefix("relay: ")
+            raise PartyLost(member.name, f"its site cannot be called through the relay {where}, which {text}")
+        if kind != REPLY or body:
+            raise Broken(f"is called through {where}, which is no relay")
+        await writer.start_tls(folder.client_tls, server_hostname=member.name, ssl_handshake_timeout=limits.handshake)
+    except BaseException:
+        writer.transport.abort()
+        raise
+    return reader, writer
+
+
+class Called:
+    """A site that cannot be dialled: it waits at a relay, and takes each call as others take a connection.
+
+    Args:
+        folder: of the site.
+        limits: of its links.
+        accept: what becomes of a connection, without TLS.
+        tell: takes the kind of what happened, and a line for people.
+    """
+
+    def __init__(self, folder: SiteFolder, limits: Limits, accept: Accept, tell: Callable[[str, str], None]) -> None:
+        assert folder.relay is not None
+        self._folder = folder
+        self._host, self._port = folder.relay
+        self._limits = limits
+        self._accept = accept
+        self._tell = tell
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._pause = _FIRST_PAUSE
+
+    async def wait(self) -> None:
+        """Wait at the relay, and return to it, until this is cancelled."""
+        where, said = f"the relay {self._host}:{self._port}", ""
+        try:
+            while True:
+                try:
+                    await self._stay()
+                except (OSError, EOFError, TimeoutError) as error:
+                    why = f"{where} is not reached ({first_line(error)}); it is tried again"
+                except (Broken, Refused, PartyLost, BadInput) as error:
+                    why = f"{where}: {first_line(error)}; it is tried again"
+                if self._pause == _FIRST_PAUSE or why != said:
+                    self._tell("relay", why)
+                said = why
+                await asyncio.sleep(self._pause)
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def _stay(self) -> None:
+        """Wait at the relay for as long as the connection holds."""
+        async with asyncio.timeout(self._limits.handshake):
+            reader, writer = await asyncio.open_connection(self._host, self._port, limit=2 * PIECE_BYTES)
+        living: asyncio.Task[None] | None = None
+        try:
+            async with asyncio.timeout(self._limits.handshake):
+                await _greet(self._folder, reader, writer, self._limits, WAIT, "")
+                kind, _, _, body = await read_piece(reader, self._limits)
+            if kind == ERROR:
+                raise error_in(body)
+            if kind != REPLY:
+                raise Broken("is no relay")
+            self._pause = _FIRST_PAUSE
+            self._tell("relay", f"{self._folder.name}: waits at the relay {self._host}:{self._port}")
+            living = asyncio.get_running_loop().create_task(self._live(writer))
+            while True:
+                kind, _, _, body = await read_piece(reader, self._limits)
+                if kind == REQUEST:
+                    self._called(value_of(body, "relay"))
+                elif kind != PING:
+                    raise Broken("says what a relay does not say")
+        finally:
+            if living is not None:
+                living.cancel()
+            writer.transport.abort()
+
+    async def _live(self, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                writer.write(framed([], PING))
+                await writer.drain()
+                await asyncio.sleep(self._limits.lease / 4)
+
+    def _called(self, found: Any) -> None:
+        if type(found) is not str:
+            raise Broken("makes a call that is none")
+        if len(self._tasks) < _MOST_CALLS:
+            task = asyncio.get_running_loop().create_task(self._answer(found))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, token: str) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=2 * PIECE_BYTES)
+        made: asyncio.Future[asyncio.StreamWriter] = loop.create_future()
+        # as of a connection that was accepted: this end is TLS's server
+        protocol = asyncio.StreamReaderProtocol(reader, lambda _, writer: made.set_result(writer))
+        try:
+            async with asyncio.timeout(self._limits.handshake):
+                await loop.create_connection(lambda: protocol, self._host, self._port)
+                writer = await made
+                await _greet(self._folder, reader, writer, self._limits, ANSWER, token)
+        except (OSError, EOFError, TimeoutError, Broken, Refused, BadInput) as error:
+            self._tell("relay", f"a call through the relay could not be answered: {first_line(error)}")
+            if made.done() and not made.cancelled():
+                made.result().transport.abort()
+            return
+        await self._accept(reader, writer)
+
+
+_TOKEN_BYTES = 16
+_LONGEST_WORD = 100
+_LAST_WORDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayLimits:
+    """What a relay takes, and how long it waits, in seconds."""
+
+    handshake: float = 10.0
+    """For the greeting of whoever connects, and for the site that is called to answer."""
+    silence: float = 90.0
+    """After which a connection on which nothing was said is cut; sites say something every quarter of a minute."""
+    connections: int = 1024
+    """In all."""
+    per_site: int = 128
+    """Of one site, waiting, calling or called."""
+    strangers: int = 128
+    """Of those that have not proved who they are."""
+    block: int = 64 * 1024
+    """Bytes of a stream that are held at once, in each direction; what the system's sockets hold comes to it."""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A site that waits to be called."""
+
+    site: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+@dataclass(eq=False)
+class _Call:
+    """One site that dials another, until that answers."""
+
+    caller: str
+    called: str
+    answered: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Relay:
+    """See the module.
+
+    Args:
+        file: the federation's; read again when it has changed.
+        limits: see there.
+        tell: takes each line, as ``{time, event, text, ...}``.
+
+    Raises:
+        BadInput: the file is wrong.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        limits: RelayLimits | None = None,
+        tell: Callable[[dict[str, Any]], None] = lambda line: print(line["text"]),
+    ) -> None:
+        self.limits = limits or RelayLimits()
+        self._say = tell
+        self._file = file
+        self._seen = stamp(file)
+        self._federation = read_federation(file)
+        self._waiting: dict[str, _Waiting] = {}
+        self._calls: dict[str, _Call] = {}
+        self._of_site: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._strangers = Admission(self._refused, self.limits.strangers, min(self.limits.strangers, MOST_OF_ADDRESS))
+        self._pieces = Limits(handshake=self.limits.handshake, piece=self.limits.handshake, lease=self.limits.silence)
+
+    @property
+    def federation(self) -> Federation:
+        """The federation as its file is now; as it was, where that is wrong."""
+        if (seen := stamp(self._file)) != self._seen:
+            self._seen = seen
+            try:
+                self._federation = read_federation(self._file)
+            except BadInput as error:
+                self._tell("trouble", f"the federation of before goes on: {error}")
+        return self._federation
+
+    async def start(self, host: str, port: int) -> asyncio.Server:
+        """Listen.
+
+        Raises:
+            BadInput: nobody may listen there.
+        """
+        try:
+            server = await asyncio.start_server(self._accept, host, port, limit=self.limits.block)
+        except OSError as error:
+            raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
+        self._tell("listens", f"relay: listens at {host}:{port}, for the federation {self.federation.name}")
+        return server
+
+    def _tell(self, event: str, text: str, **facts: Any) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._say({"time": now, "event": event, **facts, "text": one_line(text, 1000)})
+
+    def _refused(self, who: str, why: str) -> None:
+        self._tell("refused", f"refused: {who}: {why}")
+
+    # --- who connects ---
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)  # asyncio keeps a task only as long as something wakes it
+        task.add_done_callback(self._tasks.discard)
+        host, port = writer.get_extra_info("peername")[:2]
+        who, counted = f"somebody at {host}:{port}", ""
+        try:
+            if self._of_site.total() >= self.limits.connections:
+                raise Refused(who, f"comes where {self.limits.connections} connections are open already")
+            if not self._strangers.comes(host):
+                writer.transport.abort()
+                return
+            try:
+                async with asyncio.timeout(self.limits.handshake):
+                    site, what, other = await self._admitted(who, reader, writer)
+            finally:
+                self._strangers.goes(host)
+            who = site
+            if self._of_site[site] >= self.limits.per_site:
+                raise Refused(site, f"has {self.limits.per_site} connections already")
+            self._of_site[site] += 1
+            counted = site
+            await self._serve(site, what, other, reader, writer)
+        except Refused as error:
+            self._strangers.refused(error.party, error.message)
+            with contextlib.suppress(OSError):
+                writer.write(framed(encode_error("relay", Refused("relay", f"refuses {error}")), ERROR))
+        except Broken as error:
+            self._strangers.refused(who, str(error))
+        except (OSError, EOFError, TimeoutError):
+            pass  # it went away, or said nothing
+        finally:
+            if counted:
+                self._of_site[counted] -= 1
+            await _let_go(writer)
+
+    async def _admitted(
+        self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[str, str, str]:
+        """Return which site of the federation this is, what it wants, and of whom."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        writer.write(framed(encode_parts(nonce)))
+        kind, more, _, body = await read_piece(reader, self._pieces)
+        found = value_of(body, who)
+        if kind != REQUEST or more or type(found) is not tuple or list(map(type, found)) != [str, str, str, str, bytes]:
+            raise Refused(who, "begins with no greeting")
+        federation, site, what, other, signature = found
+        if max(map(len, found)) > _LONGEST_WORD:
+            raise Refused(who, "begins with a greeting that is too long")
+        member = self.federation.members.get(site)
+        if federation != self.federation.name or member is None:
+            raise Refused(
+                who, f"says that it is {site!r} of {federation!r}, which is no site of {self.federation.name}"
+            )
+        words = signed_words(nonce, federation, site, what, other)
+        if not any(
+            _is_signed_by(one, self.federation, signature, words) for one in (member.certificate, member.previous)
+        ):
+            raise Refused(who, f"says that it is {site}, and has not the key of a certificate of it that holds")
+        return site, what, other
+
+    async def _serve(
+        self, site: str, what: str, other: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if what == WAIT:
+            await self._wait(_Waiting(site, reader, writer))
+        elif what == DIAL:
+            await self._dial(site, other, reader, writer)
+        elif what == ANSWER:
+            call = self._calls.get(other)
+            if call is None or call.called != site or call.answered.done():
+                raise Refused(site, "answers a call that was not made to it, or not in time")
+            call.answered.set_result((reader, writer))
+            await call.done.wait()
+        else:
+            raise Refused(site, f"asks for {what!r}, which a relay does not do")
+
+    # --- what it wants ---
+
+    async def _wait(self, waiting: _Waiting) -> None:
+        before, self._waiting[waiting.site] = self._waiting.get(waiting.site), waiting
+        if before is not None:  # the site was cut off, and the relay has not noticed
+            before.writer.transport.abort()
+        else:
+            self._tell("waits", f"{waiting.site} waits to be called", site=waiting.site)
+        waiting.writer.write(framed([], REPLY))
+        try:
+            while True:
+                kind, _, _, body = await read_piece(waiting.reader, self._pieces)
+                if kind != PING or body:
+                    raise Refused(waiting.site, "says something on a connection on which it waits")
+                waiting.writer.write(framed([], PING))
+                await waiting.writer.drain()
+        finally:
+            if self._waiting.get(waiting.site) is waiting:
+                del self._waiting[waiting.site]
+                self._tell("gone", f"{waiting.site} waits no longer", site=waiting.site)
+
+    async def _dial(self, site: str, other: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waiting = self._waiting.get(other)
+        if waiting is None:
+            raise Refused(site, f"dials {other!r}, which does not wait here")
+        token, call = secrets.token_hex(_TOKEN_BYTES), _Call(site, other)
+        self._calls[token] = call
+        try:
+            waiting.writer.write(framed(encode_parts(token)))
+            try:
+                async with asyncio.timeout(self.limits.handshake):
+                    far_reader, far_writer = await call.answered
+            except TimeoutError:
+                raise Refused(site, f"dials {other!r}, which did not answer") from None
+            writer.write(framed([], REPLY))
+            begun = time.monotonic()
+            there, back = await self._join((reader, writer), (far_reader, far_writer))
+            text = f"{site} called {other}: {there} bytes there, {back} back, {time.monotonic() - begun:.1f} s"
+            self._tell("relayed", text, site=site, other=other, sent=there, received=back)
+        finally:
+            del self._calls[token]
+            call.done.set()
+
+    async def _join(self, *ends: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> tuple[int, int]:
+        """Copy what each end says to the other until one of them closes; return the bytes both ways."""
+        counts = [0, 0]
+
+        async def copy(index: int) -> None:
+            reader, writer = ends[index][0], ends[1 - index][1]
+            writer.transport.set_write_buffer_limits(self.limits.block)
+            with contextlib.suppress(OSError, TimeoutError):
+                while True:
+                    async with asyncio.timeout(self.limits.silence):
+                        block = await reader.read(self.limits.block)
+                    if not block:
+                        return
+                    writer.write(block)
+                    counts[index] += len(block)
+                    async with asyncio.timeout(self.limits.silence):
+                        await writer.drain()
+
+        tasks = [asyncio.get_running_loop().create_task(copy(index)) for index in (0, 1)]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for _, writer in ends:  # what one end said last, the other hears
+                await _let_go(writer)
+        return counts[0], counts[1]
+
+
+def _is_signed_by(certificate: Any, federation: Federation, signature: bytes, words: bytes) -> bool:
+    if certificate is None or not verify(key_of(certificate), signature, words):
+        return False
+    now = datetime.now(UTC)
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        return False
+    try:
+        certificate.verify_directly_issued_by(federation.issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+async def _let_go(writer: asyncio.StreamWriter) -> None:
+    """Close after what is still to be written, for a second at most."""
+    with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+        writer.close()
+        async with asyncio.timeout(_LAST_WORDS):
+            await writer.wait_closed()
+    writer.transport.abort()

@@ -1,0 +1,400 @@
+"""FederatedRuntime: the driver's side of a run whose actors are hosted by the sites of several organisations.
+
+    run.py ──spawn, call──▶ FederatedRuntime ──TLS──▶ site of each organisation ◀──TLS──▶ the others
+
+The driver runs at the coordinator's site, under its key. It reads no data: actors are cast by (class, name, plain
+arguments), and each site builds its own from its installed code. What is lost stops the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from fedactors.actors.remote import DRIVER
+from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, Stopped
+from fedactors.federation.approval import Proposal, as_tree
+from fedactors.federation.handshake import dial
+from fedactors.federation.hosting import ActorAddress, Gate, make_book
+from fedactors.federation.operations import log_end
+from fedactors.federation.session import REFUSED, TURNED_AWAY, Connection, Hello, Limits, value_of
+from fedactors.federation.site_folder import SiteFolder
+from fedactors.messages.codec import encode, encode_parts, type_name
+from fedactors.messages.ledger import Ledger, Usage, merged
+from fedactors.network.links import Network
+from fedactors.runs.recorder import FolderRecorder
+from fedactors.runtime import snapshots
+from fedactors.runtime.compute import WallClock
+from fedactors.runtime.failures import UnawaitedCall, errors_for, first_error, told_abroad
+from fedactors.runtime.interface import Runtime, Snapshot
+
+T = TypeVar("T")
+_TOTAL = [str, str, str, str, int, int]
+_DIGEST_BYTES = 32
+_LAST_SECONDS = 1.0
+
+
+class FederatedRuntime(Runtime):
+    """See the module.
+
+    Args:
+        folder: of the coordinator's site.
+        proposal: what the sites are asked to approve.
+        classes: the kinds of actors of the protocol.
+        limits: of the links.
+        start_seconds: within which each barrier of the start must be passed.
+        seed: of the driver.
+        recorder: of the coordinator's run folder.
+    """
+
+    clock: WallClock
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        proposal: Proposal,
+        classes: Iterable[type],
+        *,
+        limits: Limits | None = None,
+        start_seconds: float = 600.0,
+        seed: int = 0,
+        recorder: FolderRecorder | None = None,
+    ) -> None:
+        super().__init__(seed=seed, recorder=recorder)
+        self.network = Network()
+        self.ledger = Ledger()
+        self.clock = WallClock(time.time())
+        self._own_ledger = Ledger(None if recorder is None else recorder.ledger_sink)
+        self._folder = folder
+        self._proposal = proposal
+        self._classes = tuple(classes)
+        self._limits = limits or Limits(away=folder.wait_seconds)
+        self._start_seconds = start_seconds
+        self._sites: dict[str, Connection] = {}
+        self._gate = Gate(folder.name, folder.name, {})
+        self._failure: BaseException | None = None
+        self._main: asyncio.Task[Any] | None = None
+        self._watching: list[asyncio.Future[Any]] = []
+        self._drained: dict[str, tuple[Any, ...]] = {}
+        self._began: float | None = None
+        self._end: float | None = None
+        self._is_closing = False
+        self._number = 0
+        """Of the last checkpoint."""
+        self._records = recorder
+        self._saving: asyncio.Task[None] | None = None
+        """Of the last checkpoint, which sites and driver write while the run goes on."""
+        self._offset = 0.0
+
+    # --- the driver's side ---
+
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        place = self._gate.place(receiver, DRIVER)
+        path, value, size = self._gate.call_out(DRIVER, place, method, value)
+        self._own_ledger.record(self.clock.now(), DRIVER, receiver, path.kind, type_name(value, method), size)
+        reply = self._unawaited.made(asyncio.get_running_loop().create_future())
+        parts = encode_parts(("call", (receiver, method, value)))
+
+        def take(done: asyncio.Future[Any]) -> None:
+            if done.cancelled() or reply.done():
+                return
+            try:
+                found = value_of(done.result(), receiver)
+                self._gate.reply_in(path, found)
+            except Exception as error:
+                if isinstance(error, Refused):
+                    self._folder.audit.add("refused", run=self._proposal.run, party=error.party, why=error.message)
+                self._unawaited.fail(reply, error, DRIVER)
+            else:
+                reply.set_result(found)
+
+        self._sites[place.site].request(parts, f"{receiver}.{method}").add_done_callback(take)
+        return reply
+
+    async def start(self) -> None:
+        if self._began is not None:
+            raise BadInput("a run over a federation casts its actors once, before it starts")
+        self.tell("casting the actors")
+        castings = self._take_new()
+        seats = self._folder.federation.seats
+        pairs = [(casting.name, casting.cls.__name__) for casting in castings]
+        book: dict[str, ActorAddress] = make_book(
+            pairs, self._classes, lambda name: self._proposal.site_of(name, seats)
+        )
+        if missing := {place.site for place in book.values()} - set(self._sites):
+            raise BadInput(f"seats: {', '.join(sorted(missing))} hosts an actor and takes no part in the run")
+        self._gate = Gate(self._folder.name, self._folder.name, book)
+        frames = {c.name: encode((c.args, dict(c.kwargs)), arguments=True) for c in castings}
+        told = {
+            site: tuple((n, cls, frames[n] if book[n].site == site else b"") for n, cls in pairs)
+            for site in self._sites
+        }
+        await self._all("prepare", each=told)
+        await self._all("connect")
+        self.tell("loading data")
+        await self._all("load")
+        self._began = time.perf_counter()
+        self.clock.begin(time.time())
+        await self._all("open")
+        for site in self._sites:
+            watched = self._sites[site].request(encode_parts(("watch", ())), "watch", is_limited=False)
+            watched.add_done_callback(self._told)
+            self._watching.append(watched)
+
+    def _told(self, watched: asyncio.Future[Any]) -> None:
+        if not watched.cancelled() and (error := watched.exception()) is not None:
+            self.fail(error)
+
+    async def _ask(self, site: str, verb: str, *args: Any) -> Any:
+        async with asyncio.timeout(self._start_seconds):
+            return await self._sites[site].ask((verb, args), verb)
+
+    async def _all(self, verb: str, *args: Any, each: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask all sites the same, or each its own, and wait for all: a barrier."""
+        try:
+            own = {site: args if each is None else (each[site],) for site in self._sites}
+            found = await asyncio.gather(*(self._ask(site, verb, *own[site]) for site in self._sites))
+        except TimeoutError:
+            raise PartyLost("driver", f"not all sites had done {verb} within {self._start_seconds:g} s") from None
+        return dict(zip(self._sites, found, strict=True))
+
+    async def respawn(self, name: str) -> None:
+        raise PartyLost(name, "a lost actor is not brought back over a federation yet")
+
+    async def checkpoint(self, label: str = "last") -> None:
+        self._num_checkpoints += 1
+        due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
+        if due or label != "last" or self._stop_code is not None:
+            await self._saved()
+            self._number += 1
+            digests: dict[str, bytes] = {}
+            for site, found in (await self._all("snapshot", label, self._number)).items():
+                digests |= _digests(site, found, self._gate)
+            self._own_ledger.flush()
+            driver, reached = self._capture_driver(digests), None if self._records is None else self._records.reached()
+            # disks are slower than the first batches of what follows
+            self._saving = asyncio.get_running_loop().create_task(self._save(label, digests, driver, reached))
+            self._saving.add_done_callback(self._told)
+        if self._stop_code is not None:
+            await self._saved()
+            raise Stopped(f"stopped at {self.clock.now():.1f} s; each site keeps its part", self._stop_code)
+
+    async def _save(
+        self, label: str, digests: Mapping[str, bytes], driver: bytes, reached: Mapping[str, int] | None
+    ) -> None:
+        await self._all("written", label)
+        # all sites have it: from here on it is the one that is gone on from
+        if self._records is not None:
+            self._records.save_checkpoint(label, digests, driver, reached)
+        await self._all("commit", label)
+
+    async def _saved(self) -> None:
+        """Wait until the last checkpoint is counted on everywhere."""
+        if self._saving is not None:
+            await self._saving
+
+    def _capture_driver(self, digests: Mapping[str, bytes]) -> bytes:
+        return snapshots.seal_driver(
+            {
+                "number": self._number,
+                "now": self.clock.now(),
+                "state": snapshots.pack(self.state, "the driver's state"),
+                "ledger": self._own_ledger.state(),
+                "spent": self.spent,
+            },
+            digests,
+        )
+
+    def _restore(self, resume: Snapshot) -> None:
+        content = snapshots.unseal_driver(resume.driver)
+        with snapshots.intact(snapshots.DRIVERS):
+            self._offset, self.spent = (
+                snapshots.amount(content[name], name, snapshots.DRIVERS) for name in ("now", "spent")
+            )
+            self.resumed, self._number = True, int(content["number"])
+            self.state = dict(snapshots.unpack(content["state"]))
+            self._own_ledger.restore(snapshots.totals(content["ledger"], snapshots.DRIVERS))
+        self.clock = WallClock(time.time(), self._offset)
+
+    async def settle(self) -> None:
+        self._drained = {site: _drained(site, found) for site, found in (await self._all("drain")).items()}
+        self._own_ledger.flush()
+        parts = [self._own_ledger.state(), *(totals for totals, _, _ in self._drained.values())]
+        self.ledger.restore(merged(total for part in parts for total in part))
+
+    def usage(self) -> Usage:
+        end = self._end if self._end is not None else time.perf_counter()
+        seconds = (end - self._began if self._began is not None else 0.0) + self._offset
+        return Usage(
+            messages=self.ledger.messages(),
+            bytes=self.ledger.bytes(),
+            header_bytes=self.ledger.header_bytes(),
+            seconds=seconds,
+            wall_seconds=seconds - self._offset,
+            cpu_utilisation=0.0,  # the sites' machines are not the coordinator's to measure
+            waiting_seconds=sum(float(waiting) for _, waiting, _ in self._drained.values()),
+            price=self.ledger.price(self.network.link) + self.spent,
+        )
+
+    def use_network(self, network: Network) -> None:
+        self.network = network  # by which traffic is priced
+
+    # --- life ---
+
+    def request_stop(self, exit_code: int) -> None:
+        self._stop_code = exit_code
+        loop = getattr(self, "_loop", None)
+        if loop is not None and loop.is_running() and self._began is None:
+            loop.call_soon_threadsafe(self.fail, Stopped("stopped before the first round", exit_code))
+
+    def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
+        if resume is not None:
+            self._restore(resume)
+        return asyncio.run(self._run(main))
+
+    async def _run(self, main: Callable[[], Awaitable[T]]) -> T:
+        self._loop = asyncio.get_running_loop()
+        self._unawaited = UnawaitedCall(self.fail, lambda _: False)
+        self._loop.set_exception_handler(self._unawaited)
+
+        async def driver() -> T:
+            await self._propose()
+            result = await main()
+            await self._unawaited.last_answers()
+            self._unawaited.check()
+            await self._saved()
+            await self._all("finish")
+            await self.settle()
+            self._end = time.perf_counter()
+            self._is_closing = True
+            await self._all("end")
+            return result
+
+        task: asyncio.Task[T] = self._loop.create_task(driver())
+        self._main = task
+        status, why = "failed", ""
+        try:
+            result = await task
+            status = "finished"
+        except asyncio.CancelledError:
+            if self._failure is None:
+                raise
+            why = str(self._failure) if isinstance(self._failure, FedactorsError) else type(self._failure).__name__
+            await self._say_why(self._failure)
+            raise self._failure from None
+        except BaseExceptionGroup as group:
+            error = self._failure or first_error(group)  # what stopped the run, not what broke as it stopped
+            why = str(error) if self._failure else type(error).__name__
+            await self._say_why(error)
+            raise error from None
+        except Exception as error:
+            raised = self._failure or error
+            why = str(raised) if isinstance(raised, FedactorsError) else type(raised).__name__
+            await self._say_why(raised)
+            if raised is error:
+                raise
+            raise raised from None
+        finally:
+            self._is_closing = True
+            self._end = self._end or time.perf_counter()
+            if self._saving is not None:
+                self._saving.cancel()
+            await asyncio.gather(*(connection.end() for connection in self._sites.values()))
+            log_end(self._folder, self._proposal.run, status, self._gate, why, who="driver")
+        return result
+
+    async def _say_why(self, error: BaseException) -> None:
+        """Tell the sites, for a second at most, why the run ends: words of the driver's own code are not told."""
+        self._is_closing = True
+        why = str(told_abroad(self._folder.name, error))
+        there = [one for one in self._sites.values() if not one.is_closed]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_SECONDS):
+                await asyncio.gather(*(one.ask(("fail", (why,)), "fail") for one in there), return_exceptions=True)
+
+    async def _propose(self) -> None:
+        """Connect to all sites of the run and wait until each has approved it."""
+        proposal, federation = self._proposal, self._folder.federation
+        for site in dict.fromkeys((*proposal.data, *federation.seats.values(), self._folder.name)):
+            hello = Hello(federation.name, DRIVER, proposal.run, "")
+            ends: dict[str, Any] = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
+            ends["tell"] = lambda _, text: self.tell(text)
+            self._sites[site] = await dial(self._folder, federation.members[site], hello, self._limits, **ends)
+        waiting = dict.fromkeys(self._sites)
+
+        async def ask(site: str) -> None:
+            await self._sites[site].ask(("propose", (as_tree(proposal),)), "the approval")
+            del waiting[site]
+            if waiting:
+                tell()
+
+        def tell() -> None:
+            self.tell(f"waits for {', '.join(waiting)}; at each, fedactors site show {proposal.run}, then site approve")
+
+        tell()
+        await asyncio.gather(*map(ask, self._sites))
+
+    def _lost(self, connection: Connection, why: str) -> None:
+        if self._is_closing:
+            return
+        peer = connection.peer
+        for begins, who in ((REFUSED, peer), (TURNED_AWAY, self._folder.name)):
+            if why.startswith(begins):
+                error = Refused(who, why.removeprefix(begins))
+                self._folder.audit.add("refused", run=self._proposal.run, party=who, why=error.message)
+                self.fail(error)
+                return
+        actor = next((place.name for place in self._gate.book.values() if place.site == peer), peer)
+        self.fail(PartyLost(actor, f"its site {peer} was lost: {why}"))
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the run with its first failure."""
+        if self._failure is None and not self._is_closing:
+            self._failure = error
+            if self._main is not None:
+                self._main.cancel()
+
+
+def checkpoint_number(driver: bytes) -> int:
+    """Return by which number the sites know the checkpoint of a driver.
+
+    Raises:
+        BadInput: it is damaged, or of another runtime's driver.
+    """
+    content = snapshots.unseal_driver(driver)
+    with snapshots.intact(snapshots.DRIVERS):
+        return int(content["number"])
+
+
+def _digests(site: str, found: Any, gate: Gate) -> dict[str, bytes]:
+    """Return the digests of the states that a site wrote, by actor.
+
+    Raises:
+        Refused: it says something else, or speaks of actors that it does not host.
+    """
+    own = {name for name, place in gate.book.items() if place.site == site}
+    if isinstance(found, tuple) and all(
+        type(pair) is tuple and [type(part) for part in pair] == [str, bytes] and len(pair[1]) == _DIGEST_BYTES
+        for pair in found
+    ):
+        made = dict(found)
+        if set(made) == own:
+            return made
+    raise Refused(site, "does not say what it wrote in a checkpoint")
+
+
+def _drained(site: str, found: Any) -> tuple[Any, ...]:
+    """Return what a site says of its run so far: its ledger's totals, seconds of waiting, and processor seconds.
+
+    Raises:
+        Refused: it says something else.
+    """
+    match found:
+        case (tuple(totals), float() | int(), float() | int()) if all(
+            type(total) is tuple and [type(part) for part in total] == _TOTAL for total in totals
+        ):
+            return found  # type: ignore[no-any-return]
+    raise Refused(site, "sends what are no totals of a run")

@@ -1,0 +1,895 @@
+"""The link between two sites: numbered requests and replies over TLS, in pieces, each wait with a limit.
+
+A connection is of one run and one purpose, and its first request says which (`meeting`). Requests are numbered from 1
+and nothing is left out, so that nothing can be said twice. One that breaks has a while to come back (`stream`).
+
+Bytes between two sites, each way once and in order, over as many connections as it takes.
+
+Each side counts the bytes that it has written and those that it has taken since the link began, and keeps what it
+wrote until the other side has said that it took it. When a connection breaks, at whatever byte, the two say over the
+next one what they have taken, and only the rest is written again.
+
+What travels over a link between two sites: pieces of messages, and how what came from elsewhere is read.
+
+    piece = | length of the piece u32 | kind u8 | more pieces follow u8 | number u32 | bytes |
+
+What is long travels in pieces of 256 KiB, each of which waits until the other side has taken enough of what went
+before. A PING is a sign of life and says how many bytes were taken so far (u64); a BYE is the last that is said.
+Whatever was said elsewhere is read here: it decodes or is refused, and its text is fit for a log.
+
+What two sites say to each other first: the version of the link, what the connection is for, and what time it is.
+
+Those who have connected to a site or a relay and not yet proved who they are: how many may be, what is written.
+
+Whoever reaches a port may connect again and again, and each time be refused. That must cost neither memory, nor disk,
+nor the connections of others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import secrets
+import ssl
+import struct
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedactors.errors import CallTimeout, FedactorsError, PartyLost, Refused
+from fedactors.messages.codec import Parts, decode, encode_parts
+from fedactors.runtime.failures import encode_error, error_of
+from fedactors.validation import first_line, one_line
+
+HEAD = struct.Struct("<IBBI")
+TAKEN = struct.Struct("<Q")
+REQUEST, REPLY, ERROR, PING, BYE = 0, 1, 2, 3, 4
+PIECE_BYTES = 256 * 1024
+_LONGEST_TRACE = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long a site waits, in seconds, and how much it takes."""
+
+    handshake: float = 10.0
+    """For TLS and the first request, from the moment that somebody dials."""
+    piece: float = 30.0
+    """For a piece, from its first byte to its last; within a message, from the end of the one before."""
+    lease: float = 20.0
+    """Without a sign of life, after which a connection counts as broken."""
+    away: float = 60.0
+    """For a connection that broke to come back, after which the other site counts as lost."""
+    call: float = 3600.0
+    """For the answer to a call."""
+    message: int = 256 * 1024 * 1024
+    """Bytes of one message."""
+    skew: float = 60.0
+    """Between the clocks of two sites."""
+
+
+class Broken(Exception):
+    """The other side does not keep to the rules of the link; the text says how."""
+
+
+def reason(error: BaseException) -> str:
+    """Return why a connection broke, in a few words."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+    if isinstance(error, EOFError) or not str(error):
+        return "the connection was closed"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def framed(parts: Parts, kind: int = REQUEST) -> bytes:
+    """Return a message that fits into one piece, without a number."""
+    body = b"".join(parts)
+    return HEAD.pack(len(body), kind, 0, 0) + body
+
+
+def value_of(frame: bytes | memoryview, sender: str, *, arguments: bool = False) -> Any:
+    """Return the value of a frame that came from elsewhere; see `fedactors.messages.codec.carry` for `arguments`.
+
+    Raises:
+        Refused: it is none.
+    """
+    try:
+        return decode(frame, arguments)
+    except Exception as error:  # whatever foreign bytes can do
+        raise Refused(sender, f"sends what does not decode: {first_line(error)}") from None
+
+
+def parts_of(frame: memoryview, sender: str, count: int, what: str) -> tuple[Any, ...]:
+    """Return the parts of a frame that has so many; of another one `what` says what it is not.
+
+    Raises:
+        Refused: it has others, or does not decode.
+    """
+    found = value_of(frame, sender)
+    if type(found) is not tuple or len(found) != count:
+        raise Refused(sender, f"sends what {what}")
+    return found
+
+
+def error_in(body: bytes) -> FedactorsError:
+    """Return the error that a reply carries; others wrote its text, which logs and terminals will show.
+
+    Raises:
+        Broken: it is none.
+    """
+    try:
+        found = decode(body)
+    except Exception:
+        found = None
+    if type(found) is not tuple or [type(text) for text in found] != [str] * 4:
+        raise Broken("sends an error that is none")
+    name, party, text, trace = found
+    lines = trace[:_LONGEST_TRACE].splitlines()
+    return error_of(one_line(name, 40), one_line(party, 100), one_line(text), "\n".join(map(one_line, lines)))
+
+
+def pieces_of(parts: Parts) -> Iterator[tuple[Parts, bool]]:
+    """Yield the parts of what is written at a time, and whether more follows; large ones are cut."""
+    total = sum(map(len, parts))
+    if total <= PIECE_BYTES:
+        yield parts, False
+        return
+    whole = memoryview(b"".join(parts))
+    for start in range(0, total, PIECE_BYTES):
+        yield [whole[start : start + PIECE_BYTES]], start + PIECE_BYTES < total
+
+
+class PieceReader:
+    """Cuts what arrives, as it arrives, into pieces."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        """Of a piece that has begun."""
+        self._held = 0
+        self._needed = HEAD.size
+
+    @property
+    def is_within(self) -> bool:
+        """Whether a piece has begun and not ended."""
+        return bool(self._rest)
+
+    def pieces(self, data: bytes) -> Iterator[tuple[int, bool, int, memoryview]]:
+        """Yield kind, whether more follows, number and bytes of each piece that ends in these bytes.
+
+        Raises:
+            Broken: one is too large.
+        """
+        if self._rest:
+            self._rest.append(data)
+            self._held += len(data)
+            if self._held < self._needed:
+                return
+            data, self._rest = b"".join(self._rest), []
+        view, at = memoryview(data), 0
+        while True:
+            self._needed = HEAD.size
+            if len(view) - at < self._needed:
+                break
+            length, kind, more, number = HEAD.unpack_from(view, at)
+            if length > PIECE_BYTES:
+                raise Broken(f"announces a piece of {length} bytes: at most {PIECE_BYTES}")
+            self._needed += length
+            if len(view) - at < self._needed:
+                break
+            begins, at = at + HEAD.size, at + self._needed
+            yield kind, bool(more), number, view[begins:at]
+        if at < len(view):
+            self._rest, self._held = [data[at:]], len(view) - at
+
+
+async def read_piece(
+    reader: asyncio.StreamReader, limits: Limits, *, is_within: bool = False
+) -> tuple[int, bool, int, bytes]:
+    """Return kind, whether more follows, number and bytes of the next piece.
+
+    Args:
+        reader: of the stream.
+        limits: see there.
+        is_within: whether a message has begun that this piece belongs to.
+
+    Raises:
+        Broken: it is too large, or takes too long from its first byte (of a message that has begun: from now) to its
+            last.
+        TimeoutError: none begins within the lease.
+        EOFError: the other side has closed.
+    """
+    first = b""
+    if not is_within:
+        async with asyncio.timeout(limits.lease):
+            first = await reader.readexactly(1)
+    try:
+        async with asyncio.timeout(limits.piece):
+            length, kind, more, number = HEAD.unpack(first + await reader.readexactly(HEAD.size - len(first)))
+            if length > PIECE_BYTES:
+                raise Broken(f"announces a piece of {length} bytes: at most {PIECE_BYTES}")
+            piece = await reader.readexactly(length)
+    except TimeoutError:
+        raise Broken(f"took more than {limits.piece:g} s to send one piece") from None
+    return kind, bool(more), number, piece
+
+
+WINDOW_BYTES = 8 * 1024 * 1024
+"""That are kept at most, beside one piece, for a side that does not say that it took them."""
+ACKNOWLEDGED_BYTES = 256 * 1024
+"""After so many the other side is told that they were taken."""
+_BUFFER_BYTES = 256 * 1024
+"""That are taken at once."""
+_AGAIN_BYTES = 4096
+"""Of what is written again, that make one record of TLS: a connection that lives for a few gets further by them."""
+
+
+class Stream:
+    """See the module.
+
+    Args:
+        take: is given what arrives.
+        broke: is told why the connection broke.
+    """
+
+    def __init__(self, take: Callable[[bytes], None], broke: Callable[[str], None]) -> None:
+        self.written = self.taken = 0
+        self.has_room = asyncio.Event()
+        """Whether more may be written now."""
+        self.has_room.set()
+        self._take = take
+        self._broke = broke
+        self._kept: deque[bytes | memoryview] = deque()
+        self._kept_from = 0
+        """Where in all that was written the first kept block begins."""
+        self._acknowledged = 0
+        self._wire: _Wire | None = None
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether a connection carries it now."""
+        return self._wire is not None
+
+    def carry(self, writer: asyncio.StreamWriter, taken: int, *, is_dialled: bool) -> None:
+        """Use this connection from now on, and write again what the other side has not taken.
+
+        Args:
+            writer: of a connection on which nothing is under way; whoever dialled it speaks first.
+            taken: bytes that the other side says it has taken.
+            is_dialled: whether this side dialled.
+
+        Raises:
+            Broken: the other side cannot have taken so much, or said before that it had more.
+        """
+        if taken < self._acknowledged:
+            raise Broken(f"says that it took {taken} bytes, of {self._acknowledged} that it had taken before")
+        self.acknowledge(taken)
+        if self._wire is not None:
+            self._wire.abandon()
+        self._wire = _Wire(self, writer, is_dialled)
+        self._look()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write, now or as soon as a connection carries it."""
+        self._kept.append(data)
+        self.written += len(data)
+        if self._wire is not None:
+            self._wire.write(data)
+        self._look()
+
+    def acknowledge(self, taken: int) -> None:
+        """Hear that the other side has taken so many bytes since the link began; what it said before may come again.
+
+        Raises:
+            Broken: it cannot have.
+        """
+        if taken > self.written:
+            raise Broken(f"says that it took {taken} bytes, of {self.written} that were sent")
+        self._acknowledged = max(self._acknowledged, taken)
+        while self._kept and self._kept_from + len(self._kept[0]) <= taken:
+            self._kept_from += len(self._kept.popleft())
+        self._look()
+
+    def _look(self) -> None:
+        is_held = self._wire is not None and self._wire.is_held
+        if self.written - self._acknowledged >= WINDOW_BYTES or is_held:
+            self.has_room.clear()
+        else:
+            self.has_room.set()
+
+    def _again(self, wire: _Wire) -> None:
+        """Write to a new connection what the other side has not taken."""
+        at = self._kept_from
+        for block in self._kept:
+            view = memoryview(block)[max(0, self._acknowledged - at) :]
+            at += len(block)
+            for start in range(0, len(view), _AGAIN_BYTES):
+                wire.write(view[start : start + _AGAIN_BYTES])
+
+    def _arrived(self, data: bytes) -> None:
+        self.taken += len(data)
+        self._take(data)
+
+    def _ended(self, wire: _Wire, why: str) -> None:
+        if wire is self._wire:
+            self._wire = None
+            self._look()
+            self._broke(why)
+
+    def drop(self) -> None:
+        """Use the connection no more, which does not work; another one may carry on."""
+        if self._wire is not None:
+            self._wire.abandon()
+            self._wire = None
+            self._look()
+
+    def close(self, seconds: float) -> None:
+        """Close the connection after what is written, within so many seconds."""
+        if self._wire is not None:
+            self._wire.close(seconds)
+
+    async def closed(self) -> None:
+        """Wait until the connection is closed."""
+        if self._wire is not None:
+            await self._wire.gone.wait()
+
+
+class _Wire(asyncio.BufferedProtocol):
+    """One connection that carries a stream; what arrives is decrypted into one buffer, of which it is taken at once."""
+
+    def __init__(self, stream: Stream, writer: asyncio.StreamWriter, is_dialled: bool) -> None:
+        self.gone = asyncio.Event()
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self.is_held = False
+        """Whether the connection takes no more for now."""
+        self._writer = writer  # which would close the transport when it is collected
+        self.transport: Any = writer.transport
+        self._stream: Stream | None = stream
+        # who was dialled waits until the other side reads what comes as a stream
+        self._is_heard = is_dialled
+        self.transport.set_protocol(self)
+        if self.transport.is_closing():  # of which the protocol before this one may have heard
+            asyncio.get_running_loop().call_soon(self.connection_lost, None)
+        if is_dialled:
+            stream._again(self)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write, if the connection lives and the other side listens already; else it is kept and will be."""
+        if self._is_heard and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._stream is None:
+            return
+        if not self._is_heard:
+            self._is_heard = True
+            self._stream._again(self)
+        self._stream._arrived(bytes(self._buffer[:nbytes]))
+
+    def pause_writing(self) -> None:
+        self._hold(True)
+
+    def resume_writing(self) -> None:
+        self._hold(False)
+
+    def _hold(self, is_held: bool) -> None:
+        self.is_held = is_held
+        if self._stream is not None:
+            self._stream._look()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.gone.set()
+        if self._stream is not None:
+            self._stream._ended(self, "the connection was closed" if error is None else reason(error))
+
+    def abandon(self) -> None:
+        """Close at once, and hear no more of it."""
+        self._stream = None
+        self.transport.abort()
+
+    def close(self, seconds: float) -> None:
+        """Close after what is written, and hear no more of it."""
+        self._stream = None
+        with contextlib.suppress(OSError, RuntimeError):
+            if not self.transport.is_closing():  # closed twice, it would not be aborted any more
+                self.transport.close()
+            # TLS would wait for the other side, which may be gone, for half a minute with the socket open
+            asyncio.get_running_loop().call_later(seconds, self.transport.abort)
+
+
+_LAST_WORDS = 1.0
+"""Seconds within which a connection says what it still has to say, and closes."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between two attempts to dial anew."""
+MOST_PENDING = 4096
+"""Requests of one connection that may be under way."""
+REFUSED, TURNED_AWAY = "refused: ", "turned away: "
+"""How the reason begins for which a connection is lost, if this side or the other did not keep to its rules."""
+
+
+Serve = Callable[[memoryview], Awaitable[Any]]
+"""Does what a request asks and returns the value of the reply, or raises."""
+
+
+@dataclass
+class Traffic:
+    """Bytes that were written to, and read from, a site, inside of TLS."""
+
+    sent: int = 0
+    received: int = 0
+
+
+@dataclass(eq=False)
+class Connection:
+    """One end of a link's connection to the site `peer`; it outlives the connections of TCP that carry it.
+
+    Args:
+        peer: proved by its certificate.
+        limits: see there.
+        serve: what becomes of the other side's requests; None: it may make none.
+        lost: is told, once, why the connection is no more, unless this side closed it.
+        errors: how an error that this side raises is told to the other.
+    """
+
+    peer: str
+    limits: Limits
+    serve: Serve | None
+    lost: Callable[[Connection, str], None]
+    errors: Callable[[BaseException], Parts]
+    name: str = ""
+    """What whoever serves it knows it by."""
+    traffic: Traffic = field(default_factory=Traffic)
+    clock_seconds: float = 0.0
+    """How far the other site's clock is ahead of this one's."""
+    session: str = field(default_factory=lambda: secrets.token_hex(16))
+    """By which both ends know the link when it comes back."""
+    again: Callable[[Connection], Awaitable[None]] | None = None
+    """Dials anew when the connection broke; None: the other side does."""
+    tell: Callable[[str, str], None] = lambda event, text: None
+    """Takes the kind of what happened to the link, and a line for people."""
+    stream: Stream = field(init=False)
+    is_closed: bool = False
+    _pending: dict[int, tuple[asyncio.Future[Any], str]] = field(default_factory=dict)
+    _made: int = 0
+    _taken: int = 0
+    _queue: deque[tuple[int, int, Parts]] = field(default_factory=deque)
+    _queued: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_writing: bool = False
+    _num_open: int = 0
+    """Requests of the other side whose answers are not yet written,"""
+    _held_bytes: int = 0
+    """and the bytes of what they ask, or of their answers."""
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _pieces: PieceReader = field(default_factory=PieceReader)
+    _message: list[memoryview] = field(default_factory=list)
+    """The pieces so far of a message that has begun,"""
+    _begun: tuple[int, int] = (-1, -1)
+    """its kind and number,"""
+    _waits_since: float | None = None
+    """and since when its next piece is awaited, or the end of one that has begun."""
+    _heard: float = 0.0
+    _acknowledged: int = 0
+    """Bytes of which the other side was told that they were taken."""
+    _away: asyncio.TimerHandle | None = None
+    """Runs while no connection carries the link."""
+    _broke_at: float = 0.0
+    _why_not: str = ""
+    """Why the last attempt to dial anew failed."""
+
+    def __post_init__(self) -> None:
+        self.stream = Stream(self._feed, self._broke)
+
+    def start(self) -> None:
+        """Begin to write, and to give signs of life."""
+        for work in (self._write(), self._live()):
+            self._start(work)
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- the connections that carry it ---
+
+    def carry(self, writer: asyncio.StreamWriter, taken: int, *, is_dialled: bool) -> None:
+        """Go on over this connection; see `Stream.carry`."""
+        self._heard = time.monotonic()
+        self._waits_since = None if self._waits_since is None else self._heard
+        self.stream.carry(writer, taken, is_dialled=is_dialled)
+        if is_dialled:
+            self._acknowledge()
+        if self._away is not None:
+            self._away.cancel()
+            self._away = None
+            self.tell("link", f"the link to {self.peer} is back after {self._heard - self._broke_at:.1f} s")
+
+    def _broke(self, why: str) -> None:
+        """Wait for the connection to come back, if not for ever."""
+        if self.is_closed:
+            return
+        seconds = self.limits.away
+        if seconds <= 0:
+            self._end(why)
+            return
+        self._broke_at = time.monotonic()
+        self.tell("link", f"the link to {self.peer} broke ({why}); it has {seconds:g} s to come back")
+        self._away = asyncio.get_running_loop().call_later(seconds, self._is_over, why)
+        self._why_not = ""
+        if self.again is not None:
+            self._start(self._return(self.again))
+
+    async def _return(self, again: Callable[[Connection], Awaitable[None]]) -> None:
+        pause = _FIRST_PAUSE
+        while not self.is_closed:
+            try:
+                await again(self)
+                return
+            except FedactorsError as error:
+                self._why_not = f" ({first_line(error)})"
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _is_over(self, why: str) -> None:
+        self._end(f"{why}, and it did not come back within {self.limits.away:g} s{self._why_not}")
+
+    async def _live(self) -> None:
+        limits = self.limits
+        while True:
+            await asyncio.sleep(min(limits.lease, limits.piece) / 4)
+            if not self.stream.is_carried:
+                continue
+            now = time.monotonic()
+            if now - self._heard > limits.lease:
+                self.stream.drop()
+                self._broke(f"gave no sign of life for {limits.lease:g} s")
+            elif self._waits_since is not None and now - self._waits_since > limits.piece:
+                self._end(f"took more than {limits.piece:g} s to send one piece", is_refused=True)
+            else:
+                self._acknowledge()
+
+    # --- requests and replies ---
+
+    def request(self, parts: Parts, what: str, *, is_limited: bool = True) -> asyncio.Future[Any]:
+        """Send a request now and return the future of its reply's bytes, or its error; `what` is for people.
+
+        One that is not limited waits while the other side gives signs of life.
+        """
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.is_closed:
+            reply.set_exception(PartyLost(self.peer, f"its site is gone; {what} was not done"))
+            return reply
+        self._made += 1
+        number = self._made
+        self._pending[number] = (reply, what)
+        self._send(REQUEST, number, parts)
+        if is_limited:
+            late = asyncio.get_running_loop().call_later(self.limits.call, self._give_up, number)
+            reply.add_done_callback(lambda _: late.cancel())
+        return reply
+
+    async def ask(self, value: Any, what: str) -> Any:
+        """Send a request and return the value of its reply.
+
+        Raises:
+            Refused: it is none.
+        """
+        return value_of(await self.request(encode_parts(value), what), self.peer)
+
+    def _give_up(self, number: int) -> None:
+        reply, what = self._pending.pop(number, (None, ""))
+        if reply is not None and not reply.done():
+            reply.set_exception(CallTimeout(self.peer, f"{what} gave no answer within {self.limits.call:g} s"))
+
+    def _send(self, kind: int, number: int, parts: Parts) -> None:
+        size = sum(map(len, parts))
+        if size <= PIECE_BYTES and not (self._queue or self._is_writing) and self.stream.has_room.is_set():
+            # one piece need not wait for the task that writes
+            self._put(parts, kind, False, number)
+            self._written(kind, size)
+            return
+        self._queue.append((kind, number, parts))
+        self._queued.set()
+
+    def _put(self, parts: Parts, kind: int, more: bool, number: int) -> None:
+        # head and piece are written at once: as few records of TLS, packets, and wakes of the other side as can be
+        piece = b"".join((HEAD.pack(sum(map(len, parts)), kind, more, number), *parts))
+        self.stream.write(piece)
+        self.traffic.sent += len(piece)
+
+    def _acknowledge(self) -> None:
+        """Give a sign of life, and say what was taken."""
+        self._acknowledged = self.stream.taken
+        self._put([TAKEN.pack(self.stream.taken)], PING, False, 0)
+
+    def _written(self, kind: int, size: int) -> None:
+        if kind in (REPLY, ERROR):
+            self._num_open -= 1
+            self._held_bytes -= size
+
+    async def _write(self) -> None:
+        while True:
+            await self._queued.wait()
+            self._queued.clear()
+            self._is_writing = True
+            while self._queue:
+                kind, number, parts = self._queue.popleft()
+                for piece, more in pieces_of(parts):
+                    await self.stream.has_room.wait()
+                    self._put(piece, kind, more, number)
+                self._written(kind, sum(map(len, parts)))
+            self._is_writing = False
+
+    def _feed(self, data: bytes) -> None:
+        """Take what arrives."""
+        self._heard = time.monotonic()
+        self.traffic.received += len(data)
+        try:
+            is_new = False
+            for kind, more, number, piece in self._pieces.pieces(data):
+                is_new = True
+                self._take_piece(kind, more, number, piece)
+                if self.is_closed:
+                    return
+        except Broken as error:
+            self._end(str(error), is_refused=True)
+            return
+        if not (self._message or self._pieces.is_within):
+            self._waits_since = None
+        elif is_new or self._waits_since is None:
+            self._waits_since = self._heard
+        if self.stream.taken - self._acknowledged >= ACKNOWLEDGED_BYTES:
+            self._acknowledge()
+
+    def _take_piece(self, kind: int, more: bool, number: int, piece: memoryview) -> None:
+        if kind == PING:  # also within a message: who sends one may have to hear this first
+            if more or len(piece) != TAKEN.size:
+                raise Broken("gives a sign of life that is none")
+            self.stream.acknowledge(*TAKEN.unpack(piece))
+            return
+        held = self._message
+        if held and (kind, number) != self._begun and (kind, number) not in ((ERROR, 0), (BYE, 0)):  # the last word
+            raise Broken("begins a message before the one before it has ended")
+        if more and len(piece) < PIECE_BYTES:
+            raise Broken(f"sends a piece of {len(piece)} bytes within a message: each is {PIECE_BYTES}")
+        if len(held) * PIECE_BYTES + len(piece) > self.limits.message:
+            raise Broken(f"sends a message of more than {self.limits.message} bytes")
+        held.append(piece)
+        self._begun = (kind, number)
+        if not more:
+            self._message = []
+            self._take(kind, number, b"".join(held))
+
+    def _take(self, kind: int, number: int, body: bytes) -> None:
+        if kind == REQUEST:
+            if number != self._taken + 1:
+                raise Broken(f"sends call {number} after call {self._taken}: calls are made once, in their order")
+            self._taken = number
+            if self.serve is None:
+                raise Broken("makes a call where it may make none")
+            self._num_open += 1
+            self._held_bytes += len(body)
+            if self._is_pressed:
+                raise Broken(self._pressed)
+            self._start(self._answer(number, memoryview(body)))
+        elif kind == ERROR and number == 0:
+            self._end(f"{TURNED_AWAY}{_text_of(body)}")
+        elif kind == BYE:
+            self._end("the connection was closed")
+        elif kind in (REPLY, ERROR):
+            if not 0 < number <= self._made:
+                raise Broken(f"answers call {number}, which was not made")
+            reply, _ = self._pending.pop(number, (None, ""))
+            if reply is not None and not reply.done():
+                if kind == REPLY:
+                    reply.set_result(body)
+                    return
+                reply.set_exception(error_in(body))
+        else:
+            raise Broken(f"sends a piece of kind {kind}, which there is not")
+
+    async def _answer(self, number: int, body: memoryview) -> None:
+        assert self.serve is not None
+        try:
+            kind, parts = REPLY, encode_parts(await self.serve(body))
+        except Exception as error:
+            kind, parts = ERROR, self.errors(error)
+        self._held_bytes += sum(map(len, parts)) - len(body)
+        if self._is_pressed:
+            self._end(self._pressed, is_refused=True)
+        if not self.is_closed:
+            self._send(kind, number, parts)
+
+    @property
+    def _is_pressed(self) -> bool:
+        return self._num_open > MOST_PENDING or self._held_bytes > 2 * self.limits.message
+
+    @property
+    def _pressed(self) -> str:
+        most = f"{MOST_PENDING} calls or {2 * self.limits.message} bytes"
+        return f"has more than {most} under way, or reads no answers"
+
+    # --- the end ---
+
+    def give_up(self, why: str, *, is_refused: bool = False) -> None:
+        """End a link for which nobody waits any longer; of one that is refused the other side is told why."""
+        self._end(why, is_refused)
+
+    def _end(self, why: str, is_refused: bool = False) -> None:
+        if self.is_closed:
+            return
+        if is_refused:
+            # no answer to any call: the other side is told why nothing more is heard of it
+            self.stream.write(framed(encode_error(self.peer, Refused(self.peer, why)), ERROR))
+        self._close()
+        for reply, what in list(self._pending.values()):
+            if not reply.done():
+                reply.set_exception(PartyLost(self.peer, f"its site was lost during {what}: {why}"))
+                reply.exception()  # the run is stopped by `lost`
+        self._pending.clear()
+        self.lost(self, f"{REFUSED}{why}" if is_refused else why)
+
+    def _close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._away is not None:
+            self._away.cancel()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        self.stream.write(framed([], BYE))
+        self.stream.close(_LAST_WORDS)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._close()
+        for reply, what in self._pending.values():
+            if not reply.done():
+                reply.set_exception(PartyLost(self.peer, f"the run is over; {what} has no answer"))
+                reply.exception()
+
+    async def flush(self) -> None:
+        """Wait, for a second at most, until what was to be said is said."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                while (self._queue or self._is_writing) and not self.is_closed:
+                    await asyncio.sleep(0.005)
+
+    async def end(self) -> None:
+        """Say what is still to be said, for a second at most, and close."""
+        await self.flush()
+        self.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * _LAST_WORDS):
+                await self.stream.closed()
+
+
+def _text_of(body: bytes) -> str:
+    """Return what an error says, in a line."""
+    try:
+        error = error_in(body)
+    except Broken:
+        return "it does not say why"
+    return error.message if isinstance(error, Refused) else first_line(error)
+
+
+VERSION = 3
+"""Of the link."""
+NEW = -1
+_LONGEST_WORD = 100
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What the first request on a connection says: what it is for, of which run, and what the caller was told."""
+
+    federation: str
+    purpose: str
+    run: str
+    cast: str
+    clock: float | None = None
+    """Seconds since 1970, by whoever says it; None: when it is said."""
+    session: str = ""
+    """Of the link, drawn by whoever dials first."""
+    taken: int = NEW
+    """Bytes of the link that the caller has taken; NEW: it begins."""
+
+
+def ahead_of(theirs: float, ours: float, limits: Limits) -> float:
+    """Return by how many seconds another site's clock is ahead of this one's.
+
+    Raises:
+        Broken: by more than is allowed, or it is no time.
+    """
+    ahead = theirs - ours
+    if abs(ahead) <= limits.skew:
+        return ahead
+    if not math.isfinite(ahead):
+        raise Broken("says what is no time")
+    which = "ahead of" if ahead > 0 else "behind"
+    raise Broken(f"has a clock that is {abs(ahead):.0f} s {which} this site's: at most {limits.skew:g} s are allowed")
+
+
+def greeting_in(body: bytes) -> tuple[int, Hello | None] | None:
+    """Return the version of the link and the `Hello` of a first request (None: another version's); None: it is none."""
+    try:
+        found = decode(body)
+    except Exception:
+        return None
+    if type(found) is not tuple or not found or type(found[0]) is not int:
+        return None
+    version, *said = found
+    if version != VERSION:
+        return version, None
+    if [type(part) for part in said] != [str, str, str, str, float, str, int]:
+        return None
+    return None if max(map(len, (*said[:4], said[5]))) > _LONGEST_WORD else (version, Hello(*said))
+
+
+MOST, MOST_OF_ADDRESS = 256, 32
+LINES_PER_MINUTE = 60
+"""Refusals that are written each for itself; what is more is counted, in one line."""
+
+
+class Admission:
+    """See the module.
+
+    Args:
+        write: takes who was refused, and why, for the log.
+        most, most_of_address: that may be at a time, in all and from one address.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str, str], None],
+        most: int = MOST,
+        most_of_address: int = MOST_OF_ADDRESS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._write = write
+        self._most, self._most_of_address = most, most_of_address
+        self._clock = clock
+        self._here: Counter[str] = Counter()
+        self._lines = float(LINES_PER_MINUTE)
+        self._seen = clock()
+        self._unwritten = 0
+        self._last = ""
+
+    def comes(self, address: str) -> bool:
+        """Say whether somebody may stay until they have said who they are; `goes` is told when they have."""
+        if self._here.total() >= self._most or self._here[address] >= self._most_of_address:
+            self.refused(f"somebody at {address}", "comes while there are too many who have not said who they are")
+            return False
+        self._here[address] += 1
+        return True
+
+    def goes(self, address: str) -> None:
+        """Hear that somebody is known, or gone."""
+        self._here[address] -= 1
+        if not self._here[address]:
+            del self._here[address]
+
+    def refused(self, who: str, why: str) -> None:
+        """Write down that somebody was refused, or count it."""
+        self.look()
+        if self._lines < 1 or self._unwritten:
+            self._unwritten, self._last = self._unwritten + 1, who
+            return
+        self._lines -= 1
+        self._write(who, why)
+
+    def look(self) -> None:
+        """Write how many were counted, once there is room for a line."""
+        now = self._clock()
+        self._lines = min(LINES_PER_MINUTE, self._lines + (now - self._seen) * LINES_PER_MINUTE / 60)
+        self._seen = now
+        if self._unwritten and self._lines >= LINES_PER_MINUTE / 6:
+            self._lines -= 1
+            count, self._unwritten = self._unwritten, 0
+            self._write("others", f"{count} more were refused, the last of them {self._last}")

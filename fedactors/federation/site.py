@@ -1,0 +1,365 @@
+"""A site's process: it listens, takes proposals, waits for its person's approval, and hosts the actors of one run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.federation.approval import (
+    RUN_ID,
+    Proposal,
+    asked_to_stop,
+    check_proposal,
+    decide,
+    decision,
+    keep_proposal,
+    read_proposal,
+)
+from fedactors.federation.handshake import accept
+from fedactors.federation.hosting import Life
+from fedactors.federation.operations import CHECK_BYTES, CHECKING, EVERY_SECONDS, Operations, answer_checks
+from fedactors.federation.relay import Called
+from fedactors.federation.session import PIECE_BYTES, REFUSED, Admission, Connection, Hello, Limits, value_of
+from fedactors.federation.site_folder import SiteFolder
+from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
+from fedactors.runtime.failures import errors_for
+from fedactors.validation import one_line, shown
+
+DRIVING = "driver"
+_LOOK_SECONDS = 0.2
+_LONGEST_WHY = 300
+_MOST_CHECKS = 4
+"""Connections of one site for a check."""
+
+
+class SiteProcess:
+    """See the module.
+
+    Args:
+        folder: of the site.
+        limits: of the links.
+        tell: says a line to whoever watches the site; see `operations.Operations`.
+        approval_seconds: how long a proposal waits for an answer.
+    """
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        *,
+        limits: Limits | None = None,
+        tell: Callable[[dict[str, Any]], None] = lambda line: print(line["text"]),
+        approval_seconds: float = 3600.0,
+    ) -> None:
+        self.folder = folder
+        self.limits = limits or Limits(away=folder.wait_seconds)
+        self.run: SiteRun | None = None
+        self._operations = Operations(folder, tell)
+        self._tell = self._operations.tell
+        self._strangers = Admission(self._refused)
+        self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._refused))
+        """By site: what others are refused, however often, hides nothing of what it is."""
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
+        self._approval_seconds = approval_seconds
+        self._driving: Connection | None = None
+        self._waiting: Proposal | None = None
+        self._proposed: Proposal | None = None
+        self._links: WeakValueDictionary[tuple[str, str], Connection] = WeakValueDictionary()
+        self._is_considering = False
+        self._asked: str | None = None
+        """The run whose driver is connected; one at a time."""
+        self._why = ""
+        """What its driver said before it went."""
+
+    async def start(self) -> None:
+        """Listen, or wait to be called through a relay, until `stop`.
+
+        Raises:
+            BadInput: nobody may listen there, or key, certificate and federation do not fit.
+        """
+        folder = self.folder
+        _ = folder.server_tls
+        self._operations.begin()
+        if folder.relay is None:
+            host, port = folder.listen or ("", 0)
+            try:
+                self._server = await asyncio.start_server(self._accept, host, port, limit=2 * PIECE_BYTES)
+            except OSError as error:
+                self._operations.end()
+                raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
+        folder.audit.add("started", site=folder.name, listen=folder.where)
+        self._operations.look()
+        does = "listens at" if folder.relay is None else "is called through"
+        self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
+        self._tasks = [asyncio.get_running_loop().create_task(self._look())]
+        if folder.relay is not None:
+            called = Called(folder, self.limits, self._accept, self._tell)
+            self._tasks.append(asyncio.get_running_loop().create_task(called.wait()))
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            with contextlib.suppress(OSError):  # a full disk; the next look may find room
+                self._show()
+                self._operations.look()
+                for those in (self._strangers, *self._members.values()):
+                    those.look()
+
+    def _show(self) -> None:
+        """Say what the site does, for whoever asks."""
+        self._operations.run = self.run
+        if (asked := self._proposed) is None or self._asked is None:
+            self._operations.does("idle" if self._asked is None else "asked")
+            return
+        about = {"run": asked.run, "protocol": asked.protocol, "coordinator": asked.coordinator}
+        self._operations.does("asked" if self.run is None else "running", **about)
+
+    def stop(self) -> None:
+        """End the run that is under way."""
+        if self.run is not None:
+            self.run.end("stopped", "the site was stopped")
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._driving is not None:
+            self._driving.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._server is not None:
+            self._server.close()
+        self._operations.end()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello: list[tuple[str, Hello]] = []
+
+        def welcome(peer: str, said: Hello) -> dict[str, Any]:
+            made = self._welcome(peer, said)
+            hello.append((peer, said))
+            return made
+
+        address = str(writer.get_extra_info("peername")[0])
+        if not self._strangers.comes(address):
+            writer.transport.abort()
+            return
+        try:
+            connection = await accept(
+                self.folder, reader, writer, self.limits, self._links, welcome, self._refused_again
+            )
+        finally:
+            self._strangers.goes(address)
+        if connection is None:
+            if hello and hello[0][1].purpose == DRIVING:
+                self._asked = None
+            return
+        peer, said = hello[0]
+        self._operations.met(connection)
+        if said.purpose == DRIVING:
+            self._driving = connection
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks.append(asyncio.get_running_loop().create_task(self._expect(connection)))
+        elif said.purpose != CHECKING and self.run is not None:
+            self.run.joined(peer, said.purpose, connection)
+
+    async def _expect(self, driving: Connection) -> None:
+        """Let a driver go that proposes nothing, or stays when its proposal was refused: others may want to ask."""
+        while not driving.is_closed and self._driving is driving:
+            is_asking = self._is_considering or self.run is not None
+            await asyncio.sleep(2 * self.limits.piece)
+            if not (is_asking or self._is_considering or self.run is not None or driving.is_closed):
+                driving.give_up("is connected as a driver and asks for no run", is_refused=True)
+
+    def _refused(self, who: str, why: str) -> None:
+        self.folder.audit.add("refused", party=who, why=why)
+        self._tell("refused", f"refused: {who}: {why}")
+
+    def _refused_again(self, who: str, why: str) -> None:
+        """Write down who was refused, so many lines a minute: whoever is may go on so."""
+        known = self.folder.federation.members
+        (self._members[who] if who in known else self._strangers).refused(who, why)
+
+    def _welcome(self, peer: str, hello: Hello) -> dict[str, Any]:
+        if hello.purpose == DRIVING and RUN_ID.fullmatch(hello.run):
+            if (before := self._driving) is not None and before.peer == peer and not before.stream.is_carried:
+                before.give_up("its driver came back without the run")
+            if self._asked is not None:
+                raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
+            self._asked, self._why = hello.run, ""
+            serve, lost = partial(self._drive, peer, hello.run), self._driver_gone
+            driving = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
+            return {**driving, "name": hello.run, "traffic": self._operations.traffic(peer), "tell": self._tell}
+        if hello.purpose == CHECKING:
+            # no run's: what goes wrong with it is the asker's to see
+            errors = errors_for(self.folder.name, peer)
+            ends: dict[str, Any] = {"serve": answer_checks(peer), "lost": lambda *_: None, "errors": errors}
+            checks = [one for (who, _), one in self._links.items() if who == peer and one.name == CHECKING]
+            if sum(not one.is_closed for one in checks) >= _MOST_CHECKS:
+                raise Refused(peer, f"has {_MOST_CHECKS} connections for a check already")
+            ends["name"] = CHECKING
+            limits = replace(self.limits, away=0.0, message=CHECK_BYTES)
+            return {**ends, "limits": limits, "traffic": self._operations.traffic(peer)}
+        run = self.run
+        if hello.purpose not in (CALLS, PAYLOADS) or run is None or hello.run != run.proposal.run:
+            raise Refused(peer, f"opens a connection for {hello.purpose[:40]!r} of a run that is not under way here")
+        return {**run.welcome(peer, hello.purpose, hello.cast), "traffic": self._operations.traffic(peer)}
+
+    def _driver_gone(self, connection: Connection, why: str) -> None:
+        if why.startswith(REFUSED):
+            self._refused(connection.peer, why.removeprefix(REFUSED))
+        if connection.name != self._asked:
+            return  # its run has ended, and the next one may be under way
+        waiting, run = self._waiting, self.run
+        if run is not None:
+            stopped = asked_to_stop(self.folder, run.proposal.run)
+            said = f"ended it: {self._why}" if self._why else f"is gone: {why}"
+            gone = ("failed", f"the driver at {connection.peer} {said}")
+            run.end(*(gone if stopped is None else ("stopped", stopped)))
+        self.run = self._driving = self._asked = self._waiting = self._proposed = None
+        self._show()
+        if waiting is not None and decision(self.folder, waiting) is None:
+            decide(self.folder, waiting, approved=False, why="the coordinator went away")
+
+    async def _drive(self, peer: str, run: str, body: memoryview) -> Any:
+        """Do what the driver at the site `peer` asks of this site."""
+        try:
+            found = value_of(body, peer)
+        except Refused as error:
+            raise self._note(error) from None
+        if type(found) is not tuple or [type(part) for part in found] != [str, tuple]:
+            raise self._note(Refused(peer, "sends what is no request"))
+        verb, args = found
+        if verb == "fail" and [type(part) for part in args] == [str]:
+            self._why = one_line(args[0], _LONGEST_WHY)
+            return None
+        if verb == "propose":
+            if self._is_considering:
+                raise self._note(Refused(peer, "proposes a second time"))
+            self._is_considering = True
+            try:
+                await self._consider(peer, run, args)
+            finally:
+                self._is_considering = False
+            return None
+        if (run_here := self.run) is None:
+            raise self._note(Refused(peer, f"asks for {verb[:40]!r} before anything is approved"))
+        try:
+            work = run_here.control(verb, args)
+            answer = await (run_here.unless_it_fails(work) if verb in SiteRun.VERBS else work)
+            if verb == "end":
+                self.run = self._asked = self._proposed = None
+                self._show()
+            return answer
+        except Exception as error:
+            if verb in SiteRun.VERBS and not run_here.failure.done():
+                if isinstance(error, Refused):
+                    run_here.note(error)
+                else:
+                    run_here.fail(error)
+            raise
+
+    def _note(self, error: Refused) -> Refused:
+        self._refused_again(error.party, error.message)
+        return error
+
+    async def _consider(self, peer: str, run: str, args: tuple[Any, ...]) -> None:
+        """Check a proposal and wait for this site's answer.
+
+        Raises:
+            Refused: it cannot be, or the answer is no.
+        """
+        if self.run is not None:
+            raise self._note(Refused(peer, "proposes a second time"))
+        await asyncio.to_thread(_get_ready)
+        self._look_anew()
+        try:
+            proposal = read_proposal(args[0] if args else None)
+            if (proposal.coordinator, proposal.run) != (peer, run):
+                raise BadInput(
+                    f"proposal: {proposal.coordinator[:60]!r} is not allowed as its coordinator: {peer} asks"
+                )
+            self._check_name(peer, proposal.data.get(self.folder.name))
+            protocol, config = check_proposal(proposal, self.folder)
+            keep_proposal(self.folder, proposal)
+        except (FedactorsError, FileExistsError) as error:
+            raise self._cannot_be(peer, error) from None
+        facts = {"run": run, "coordinator": peer, "protocol": proposal.protocol, "proposal": proposal.digest}
+        self.folder.audit.add("proposed", **facts)
+        name = self.folder.name
+        # a run that shares its seed shows others what is drawn here: that a person must have seen
+        if self.folder.policy.approve == "policy" and proposal.shared_seed is None:
+            decide(self.folder, proposal, approved=True, why="the policy allows it")
+        said = "the policy allows it" if decision(self.folder, proposal) else f"fedactors site show {run}, then answer"
+        self._waiting = self._proposed = proposal
+        self._show()
+        self._tell("proposed", f"run {run}: {peer} proposes {proposal.protocol}; {said}")
+        approved, why = await self._answer(proposal)
+        self._waiting = None
+        if not approved:
+            raise Refused(name, f"rejected the run{f': {why}' if why else ''}")
+        self._look_anew()  # site.toml may have become another, or what is left of a budget, while a person thought
+        try:
+            protocol, config = check_proposal(proposal, self.folder)
+        except FedactorsError as error:
+            raise self._cannot_be(peer, error) from None
+        self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
+        self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
+        self._show()
+
+    def _cannot_be(self, peer: str, error: Exception) -> Refused:
+        """Write down why a proposal is refused; what its coordinator is told names no place of this machine."""
+        why = "the run was proposed before" if isinstance(error, FileExistsError) else str(error)
+        self._note(Refused(peer, f"proposes what cannot be: {why}"))
+        return Refused(peer, f"proposes what cannot be: {why.replace(f'{self.folder.path}/', '')}")
+
+    def _look_anew(self) -> None:
+        try:
+            self.folder.look()
+        except BadInput as error:
+            self._tell("trouble", f"data and policy of before hold: {error}")
+
+    def _check_name(self, peer: str, name: str | None) -> None:
+        """Tell whoever asks for data by a wrong name no other names: these are for the own log."""
+        if name is not None and name not in self.folder.names():
+            self._refused_again(peer, f"asks for data named {shown(name)}; here are {', '.join(self.folder.names())}")
+            raise BadInput(f"{self.folder.name}: has no data named {shown(name)}")
+
+    async def _stop_when_asked(self, run: SiteRun) -> None:
+        """Stop a run as soon as this site's person asks for that, whatever its driver does."""
+        while (why := asked_to_stop(self.folder, run.proposal.run)) is None:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if run.life is Life.ENDED:
+                return
+        self.folder.audit.add("stopped", run=run.proposal.run, why=why)
+        run.fail(Refused(self.folder.name, f"stopped the run{f': {why}' if why else ''}"))
+        driving = self._driving
+        if driving is not None:  # which is told before the other sites see that this one is gone
+            await asyncio.sleep(_LOOK_SECONDS)
+            await driving.flush()
+        run.end("stopped", why)
+        if self.run is run:
+            if driving is not None:
+                await driving.end()
+            self.run = self._driving = self._asked = self._proposed = None
+            self._show()
+
+    async def _answer(self, proposal: Proposal) -> tuple[bool, str]:
+        try:
+            async with asyncio.timeout(self._approval_seconds):
+                while (found := decision(self.folder, proposal)) is None:
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            return False, f"nobody answered within {self._approval_seconds:g} s"
+        return found
+
+
+def _get_ready() -> None:
+    """Import what computes, at the first proposal: it takes seconds, and memory that a site that idles does without."""
+    import torch
+
+    torch.set_num_threads(1)  # as in every process that computes: two give other last bits

@@ -1,0 +1,803 @@
+"""One run at one site: casting its actors, barriers (prepare, connect, load, open), calls through the gate, the end.
+
+    driver ──prepare, connect, load, open, watch, snapshot, drain, finish──▶ SiteRun ──▶ the actors of this site
+    sites  ──calls, payloads───────────────────────────────────────────────▶ SiteRun
+
+State stays here: checkpoints, ledger rows, timeline and privacy records are written to a run folder of the site's own.
+
+What a site builds its actors with, from what the driver of another organisation asks for.
+
+Plain values, the approved config, dataclasses of the protocol's own, and of data the site's own alone: the driver
+names them, and the site puts in their place what only it knows.
+
+What a run takes of the privacy budget of a site's data: announced, measured by the site itself, and charged.
+
+The checkpoints of a run at one site: numbered by the driver, and counted on once all sites have written theirs.
+
+    driver: snapshot 7 ──▶ each site keeps 7 in memory, and the run goes on
+            written    ──▶ each site has written 7, beside 6 ──▶ the driver writes its own 7 ──▶ commit 7: 6 may go
+
+So the driver's newest checkpoint is one that every site has, whoever is killed at whatever moment. What goes on from a
+run, a resumption or a prediction, asks for a number; a site looks for it among its own states only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedactors.actors.remote import DRIVER
+from fedactors.data.layouts.horizontal import HorizontalPart
+from fedactors.data.layouts.relational import TableOwner
+from fedactors.data.layouts.vertical import RelationalPartition, RelationalQuery, VerticalPart
+from fedactors.data.new_rows import StoredState
+from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, RowsChangedError
+from fedactors.federation.approval import Proposal, classes_of
+from fedactors.federation.handshake import dial
+from fedactors.federation.hosting import (
+    ActorHost,
+    Gate,
+    Life,
+    LocalActorHost,
+    Recorded,
+    SiteContext,
+    make_book,
+    not_taken,
+)
+from fedactors.federation.operations import Operations, log_end
+from fedactors.federation.session import REFUSED, TURNED_AWAY, Connection, Hello, Limits, Serve, parts_of, value_of
+from fedactors.federation.site_folder import (
+    ANY,
+    Amount,
+    DataName,
+    SiteFolder,
+    as_logged,
+    in_all,
+    parts_of_name,
+    taken_by,
+)
+from fedactors.inspection import COUNTED, describe_protections
+from fedactors.messages.codec import Parts, namespace_of
+from fedactors.plugins import Protocol
+from fedactors.runs.folder import Checkpoint, RunFolder
+from fedactors.runs.metrics import json_line, jsonable
+from fedactors.runs.recorder import FolderRecorder
+from fedactors.runtime import snapshots
+from fedactors.runtime.compute import ACCOUNT, WallClock
+from fedactors.runtime.failures import UnawaitedCall, errors_for, raised_by, without_words
+from fedactors.runtime.interface import ActorSpec
+from fedactors.validation import first_line, shown
+
+_PENDING = ".pending"
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A run that another one goes on from, at this site.
+
+    Args:
+        folder: of the earlier run.
+        states: the actors' frames, by name.
+        seed: that the site had for its actors.
+        now: seconds of the run's clock at the checkpoint.
+        ledgers, waiting: totals of messages, and seconds of waiting, by actor.
+        where: the checkpoint lies.
+    """
+
+    folder: RunFolder
+    states: Mapping[str, bytes]
+    seed: int
+    now: float
+    ledgers: Mapping[str, Any]
+    waiting: Mapping[str, float]
+    where: str
+
+    def state(self, name: str) -> bytes:
+        """Return an actor's state.
+
+        Raises:
+            BadInput: the checkpoint has none of it.
+        """
+        if name not in self.states:
+            raise BadInput(f"the checkpoint has no state of {name} (of: {', '.join(sorted(self.states))})")
+        return self.states[name]
+
+    def counted(self, name: str) -> tuple[list[tuple[str, str, str, str, int, int]], float]:
+        """Return an actor's totals of messages and its seconds of waiting.
+
+        Raises:
+            BadInput: the checkpoint is damaged.
+        """
+        what = snapshots.checkpoint_of(name, self.where)
+        with snapshots.intact(what):
+            return snapshots.totals(self.ledgers[name], what), snapshots.amount(self.waiting[name], "waiting", what)
+
+    def restore(self, context: SiteContext) -> None:
+        """Set a loaded actor of the site's process, and what is counted of it, as they were.
+
+        Raises:
+            BadInput: the checkpoint has no state of it, or a damaged one.
+        """
+        snapshots.restore(context.actor, self.state(context.name), context.name, self.where)
+        totals, context.waiting_seconds = self.counted(context.name)
+        context.ledger.restore(totals)
+
+
+def folder_of(site: SiteFolder, proposal: Proposal, protocol: Protocol, parent: RunFolder | None) -> RunFolder:
+    """Make the folder of what a site keeps of a run, which goes on from that of `parent`."""
+    described = {
+        "schema_version": 1,
+        "scenario": proposal.protocol,
+        "protocol": proposal.protocol,
+        "runtime": "federated",
+        "seed": 0,
+        "data": proposal.data.get(site.name, "none"),
+        "options": {},
+        "headline": {"name": protocol.headline.name, "mode": protocol.headline.mode},
+        "config": proposal.config,
+        "site": {"name": site.name, "coordinator": proposal.coordinator, "run": proposal.run},
+    }
+    return RunFolder.create(site.path / "runs", proposal.run, 0, described, parent=parent)
+
+
+def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, bytes], actors: ActorHost) -> bytes:
+    """Return what a site keeps beside these states in a checkpoint: it is then `write`'s."""
+    own = {
+        "number": number,
+        "label": label,
+        "seed": seed,
+        "now": now,
+        "ledgers": dict(actors.totals()),
+        "waiting": dict(actors.waiting()),
+    }
+    return snapshots.seal_driver(own, frames)
+
+
+def digests(frames: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the SHA-256 of each state."""
+    return {name: hashlib.sha256(frame).digest() for name, frame in frames.items()}
+
+
+def write(recorder: FolderRecorder, label: str, frames: Mapping[str, bytes], own: bytes) -> None:
+    """Write a checkpoint of these states that is not yet counted on."""
+    recorder.save_checkpoint(f"{label}{_PENDING}", frames, own)
+
+
+def commit(folder: RunFolder, label: str) -> None:
+    """Count on the checkpoint that was last written under a label: all sites have it."""
+    folder.relabel_checkpoint(f"{label}{_PENDING}", label)
+
+
+def find(site: SiteFolder, run: str, number: int) -> Earlier:
+    """Return what a site has of a run at a checkpoint.
+
+    Raises:
+        BadInput: it has not this run, or not this checkpoint, or it is damaged.
+    """
+    found = sorted((site.path / "runs").glob(f"*-{run}-0*"))
+    if not found:
+        raise BadInput(f"{site.name}: has no records of run {run}")
+    folder = RunFolder.open(found[0])
+    for entry in folder.manifest["checkpoints"]:
+        label = str(entry["label"])
+        checkpoint = folder.load_checkpoint(label)
+        own = _own(checkpoint)
+        if own["number"] != number:
+            continue
+        if label.endswith(_PENDING):  # all sites have it, and this one was not told
+            commit(folder, str(own["label"]))
+        ledgers, waiting = dict(own["ledgers"]), dict(own["waiting"])
+        seed, now = int(own["seed"]), snapshots.amount(own["now"], "now", snapshots.DRIVERS)
+        return Earlier(folder, checkpoint.actors, seed, now, ledgers, waiting, checkpoint.folder)
+    raise BadInput(f"{site.name}: has no checkpoint {number} of run {run}")
+
+
+def _own(checkpoint: Checkpoint) -> dict[str, Any]:
+    what = f"the site's part of checkpoint {checkpoint.label}"
+    found = snapshots.unseal_driver(checkpoint.driver)
+    with snapshots.intact(what):
+        return {**found, "number": int(found["number"])}
+
+
+_PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery, DataName)
+"""What actors are told of data."""
+
+
+def built_with(
+    name: str, frame: bytes, folder: SiteFolder, proposal: Proposal, config: Any, earlier: Earlier | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and named arguments of the actor `name`, from the frame that the driver sends.
+
+    A state of an earlier run is asked for by the actor's name and the digest of what the site wrote then; the site puts
+    its own in that place.
+
+    Raises:
+        Refused: they hold something else, another config, or data that are not approved or are another's.
+    """
+    protocol = namespace_of(type(config))
+    sites = (folder.name,) if folder.name in proposal.data else ()
+    as_asked, as_here = proposal.described(), proposal.described(folder)
+    parts = [
+        pair for site in sites for pair in zip(parts_of_name(as_asked, site), parts_of_name(as_here, site), strict=True)
+    ]
+
+    def own(value: Any) -> Any:
+        if isinstance(value, type(config)):
+            if value != config:
+                raise Refused(DRIVER, f"casts {name} with another configuration than the approved one")
+            return config
+        if type(value) in _PARTS:
+            found = next((mine for asked, mine in parts if asked == value), None)
+            if found is None:
+                raise Refused(DRIVER, f"casts {name} with other data than the approved ones, or another's")
+            return found
+        if type(value) is StoredState:
+            frame = b"" if earlier is None else earlier.states.get(value.actor, b"")
+            if not frame or hashlib.sha256(frame).digest() != value.frame or value.where is not None:
+                raise Refused(DRIVER, f"casts {name} with a state of {shown(value.actor)} that {folder.name} has not")
+            return StoredState(actor=value.actor, frame=frame)
+        if type(value) in (tuple, list):
+            return tuple(own(item) for item in value)
+        if type(value) is dict:
+            return {key: own(item) for key, item in value.items()}
+        if value is None or type(value) in (bool, int, float, str, bytes, np.ndarray):
+            return value
+        if _is_of(type(value), protocol) and dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return _rebuilt(value, own)
+        raise Refused(DRIVER, f"casts {name} with a {type(value).__name__}; data are asked for by their names only")
+
+    args, kwargs = own(value_of(frame, DRIVER, arguments=True))
+    return args, kwargs
+
+
+def _is_of(cls: type, protocol: str) -> bool:
+    """Say whether a class is the approved protocol's own, or says which seat a table's owner has: neither has rows."""
+    return cls is TableOwner or f"{namespace_of(cls)}.".startswith(f"{protocol}.")
+
+
+def _rebuilt(value: Any, own: Callable[[Any], Any]) -> Any:
+    """Return a copy of a dataclass, each of its fields being what `own` makes of it."""
+    made = object.__new__(type(value))
+    for field in dataclasses.fields(value):
+        object.__setattr__(made, field.name, own(getattr(value, field.name)))
+    return made
+
+
+_MEASURE_SECONDS = 1.0
+
+
+class PrivacyBudget:
+    """See the module; all of it does nothing where the site's data have no budget.
+
+    Args:
+        folder: of the site.
+        proposal: what was approved.
+        actors: those that the site hosts in the run.
+        refuse: is told that the run took more than it announced, and stops it.
+    """
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        proposal: Proposal,
+        actors: ActorHost,
+        refuse: Callable[[Refused], Refused],
+    ) -> None:
+        name = proposal.data.get(folder.name)
+        self.measuring = asyncio.Lock()
+        """Held while actors account: what they write down then is told apart from what they record by themselves."""
+        self._announced = None if name is None or folder.budget(name) is None else proposal.budget[folder.name]
+        self._folder = folder
+        self._proposal = proposal
+        self._actors = actors
+        self._refuse = refuse
+        self._taken: dict[str, Amount] = {}
+        self._is_open = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the run takes of a budget."""
+        return self._announced is not None
+
+    def open(self) -> None:
+        """Put the run on record, before anything can leave."""
+        self._is_open = True
+        if self._announced is not None:
+            name = self._folder.name
+            facts: dict[str, Any] = {
+                "data": self._proposal.data[name],
+                "announced": as_logged({ANY: self._announced})[ANY],
+            }
+            self._folder.audit.add("opened", run=self._proposal.run, **facts)
+
+    async def watch(self) -> None:
+        """Measure once a second until the run is closed."""
+        while self._announced is not None and self._is_open:
+            await asyncio.sleep(_MEASURE_SECONDS)
+            with contextlib.suppress(Refused):  # which has stopped the run
+                await self.measure()
+
+    def close(self) -> None:
+        """Measure no more: the actors have closed."""
+        self._is_open = False
+
+    async def measure(self) -> None:
+        """Stop the run if the own actors have released more than it announced, by their own account, now."""
+        if self._announced is None or not self._is_open:
+            return
+        me = self._folder.name
+        async with self.measuring:
+            found = await self._actors.account(me)
+        self._taken = taken_by(me, found)
+        if not (taken := in_all(self._taken)).within(self._announced):
+            said = f"the run took {taken} of the budget of {me} and had announced {self._announced}"
+            raise self._refuse(Refused(self._proposal.coordinator, said))
+
+    def charged(self, status: str, *, was_open: bool) -> dict[str, Amount]:
+        """Return what counts against the budget: what was measured, and of a run that broke off all it announced."""
+        if self._announced is None or not was_open:
+            return {}
+        is_known = status == "finished" or not in_all(self._taken).within(self._announced)
+        return self._taken if is_known else {ANY: self._announced}
+
+
+T = TypeVar("T")
+CALLS, PAYLOADS = "calls", "payloads"
+_MOST_REFUSED = 60
+"""Refusals in one run that are written each for itself; what is more is counted."""
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
+
+
+class SiteRun:
+    """See the module.
+
+    Args:
+        folder: of the site.
+        proposal: what was approved.
+        protocol, config: what it asks for.
+        limits: of the links.
+        operations: what is told of the site.
+    """
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        proposal: Proposal,
+        protocol: Protocol,
+        config: Any,
+        limits: Limits,
+        operations: Operations,
+    ) -> None:
+        self.proposal = proposal
+        self.life = Life.APPROVED
+        self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.unawaited = UnawaitedCall(lambda error: self.failed(folder.name, error), lambda _: False)
+        self.cast = ""
+        """Digest of the proposal and of who is cast as what: two sites that were told different things do not talk."""
+        self.gate = Gate(folder.name, proposal.coordinator, {})
+        self._folder = folder
+        self._protocol = protocol
+        self._config = config
+        self._limits = limits
+        self.actors = self._household()
+        self._operations = operations
+        self._tell = operations.tell
+        self._out: dict[tuple[str, str], Connection] = {}
+        self._in: dict[tuple[str, str], Connection | None] = {}
+        self._recorder: FolderRecorder | None = None
+        self._run_folder: RunFolder | None = None
+        self._earlier: Earlier | None = None
+        """The run whose states this one takes."""
+        self._goes_on: Earlier | None = None
+        """The same, where this one is its continuation."""
+        self._disk = concurrent.futures.ThreadPoolExecutor(1)
+        self._writing: tuple[str, asyncio.Future[None]] | None = None
+        """Label of a checkpoint that is being written,"""
+        self._written: str | None = None
+        """and of one that is, and is not yet counted on."""
+        self._released: list[Any] = []
+        """What predictions recorded of privacy."""
+        self._clock = WallClock(time.time())
+        self._is_open = asyncio.Event()
+        """Before which no actor here does what others ask for: nothing leaves that is not on record."""
+        self._num_refused = 0
+        self._raised: BaseException | None = None
+        """What a call from elsewhere last failed with: they are told that the log says more."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._spending = PrivacyBudget(folder, proposal, self.actors, self._refuse)
+        self._cpu_before = time.process_time()
+        # known to this site alone, unless the run is a test
+        self._seed = secrets.randbits(32) if proposal.shared_seed is None else proposal.shared_seed
+        asyncio.get_running_loop().set_exception_handler(self.unawaited)
+
+    def _household(self) -> ActorHost:
+        ray = self._folder.ray
+        if ray is None or self.proposal.purpose == "predict":  # which is short, and counts what it releases at once
+            return LocalActorHost(self)
+        from fedactors.federation.ray_hosting import RayActorHost
+
+        return RayActorHost(self, ray, self._limits.call)
+
+    # --- for the driver, whose site is the coordinator's ---
+
+    VERBS = frozenset({"prepare", "connect", "load", "open", "snapshot", "written", "commit"})
+    """What the driver asks for that ends the run at this site if it fails."""
+
+    async def control(self, verb: str, args: tuple[Any, ...]) -> Any:
+        """Do what the driver asks."""
+        steps = {"prepare": Life.APPROVED, "connect": Life.PREPARED, "load": Life.CONNECTED, "open": Life.LOADED}
+        steps |= {"finish": Life.OPEN, "end": Life.CLOSED}
+        if verb in steps and self.life is not steps[verb]:
+            raise Refused(DRIVER, f"asks {self._folder.name} to {verb}, where the run is {self.life.name.lower()}")
+        match verb, args:
+            case "prepare", (castings,):
+                await self._prepare(castings)
+            case "connect", ():
+                await self._connect()
+            case "load", ():
+                with self._same_rows():
+                    await self.actors.load(self._goes_on)
+                self.life = Life.LOADED
+            case "open", ():
+                self._spending.open()
+                self.life, start = Life.OPEN, time.time()
+                self._is_open.set()
+                self._tasks = [asyncio.get_running_loop().create_task(self._spending.watch())]
+                with self._same_rows():
+                    await self.actors.open(start)
+            case "watch", ():
+                raise await asyncio.shield(self.failure)
+            case "call", (receiver, method, value):
+                if self.life is not Life.OPEN:
+                    raise Refused(DRIVER, f"calls an actor, where the run is {self.life.name.lower()}")
+                return await self.serve_call(self.proposal.coordinator, DRIVER, receiver, method, value)
+            case "snapshot", (str(label), int(number)):
+                return tuple((await self._snapshot(label, number)).items())
+            case "written", (str(label),):
+                if self._writing is None or self._writing[0] != label:
+                    raise Refused(DRIVER, f"waits for a checkpoint {label[:40]!r} that it did not ask for")
+                await self._writing[1]
+                self._written, self._writing = label, None
+            case "commit", (str(label),):
+                if self._written != label or self._run_folder is None:
+                    raise Refused(DRIVER, f"counts on a checkpoint {label[:40]!r} that was not just written")
+                self._written = None
+                await self._on_disk(commit, self._run_folder, label)
+            case "drain", ():
+                await self.actors.settle()
+                await self._on_disk(self._record, self.actors.recorded())
+                return self._counted()
+            case "finish", ():
+                await self._finish()
+            case "end", ():
+                self.end("finished")
+            case _:
+                raise Refused(DRIVER, f"asks {self._folder.name} for {verb[:40]!r} with what it does not take")
+        return None
+
+    async def unless_it_fails(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do a step that may take long, and raise as soon as the run has failed."""
+        task = asyncio.get_running_loop().create_task(work)
+        both: set[asyncio.Future[Any]] = {task, self.failure}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise self.failure.result()
+        finally:
+            task.cancel()  # also where its driver is gone: nobody would end what it goes on to open
+
+    async def _prepare(self, castings: Any) -> None:
+        proposal, me = self.proposal, self._folder.name
+        seats = self._folder.federation.seats
+        is_cast = isinstance(castings, tuple) and all(type(one) is tuple and len(one) == 3 for one in castings)
+        if not (is_cast and castings):
+            raise Refused(DRIVER, "casts what are no actors")
+        classes = classes_of(self._protocol, self._config, proposal.purpose)
+        pairs = [(name, cls) for name, cls, _ in castings]
+        book = make_book(pairs, classes.values(), lambda name: proposal.site_of(name, seats))
+        for name in book:
+            party = name.partition("/")[0]
+            if party in self._folder.federation.members and party not in proposal.data:
+                raise Refused(DRIVER, f"casts {name}, whose site takes no part in the run")
+        self.gate = Gate(me, proposal.coordinator, book)
+        # of the proposal too: what the other sites approved is what this one did
+        told = proposal.digest, sorted((name, cls, book[name].site) for name, cls in pairs)
+        self.cast = hashlib.sha256(repr(told).encode()).hexdigest()
+        earlier = None
+        if proposal.purpose != "train":
+            earlier = self._earlier = find(self._folder, proposal.earlier, proposal.number)
+        if earlier is not None and proposal.purpose == "resume":
+            self._goes_on, self._seed = earlier, earlier.seed
+        clock = self._clock = WallClock(time.time(), 0.0 if self._goes_on is None else self._goes_on.now)
+        self._open_records()
+        own: list[ActorSpec] = []
+        for name, cls, frame in castings:
+            if book[name].site != me:
+                continue
+            try:
+                args, kwargs = built_with(name, frame, self._folder, proposal, self._config, earlier)
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
+                raise not_taken(name) from error
+            own.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
+        await self.actors.cast(own, self._seed, clock)
+        self.life = Life.PREPARED
+
+    @contextlib.contextmanager
+    def _same_rows(self) -> Iterator[None]:
+        """Say by the data's name that they are others than those of the run that this one goes on from.
+
+        Raises:
+            RowsChangedError: without the words of the actor's code, or of a path, which are for the own log.
+        """
+        try:
+            yield
+        except RowsChangedError as error:
+            name, earlier = self._folder.name, self.proposal.earlier
+            self._tell("error", f"run {self.proposal.run}: {error}")
+            which = f"{name}: data.{self.proposal.data.get(name)}"
+            raise RowsChangedError(
+                f"{which}: the rows are others, or read otherwise, than when run {earlier} began"
+            ) from error
+
+    def _open_records(self) -> None:
+        proposal, parent = self.proposal, None if self._goes_on is None else self._goes_on.folder
+        if proposal.purpose == "predict":
+            protections = describe_protections(self._protocol, self._config)
+            is_counted = any(one["on"] and one["kind"] in COUNTED for one in protections)
+            if self._earlier is not None and is_counted:  # else predictions leave no lines of the privacy ledger
+                self._earlier.folder.check_countable()
+            return
+        self._run_folder = folder_of(self._folder, proposal, self._protocol, parent)
+        self._recorder = FolderRecorder(self._run_folder, parent=parent)
+
+    async def _connect(self) -> None:
+        federation = self._folder.federation
+        others = {place.site for place in self.gate.book.values()} - {self._folder.name}
+        for site in sorted(others):
+            for purpose in (CALLS, PAYLOADS):
+                hello = Hello(federation.name, purpose, self.proposal.run, self.cast)
+                ends: dict[str, Any] = {"serve": None, "lost": self._lost, "traffic": self._operations.traffic(site)}
+                ends |= {"errors": errors_for(self._folder.name, site), "tell": self._tell}
+                member = federation.members[site]
+                made = self._out[site, purpose] = await dial(self._folder, member, hello, self._limits, **ends)
+                self._operations.met(made)
+        self.life = Life.CONNECTED
+
+    async def _snapshot(self, label: str, number: int) -> dict[str, bytes]:
+        if self.life is not Life.OPEN or self._recorder is None:
+            raise Refused(DRIVER, "asks for a checkpoint of a run that is not open, or trains nothing")
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,30}", label):
+            raise Refused(DRIVER, f"asks for a checkpoint called {label[:40]!r}")
+        if self._writing is not None or self._written is not None:
+            raise Refused(DRIVER, "asks for a checkpoint before it counts on the one before")
+        await self.actors.settle()
+        found, frames = self.actors.recorded(), await self.actors.snapshots()
+        own = seal(label, number, self._seed, self._clock.now(), frames, self.actors)
+        self._on_disk(self._record, found)
+        self._writing = label, self._on_disk(write, self._recorder, label, frames, own)
+        return digests(frames)
+
+    def _on_disk(self, work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Do something to the run's folder after all that was asked for before, while the actors go on."""
+        done = asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
+        done.add_done_callback(self._was_done)
+        return done
+
+    def _was_done(self, done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.fail(error)
+
+    def _record(self, found: Recorded) -> None:
+        """Write what the actors recorded."""
+        if self._recorder is not None:
+            self._recorder.ledger_sink(found.rows)
+            for span in found.spans:
+                self._recorder.record_span(*span)
+            self._recorder.privacy(found.privacy)
+        else:
+            self._released.extend(found.privacy)
+
+    def _counted(self) -> tuple[Any, ...]:
+        """Return the actors' totals, seconds of waiting, and processor seconds."""
+        total = tuple(row for rows in self.actors.totals().values() for row in rows)
+        cpu = time.process_time() - self._cpu_before + self.actors.cpu_seconds()
+        return total, sum(self.actors.waiting().values()), cpu
+
+    async def _finish(self) -> None:
+        await self.unawaited.last_answers()
+        await self._spending.measure()
+        await self.actors.close()
+        self.unawaited.check()
+        if self.failure.done():
+            raise self.failure.result()
+        self._spending.close()
+        self.life = Life.CLOSED  # other sites may end before this one
+
+    # --- for other sites ---
+
+    def welcome(self, peer: str, purpose: str, cast: str) -> dict[str, Any]:
+        """Return how the connection that another site opens is to be made.
+
+        Raises:
+            Refused: it is not in the run, was told of another cast, or has this connection already.
+        """
+        sites = {place.site for place in self.gate.book.values()}
+        if peer not in sites or self.life not in (Life.PREPARED, Life.CONNECTED):
+            raise Refused(peer, "opens a connection of a run that it is not in, or that is under way already")
+        if cast != self.cast:
+            raise Refused(peer, "was told of another run or cast than this site")
+        if (peer, purpose) in self._in:
+            raise Refused(peer, f"opens its connection for {purpose} a second time")
+        self._in[peer, purpose] = None
+        serves: dict[str, Serve] = {CALLS: self._serve_frame(peer), PAYLOADS: self._serve_payload(peer)}
+        errors = errors_for(self._folder.name, peer)
+        return {"serve": serves[purpose], "lost": self._lost, "errors": errors, "tell": self._tell}
+
+    def joined(self, peer: str, purpose: str, connection: Connection) -> None:
+        """Remember a connection that another site opened."""
+        self._in[peer, purpose] = connection
+
+    def _serve_frame(self, peer: str) -> Serve:
+        async def serve(body: memoryview) -> Any:
+            return await self.serve_call(peer, *self._parts(peer, body, 4, "is no call"))
+
+        return serve
+
+    def _parts(self, peer: str, body: memoryview, count: int, what: str) -> tuple[Any, ...]:
+        """Return the parts of a request that another site makes."""
+        try:
+            return parts_of(body, peer, count, what)
+        except Refused as error:
+            raise self._refuse(error) from None
+
+    async def serve_call(self, peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> Any:
+        """Do what an actor of another site, or the driver, calls for, if it may."""
+        try:
+            path = self.gate.call_in(peer, sender, receiver, method, value)
+        except Refused as error:
+            raise self._refuse(error) from None
+        await self._opened(receiver)
+        try:
+            async with self._spending.measuring if method == ACCOUNT else contextlib.nullcontext():
+                reply = await self.actors.serve(path, value)
+            if sender == DRIVER:
+                await self._spending.measure()
+            self.gate.reply_out(path, reply)
+        except Refused as error:
+            raise self._refuse(error) from None
+        except Exception as error:
+            self._raised = error
+            raise
+        return reply
+
+    async def _opened(self, actor: str) -> None:
+        """Wait until the run is open here.
+
+        Raises:
+            PartyLost: it is over, and what would leave now nobody would count.
+        """
+        await self._is_open.wait()
+        if self.life is not Life.OPEN and self._spending.is_counted:  # else a last word of another site may be late
+            raise PartyLost(actor, "the run is over at its site")
+
+    def _serve_payload(self, peer: str) -> Serve:
+        async def serve(body: memoryview) -> Any:
+            reader, owner, key = self._parts(peer, body, 3, "asks for no payload")
+            try:
+                self.gate.check_owner(peer, reader)
+                place = self.gate.book.get(owner) if isinstance(owner, str) else None
+                if place is None or place.site != self._folder.name or not isinstance(key, int):
+                    raise Refused(reader, f"asks {self._folder.name} for a payload that is not kept here")
+                await self._opened(owner)
+                value = await self.actors.read(owner, key, reader)
+                self.gate.payload_out(owner, reader, value)
+            except Refused as error:
+                raise self._refuse(error) from None
+            return value
+
+        return serve
+
+    def send(self, site: str, purpose: str, parts: Parts, what: str) -> asyncio.Future[Any]:
+        """Send a request to another site; return the future of its reply's bytes."""
+        return self._out[site, purpose].request(parts, what)
+
+    def output(self, to: str) -> Path:
+        """Return where a file that the driver asked for goes.
+
+        Raises:
+            Refused: it asks for a place, not for a name.
+        """
+        if not _FILE.fullmatch(to):
+            raise Refused(DRIVER, f"asks for a file {to[:40]!r}: a name is allowed, no path")
+        place = self._folder.path / "predictions" / self.proposal.run
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return place / to
+
+    # --- what goes wrong ---
+
+    def note(self, error: Refused) -> None:
+        """Write down that something was refused, here or by another site, and stop the run.
+
+        Whoever goes on with what is refused, the run having failed, fills no disk with it.
+        """
+        self._num_refused += 1
+        if self._num_refused > _MOST_REFUSED:
+            return
+        self._folder.audit.add("refused", run=self.proposal.run, party=error.party, why=error.message)
+        self._tell("refused", f"refused: {error}")
+        self.fail(error)
+
+    def _refuse(self, error: Refused) -> Refused:
+        self.note(error)
+        return error
+
+    def _lost(self, connection: Connection, why: str) -> None:
+        if self.life >= Life.CLOSED:
+            return
+        peer = connection.peer
+        if why.startswith(REFUSED):
+            self.note(Refused(peer, why.removeprefix(REFUSED)))
+            return
+        if why.startswith(TURNED_AWAY):
+            self.note(Refused(self._folder.name, f"is turned away by {peer}: it {why.removeprefix(TURNED_AWAY)}"))
+            return
+        actor = next((place.name for place in self.gate.book.values() if place.site == peer), peer)
+        self.fail(PartyLost(actor, f"its site {peer} was lost: {why}"))
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the run with its first failure."""
+        if not self.failure.done() and self.life is not Life.ENDED:
+            self._tell("error", f"run {self.proposal.run}: {error}")
+            self.failure.set_result(error)
+
+    def failed(self, actor: str, error: BaseException) -> None:
+        """Stop the run because of something of an actor, or of code that is nobody's here."""
+        self.fail(raised_by(actor, error, self.gate.book))
+
+    def end(self, status: str, why: str = "") -> None:
+        """End the run at this site; again does nothing."""
+        if self.life is Life.ENDED:
+            return
+        if status == "failed" and self._raised is not None:
+            self.fail(self._raised)
+        last = self._disk.submit(self._record, self.actors.recorded())
+        charged = as_logged(self._spending.charged(status, was_open=self.life >= Life.OPEN))
+        self.life = Life.ENDED
+        for task in self._tasks:
+            task.cancel()
+        for connection in (*self._out.values(), *self._in.values()):
+            if connection is not None:
+                connection.close()
+        self.actors.end()
+        self._disk.shutdown()
+        more: dict[str, Any] = {"more_refused": n} if (n := self._num_refused - _MOST_REFUSED) > 0 else {}
+        signed = partial(log_end, self._folder, self.proposal.run, status, self.gate, why, taken=charged, **more)
+        for write in (last.result, partial(self._close_records, status), signed):
+            try:
+                write()
+            except (OSError, FedactorsError) as error:  # a full disk: the run is over, and others may ask for the next
+                self._tell("error", f"run {self.proposal.run}: its records are not whole: {first_line(error)}")
+        self._tell(status, f"run {self.proposal.run}: {status}{f': {why}' if why else ''}")
+
+    def _close_records(self, status: str) -> None:
+        if self._released and self._earlier is not None:  # whether or not the prediction came to an end
+            self._earlier.folder.count([json_line(jsonable(record)) for record in self._released])
+        if self._recorder is not None and self._run_folder is not None:
+            if self.failure.done() and not self.failure.cancelled():
+                self._run_folder.write_bytes("error.txt", without_words(self.failure.result()).encode())
+            self._recorder.close()
+            self._run_folder.finish("finished" if status == "finished" else "failed")

@@ -1,0 +1,377 @@
+"""Local training and evaluation of a whole model, for protocols that average or rotate parameters.
+
+`train_locally` is a pure function: everything that it depends on, the seed of the sample order included, is an
+argument, so it can run anywhere and be done again.
+
+Shapes: N samples, P flat parameters, B batch.
+
+The gradients of DP-SGD (Abadi et al., 2016): each row's own, clipped, and added up.
+
+Per-sample gradients come from torch.func (vmap over grad), so any module without running statistics serves. Noise and
+account are the caller's.
+
+Shapes: B samples in a batch, P flat parameters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
+
+from fedactors.errors import BadInput
+from fedactors.learning.metrics import Task, task_metrics, weighted_loss
+from fedactors.learning.models import ModelSpec, build_skeleton, own_draws
+from fedactors.learning.network import Array, load_vector, on_host, placed, to_vector, trained_places
+from fedactors.learning.network import Model as ModelFunction
+from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, clip_factor, optimizer_step
+
+_MEAN_BLOCK = 32768
+"""Parameters that `weighted_mean` adds at a time."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains between two exchanges."""
+
+    optimizer: OptimizerSpec = dataclasses.field(
+        default_factory=lambda: OptimizerSpec(learning_rate=0.01, momentum=0.9)
+    )
+    """The rule of a step; its moments start at zero in every call."""
+    batch_size: int = 50
+    """Samples per step."""
+    num_epochs: int = 5
+    """Passes over the client's samples."""
+    proximal: float = 0.0
+    """FedProx's coefficient of 1/2 ||w - w_start||^2 (Li et al., 2020); 0 is FedAvg."""
+    task: Task = "multiclass"
+    """Which loss."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class LocalResult:
+    """What local training returns."""
+
+    vector: Array
+    num_samples: int
+    num_steps: int
+    loss: float
+    """Mean training loss over the last epoch."""
+    loss_rms: float
+    """Root mean square of the losses of all batches."""
+
+
+def train_locally(
+    spec: ModelSpec,
+    vector_P: Array,
+    x_N: Array | Tensor,
+    y_N: Array | Tensor,
+    *,
+    seed: int,
+    training: LocalTraining,
+    correction_P: Array | None = None,
+    weights_N: Array | None = None,
+    device: str | torch.device = "cpu",
+) -> LocalResult:
+    """Run epochs of mini-batch steps from `vector_P` (McMahan et al., 2017, ClientUpdate).
+
+    Args:
+        spec: the model.
+        vector_P: where to start.
+        x_N: samples; tensors on the device stay there, arrays are copied to it.
+        y_N: targets.
+        seed: of the order of samples, and of dropout where the model has it.
+        training: passes, steps and loss.
+        correction_P: added to each gradient (SCAFFOLD's c - c_i); where the vector holds no parameter it is ignored.
+        weights_N: how much each sample counts: a batch's loss is the mean of loss times weight; None: 1 each.
+        device: where to compute; the vector and what is returned are the host's.
+
+    Raises:
+        BadInput: no samples, or a single one with batch normalisation.
+    """
+    space = _workspace(spec, device)
+    x, y = placed(x_N, device, spec.dtype), placed(y_N, device)
+    w = None if weights_N is None else placed(weights_N, device, spec.dtype)
+
+    def loss_of(index_B: Tensor) -> Tensor:
+        output_BO = space.module(x[index_B])
+        return weighted_loss(training.task, output_BO, y[index_B], None if w is None else w[index_B])
+
+    return space.train(vector_P, len(x), loss_of, seed, training, correction_P)
+
+
+def distil(
+    spec: ModelSpec,
+    vector_P: Array,
+    x_N: Array | Tensor,
+    target_NK: Array,
+    *,
+    seed: int,
+    training: LocalTraining,
+    device: str | torch.device = "cpu",
+) -> LocalResult:
+    """Fit a classifier to the class probabilities `target_NK` of unlabelled samples by Kullback-Leibler divergence."""
+    space = _workspace(spec, device)
+    x, target = placed(x_N, device, spec.dtype), placed(target_NK, device)
+
+    def loss_of(index_B: Tensor) -> Tensor:
+        return kl_div(log_softmax(space.module(x[index_B]), dim=1), target[index_B], reduction="batchmean")
+
+    return space.train(vector_P, len(x), loss_of, seed, training)
+
+
+def evaluate_model(
+    spec: ModelSpec,
+    vector_P: Array,
+    x_N: Array | Tensor,
+    y_N: Array,
+    *,
+    task: Task = "multiclass",
+    batch_size: int = 1024,
+    device: str | torch.device = "cpu",
+) -> dict[str, float]:
+    """Return the metrics of the model on the given samples."""
+    return task_metrics(task, y_N, model_outputs(spec, vector_P, x_N, batch_size=batch_size, device=device))
+
+
+def model_outputs(
+    spec: ModelSpec, vector_P: Array, x_N: Array | Tensor, *, batch_size: int = 1024, device: str | torch.device = "cpu"
+) -> Array:
+    """Return the outputs (N x O) of the model in evaluation mode."""
+    module = _workspace(spec, device).load(vector_P).eval()
+    with torch.no_grad():
+        parts = [
+            module(placed(x_N[first : first + batch_size], device, spec.dtype)).cpu().numpy()
+            for first in range(0, len(x_N), batch_size)
+        ]
+    return np.concatenate(parts) if parts else np.zeros((0, spec.outputs))
+
+
+def batches(
+    num_samples: int, batch_size: int, order: np.random.Generator, smallest: int = 1
+) -> Iterator[NDArray[np.int64]]:
+    """Yield a random partition of the samples; a last batch below `smallest` is joined to the one before it."""
+    permutation = order.permutation(num_samples)
+    firsts = list(range(0, num_samples, batch_size))
+    if len(firsts) > 1 and num_samples - firsts[-1] < smallest:
+        firsts.pop()
+    for first, last in zip(firsts, [*firsts[1:], num_samples], strict=True):
+        yield permutation[first:last]
+
+
+def blend(first_P: Array, second_P: Array, share: float) -> Array:
+    """Return (1 - share) first + share second, a new vector between the two in every number, 0 <= share <= 1."""
+    if share > 0.5:
+        return blend(second_P, first_P, 1.0 - share)
+    mixed_P = second_P - first_P
+    mixed_P *= np.float32(share)
+    mixed_P += first_P
+    return mixed_P
+
+
+def weighted_mean(models: Sequence[Array], weights: Sequence[float]) -> Array:
+    """Return sum(w_k m_k) / sum(w_k), added in the order given, in double precision.
+
+    Weights are non-negative; when all of them are zero every model counts the same.
+    """
+    if len(models) != len(weights) or not models:
+        raise ValueError(f"{len(models)} models and {len(weights)} weights do not make a mean")
+    shares = np.asarray(weights, dtype=np.float64)
+    if (shares < 0).any():
+        raise ValueError("a weight is negative")
+    shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(models), 1.0 / len(models))
+    mean_P = np.empty_like(models[0])
+    sum_P, term_P = np.empty(_MEAN_BLOCK), np.empty(_MEAN_BLOCK)
+    for first in range(0, mean_P.size, _MEAN_BLOCK):  # block by block, so that sums stay in the processor's cache
+        place = slice(first, min(first + _MEAN_BLOCK, mean_P.size))
+        sums, terms = sum_P[: place.stop - first], term_P[: place.stop - first]
+        sums[:] = 0.0
+        for share, model_P in zip(shares, models, strict=True):
+            terms[:] = model_P[place]
+            terms *= share
+            sums += terms
+        mean_P[place] = sums
+    return mean_P
+
+
+def smallest_batch(module: nn.Module) -> int:
+    """Return how many samples a step needs at least: two with batch normalisation."""
+    return 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()) else 1
+
+
+def draws(module: nn.Module) -> bool:
+    """Say whether a module draws at random while it trains."""
+    return any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in module.modules())
+
+
+class _Workspace:
+    """A module whose trained parameters are views of one flat vector, and their gradients of another.
+
+    A step is then a few operations on two vectors, however many parameters there are.
+    """
+
+    def __init__(self, spec: ModelSpec, device: torch.device) -> None:
+        self.module = build_skeleton(spec, device="cpu").to(device)
+        self._smallest_batch, self._draws = smallest_batch(self.module), draws(self.module)
+        trained = trained_places(self.module)
+        sizes = [parameter.numel() for parameter, _ in trained]
+        self._places = [place for _, place in trained]
+        self._values_P = torch.cat([parameter.detach().reshape(-1) for parameter, _ in trained])
+        self._gradient_P = torch.zeros_like(self._values_P)
+        self._gradients = torch.split(self._gradient_P, sizes)
+        for (parameter, _), value, gradient in zip(
+            trained, torch.split(self._values_P, sizes), self._gradients, strict=True
+        ):
+            parameter.data, parameter.grad = value.view(parameter.shape), gradient.view(parameter.shape)
+
+    def load(self, vector_P: Array) -> nn.Module:
+        """Return the module with the parameters and statistics of a vector."""
+        for part in self.module.modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.num_batches_tracked is not None:
+                part.num_batches_tracked.zero_()
+        load_vector(self.module, vector_P)
+        return self.module
+
+    def train(
+        self,
+        vector_P: Array,
+        num_samples: int,
+        loss_of: Callable[[Tensor], Tensor],
+        seed: int,
+        training: LocalTraining,
+        correction_P: Array | None = None,
+    ) -> LocalResult:
+        """Run epochs of mini-batch steps on the loss of rows; see `train_locally`."""
+        if num_samples < self._smallest_batch:
+            raise BadInput(
+                "local training: batch normalisation needs at least two samples"
+                if num_samples
+                else "local training: the client has no samples"
+            )
+        self.load(vector_P).train()
+        values_P, order, moments = self._values_P, np.random.default_rng(seed), OptimizerState()
+        rule = training.optimizer.unclipped
+        start_P = values_P.clone() if training.proximal else None
+        added_P = None if correction_P is None else self._trained(correction_P)
+        num_steps, loss_sum, squares = 0, 0.0, 0.0
+        with own_draws(seed, values_P.device) if self._draws else contextlib.nullcontext():
+            for _ in range(training.num_epochs):
+                loss_sum = 0.0
+                for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):
+                    loss = loss_of(torch.from_numpy(index_B).to(values_P.device))
+                    gradient_P = self._gradient(loss, training, start_P, added_P)
+                    optimizer_step(rule, [values_P], [gradient_P], moments, in_place=True)
+                    num_steps += 1
+                    value = loss.item()
+                    loss_sum += value * len(index_B)
+                    squares += value * value
+        return LocalResult(
+            vector=to_vector(self.module),
+            num_samples=num_samples,
+            num_steps=num_steps,
+            loss=loss_sum / num_samples,
+            loss_rms=math.sqrt(squares / num_steps),
+        )
+
+    def _gradient(
+        self, loss: Tensor, training: LocalTraining, start_P: Tensor | None, added_P: Tensor | None
+    ) -> Tensor:
+        """Return the gradient of a loss, with FedProx's pull to the start and SCAFFOLD's correction, clipped."""
+        gradient_P, clip_norm = self._gradient_P, training.optimizer.clip_norm
+        gradient_P.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if start_P is not None:
+            gradient_P.add_(self._values_P - start_P, alpha=training.proximal)
+        if added_P is not None:
+            gradient_P.add_(added_P)
+        return gradient_P if clip_norm is None else gradient_P.mul_(clip_factor(self._gradients, clip_norm))
+
+    def _trained(self, vector_P: Array) -> Tensor:
+        """Return the numbers of a model's vector that stand where parameters are trained."""
+        whole_P = placed(vector_P, self._values_P.device, self._values_P.dtype)
+        return torch.cat([whole_P[place] for place in self._places])
+
+
+_WORKSPACES = threading.local()
+"""By specification and device, a few in each thread: a small model trains faster than it is built."""
+_MOST_WORKSPACES = 4
+
+
+def _workspace(spec: ModelSpec, device: str | torch.device) -> _Workspace:
+    known: dict[tuple[ModelSpec, str], _Workspace] = _WORKSPACES.__dict__.setdefault("known", {})
+    key = (spec, str(device))
+    if key not in known:
+        if len(known) >= _MOST_WORKSPACES:
+            known.clear()
+        known[key] = _Workspace(spec, torch.device(device))
+    return known[key]
+
+
+SampleLoss = Callable[[Tensor, Tensor], Tensor]
+"""Loss of a batch of one: output (1 x O) and target (1) to a scalar."""
+
+
+def per_sample_gradients(
+    module: nn.Module, loss: SampleLoss, x_B: Tensor, y_B: Tensor, views: Sequence[Tensor] | None = None
+) -> Tensor:
+    """Return the gradient of every sample's own loss, B x P, parameters in `module.parameters()` order.
+
+    `views` are used as the parameters, in that order, instead of the module's own.
+    """
+    if any(True for _ in module.buffers()):
+        raise ValueError("DP-SGD cannot use modules with running statistics (use group or layer normalisation)")
+    named = dict(module.named_parameters())
+    given = named.values() if views is None else views
+    parameters = {name: parameter.detach() for name, parameter in zip(named, given, strict=True)}
+
+    def sample_loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        output: Tensor = torch.func.functional_call(module, values, (x.unsqueeze(0),))
+        return loss(output, y.unsqueeze(0))
+
+    gradients = torch.func.vmap(torch.func.grad(sample_loss), in_dims=(None, 0, 0))(parameters, x_B, y_B)
+    return torch.cat([gradients[name].reshape(len(x_B), -1) for name in parameters], dim=1)
+
+
+_SLICE_ROWS = 64
+
+
+def clipped_gradient_sum(model: ModelFunction, x_BF: Array | Tensor, upstream_BO: Array, clip_norm: float) -> Array:
+    """Return the sum (P) of each row's gradient of ``<output, upstream>``, clipped to L2 norm `clip_norm`.
+
+    One row moves it by at most twice `clip_norm`. Rows go through in slices, to bound memory.
+    """
+    module = _skeleton(model.spec)
+    x = placed(x_BF, model.device, model.spec.dtype)
+    upstream = placed(upstream_BO, model.device, model.spec.dtype)
+    total_P = torch.zeros(model.num_parameters, dtype=model.spec.dtype, device=model.device)
+    for first in range(0, len(x), _SLICE_ROWS):
+        rows = slice(first, first + _SLICE_ROWS)
+        gradient_BP = per_sample_gradients(module, _inner_product, x[rows], upstream[rows], model.views)
+        total_P += _clip(gradient_BP, clip_norm).sum(dim=0)
+    return on_host(total_P)
+
+
+@functools.lru_cache(maxsize=8)
+def _skeleton(spec: ModelSpec) -> nn.Module:
+    return build_skeleton(spec)
+
+
+def _clip(gradient_BP: Tensor, clip_norm: float) -> Tensor:
+    """Scale each row down to `clip_norm`; a gradient that is no finite number counts as zero."""
+    norm_B1 = gradient_BP.norm(dim=1, keepdim=True)
+    finite_BP = torch.where(norm_B1.isfinite(), gradient_BP, torch.zeros_like(gradient_BP))
+    clipped: Tensor = finite_BP * (clip_norm / norm_B1.nan_to_num(torch.inf).clamp(min=clip_norm))
+    return clipped
+
+
+def _inner_product(output: Tensor, upstream: Tensor) -> Tensor:
+    return (output * upstream).sum()

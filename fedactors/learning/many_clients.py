@@ -1,0 +1,302 @@
+"""Many clients trained in one batched call: the same numbers as one after the other, to rounding.
+
+A small model on a small client spends its time between operations, not in them. Here the parameters of all clients lie
+in one tensor per layer (C, ...), and `torch.func.vmap` turns each operation over one client into one over all:
+
+    step t   clients that still have a t-th batch:  0 .. k_t     (sorted, the most steps first: k_t only falls)
+             rows (k, B, F), those beyond a client's own batch with weight 0
+             losses (k,) -> gradients -> one step of the optimiser for all k
+
+So clients may differ in rows and in steps; who has none left keeps its model. The order of each client's rows is the
+one that `fedactors.learning.local_training.train_locally` draws from the same seed.
+
+Not every module can be trained so: running statistics and dropout depend on what is computed beside them. Such a model
+is trained one client after the other, and `why_not_together` says why.
+
+Shapes: C clients, k of them at a step, T steps, B rows of a batch, P parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedactors.errors import BadInput
+from fedactors.learning.local_training import LocalResult, LocalTraining, batches, draws, train_locally
+from fedactors.learning.metrics import Task, task_loss
+from fedactors.learning.models import ModelSpec, build_skeleton
+from fedactors.learning.network import Array, placed, trained_places
+from fedactors.learning.optimizers import NORM_EPSILON, OptimizerState, optimizer_step
+
+MOST_TOGETHER = 64
+"""Clients of one batched call by default: more are trained in several, so that a step's rows stay in the cache."""
+MOST_PARAMETERS = 65_536
+"""Numbers of a model up to which a batched call pays on a CPU: beyond, many clients' parameters leave the cache at each
+operation (`scenarios/benchmarks/clients_together.py`). On a GPU it always does."""
+Rows = tuple[Array | Tensor, Array | Tensor]
+"""A client's samples and targets, both with N rows; tensors on the device stay there."""
+_log = logging.getLogger(__name__)
+
+
+def train_clients(
+    spec: ModelSpec,
+    starts: Sequence[Array],
+    clients: Sequence[Rows],
+    *,
+    seeds: Sequence[int],
+    training: LocalTraining,
+    corrections: Sequence[Array] | None = None,
+    weights: Sequence[Array | None] | None = None,
+    together: bool = True,
+    most_together: int = MOST_TOGETHER,
+    most_parameters: int = MOST_PARAMETERS,
+    device: str | torch.device = "cpu",
+) -> list[LocalResult]:
+    """Train each client from its own start; return the results in their order.
+
+    Args:
+        spec: the model of all of them.
+        starts: a vector (P) for each.
+        clients: the rows of each.
+        seeds: of each client's order of rows.
+        training: passes, steps and loss, the same for all.
+        corrections: added to each client's gradients (P each).
+        weights: how much each client's rows count in its loss; None: all alike.
+        together: in batched calls, where the model allows it and it pays; else one after the other.
+        most_together: clients of one batched call.
+        most_parameters: of a model that is trained in batched calls on a CPU.
+        device: where to compute.
+
+    Raises:
+        BadInput: a client without samples.
+    """
+    weighing = [None] * len(clients) if weights is None else weights
+    if not together or not can_be_batched(spec, training.task, len(clients), len(starts[0]), device, most_parameters):
+        added = [None] * len(clients) if corrections is None else corrections
+        return [
+            train_locally(
+                spec, start_P, *rows, seed=seed, training=training, correction_P=one, weights_N=counts, device=device
+            )
+            for start_P, rows, seed, one, counts in zip(starts, clients, seeds, added, weighing, strict=True)
+        ]
+    plans = [_plan(rows, seed, training) for rows, seed in zip(clients, seeds, strict=True)]
+    order = sorted(range(len(clients)), key=lambda client: -len(plans[client]))
+    results: dict[int, LocalResult] = {}
+    for first in range(0, len(order), most_together):
+        chosen = order[first : first + most_together]
+        found = _train(
+            spec,
+            np.stack([starts[client] for client in chosen]),
+            [clients[client] for client in chosen],
+            [plans[client] for client in chosen],
+            training,
+            None if corrections is None else np.stack([corrections[client] for client in chosen]),
+            [weighing[client] for client in chosen],
+            torch.device(device),
+        )
+        results |= dict(zip(chosen, found, strict=True))
+    return [results[client] for client in range(len(clients))]
+
+
+@functools.cache
+def rows_on(load: Callable[[bytes], tuple[Array, Array]], key: bytes, device: str) -> Rows:
+    """Return the rows that `load` finds by a key, as tensors that stay on the device; on the CPU the arrays."""
+    x, y = load(key)
+    return (x, y) if device == "cpu" else (placed(x, device), placed(y, device))
+
+
+def can_be_batched(
+    spec: ModelSpec,
+    task: Task,
+    num_clients: int,
+    num_parameters: int,
+    device: str | torch.device = "cpu",
+    most_parameters: int = MOST_PARAMETERS,
+) -> bool:
+    """Say whether clients are trained in one call: it pays, and the model allows it; else it is said why, once."""
+    if num_clients < 2 or (torch.device(device).type == "cpu" and num_parameters > most_parameters):
+        return False
+    if reason := why_not_together(spec, task):
+        _say_once(spec.name, reason)
+    return not reason
+
+
+@functools.lru_cache(maxsize=32)
+def why_not_together(spec: ModelSpec, task: Task = "multiclass") -> str:
+    """Return why clients with this model cannot be trained in one call; empty: they can be."""
+    module = build_skeleton(spec, device="cpu")
+    if any(buffer.is_floating_point() for buffer in module.buffers()):
+        return "it has running statistics or other buffers, which a batched call would share"
+    if draws(module):
+        return "it draws at random (dropout), which a batched call would do in another order"
+    if any(not parameter.requires_grad for parameter in module.parameters()):
+        return "some of its parameters are not trained"
+    x = torch.zeros(2, 2, *spec.inputs, dtype=spec.dtype)
+    y = torch.zeros(2, 2, dtype=torch.long)
+    values = [place[0].detach()[None].repeat(2, *[1] * place[0].ndim) for place in trained_places(module)]
+    try:
+        _gradients(module, task, values, x, y, torch.ones(2, 2, dtype=spec.dtype))
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        return f"torch cannot batch it ({str(error).splitlines()[0]})"
+    return ""
+
+
+@functools.cache
+def _say_once(name: str, reason: str) -> None:
+    _log.warning("%s is trained one client after the other: %s", name, reason)
+
+
+def _plan(rows: Rows, seed: int, training: LocalTraining) -> list[NDArray[np.int64]]:
+    """Return the rows of each step."""
+    if len(rows[0]) == 0:
+        raise BadInput("local training: the client has no samples")
+    order = np.random.default_rng(seed)
+    return [
+        index_B for _ in range(training.num_epochs) for index_B in batches(len(rows[0]), training.batch_size, order)
+    ]
+
+
+def _train(
+    spec: ModelSpec,
+    starts_CP: Array,
+    clients: Sequence[Rows],
+    plans: Sequence[list[NDArray[np.int64]]],
+    training: LocalTraining,
+    corrections_CP: Array | None,
+    weighing: Sequence[Array | None],
+    device: torch.device,
+) -> list[LocalResult]:
+    """Train clients that are sorted by their number of steps, the most first."""
+    module = _module(spec, device)
+    places = trained_places(module)
+    starts = _split(starts_CP, places, spec, device)
+    corrections = None if corrections_CP is None else _split(corrections_CP, places, spec, device)
+    optimizer, clip_norm = training.optimizer.unclipped, training.optimizer.clip_norm
+    index_TCB, weight_TCB, steps_C = _padded(clients, plans, weighing)
+    rows_TC = torch.from_numpy(_lengths(plans, len(index_TCB))).to(device, spec.dtype)
+    x_N = torch.cat([placed(x, device, spec.dtype) for x, _ in clients])
+    y_N = torch.cat([placed(y, device) for _, y in clients])
+    index, weight = torch.from_numpy(index_TCB).to(device), torch.from_numpy(weight_TCB).to(device, spec.dtype)
+    last_epoch = np.array([len(plan) - len(plan) // training.num_epochs for plan in plans])
+    losses_C, squares_C = torch.zeros(2, len(clients), dtype=spec.dtype, device=device)
+    values, moments = [start.clone() for start in starts], OptimizerState()
+    done = [torch.empty_like(value) for value in values]
+    active = len(clients)
+    for step in range(len(index)):
+        still = int(np.count_nonzero(steps_C > step))
+        if still < active:
+            for kept, value in zip(done, values, strict=True):
+                kept[still:active] = value[still:]
+            values, active = [value[:still] for value in values], still
+            for name in ("first", "second"):
+                if getattr(moments, name) is not None:
+                    setattr(moments, name, [moment[:still] for moment in getattr(moments, name)])
+        chosen = index[step, :active]
+        weight_kB = weight[step, :active]
+        losses_k, gradients = _gradients(module, training.task, values, x_N[chosen], y_N[chosen], weight_kB)
+        if training.proximal:
+            pulls = zip(gradients, values, starts, strict=True)
+            gradients = [g.add(value - start[:active], alpha=training.proximal) for g, value, start in pulls]
+        if corrections is not None:
+            gradients = [g + part[:active] for g, part in zip(gradients, corrections, strict=True)]
+        if clip_norm is not None:
+            gradients = _clipped(gradients, clip_norm)
+        values = list(optimizer_step(optimizer, values, gradients, moments))
+        counted = torch.from_numpy(step >= last_epoch[:active]).to(device)
+        losses_C[:active] += losses_k * rows_TC[step, :active] * counted
+        squares_C[:active] += losses_k.square()
+    for kept, value in zip(done, values, strict=True):
+        kept[:active] = value
+    vectors_CP = _joined(done, places, starts_CP)
+    losses, squares = losses_C.cpu().numpy(), squares_C.cpu().numpy()
+    return [
+        LocalResult(
+            vector=vectors_CP[place],
+            num_samples=len(rows[0]),
+            num_steps=len(plan),
+            loss=float(losses[place]) / len(rows[0]),
+            loss_rms=math.sqrt(float(squares[place]) / len(plan)),
+        )
+        for place, (rows, plan) in enumerate(zip(clients, plans, strict=True))
+    ]
+
+
+def _gradients(
+    module: nn.Module, task: Task, values: Sequence[Tensor], x_kBF: Tensor, y_kB: Tensor, weight_kB: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Return each client's mean loss over its own rows (k), and its gradients."""
+    named = dict(module.named_parameters())
+
+    def loss(values: tuple[Tensor, ...], x_BF: Tensor, y_B: Tensor, weight_B: Tensor) -> Tensor:
+        output_BO = functional_call(module, dict(zip(named, values, strict=True)), (x_BF,))
+        return (task_loss(task, output_BO, y_B, reduction="none") * weight_B).sum()
+
+    leaves = tuple(value.detach().requires_grad_() for value in values)
+    losses_k = vmap(loss)(leaves, x_kBF, y_kB, weight_kB)
+    # clients do not touch one another: the gradient of the sum holds everybody's own
+    return losses_k.detach(), list(torch.autograd.grad(losses_k.sum(), leaves))
+
+
+_MODULES = threading.local()
+
+
+def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
+    """Return the module that calls are made with, of this thread; its own parameters are never used."""
+    kept: tuple[ModelSpec, str, nn.Module] | None = _MODULES.__dict__.get("kept")
+    if kept is None or kept[:2] != (spec, str(device)):
+        kept = (spec, str(device), build_skeleton(spec, device="cpu").to(device).train())
+        _MODULES.kept = kept
+    return kept[2]
+
+
+def _split(
+    vectors_CP: Array, places: Sequence[tuple[nn.Parameter, slice]], spec: ModelSpec, device: torch.device
+) -> list[Tensor]:
+    whole = placed(vectors_CP, device, spec.dtype)
+    return [whole[:, place].reshape(len(whole), *parameter.shape) for parameter, place in places]
+
+
+def _joined(values: Sequence[Tensor], places: Sequence[tuple[nn.Parameter, slice]], starts_CP: Array) -> Array:
+    vectors_CP = np.array(starts_CP)
+    for value, (_, place) in zip(values, places, strict=True):
+        vectors_CP[:, place] = value.reshape(len(value), -1).cpu().numpy()
+    return vectors_CP
+
+
+def _lengths(plans: Sequence[list[NDArray[np.int64]]], num_steps: int) -> NDArray[np.int64]:
+    """Return the rows of each step of each client (T, C)."""
+    return np.array([[len(plan[step]) if step < len(plan) else 0 for plan in plans] for step in range(num_steps)])
+
+
+def _padded(
+    clients: Sequence[Rows], plans: Sequence[list[NDArray[np.int64]]], weighing: Sequence[Array | None]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return rows among all clients' (T, C, B), their weights in the mean of a batch, and each client's steps (C)."""
+    steps_C = np.array([len(plan) for plan in plans])
+    width = max(len(index_B) for plan in plans for index_B in plan)
+    index_TCB = np.zeros((steps_C.max(), len(plans), width), np.int64)
+    weight_TCB = np.zeros(index_TCB.shape)
+    first = 0
+    for client, (rows, plan, counts) in enumerate(zip(clients, plans, weighing, strict=True)):
+        for step, index_B in enumerate(plan):
+            index_TCB[step, client] = first  # a row of its own, so that what has no weight is a number too
+            index_TCB[step, client, : len(index_B)] = first + index_B
+            weight_TCB[step, client, : len(index_B)] = (1.0 if counts is None else counts[index_B]) / len(index_B)
+        first += len(rows[0])
+    return index_TCB, weight_TCB, steps_C
+
+
+def _clipped(gradients: Sequence[Tensor], norm: float) -> list[Tensor]:
+    """Clip each client's gradients as `fedactors.learning.optimizers.clipped` does one's."""
+    squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients])
+    factor_k = (norm / (squares.sum(0).sqrt() + NORM_EPSILON)).clamp(max=1.0)
+    return [gradient * factor_k.view(-1, *[1] * (gradient.ndim - 1)) for gradient in gradients]

@@ -1,0 +1,295 @@
+"""What an await means is a runtime's business: the interface between actors, drivers and runtimes.
+
+    actor code ──awaits──▶ Context (one per actor) ──▶ Runtime ──▶ virtual clock, Ray processes, or sites
+    run.py     ──awaits──▶ Runtime (the driver's side of the same)
+
+Another runtime implements `Context` (what an actor can await) and `Runtime` (spawning, snapshots, supervision).
+What the runtimes share stands here, so that they cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import numpy as np
+
+from fedactors.actors.actor import Resources
+from fedactors.actors.context import (
+    ACTOR_NAME,
+    Caller,
+    Clock,
+    MissingCost,
+    Work,
+    derived_rng,
+)
+from fedactors.actors.remote import DRIVER
+from fedactors.errors import BadInput
+from fedactors.messages.codec import CodecError, carry
+from fedactors.messages.ledger import Usage
+from fedactors.runs.party_states import StateLocations
+
+if TYPE_CHECKING:
+    from fedactors.actors.actor import Actor
+    from fedactors.messages.ledger import Ledger
+    from fedactors.network.links import Network
+
+T = TypeVar("T")
+LOSS_POLICIES = ("stop", "continue", "restart")
+
+
+class CostModel(Protocol):
+    """Maps work to seconds on the hardware of an actor; unknown work must raise `MissingCost`."""
+
+    def seconds(self, actor: str, work: Work) -> float:
+        """Return the seconds that `work` takes `actor` on one of its cores."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A cost model of ``fixed + per_unit * units`` seconds per kind of work.
+
+    Args:
+        kinds: kind of work to (fixed seconds, seconds per unit).
+        speed: per actor or party, how many times faster than stated its cores are (default 1).
+    """
+
+    kinds: Mapping[str, tuple[float, float]]
+    speed: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for kind, (fixed, per_unit) in self.kinds.items():
+            if not (fixed >= 0 and per_unit >= 0):
+                raise BadInput(f"cost of {kind}: {(fixed, per_unit)} is not allowed: seconds must be 0 or more")
+        for name, value in self.speed.items():
+            if not value > 0:
+                raise BadInput(f"speed of {name}: {value} is not allowed: it must be more than 0")
+
+    def seconds(self, actor: str, work: Work) -> float:
+        """Return the modelled seconds; see `CostModel`."""
+        try:
+            fixed, per_unit = self.kinds[work.kind]
+        except KeyError:
+            raise MissingCost(
+                f"{actor}: no cost is known for {work.kind!r} (known: {', '.join(sorted(self.kinds)) or 'none'})"
+            ) from None
+        speed = self.speed.get(actor) or self.speed.get(actor.partition("/")[0]) or 1.0
+        return (fixed + per_unit * work.units) / speed
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """One actor to be: its class, name, constructor arguments and resources."""
+
+    cls: type[Actor]
+    name: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a run needs to go on: a frame per actor, and the driver's; `folder` says where, if they lie in files."""
+
+    actors: Mapping[str, bytes]
+    driver: bytes
+    folder: str = ""
+
+
+class RecorderLike(Protocol):
+    """Where a runtime writes: a run folder, or memory in tests (see `fedactors.runs.recorder`)."""
+
+    keeps_checkpoints: bool
+    """Whether anybody can go on from what `save_checkpoint` takes."""
+
+    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Add one round's metrics."""
+
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        """Add one span to the timeline."""
+
+    def ledger_sink(self, rows: list[Any]) -> None:
+        """Add a block of ledger rows."""
+
+    def privacy(self, records: list[Any]) -> None:
+        """Add privacy records."""
+
+    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
+        """Write a checkpoint."""
+
+
+LossHandler = Callable[[str], Awaitable[None]]
+
+
+class Runtime(Caller):
+    """The driver's side: a protocol's `run` spawns actors, calls them, records rounds and takes checkpoints.
+
+    `state` is the driver's own state (the epoch to go on with, and the like). Keep it current between awaits: it is
+    part of every snapshot, and holds the snapshot's values when a run is resumed (else it is empty).
+    """
+
+    name = DRIVER
+    clock: Clock
+    seed: int
+    reproducible_noise: bool
+    ledger: Ledger
+    network: Network
+    state: dict[str, Any]
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        recorder: RecorderLike | None = None,
+        checkpoint_every: int = 1,
+        reproducible_noise: bool = False,
+    ) -> None:
+        self.seed = seed
+        self.recorder = recorder
+        self.checkpoint_every = checkpoint_every
+        self.reproducible_noise = reproducible_noise
+        self.state = {}
+        self.resumed = False  # whether this run goes on from a snapshot
+        self.states = StateLocations()
+        """Which parties keep their states themselves; set before the run is executed."""
+        self.privacy_records: list[Any] = []
+        self.spent = 0.0
+        self.tell: Callable[[str], None] = lambda text: None  # takes what is under way, in words
+        self.way_on = ""  # how to go on from a checkpoint that is kept, in a line
+        self.watched = False  # whether the records of other processes are wanted every second, not only every round
+        self._castings: dict[str, ActorSpec] = {}
+        self._new: list[str] = []
+        self._loss_policy: str | Callable[[str], str] = "stop"
+        self._loss_handler: LossHandler | None = None
+        self._last_snapshot: Snapshot | None = None
+        self._num_checkpoints = 0
+        self._stop_code: int | None = None
+
+    # --- the driver's verbs ---
+
+    def spawn(self, cls: type[T], name: str, *args: Any, resources: Resources | None = None, **kwargs: Any) -> T:
+        """Cast an actor and return its handle; it comes to life at the next `start`.
+
+        Args:
+            cls: the actor's class.
+            name: unique; the party is the part before a slash ("bank", "bank/worker-0").
+            args: small constructor arguments: plain values, arrays, messages, configurations and dataclasses declared
+                with `plain`; each actor gets a copy of its own. Data is loaded by the actor itself.
+            resources: what it asks of its host; the class's own by default.
+            kwargs: more constructor arguments.
+
+        Raises:
+            BadInput: the name is taken, or an argument is something else.
+        """
+        if not ACTOR_NAME.fullmatch(name):
+            raise BadInput(
+                f"party: {name!r} is not allowed as the name of an actor: use letters, digits, '.', '_' and '-', "
+                "beginning with a letter or a digit"
+            )
+        if name in self._castings or name.partition("/")[0] == DRIVER:
+            raise BadInput(f"party: {name!r} is not allowed: the name is taken")
+        try:
+            args, kwargs = carry((args, kwargs))
+        except CodecError as error:
+            raise BadInput(
+                f"{name}: an argument of its constructor cannot be carried to its process: {error}"
+            ) from None
+        actor_cls = cast("type[Actor]", cls)
+        asked = resources if resources is not None else actor_cls.resources
+        self._castings[name] = ActorSpec(actor_cls, name, args, kwargs, asked)
+        self._new.append(name)
+        return self.handle(name, cls)
+
+    @contextlib.contextmanager
+    def phase(self, label: str) -> Iterator[None]:
+        """Put a part of the run, such as training or evaluation, on the driver's line of the timeline."""
+        start = self.clock.now()
+        self.tell(label)
+        yield
+        if self.recorder is not None:
+            self.recorder.record_span(self.name, "phase", label, start, self.clock.now())
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Bring the actors cast since the last start to life: construct, load, restore when resumed, open."""
+
+    @abstractmethod
+    async def respawn(self, name: str) -> None:
+        """Bring a lost actor back, with the state of the last snapshot if there is one."""
+
+    @abstractmethod
+    async def checkpoint(self, label: str = "last") -> None:
+        """Take a snapshot at the next legal instant and write it (each `checkpoint_every`-th call).
+
+        Raises:
+            Stopped: the run was asked to stop; the checkpoint is written.
+        """
+
+    @abstractmethod
+    def usage(self) -> Usage:
+        """Return what the run has used so far."""
+
+    @abstractmethod
+    def request_stop(self, exit_code: int) -> None:
+        """Ask the run to write a checkpoint and end with `Stopped`; safe in a signal handler."""
+
+    @abstractmethod
+    def execute(self, main: Callable[[], Awaitable[T]], resume: Snapshot | None = None) -> T:
+        """Run the driver coroutine to its end, then stop all that was started.
+
+        Raises:
+            FedactorsError: the first failure, naming the party; `Stopped` after `request_stop`.
+        """
+
+    def on_loss(self, policy: str | Callable[[str], str], handler: LossHandler | None = None) -> None:
+        """Say what follows when an actor's process is gone.
+
+        Args:
+            policy: "stop" raises `PartyLost`; "continue" goes on without it; "restart" respawns it; or a function
+                from the actor's name to one of these.
+            handler: awaited with the actor's name after that, by "continue" and "restart".
+        """
+        if isinstance(policy, str) and policy not in LOSS_POLICIES:
+            raise BadInput(f"on_party_loss: {policy!r} is not allowed: use {', '.join(LOSS_POLICIES)}")
+        self._loss_policy = policy
+        self._loss_handler = handler
+
+    async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Record one round's metrics: numbers of the mathematics, never wall time (which `usage` tells)."""
+        await self.settle()
+        if self.recorder is not None:
+            self.recorder.record_round(index, metrics)
+
+    def spend(self, amount: float) -> None:
+        """Add to the run's price what was spent on other things than traffic (rented hardware, say)."""
+        self.spent += amount
+
+    async def settle(self) -> None:
+        """Bring the ledger up to date where it is kept in several processes."""
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Return the driver's generator for a purpose."""
+        return derived_rng(self.seed, DRIVER, purpose)
+
+    def use_costs(self, costs: CostModel) -> None:
+        """Offer a protocol's stated default cost model; one that the user gave takes precedence."""
+
+    def use_network(self, network: Network) -> None:
+        """Offer a protocol's own links; a network that the user gave takes precedence."""
+
+    # --- shared by the runtimes ---
+
+    def loss_policy(self, name: str) -> str:
+        """Return what follows the loss of the actor `name`."""
+        return self._loss_policy if isinstance(self._loss_policy, str) else self._loss_policy(name)
+
+    def _take_new(self) -> list[ActorSpec]:
+        names, self._new = self._new, []
+        return [self._castings[name] for name in names]
+
+    def _role(self, name: str) -> str:
+        return DRIVER if name == DRIVER else self._castings[name].cls.role

@@ -1,0 +1,546 @@
+"""One generic Ray actor class that hosts any actor: the process side of the Ray runtime.
+
+    driver ──prepare, meet, load, open, snapshot, drain, watch──▶ ActorProcess
+    peers  ──fast lane (same host) or Ray call─────────────────▶ ActorProcess.serve ──▶ a door of the plain actor
+
+Whoever calls shows a ticket, which the driver made for it (`transport.ticket`); the sender is never read from a frame.
+Errors travel as values, so Ray's own wrapping never shows. `watch` ends when something that goes on by itself fails.
+
+What the processes of a run recorded, summed by the driver: traffic, processor time, waiting.
+
+What every process of a run on Ray is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import enum
+import gc
+import shutil
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+
+from fedactors.actors.actor import queue_for_core
+from fedactors.actors.context import NOWHERE, Ref, Work
+from fedactors.actors.remote import DRIVER
+from fedactors.errors import FedactorsError, PartyLost, Refused
+from fedactors.messages.codec import HEADER_BYTES, Parts, declare, decode, encode_parts, name_of, type_name
+from fedactors.messages.ledger import DRIVER as DRIVER_KIND
+from fedactors.messages.ledger import Row, kind_of, merged
+from fedactors.network.links import Network
+from fedactors.runs.folder import this_process
+from fedactors.runs.party_states import PartyStates
+from fedactors.runs.storage import make_folder
+from fedactors.runtime import calls, snapshots
+from fedactors.runtime.calls import CallPath
+from fedactors.runtime.compute import HostedContext, WallClock
+from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, encode_error
+from fedactors.runtime.interface import ActorSpec, CostModel
+from fedactors.runtime.ray.transport import (
+    ERROR,
+    REPLY,
+    Address,
+    Caller,
+    Incoming,
+    LocalTransport,
+    as_array,
+    incarnation_of,
+    shown_by,
+)
+from fedactors.runtime.snapshots import digests_of_files
+from fedactors.validation import one_line
+
+Totals = tuple[str, str, str, str, int, int]
+"""Sender, receiver, kind, type, messages, bytes."""
+
+
+@dataclass
+class Drained:
+    """What a process recorded since it was last asked, and what it used since it began."""
+
+    rows: list[Row]
+    spans: list[tuple[str, str, str, float, float]]
+    privacy: list[Any]
+    totals: list[Totals]
+    waiting_seconds: float
+    cpu_seconds: float
+    outside_seconds: float
+    """Processor time since the run began that was spent outside of `compute`: messages, and whatever else."""
+    refused: list[str]
+    """What callers asked that they may not."""
+
+
+@dataclass
+class Used:
+    """Seconds of one process."""
+
+    waiting: float = 0.0
+    cpu: float = 0.0
+    outside: float = 0.0
+
+
+@dataclass
+class Accounts:
+    """Sums over the processes of now, those that are gone, and the run that this one goes on from."""
+
+    earlier: list[Totals] = field(default_factory=list)
+    """Traffic of the run that this one goes on from."""
+    before: Used = field(default_factory=Used)
+    """Of that run, and of the processes that are gone."""
+    _totals: dict[str, list[Totals]] = field(default_factory=dict)
+    _used: dict[str, Used] = field(default_factory=dict)
+
+    def take(self, name: str, drained: Drained) -> None:
+        """Take what a process has recorded; its totals replace those that it gave before."""
+        self._totals[name] = drained.totals
+        self._used[name] = Used(drained.waiting_seconds, drained.cpu_seconds, drained.outside_seconds)
+
+    def retire(self, name: str) -> None:
+        """Keep what a process recorded that is gone: another one of its name counts from nothing."""
+        self.earlier.extend(self._totals.pop(name, []))
+        gone = self._used.pop(name, Used())
+        self.before.waiting += gone.waiting
+        self.before.cpu += gone.cpu
+        self.before.outside += gone.outside
+
+    def used(self) -> Used:
+        """Return the seconds of all."""
+        all_ = [self.before, *self._used.values()]
+        return Used(sum(u.waiting for u in all_), sum(u.cpu for u in all_), sum(u.outside for u in all_))
+
+    def totals(self, driver: Iterable[Totals]) -> list[Totals]:
+        """Return the traffic of all, the driver's included."""
+        return merged(total for part in (self.earlier, driver, *self._totals.values()) for total in part)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every process of a run must know."""
+
+    seed: int
+    start: float
+    offset: float
+    reproducible_noise: bool
+    call_timeout: float
+    use_sockets: bool
+    keep_rows: bool
+    network: Network | None
+    costs: CostModel | None
+    scale: float
+    script_types: tuple[type, ...] = ()
+    """Messages and plain values that the driver's own script declares: other processes cannot import them."""
+    use_places: bool = True
+    """Whether a payload's reference says where in the memory of its owner's process it lies; else it is asked for."""
+    checkpoint: str = ""
+    """Where the checkpoint lies that the run goes on from, for lines about what does not fit."""
+
+
+T = TypeVar("T")
+LEASE = "lease"
+"""Name of the group of Ray's that gives signs of life."""
+_MOST_REFUSALS = 100
+"""Of those that are remembered between two looks of the driver: a flood of them costs no memory."""
+
+
+class RayContext(HostedContext):
+    """One actor's side of the Ray runtime, in the actor's own process."""
+
+    def __init__(self, casting: ActorSpec, settings: Settings, host: str) -> None:
+        clock = WallClock(settings.start, settings.offset, settings.scale)
+        super().__init__(casting, settings.seed, settings.reproducible_noise, clock, settings.keep_rows)
+        self.refused: list[str] = []
+        # the driver alone knows which losses are dealt with: a lost party is its watcher's business
+        self.unawaited = UnawaitedCall(self._fail, lambda _: True)
+        asyncio.get_running_loop().set_exception_handler(self.unawaited)
+        self.lanes = LocalTransport(self.name, host, settings.use_sockets, settings.call_timeout, self.unawaited)
+        self._cpu_before = 0.0
+        self._outside_reported = 0.0
+        self._settings = settings
+        self._free_at = [0.0] * casting.resources.num_cores
+        self._store, self._reader = self.lanes.memory.store, self.lanes.memory.reader
+        # a compute in the loop's own thread would also delay the emulated links
+        if settings.network is not None or settings.costs is not None:
+            self._thread = concurrent.futures.ThreadPoolExecutor(1)
+
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        address = self.lanes.address(receiver, self.name)
+        with self._noting():
+            path = calls.admit(address.doors, method, self.name, self._role, receiver, address.role, value)
+            value, size = calls.leave(path, value, copy=False)
+        self.ledger.record(self.clock.now(), self.name, receiver, path.kind, type_name(value, method), size)
+        parts = encode_parts((method, value))
+        delay = self._link_delay(self.name, receiver, path.kind, size)
+        if delay <= 0:
+            return self.unawaited.made(self.lanes.send(address, path, parts))
+        # no task of the caller's: the message is under way even if it stops waiting
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Any] = self.unawaited.made(loop.create_future())
+        frame: Parts = [b"".join(parts)]
+        loop.call_later(delay, self.lanes.send_for, reply, address, path, frame)
+        return reply
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Write down what this actor is refused, whether or not its code tells anybody."""
+        try:
+            yield
+        except Refused as error:
+            self.note_refusal(str(error))
+            raise
+
+    def note_refusal(self, text: str) -> None:
+        """Remember that somebody asked what it may not."""
+        if len(self.refused) < _MOST_REFUSALS:
+            self.refused.append(one_line(text))
+
+    def _link_delay(self, sender: str, receiver: str, kind: str, size: int) -> float:
+        network = self._settings.network
+        if network is None or kind == DRIVER_KIND:
+            return 0.0
+        return network.link(sender, receiver, kind).seconds(size + HEADER_BYTES) * self._settings.scale
+
+    async def reply_later(self, path: CallPath, type_: str, size: int) -> None:
+        """Record a reply, and hold it back for the time that an emulated link takes."""
+        self.ledger.record(self.clock.now(), self.name, path.sender, path.kind, type_, size)
+        delay = self._link_delay(self.name, path.sender, path.kind, size)
+        if delay > 0:
+            await asyncio.sleep(delay)
+
+    def record_error(self, caller: Caller, size: int) -> None:
+        """Record that an error was told: its text leaves the party too."""
+        kind = kind_of(self.name, self._role, caller.name, caller.role)
+        self.ledger.record(self.clock.now(), self.name, caller.name, kind, ERROR_ROW, size)
+
+    async def _compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
+        costs = self._settings.costs
+        if costs is None:
+            return await super()._compute(function, args, work)
+        # as in simulation: of several computes at once each core does one, however little the arithmetic here takes
+        _, due = queue_for_core(self._free_at, self.clock.now(), costs.seconds(self.name, work))
+        result = await super()._compute(function, args, work)
+        await self.clock.sleep(max(0.0, due - self.clock.now()))
+        return result
+
+    def put(self, value: Any, readers: frozenset[str]) -> Ref:
+        with self._noting():
+            value, size = calls.keep(self.doors, self.name, value, copy=False)
+        key, place = self._store.put(encode_parts((sorted(readers), value)), readers)
+        is_told = self._settings.use_sockets and self._settings.use_places
+        return Ref(self.name, key, size, place if is_told else NOWHERE)
+
+    async def get(self, ref: Ref) -> Any:
+        if ref.owner == self.name:
+            return decode(self._store.read(ref.key))[1]
+        address = self.lanes.address(ref.owner, self.name)
+        frame = None
+        # a reference comes from a peer: it is believed that its payload lies with its owner, and nowhere else
+        is_near = self.lanes.is_near(address) and self._settings.use_places
+        if is_near and len(ref.place) == 3 and ref.place[0] == address.pid:
+            try:
+                frame = self._reader.read(ref.place, ref.key)
+            except (FileNotFoundError, ProcessLookupError):
+                raise PartyLost(ref.owner, "its process is gone, and its payloads with it") from None
+            except PermissionError:
+                # the owner's memory is out of reach (another user or process namespace): ask for the bytes
+                frame = None
+        if frame is None:
+            frame = await self.lanes.fetch(address, ref.key)
+        readers, value = decode(frame)
+        calls.check_reader(self.name, frozenset(readers), ref.owner)
+        size = calls.receive(address.doors, ref.owner, value)
+        kind = kind_of(ref.owner, address.role, self.name, self._role)
+        self.ledger.record(self.clock.now(), ref.owner, self.name, kind, type_name(value, ""), size)
+        delay = self._link_delay(ref.owner, self.name, kind, size)
+        if delay > 0:
+            await asyncio.sleep(delay)
+        return value
+
+    def read_payload(self, key: int, reader: str) -> bytes:
+        """Return the bytes of a payload kept here, for a reader on another host."""
+        calls.check_reader(reader, self._store.readers(key), self.name)
+        return self._store.read(key)
+
+    def free(self, ref: Ref) -> None:
+        self._store.free(ref.key)
+
+    def begin_run(self, start: float) -> None:
+        """Count time and CPU seconds from here on: what came before was starting up."""
+        self.clock.begin(start)
+        self._cpu_before = time.process_time()
+        self._computing_seconds = self._outside_reported = 0.0
+
+    def drain(self) -> Drained:
+        """Hand over what was recorded since the last time."""
+        self.ledger.flush()
+        cpu = time.process_time() - self._cpu_before
+        outside = max(0.0, cpu - self._computing_seconds)
+        now = self.clock.now()
+        # as one span that ends now: how much it was, not when it was, is known
+        since = max(0.0, outside - self._outside_reported)
+        self.record_span("outside", "outside of compute", max(0.0, now - since), max(0.0, now))
+        self._outside_reported = outside
+        rows, spans, privacy, refused = list(self.rows), list(self.spans), list(self.privacy), list(self.refused)
+        for kept in (self.rows, self.spans, self.privacy, self.refused):
+            kept.clear()
+        totals = self.ledger.state()
+        return Drained(rows, spans, privacy, totals, self.waiting_seconds, cpu, outside, refused)
+
+    def close(self) -> None:
+        """Stop what goes on by itself and give memory back."""
+        super().close()
+        self.lanes.close()
+
+
+class Life(enum.IntEnum):
+    """How far a process has come; nothing is asked of it before its time."""
+
+    CREATED = 0
+    PREPARED = 1
+    LOADED = 2
+    OPEN = 3
+    CLOSED = 4
+
+
+class ActorProcess:
+    """The Ray actor; see the module.
+
+    Args:
+        casting: the actor to host.
+        settings: of the run.
+        key: with which tickets to this actor are made.
+        states: where its snapshots are kept.
+    """
+
+    def __init__(self, casting: ActorSpec, settings: Settings, key: bytes, states: PartyStates) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(1)
+        for cls in settings.script_types:
+            setattr(sys.modules["__main__"], cls.__name__, cls)
+            declare(cls, name_of(cls))
+        self._casting = casting
+        self._settings = settings
+        self._key = key
+        self._states = states
+        self._life = Life.CREATED
+        self._process = this_process()
+        self._context: RayContext
+        self._folder: Path | None = None
+        self._server: asyncio.AbstractServer | None = None
+
+    # --- for the driver, who shows its ticket ---
+
+    async def prepare(self, driver: bytes) -> tuple[str, str, dict[str, Any]]:
+        """Construct the actor and listen; return (host, socket path, which process this is)."""
+        self._check_driver(driver, Life.CREATED)
+        host = ray.get_runtime_context().get_node_id()
+        self._context = RayContext(self._casting, self._settings, host)
+        self._actor = self._casting.cls(*self._casting.args, **self._casting.kwargs)
+        self._actor._context = self._context
+        self._loaded = asyncio.Event()
+        path = ""
+        if self._settings.use_sockets:
+            self._folder = make_folder("lane")
+            path = str(self._folder / "lane")
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(
+                lambda: Incoming(self._recognise, self._serve, self._give, self._context.lanes.memory), path
+            )
+        self._life = Life.PREPARED
+        return host, path, self._process
+
+    async def meet(self, driver: bytes, addresses: dict[str, Address]) -> None:
+        """Learn where the other actors live."""
+        self._check_driver(driver, Life.PREPARED)
+        self._context.lanes.update(addresses)
+
+    async def bar(self, driver: bytes, name: str, incarnation: int) -> None:
+        """Hear no process of that name any more that came before this incarnation."""
+        self._check_driver(driver, Life.PREPARED)
+        self._context.lanes.bar(name, incarnation)
+
+    async def load(self, driver: bytes, state: bytes | None) -> bytes | None:
+        """Load data and restore a snapshot; return an encoded error or None."""
+        self._check_driver(driver, Life.PREPARED)
+
+        async def work() -> None:
+            frame = self._states.begin(state)
+            self._actor._files = digests_of_files((self._casting.args, self._casting.kwargs))
+            await self._actor.load()
+            if frame is not None:
+                snapshots.restore(self._actor, frame, self._casting.name, self._settings.checkpoint)
+            # calls that come earlier, from peers that know a respawned actor already, wait for this
+            self._loaded.set()
+            self._life = Life.LOADED
+
+        return await self._guarded(work)
+
+    async def open(self, driver: bytes, start: float) -> bytes | None:
+        """Start the actor's loops, the run having begun at `start`; return an encoded error or None."""
+        self._check_driver(driver, Life.LOADED)
+        self._context.begin_run(start)
+        # modules and data live as long as the run: the collector of garbage need not look at them again
+        gc.collect()
+        gc.freeze()
+        self._life = Life.OPEN
+        return await self._guarded(self._actor.open)
+
+    @ray.method(concurrency_group=LEASE)  # type: ignore[untyped-decorator]
+    async def beat(self, driver: bytes) -> dict[str, Any]:
+        """Give a sign of life, from a thread that no computation of the actor's holds up: which process this is."""
+        self._check_driver(driver, Life.CREATED)
+        return self._process
+
+    async def watch(self, driver: bytes) -> bytes:
+        """Return, encoded, the error of whatever went on by itself and failed."""
+        self._check_driver(driver, Life.PREPARED)
+        return b"".join(encode_error(self._casting.name, await self._context.failure))
+
+    async def snapshot(self, driver: bytes) -> tuple[bytes, bytes | None]:
+        """Return the actor's state as a sealed frame, or where it is kept; and an encoded error or None."""
+        self._check_driver(driver, Life.LOADED)
+        frame = snapshots.seal_actor(self._actor)
+        try:
+            return self._states.keep(frame), None
+        except FedactorsError as error:
+            return b"", b"".join(encode_error(self._casting.name, error))
+
+    async def drop(self, driver: bytes, frame: bytes) -> bytes | None:
+        """Remove a kept state that no checkpoint refers to any more; return an encoded error or None."""
+        self._check_driver(driver, Life.LOADED)
+
+        async def work() -> None:
+            self._states.drop(frame)
+
+        return await self._guarded(work)
+
+    async def account(self, driver: bytes) -> tuple[list[Any], bytes | None]:
+        """Return what the actor says that it has released, which is not recorded; and an encoded error or None."""
+        self._check_driver(driver, Life.OPEN)
+        found: list[Any] = []
+
+        async def work() -> None:
+            found.extend(await self._context.account(self._actor))
+
+        return found, await self._guarded(work)
+
+    async def drain(self, driver: bytes) -> Drained:
+        """Return what was recorded; see `RayContext.drain`."""
+        self._check_driver(driver, Life.PREPARED)
+        return self._context.drain()
+
+    async def last_answers(self, driver: bytes) -> None:
+        """Wait for the answers to calls that nobody here awaits; see `UnawaitedCall.last_answers`."""
+        self._check_driver(driver, Life.PREPARED)
+        await self._context.unawaited.last_answers()
+
+    async def close(self, driver: bytes) -> bytes | None:
+        """Close the actor and everything that its process opened; return an encoded error or None."""
+        self._check_driver(driver, Life.PREPARED)
+        self._life = Life.CLOSED
+        error = await self._guarded(self._actor.close)
+        self._context.unawaited.check()
+        if error is None and self._context.failure.done():
+            error = b"".join(encode_error(self._casting.name, self._context.failure.result()))
+        if self._server is not None:
+            self._server.close()
+        self._context.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return error
+
+    def _check_driver(self, shown: bytes, least: Life) -> None:
+        if incarnation_of(self._key, DRIVER, shown) is None:
+            raise PermissionError(f"{self._casting.name}: only the run's driver may ask this")
+        if self._life < least:
+            raise RuntimeError(f"{self._casting.name} is {self._life.name.lower()}, not {least.name.lower()} yet")
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> bytes | None:
+        try:
+            await work()
+        except Exception as error:
+            return b"".join(encode_error(self._casting.name, error))
+        return None
+
+    # --- for peers ---
+
+    async def call(self, name: str, shown: bytes, frame: Any) -> tuple[int, Any]:
+        """Serve a call that came through Ray."""
+        caller = self._caller(name, shown)
+        if caller is None:
+            refusal = Refused(name, f"calls {self._casting.name} with a ticket that is not its own")
+            return ERROR, as_array(encode_error(self._casting.name, refusal))
+        kind, parts = await self._serve(caller, memoryview(frame))
+        return kind, as_array(parts)
+
+    async def fetch(self, name: str, shown: bytes, key: int) -> tuple[int, Any]:
+        """Serve a payload to a reader on another host."""
+        kind, parts = self._payload(name, self._caller(name, shown), key)
+        return kind, as_array(parts)
+
+    async def _give(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
+        """Serve a payload to a reader on this host that cannot read it where it lies."""
+        return self._payload(caller.name, caller, body)
+
+    def _payload(self, name: str, caller: Caller | None, asked: int | memoryview) -> tuple[int, Parts]:
+        try:
+            key = asked if isinstance(asked, int) else decode(asked)
+            if not isinstance(key, int):
+                raise Refused(name, f"asks {self._casting.name} for no payload")
+            if caller is None or caller.incarnation < self._context.lanes.least(name):
+                raise Refused(name, f"asks {self._casting.name} for a payload with a ticket that is not its own")
+            return REPLY, [self._context.read_payload(key, name)]
+        except FedactorsError as error:
+            return ERROR, encode_error(self._casting.name, error)
+
+    def _recognise(self, hello: memoryview) -> Caller | None:
+        """Return who opens a connection, if it proves it."""
+        found = shown_by(hello, self._key)
+        return None if found is None else self._known(*found)
+
+    def _caller(self, name: Any, shown: Any) -> Caller | None:
+        if not (isinstance(name, str) and isinstance(shown, bytes)):
+            return None
+        return self._known(name, incarnation_of(self._key, name, shown))
+
+    def _known(self, name: str, incarnation: int | None) -> Caller | None:
+        if incarnation is None:
+            self._context.note_refusal(f"somebody calls {self._casting.name} as {name} without its ticket")
+            return None
+        known = self._context.lanes.book.get(name)
+        return Caller(name, DRIVER if name == DRIVER else "" if known is None else known.role, incarnation)
+
+    async def _serve(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
+        name, context = self._casting.name, self._context
+        try:
+            try:
+                if caller.incarnation < self._context.lanes.least(caller.name):
+                    raise Refused(caller.name, f"calls {name} from a process that was given up as lost")
+                asked, value = decode(body)
+                path = calls.admit(context.doors, asked, caller.name, caller.role, name, self._casting.cls.role, value)
+                calls.arrive(path, value)
+                if not self._loaded.is_set():
+                    await self._loaded.wait()
+                coroutine = calls.begin(path, self._actor, value)
+            except (Refused, ValueError, TypeError) as error:
+                refusal = (
+                    error if isinstance(error, Refused) else Refused(caller.name, f"sends {name} no call: {error}")
+                )
+                self._context.note_refusal(str(refusal))
+                raise refusal from None
+            reply, size = calls.answer(path, await coroutine, copy=False)
+            if reply is not None:
+                await context.reply_later(path, type_name(reply, path.endpoint.name), size)
+            return REPLY, encode_parts(reply)
+        except Exception as error:
+            failed, size = calls.failed(name, caller.name, error)
+            context.record_error(caller, size)
+            return ERROR, encode_error(name, failed)

@@ -1,0 +1,624 @@
+"""The life of a run's processes, as the driver sees it.
+
+    created ─prepare─▶ prepared ─meet, load─▶ loaded ─open─▶ open ─▶ … ─▶ lost | closed
+
+Nothing is asked of a process before its state allows it. Two signs tell that one is lost: its pending `watch` ends at
+once when it dies, and its lease ends when it gives no sign of life for so long, be it stopped, hung, or cut off. Signs
+of life come from a thread of their own, so that a long computation is no silence; one that is starting is given more
+time while it is seen at work (`signs`). What follows a loss is not decided here.
+
+Signs of life: whether somebody gave one in time, and whether a process of this machine that gave none is at work.
+
+A process that starts loads libraries, and while the system loads one no thread of its interpreter runs, the one that
+gives signs of life included. On a busy machine that can take longer than a lease. So of a process that is starting and
+gives no sign its machine is asked: one that computes, waits for a core or for the disk goes on; one that was stopped,
+or sleeps, does not.
+
+Which hosts an actor may be on: a user's labels for parties, and why a process could not start on its host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from fedactors.actors.remote import DRIVER, endpoints
+from fedactors.errors import BadInput, CallTimeout, PartyLost
+from fedactors.runs.folder import is_here
+from fedactors.runs.party_states import StateLocations, is_reference
+from fedactors.runs.storage import start_of
+from fedactors.runtime.addresses import greets
+from fedactors.runtime.failures import decode_reply
+from fedactors.runtime.interface import ActorSpec
+from fedactors.runtime.ray import cluster
+from fedactors.runtime.ray.actor_process import LEASE, ActorProcess, Drained, Settings
+from fedactors.runtime.ray.transport import Address, LocalTransport, ticket
+
+_LOOKS = 10
+"""At a sign of life that is waited for."""
+_WATCHED_SECONDS = 1.0
+_AT_WORK = ("R", "D")
+"""States of a thread that runs or waits for a core, and that waits for a disk."""
+_STOPPED = ("T", "t")
+
+
+async def within(seconds: float, sign: Callable[[], Awaitable[Any]]) -> bool:
+    """Ask for a sign of life and say whether it comes in time; a sender known to be gone is somebody else's business.
+
+    The time is that in which this process ran: one that was stopped, or whose machine slept, has waited for nobody.
+    """
+
+    async def come() -> None:
+        with suppress(RayError):
+            await sign()
+
+    coming = asyncio.ensure_future(come())
+    try:
+        for _ in range(_LOOKS):
+            if (await asyncio.wait({coming}, timeout=seconds / _LOOKS))[0]:
+                return True
+        return False
+    finally:
+        coming.cancel()
+
+
+async def is_at_work(process: Mapping[str, Any]) -> bool | None:
+    """Say whether a process computes, or would if it had a core or its disk; None: it is on another machine.
+
+    Args:
+        process: as `fedactors.runs.folder.this_process` describes it.
+    """
+    if not is_here(process):
+        return None
+    num_busy = 0
+    for _ in range(_LOOKS):
+        states = _states(process["pid"])
+        if start_of(process["pid"]) != process["start"] or any(state in _STOPPED for state in states):
+            return False
+        num_busy += any(state in _AT_WORK for state in states)
+        await asyncio.sleep(_WATCHED_SECONDS / _LOOKS)
+    return num_busy > _LOOKS / 2  # threads of Ray's own wake up now and then in any process
+
+
+def _states(pid: int) -> list[str]:
+    """Return the state of each thread of a process, as ``proc(5)`` has them."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):
+            found.append(thread.read_text().rpartition(")")[2].split()[0])
+    return found
+
+
+async def watch_services(addresses: Mapping[str, str], lease: float) -> PartyLost:
+    """Return the loss of one of Ray's own services: Ray itself would wait a minute, and then end this process.
+
+    Args:
+        addresses: of the services, by what they are called.
+        lease: seconds without a sign of life after which one counts as lost.
+    """
+    while True:
+        signs = (within(lease, partial(greets, address)) for address in addresses.values())
+        for (what, address), lives in zip(addresses.items(), await asyncio.gather(*signs), strict=True):
+            if not lives:
+                return PartyLost("Ray", f"its {what} at {address} gave no sign of life for {lease:g} s")
+        await asyncio.sleep(lease / 3)
+
+
+_SLIVER = 0.001
+"""Of a label: enough to be placed by it, and it is left to others."""
+
+
+def labelled(castings: Mapping[str, ActorSpec], labels: Mapping[str, str]) -> dict[str, ActorSpec]:
+    """Return the castings, each asking for the labels that were given for it or for its party.
+
+    Args:
+        castings: actors by name.
+        labels: name of a party or of an actor to the label that its host must have.
+
+    Raises:
+        BadInput: a label for a party that does not exist.
+    """
+    for party in labels:
+        if not any(_is_of(name, party) for name in castings):
+            parties = dict.fromkeys(name.partition("/")[0] for name in castings)
+            raise BadInput(f"--place: {party!r} is not allowed: the parties are {', '.join(parties)}")
+    made = {}
+    for name, casting in castings.items():
+        label = labels.get(name, labels.get(name.partition("/")[0]))  # an actor's own comes before its party's
+        wanted = {} if label is None else {label: _SLIVER}
+        asked = dataclasses.replace(casting.resources, labels={**wanted, **casting.resources.labels})
+        made[name] = dataclasses.replace(casting, resources=asked) if wanted else casting
+    return made
+
+
+def check_strict(castings: Sequence[ActorSpec], strategy: str, hosts: Sequence[Mapping[str, float]]) -> None:
+    """Raise `BadInput` when a strict strategy can be seen to be impossible; Ray itself would wait.
+
+    Args:
+        castings: the actors.
+        strategy: Ray's word for it.
+        hosts: what each host has in all, by resource.
+    """
+    demands = [casting.resources.demand() for casting in castings]
+    if strategy == "STRICT_SPREAD" and len(demands) > len(hosts):
+        raise BadInput(
+            f"--spread: strict-spread wants a host for each of the {len(demands)} actors; the cluster has {len(hosts)} "
+            "(spread lays them out as far as hosts go)"
+        )
+    if strategy == "STRICT_PACK":
+        names = sorted({name for demand in demands for name in demand})
+        asked = {name: sum(demand.get(name, 0.0) for demand in demands) for name in names}
+        if not any(all(host.get(name, 0.0) + 1e-9 >= amount for name, amount in asked.items()) for host in hosts):
+            listed = ", ".join(f"{name}={amount:g}" for name, amount in asked.items())
+            raise BadInput(f"--spread: strict-pack wants all actors on one host, which asks {listed}; no host has that")
+
+
+def cause(error: Exception) -> str:
+    """Return, in brackets, why an actor could not be built (say, a module that its host lacks); Ray says it last."""
+    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
+    return f" ({lines[-1]})" if lines else ""
+
+
+def _is_of(name: str, party: str) -> bool:
+    return party in (name, name.partition("/")[0])
+
+
+T = TypeVar("T")
+_MAX_CONCURRENCY = 10_000
+_FAR_LEASES = 4
+"""Leases without a sign after which a process that is starting counts as lost, of which nothing else is seen here."""
+PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+class Processes:
+    """All processes of a run.
+
+    Args:
+        lanes: the driver's ways to them.
+        placement: how Ray's placement group lays them over hosts (one of `PLACEMENTS`; None: no group).
+        start_timeout: seconds within which a process must be up.
+        call_timeout: seconds within which it must answer the driver.
+        lease: seconds without a sign of life after which it counts as lost.
+        states: where the actors' snapshots are kept.
+        lost: is told of each loss, once.
+        failed: is told when something that goes on by itself in a process failed.
+    """
+
+    def __init__(
+        self,
+        lanes: LocalTransport,
+        *,
+        placement: str | None,
+        start_timeout: float,
+        call_timeout: float,
+        lease: float,
+        states: StateLocations,
+        lost: Callable[[PartyLost], Awaitable[None]],
+        failed: Callable[[BaseException], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.pids: dict[str, int] = {}
+        """Process id of each actor on its host."""
+        self.changing = asyncio.Lock()
+        """Held while a process is lost or brought back: nobody is half way then."""
+        self._lanes = lanes
+        self._placement = placement
+        self._start_timeout = start_timeout
+        self._call_timeout = call_timeout
+        self._lease = lease
+        self._states = states
+        self._lost = lost
+        self._failed = failed
+        self._tell_phase = tell
+        self._actors: dict[str, Any] = {}
+        """Processes that are prepared: they may be asked for records, snapshots and calls."""
+        self._starting: dict[str, Any] = {}
+        """Processes that are not prepared yet."""
+        self._coming_up: dict[str, dict[str, Any]] = {}
+        """Processes that are not open yet: which they are, as soon as they have said so."""
+        self._keys: dict[str, bytes] = {}
+        self._incarnations: dict[str, int] = {}
+        """By name, how many processes were lost."""
+        self._watchers: dict[str, list[asyncio.Task[None]]] = {}
+        self._losses: dict[str, asyncio.Task[None]] = {}
+        self._groups: list[Any] = []
+        self._places: dict[str, dict[str, Any]] = {}
+
+    # --- coming up ---
+
+    async def bring_up(
+        self,
+        castings: list[ActorSpec],
+        settings: Settings,
+        frames: Mapping[str, bytes],
+        begin: Callable[[], float],
+        among: Sequence[cluster.Host] | None = None,
+    ) -> None:
+        """Bring processes to life: construct, introduce, load, restore, open.
+
+        Args:
+            castings: who is to be hosted.
+            settings: of the run.
+            frames: snapshots by name, of those that go on from one.
+            begin: called when all are loaded; returns the wall time at which the run began.
+            among: the hosts to place them on, where Ray counts on others that do not answer.
+
+        Raises:
+            PartyLost, CallTimeout: naming the process that did not come up.
+        """
+        await self.prepare(castings, settings, among)
+        await self.load(castings, frames)
+        await self.open(castings, begin())
+
+    def admit(self, address: Address, key: bytes) -> None:
+        """Let processes that are not there yet know of somebody who has this key and is hosted elsewhere."""
+        self._keys[address.name] = key
+        self._lanes.update({address.name: address})
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Where the processes are that are prepared."""
+        return {name: there for name, there in self._lanes.book.items() if name in self._actors}
+
+    async def prepare(
+        self, castings: list[ActorSpec], settings: Settings, among: Sequence[cluster.Host] | None = None
+    ) -> None:
+        """Construct and introduce; see `bring_up`."""
+        options = await self._placed(castings) if among is None else self._elsewhere(castings, among)
+        # Ray's control service would keep an event of each of the last 100,000 calls, and grow with them
+        hosting = ray.remote(concurrency_groups={LEASE: 1}, enable_task_events=False)(ActorProcess)
+        for casting in castings:
+            remote = hosting.options(max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[casting.name])
+            self._coming_up[casting.name] = {}
+            key = self._keys[casting.name] = secrets.token_bytes(32)
+            self._starting[casting.name] = remote.remote(casting, settings, key, self._states.of(casting.name))
+        fresh: dict[str, Address] = {}
+        first = "starting processes"
+        places = await self._all(castings, self._starting, lambda actor, own, _: actor.prepare.remote(own), first)
+        for casting, (host, path, process) in zip(castings, places, strict=True):
+            name, cls, pid = casting.name, casting.cls, process["pid"]
+            actor = self._actors[name] = self._starting.pop(name)
+            own, number = self._ticket(name), self._incarnations.get(name, 0)
+            fresh[name] = Address(name, cls.role, host, path, pid, process["start"], actor, endpoints(cls), own, number)
+            self.pids[name] = pid
+            self._coming_up[name] = process  # it may have answered before its first sign of life came
+        others = [name for name in self._lanes.book if name in self._actors and name not in fresh]
+        self._lanes.update(fresh)
+        await self._all(castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._lanes.book))
+        await self._tell(self._introduce(self._actors[name], name, fresh) for name in others)
+        for casting in castings:
+            watching = (self._watch(casting.name), self._keep_lease(casting.name))
+            self._watchers[casting.name] = [asyncio.ensure_future(watcher) for watcher in watching]
+
+    async def load(self, castings: list[ActorSpec], frames: Mapping[str, bytes]) -> None:
+        """Load and restore; see `bring_up`."""
+        await self._ready(castings, lambda actor, own, name: actor.load.remote(own, frames.get(name)), "loading")
+
+    async def open(self, castings: list[ActorSpec], start: float) -> None:
+        """Open, the run having begun at `start`; see `bring_up`."""
+        await self._ready(castings, lambda actor, own, _: actor.open.remote(own, start))
+        for casting in castings:
+            self._coming_up.pop(casting.name, None)
+
+    async def _placed(self, castings: list[ActorSpec]) -> dict[str, dict[str, Any]]:
+        if self._placement is None:
+            return {c.name: c.resources.ray_options() for c in castings}
+        if all(c.name in self._places for c in castings):  # brought back: its place is still reserved
+            return self._places
+        # a bundle may not be empty; a sliver of a core stands for "no reservation"
+        bundles = [c.resources.demand() or {"CPU": 0.001} for c in castings]
+        known = await cluster.hosts()
+        check_strict(castings, self._placement, [host.resources for host in known])
+        group = placement_group(bundles, strategy=self._placement)
+        self._groups.append(group)
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                await group.ready()
+        except TimeoutError:
+            raise BadInput(
+                f"placement: {self._placement} of {len(bundles)} actors could not be met within "
+                f"{self._start_timeout:g} s; the cluster has {len(known)} host(s)"
+            ) from None
+        self._places |= {
+            c.name: {
+                **(c.resources.ray_options() if c.resources.demand() else {"num_cpus": 0.001}),
+                "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
+            }
+            for index, c in enumerate(castings)
+        }
+        return self._places
+
+    def _elsewhere(self, castings: list[ActorSpec], among: Sequence[cluster.Host]) -> dict[str, dict[str, Any]]:
+        """Place actors on some hosts only, whatever was reserved for them elsewhere."""
+        return {
+            c.name: {
+                **c.resources.ray_options(),
+                "scheduling_strategy": NodeAffinitySchedulingStrategy(cluster.host_for(c, among).id, soft=False),
+            }
+            for c in castings
+        }
+
+    async def _all(
+        self,
+        castings: list[ActorSpec],
+        processes: Mapping[str, Any],
+        ask: Callable[[Any, bytes, str], Any],
+        phase: str = "",
+    ) -> list[Any]:
+        num_done = 0
+        if phase:
+            self._tell_phase(f"{phase}: 0 of {len(castings):,}")
+
+        async def one(name: str) -> Any:
+            nonlocal num_done
+            own = self._ticket(name)
+            answer = asyncio.ensure_future(ask(processes[name], own, name))
+            silence = asyncio.ensure_future(self._silence(name, processes[name], own))
+            try:
+                waiting = {answer, silence}
+                await asyncio.wait(waiting, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
+                if answer.done():
+                    num_done += 1
+                    if phase:
+                        self._tell_phase(f"{phase}: {num_done:,} of {len(castings):,}")
+                    return answer.result()
+            except RayActorError as error:
+                raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
+            finally:
+                answer.cancel()
+                silence.cancel()
+            if silence.done():
+                raise PartyLost(name, f"{silence.result()} while it was being started")
+            raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s")
+
+        return list(await asyncio.gather(*(one(c.name) for c in castings)))
+
+    async def _silence(self, name: str, actor: Any, own: bytes) -> str:
+        """Return when a process gives no more signs of life, in words; until the first one a new one is coming up.
+
+        Of one that is starting its machine is asked too (`signs.is_at_work`), where that is this one.
+        """
+        if self._coming_up.get(name) == {}:
+            with suppress(RayActorError):
+                self._coming_up[name] = await actor.beat.remote(own)
+        num_silent = 0
+        while True:
+            if await within(self._lease, partial(actor.beat.remote, own)):
+                num_silent = 0
+                await asyncio.sleep(self._lease / 3)
+                continue
+            num_silent += 1
+            process = self._coming_up.get(name)
+            is_busy = await is_at_work(process) if process else False
+            if process is None or is_busy is False or (is_busy is None and num_silent == _FAR_LEASES):
+                return f"its process gave no sign of life for {self._lease * num_silent:g} s"
+
+    async def _ready(self, castings: list[ActorSpec], ask: Callable[[Any, bytes, str], Any], phase: str = "") -> None:
+        raise_first(await self._all(castings, self._actors, ask, phase))
+
+    def _ticket(self, name: str, caller: str = DRIVER) -> bytes:
+        return ticket(self._keys[name], caller, self._incarnations.get(caller, 0))
+
+    def _introduce(self, actor: Any, name: str, book: Mapping[str, Address]) -> Any:
+        """Tell an actor where others are, with the tickets that let it call them in its own name."""
+        return actor.meet.remote(self._ticket(name), self.as_seen_by(name, book))
+
+    def as_seen_by(self, name: str, book: Mapping[str, Address]) -> dict[str, Address]:
+        """Return addresses with the tickets that let somebody call there in that name."""
+        return {other: replace(there, ticket=self._ticket(other, name)) for other, there in book.items()}
+
+    async def bar(self, name: str) -> None:
+        """Let nobody hear a process any more that was lost: it may only have been cut off, and come back."""
+        number = self._incarnations[name] = self._incarnations.get(name, 0) + 1
+        self._lanes.bar(name, number)
+        await self._tell(actor.bar.remote(self._ticket(other), name, number) for other, actor in self._actors.items())
+
+    async def _tell(self, telling: Iterable[Awaitable[Any]]) -> None:
+        """Wait until all have been told; one of them may be lost too and never answer: its own lease sees to that."""
+
+        async def told(one: Awaitable[Any]) -> None:
+            with suppress(RayActorError):
+                await one
+
+        if tasks := [asyncio.ensure_future(told(one)) for one in telling]:
+            _, late = await asyncio.wait(tasks, timeout=self._lease)
+            for task in late:
+                task.cancel()
+
+    # --- signs of life ---
+
+    async def _watch(self, name: str) -> None:
+        actor = self._actors[name]
+        try:
+            error = await actor.watch.remote(self._ticket(name))
+        except RayActorError:
+            self._is_lost(name, "its process is gone")
+            return
+        try:
+            decode_reply(False, error)
+        except Exception as failure:
+            self._failed(failure)
+
+    async def _keep_lease(self, name: str) -> None:
+        self._is_lost(name, await self._silence(name, self._actors[name], self._ticket(name)))
+
+    def _is_lost(self, name: str, text: str) -> None:
+        if name not in self._losses:
+            self._losses[name] = asyncio.ensure_future(self._lost(PartyLost(name, text)))
+
+    def retire(self, name: str) -> None:
+        """End a process, be it dead, hung or alive, and forget it."""
+        for watcher in self._watchers.pop(name, []):
+            watcher.cancel()
+        self._losses.pop(name, None)
+        self._coming_up.pop(name, None)
+        actor = self._actors.pop(name, None) or self._starting.pop(name, None)
+        if actor is not None:
+            ray.kill(actor, no_restart=True)
+        self._kill_near(name)
+        self._remove_folder(name)
+
+    def _kill_near(self, name: str) -> None:
+        """Kill a process of this host: one that was stopped does not hear Ray, which waits for it."""
+        address = self._lanes.book.get(name)
+        if address is not None and self._lanes.is_near(address):
+            end_process(address.pid, address.began)
+
+    def _remove_folder(self, name: str) -> None:
+        """Remove what a killed process of this host left: the folder of its socket."""
+        address = self._lanes.book.get(name)
+        if address is not None and address.socket and self._lanes.is_near(address):
+            shutil.rmtree(Path(address.socket).parent, ignore_errors=True)
+
+    # --- what the driver asks of them ---
+
+    async def snapshots(self) -> dict[str, bytes]:
+        """Return every actor's frame; when one is lost meanwhile, all are asked again once that was dealt with."""
+        while True:
+            if under_way := [loss for loss in self._losses.values() if not loss.done()]:
+                await asyncio.wait(under_way)
+                continue
+            async with self.changing:
+                asked = {n: asyncio.ensure_future(self._frame(n, self._actors[n])) for n in sorted(self._actors)}
+                frames = await self._answers(asked, "its snapshot")
+            if frames.keys() == asked.keys():
+                return frames
+            await self.drop(frames)
+            await asyncio.sleep(0.01)  # one is dead by now; its watcher may not have been told yet
+
+    async def _frame(self, name: str, actor: Any) -> bytes | None:
+        try:
+            frame, error = await actor.snapshot.remote(self._ticket(name))
+        except RayActorError:
+            return None
+        raise_first([error])
+        return bytes(frame)
+
+    async def drop(self, frames: Mapping[str, bytes]) -> None:
+        """Let actors remove what they keep in a place of their own and no checkpoint refers to any more.
+
+        Raises:
+            CallTimeout, BadInput: naming the one that did not, or could not.
+        """
+        kept = {n: f for n, f in frames.items() if is_reference(f) and n in self._actors}
+        asked = {n: asyncio.ensure_future(self._dropped(self._actors[n], n, f)) for n, f in kept.items()}
+        raise_first((await self._answers(asked, "the removal of a state")).values())
+
+    async def _dropped(self, actor: Any, name: str, frame: bytes) -> bytes | None:
+        try:
+            error: bytes | None = await actor.drop.remote(self._ticket(name), frame)
+        except RayActorError:
+            return None
+        return error
+
+    async def drained(self) -> dict[str, Drained]:
+        """Return what the processes recorded; what one had recorded that is gone by now, is gone with it.
+
+        Raises:
+            CallTimeout: naming the process that did not answer.
+        """
+        asked = {n: asyncio.ensure_future(self._records(n, self._actors[n])) for n in self._actors}
+        return await self._answers(asked, "its records")
+
+    async def _records(self, name: str, actor: Any) -> Drained | None:
+        try:
+            found: Drained = await actor.drain.remote(self._ticket(name))
+        except RayActorError:
+            return None
+        return found
+
+    async def _answers(self, asked: Mapping[str, asyncio.Future[T | None]], what: str) -> dict[str, T]:
+        """Return the answers that are there when all have come, or when somebody is lost, who may never answer."""
+        known, waiting = set(self._losses), set(asked.values())
+        try:
+            async with asyncio.timeout(self._call_timeout):
+                while waiting and set(self._losses) <= known:
+                    _, waiting = await asyncio.wait(waiting, timeout=0.05)
+        except TimeoutError:
+            slow = next(name for name, answer in asked.items() if not answer.done())
+            raise CallTimeout(slow, f"{what} did not come within {self._call_timeout:g} s") from None
+        finally:
+            for answer in waiting:
+                answer.cancel()
+        found = {name: answer.result() for name, answer in asked.items() if answer not in waiting}
+        return {name: answer for name, answer in found.items() if answer is not None}
+
+    async def account(self, party: str) -> list[Any]:
+        """Return what a party's actors say that they have released; see `HostedContext.account`."""
+        own = {name: actor for name, actor in self._actors.items() if name.partition("/")[0] == party}
+        asked = {n: asyncio.ensure_future(self._accounted(n, actor)) for n, actor in own.items()}
+        return [record for found in (await self._answers(asked, "its account")).values() for record in found]
+
+    async def _accounted(self, name: str, actor: Any) -> list[Any] | None:
+        try:
+            found, error = await actor.account.remote(self._ticket(name))
+        except RayActorError:
+            return None
+        raise_first([error])
+        return list(found)
+
+    async def last_answers(self) -> None:
+        """Wait for the answers to all calls that nobody awaits, before anybody is closed."""
+        asked = (actor.last_answers.remote(self._ticket(name)) for name, actor in self._actors.items())
+        await asyncio.gather(*asked, return_exceptions=True)  # who is lost has nothing to wait for
+
+    async def close(self) -> list[bytes | None]:
+        """Close all actors; return, encoded, what failed at their ends."""
+        closing = (actor.close.remote(self._ticket(name)) for name, actor in self._actors.items())
+        found = await asyncio.gather(*closing, return_exceptions=True)
+        return [error for error in found if not isinstance(error, BaseException)]
+
+    def stop_watching(self) -> None:
+        """From now on nobody who goes is lost."""
+        for task in [*self._losses.values(), *(watcher for each in self._watchers.values() for watcher in each)]:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    def forget(self, *, is_sick: bool = False) -> list[Any]:
+        """Remove folders and, unless Ray's services are gone, reservations; return the actors that are to be killed."""
+        for group in () if is_sick else self._groups:
+            remove_placement_group(group)
+        for name in self._lanes.book:
+            self._remove_folder(name)
+        for name in self._actors:
+            self._kill_near(name)
+        left = [*self._actors.values(), *self._starting.values()]
+        self._actors.clear()
+        self._starting.clear()
+        return left
+
+
+def end_process(pid: int, began: int) -> None:
+    """Kill a process of this host, unless it is gone and its number is another process's by now.
+
+    One that was stopped does not hear Ray, which waits for it.
+    """
+    with suppress(ProcessLookupError, PermissionError):
+        handle = os.pidfd_open(pid)  # of this very process, whatever becomes of its number
+        try:
+            if start_of(pid) == began:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+def raise_first(errors: Iterable[bytes | None]) -> None:
+    """Raise the first of errors that came encoded; None stands for none."""
+    for error in errors:
+        if error is not None:
+            decode_reply(False, error)

@@ -1,0 +1,438 @@
+"""The wire between simulated actors: calls, replies and payloads that take the time of their links.
+
+A call is frozen, recorded and under way when it is made; its receiver runs it in a task of its own after the link's
+latency and bytes over bandwidth (shared among the transfers in flight where a host's capacity is finite).
+
+One actor's side of the simulated runtime: its clock, its calls, its work and what a snapshot holds of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+from fedactors.actors.actor import Actor
+from fedactors.actors.context import NOWHERE, Clock, Context, Job, Ref, Work, derived_rng
+from fedactors.actors.remote import Endpoint, endpoints
+from fedactors.errors import BadInput, FedactorsError, PartyLost, PayloadGone
+from fedactors.messages.codec import HEADER_BYTES, carry, freeze, type_name
+from fedactors.messages.ledger import DRIVER as DRIVER_KIND
+from fedactors.messages.ledger import kind_of
+from fedactors.network.links import Link, SharedTransfers
+from fedactors.runtime import calls, snapshots
+from fedactors.runtime.calls import CallPath
+from fedactors.runtime.failures import ERROR_ROW, as_party_error
+from fedactors.runtime.interface import ActorSpec
+from fedactors.runtime.simulation.virtual_loop import Instant, current_actor, finish
+
+if TYPE_CHECKING:
+    from fedactors.runtime.simulation.runtime import SimulatedRuntime
+
+T = TypeVar("T")
+
+
+class VirtualClock(Clock):
+    """The virtual clock as one actor (or the driver) sees it."""
+
+    def __init__(self, runtime: SimulatedRuntime, name: str) -> None:
+        self._runtime = runtime
+        self._name = name
+
+    def now(self) -> float:
+        """Return the virtual time."""
+        return self._runtime.loop.time()
+
+    async def sleep(self, seconds: float, key: str | None = None) -> None:
+        """See `Clock.sleep`."""
+        await self._runtime.sleep(self._name, seconds, key)
+
+    @contextlib.asynccontextmanager
+    async def timeout(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+        """See `Clock.timeout`; a snapshot waits for its timer, which a resume would lose."""
+        with contextlib.nullcontext() if seconds is None else self._runtime.passing_wait():
+            async with asyncio.timeout(seconds) as timeout:
+                yield timeout
+
+
+class SimulatedContext(Context):
+    """One actor's side of the simulated runtime."""
+
+    def __init__(self, runtime: SimulatedRuntime, casting: ActorSpec) -> None:
+        self.name = casting.name
+        self.clock = VirtualClock(runtime, casting.name)
+        self.seed = runtime.seed
+        self.reproducible_noise = runtime.reproducible_noise
+        self.casting = casting
+        self.states = runtime.states.of(casting.name)
+        self._runtime = runtime
+        self.actor = self._make()
+        self.doors = endpoints(casting.cls)
+        self.alive = True
+        self.variables = contextvars.copy_context()
+        self.variables.run(current_actor.set, casting.name)
+        self.jobs: dict[str, Job] = {}
+        self.timers: dict[str, float] = {}
+        self.tasks: dict[asyncio.Future[Any], None] = {}  # in the order of their start, which a set would lose
+        self._payloads: dict[int, tuple[Any, int, frozenset[str]]] = {}
+        self._payload_keys = derived_rng(runtime.seed, casting.name, "payload keys")
+
+    def _make(self) -> Actor:
+        # a copy of its own: what is built with the arguments, now or after a restart, finds them as they were given
+        args, kwargs = carry((self.casting.args, dict(self.casting.kwargs)))
+        actor = self.casting.cls(*args, **kwargs)
+        actor._context = self
+        return actor
+
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        return self._runtime.send(self.name, receiver, method, value)
+
+    async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:
+        runtime = self._runtime
+        due, result = runtime.cores.start(self.name, function, args, work)
+        runtime.num_passing_waits += 1
+        try:
+            await Instant(runtime.loop, due, self.name, f"compute {work.kind}")
+        finally:
+            runtime.num_passing_waits -= 1
+        return cast(T, result())
+
+    def begin(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work) -> Job:
+        if key in self.jobs:
+            raise FedactorsError(f"{self.name}: a job {key!r} is already under way")
+        frozen, _ = freeze(args)
+        due, result = self._runtime.cores.start(self.name, function, frozen, work)
+        return self._start_job(key, function, frozen, work, due, result)
+
+    def _start_job(
+        self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work, due: float, result: Any
+    ) -> Job:
+        future: asyncio.Future[None] = self._runtime.loop.create_future()
+        self._runtime.loop.call_at_keyed(due, self.name, key, finish, future)
+
+        async def wait(job: Job) -> Any:
+            await future
+            self.jobs.pop(job.key, None)
+            return result()
+
+        job = Job(key, function, args, work, due, wait)
+        self.jobs[key] = job
+        return job
+
+    def redo(self, key: str, function: Callable[..., Any], args: tuple[Any, ...], work: Work, due: float) -> None:
+        """Do the work of a restored job again; its result counts at the time at which it was due."""
+        self._start_job(key, function, args, work, due, self._runtime.cores.run(function, args))
+
+    def job(self, key: str) -> Job | None:
+        return self.jobs.get(key)
+
+    def background(self, awaitable: Awaitable[Any]) -> None:
+        async def go_on() -> None:
+            await awaitable
+
+        task: asyncio.Future[Any]
+        if isinstance(awaitable, asyncio.Future):
+            task = awaitable
+        else:
+            coroutine = awaitable if isinstance(awaitable, Coroutine) else go_on()
+            task = self._runtime.loop.create_task(coroutine, context=self.variables.copy())
+        self.tasks[task] = None
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Future[Any]) -> None:
+        self.tasks.pop(task, None)
+        if task.cancelled() or task.exception() is None or not self.alive:
+            return
+        self._runtime.fail(as_party_error(self.name, cast(BaseException, task.exception())))
+
+    def put(self, value: Any, readers: frozenset[str]) -> Ref:
+        frozen, size = calls.keep(self.doors, self.name, value)
+        key = int(self._payload_keys.integers(1, 1 << 62))
+        self._payloads[key] = (frozen, size, readers)
+        return Ref(self.name, key, size, NOWHERE)
+
+    async def get(self, ref: Ref) -> Any:
+        owner = self._runtime.context_of(ref.owner)
+        if ref.key not in owner._payloads:
+            raise PayloadGone(f"payload {ref.key} was freed by its owner {ref.owner}, or never was")
+        value, size, readers = owner._payloads[ref.key]
+        if owner is not self:
+            calls.check_reader(self.name, readers, ref.owner)
+            await self._runtime.wire.carry(ref.owner, self.name, type_name(value, "payload"), size)
+        return value
+
+    def free(self, ref: Ref) -> None:
+        self._payloads.pop(ref.key, None)
+
+    def record_span(self, kind: str, label: str, start: float, end: float) -> None:
+        self._runtime.record_span(self.name, kind, label, start, end)
+
+    def record_privacy(self, record: Any) -> None:
+        self._runtime.privacy_records.append(record)
+
+    def capture(self) -> bytes:
+        """Return the actor's state, work in flight and keyed timers as a sealed frame, or where that is kept."""
+        jobs = [
+            (j.key, j.function.__name__, j.args, (j.work.kind, j.work.units), j.due)
+            for j in sorted(self.jobs.values(), key=lambda j: j.key)
+        ]
+        return self.states.keep(snapshots.seal_actor(self.actor, jobs, self.timers))
+
+    def restore(self, frame: bytes, folder: str) -> None:
+        """Load a sealed frame into the actor and take up its work in flight again; `folder`: where it lies."""
+        content = snapshots.restore(self.actor, frame, self.name, folder)
+        what = snapshots.checkpoint_of(self.name, folder)
+        with snapshots.intact(what):
+            self._take_up(content, what)
+
+    def _take_up(self, content: Any, what: str) -> None:
+        timers = {str(key): snapshots.amount(due, f"timers.{key}", what) for key, due in content["timers"].items()}
+        self.timers = timers
+        functions = {function.__name__: function for function in self.actor.jobs}
+        for key, name, args, (kind, units), due in content["jobs"]:
+            if name not in functions:
+                raise BadInput(f"{what} names {name!r}, which is no work of its class")
+            due = snapshots.amount(due, f"jobs.{name}", what)
+            self.redo(key, functions[name], args, Work(kind, units), due)
+
+
+class Route(NamedTuple):
+    """How messages go from one actor to another."""
+
+    kind: str
+    link: Link
+    is_shared: bool
+    """Whether a host's finite capacity limits it."""
+    takes_time: bool
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call that is not yet answered.
+
+    `timer` is its arrival while it is on the way, `task` what its receiver does about it from then on.
+    """
+
+    number: int
+    sender: str
+    receiver: SimulatedContext
+    path: CallPath
+    message: Any
+    reply: asyncio.Future[Any]
+    timer: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def door(self) -> Endpoint:
+        """What is called."""
+        return self.path.endpoint
+
+
+class Wire:
+    """What is under way between the actors of `runtime`."""
+
+    def __init__(self, runtime: SimulatedRuntime) -> None:
+        self.calls: dict[int, Call] = {}
+        """Calls not yet answered, by number."""
+        self.arrivals: dict[int, asyncio.Future[None]] = {}
+        self.watch_replies: Callable[[str, str, str, Any], None] | None = None
+        """Is told of every reply: who replied, to whom, to which method, and what."""
+        self._runtime = runtime
+        self._num_sent = 0
+        self.reroute()
+
+    def reroute(self) -> None:
+        """Forget the routes taken so far: the network is another one."""
+        self._routes: dict[tuple[str, ...], Route] = {}
+        self._paths: dict[tuple[str, str, str], CallPath] = {}
+        """By (sender, receiver, method), where the door was found open."""
+        self._shared = SharedTransfers(self._runtime.network)
+        self._shared_timer: asyncio.TimerHandle | None = None
+        self._shared_changed = False
+
+    def send(self, sender: str, receiver: str, method: str, value: Any) -> asyncio.Future[Any]:
+        """Send a call: check, freeze and record it now, deliver it after the link's time, reply likewise."""
+        runtime = self._runtime
+        path = self._paths.get((sender, receiver, method))
+        if path is None or value.__class__ not in path.endpoint.takes:
+            path = self._admit(sender, receiver, method, value)
+        context = runtime.contexts[receiver]
+        kind, link, is_shared, takes_time = path.there
+        frozen, size = calls.leave(path, value)
+        loop = runtime.loop
+        now = loop.time()
+        runtime.ledger.record(now, sender, receiver, kind, type_name(value, method), size)
+        self._num_sent += 1
+        number = self._num_sent
+        # no task of the sender's: the receiver goes on even if the sender stops waiting, as on Ray
+        reply: asyncio.Future[Any] = loop.create_future()
+        call = Call(number, sender, context, path, frozen, reply)
+        self.calls[number] = call
+        if is_shared:
+            self._start(call, self._travel_and_serve(call, size + HEADER_BYTES, link))
+        elif takes_time:
+            arrival = now + link.seconds(size + HEADER_BYTES)
+            key, variables = path.key_there, context.variables
+            call.timer = loop.call_at_keyed(arrival, sender, key, self._arrive, call, context=variables)
+        else:
+            self._arrive(call)
+        return reply
+
+    def _admit(self, sender: str, receiver: str, method: str, value: Any) -> CallPath:
+        """Return the path to a door that is open to the sender and takes the value, with the route there."""
+        contexts, role = self._runtime.contexts, self._runtime.role_of
+        if receiver not in contexts:
+            raise calls.unknown_actor(sender, receiver, contexts)
+        endpoints = contexts[receiver].doors
+        path = calls.admit(endpoints, method, sender, role(sender), receiver, role(receiver), value)
+        path.there, path.key_there = self._route(sender, receiver), f"{receiver}.{method}"
+        self._paths[sender, receiver, method] = path
+        return path
+
+    def _route(self, sender: str, receiver: str) -> Route:
+        network, role = self._runtime.network, self._runtime.role_of
+        kind = kind_of(sender, role(sender), receiver, role(receiver))
+        source, target = network.host(sender), network.host(receiver)
+        place: tuple[str, ...] = (kind, source, target)
+        if not network.links and not network.capacity:  # thousands of parties have few kinds of routes
+            place = (kind, "within") if source == target else (kind,)
+        route = self._routes.get(place)
+        if route is None:
+            link, is_shared = network.local, False
+            if kind != DRIVER_KIND:
+                link = network.link(sender, receiver, kind)
+                is_shared = network.is_shared(sender, receiver, kind)
+            takes_time = is_shared or link.latency > 0 or not math.isinf(link.bandwidth)
+            route = self._routes[place] = Route(kind, link, is_shared, takes_time)
+        return route
+
+    def _back(self, path: CallPath) -> Route:
+        if path.back is None:
+            path.back = self._route(path.receiver, path.sender)
+            path.key_back = f"{path.sender}.{path.endpoint.name}"
+        back: Route = path.back
+        return back
+
+    def _arrive(self, call: Call) -> None:
+        call.timer = None
+        self._start(call, self._serve(call))
+
+    def _start(self, call: Call, coroutine: Coroutine[Any, Any, None]) -> None:
+        call.task = self._runtime.loop.create_task(coroutine, context=call.receiver.variables.copy())
+
+    async def _travel_and_serve(self, call: Call, size: int, link: Link) -> None:
+        try:
+            await self._travel(call.sender, call.receiver.name, call.path.key_there, size, link)
+        except asyncio.CancelledError:
+            self._end_cancelled(call)
+            return
+        await self._serve(call)
+
+    async def _serve(self, call: Call) -> None:
+        """Let the receiver do what is called for, and bring its reply, or its failure, back to the sender."""
+        context, path = call.receiver, call.path
+        try:
+            if not context.alive:
+                raise PartyLost(context.name, f"its process is gone; {path.endpoint.name} was not done")
+            reply = await calls.begin(path, context.actor, call.message)
+            if reply is None:
+                calls.answer(path, None)
+            else:
+                reply, size = self._send_back(call, reply)
+                _, link, is_shared, takes_time = self._back(path)
+                if is_shared:
+                    await self._travel(context.name, call.sender, path.key_back, size, link)
+                elif takes_time:
+                    loop = self._runtime.loop
+                    await Instant(loop, loop.time() + link.seconds(size), context.name, path.key_back)
+        except asyncio.CancelledError:
+            self._end_cancelled(call)
+        except Exception as error:
+            failed, size = calls.failed(context.name, call.sender, error)
+            del self.calls[call.number]
+            now = self._runtime.loop.time()
+            self._runtime.ledger.record(now, context.name, call.sender, path.kind, ERROR_ROW, size)
+            if not call.reply.done():
+                self._runtime.unawaited.fail(call.reply, failed, call.sender)
+        else:
+            del self.calls[call.number]
+            if self.watch_replies is not None and reply is not None:
+                self.watch_replies(context.name, call.sender, path.endpoint.name, reply)
+            if not call.reply.done():
+                call.reply.set_result(reply)
+
+    def _send_back(self, call: Call, reply: Any) -> tuple[Any, int]:
+        """Check, freeze and record a reply; return it with the bytes that it is on its link."""
+        path = call.path
+        frozen, size = calls.answer(path, reply)
+        type_, now = type_name(frozen, path.endpoint.name), self._runtime.loop.time()
+        self._runtime.ledger.record(now, path.receiver, path.sender, path.kind, type_, size)
+        return frozen, size + HEADER_BYTES
+
+    def lose(self, name: str) -> None:
+        """End the calls to an actor whose process is lost, on the way or under way."""
+        for call in [call for call in self.calls.values() if call.receiver.name == name]:
+            if call.task is not None:
+                call.task.cancel()
+            else:
+                assert call.timer is not None
+                call.timer.cancel()
+                self._end_cancelled(call)
+
+    def _end_cancelled(self, call: Call) -> None:
+        del self.calls[call.number]
+        if call.reply.done():
+            return
+        if call.receiver.alive:
+            call.reply.cancel()
+        else:
+            name = call.receiver.name
+            lost = PartyLost(name, f"its process was lost during {call.door.name}")
+            self._runtime.unawaited.fail(call.reply, lost, call.sender)
+
+    async def carry(self, sender: str, receiver: str, type_: str, size: int) -> None:
+        """Record and time the transfer of a payload."""
+        kind, link, is_shared, takes_time = self._route(sender, receiver)
+        loop, key = self._runtime.loop, f"{receiver}.{type_}"
+        now = loop.time()
+        self._runtime.ledger.record(now, sender, receiver, kind, type_, size)
+        if takes_time:
+            with self._runtime.passing_wait():
+                if is_shared:
+                    await self._travel(sender, receiver, key, size + HEADER_BYTES, link)
+                else:
+                    await Instant(loop, now + link.seconds(size + HEADER_BYTES), sender, key)
+
+    async def _travel(self, sender: str, receiver: str, key: str, size: int, link: Link) -> None:
+        """Share the hosts' capacity with the other transfers, then wait for the link's latency."""
+        loop = self._runtime.loop
+        arrival: asyncio.Future[None] = loop.create_future()
+        self._num_sent += 1
+        number = self._num_sent
+        self.arrivals[number] = arrival
+        source, target = self._runtime.network.host(sender), self._runtime.network.host(receiver)
+        self._shared.start(loop.time(), number, source, target, link, size)
+        self._shared_changed = True
+        await arrival
+        await Instant(loop, loop.time() + link.latency, sender, key)
+
+    def plan(self) -> None:
+        """Set the timer to the end of the next transfer through a shared host, if anything has changed."""
+        if not self._shared_changed:
+            return
+        self._shared_changed = False
+        if self._shared_timer is not None:
+            self._shared_timer.cancel()
+            self._shared_timer = None
+        end = self._shared.next_end()
+        if end is not None:
+            self._shared_timer = self._runtime.loop.call_at_keyed(end, "", "transfer", self._end_shared)
+
+    def _end_shared(self) -> None:
+        for number in self._shared.advance(self._runtime.loop.time()):
+            finish(self.arrivals.pop(number))
+        self._shared_changed = True

@@ -1,0 +1,328 @@
+"""Secure sums between actors: the doors of a client, and the server's part over a group of clients.
+
+    class GraphClient(SecureSummand):                                  # a client with the doors of a secure sum
+        async def infer(self, ...) -> Masked:
+            return self.masked(values, point, values_id="7/forward/0")
+
+    class AggregationServer(Server):
+        self.sums = SecureSums(self, self.clients)
+        await self.sums.prepare(6)                                     # before a round: so many sums must be ready
+        total, whose = await self.sums.total(parts, point, work)       # parts: the clients' `Masked`, by name
+
+**How identities are exchanged.** Before the first sum every client sends each other one, past the server, its public
+identity and 32 random bytes. A greeting is believed because the runtime proves who calls, by tickets that the driver
+makes: a lying server cannot pass for a client, a lying driver could. All members of the first call for keys derive
+``common_secret`` from their greetings: what they agree upon without the server follows from it.
+
+A client that is lost leaves its sums to the others: they are completed with who is left, if these are enough. Not so
+after a resume: rounds that were done before the cut are done again with the same values, and a sum of them among others
+would show somebody's part. A client restored from a checkpoint sums among those of its last sum only (`Fellows`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.actors.actor import Actor, Client
+from fedactors.actors.context import Work
+from fedactors.actors.groups import ActorGroup
+from fedactors.actors.remote import CLIENT, DATA_CENTER, SERVER, remote
+from fedactors.errors import PartyLost, Refused
+from fedactors.messages.codec import message
+from fedactors.secure_sums.messages import (
+    Arrived,
+    Confirmation,
+    Confirmations,
+    DeliveredShares,
+    Entropy,
+    Identity,
+    Masked,
+    Roster,
+    SealedShares,
+    SumCall,
+    SumKeys,
+    Unmasking,
+    framed,
+    threshold_of,
+)
+from fedactors.secure_sums.primitives import FixedPoint
+from fedactors.secure_sums.protocol import EXACT, SecureSumClient, SecureSumError, SecureSumServer, unmasked_sum
+
+SECRET_BYTES = 32
+_ADDERS = (SERVER, DATA_CENTER)
+
+
+@message(reveals="nothing about data: which clients are to greet one another")
+class IdentityRound:
+    """The server lets the clients exchange identities."""
+
+    members: tuple[str, ...]
+
+
+@message(reveals="to another client: the sender's public identity, and its part of what all clients know together")
+class IdentityShare:
+    """An Ed25519 public key, and random bytes that the server never sees."""
+
+    identity: bytes
+    secret: bytes
+
+
+MESSAGES = (
+    IdentityRound, IdentityShare, SumCall, SumKeys, Roster, SealedShares, DeliveredShares, Masked, Arrived, Confirmation,
+    Confirmations, Unmasking,
+)  # fmt: skip
+"""All that travels for secure sums: for a protocol's ``sent``."""
+
+
+class SumMembers:
+    """With whom a client was in its last sum; restored from a checkpoint, it is in sums with exactly these (`stay`).
+
+    Args:
+        clients: all of the run: before its first sum they count as those of the last.
+    """
+
+    def __init__(self, clients: Sequence[str]) -> None:
+        self.last = tuple(sorted(clients))
+        self.only: tuple[str, ...] | None = None
+        """Those whom it may be in sums with; None: the process began with the run, so that it knows of all its sums."""
+
+    def stay(self) -> None:
+        """Be in sums with exactly those of the last one, before the first with all clients: for predictions, too.
+
+        Their values may be asked for again, and no process remembers from one prediction to the next.
+        """
+        self.only = self.last
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return who they are for a snapshot."""
+        return {"last": self.last}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; which sums the client was in after that snapshot is not known."""
+        self.last = tuple(state["last"])
+        self.stay()
+
+
+class SecureSummand(Client):
+    """A client with the doors of secure sums; a data center that takes part is one of this kind and of its own role.
+
+    Args:
+        clients: names of all clients of the run, as its driver cast them; a sum takes more than half of them.
+        adder: name of the actor that may ask for sums.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("common_secret", "company", "fellows")
+
+    def __init__(self, clients: Sequence[str], adder: str = "server") -> None:
+        self._clients = tuple(clients)
+        self._adder = adder
+        self.common_secret = b""
+        """32 bytes that all clients derive alike once they have met, and that no server learns."""
+        self.company: dict[str, tuple[str, ...]] = {}
+        """With whom values were summed, by their id."""
+        self.fellows = SumMembers(self._clients)
+        self._greetings: dict[str, IdentityShare] = {}
+        self._own_greeting: IdentityShare | None = None
+        self._summand: SecureSumClient | None = None
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Names of all clients of the run."""
+        return self._clients
+
+    @property
+    def adder(self) -> str:
+        """Name of the one actor that may ask for sums."""
+        return self._adder
+
+    @property
+    def draws_reproducibly(self) -> bool:
+        """Whether secrets follow from the run's seed, so that nothing is private."""
+        return self._context.reproducible_noise
+
+    def entropy(self, purpose: str) -> Entropy:
+        """Return a source of secret bytes: the operating system's, or the run's seed where nothing is private."""
+        return self.rng(purpose).bytes if self.draws_reproducibly else os.urandom
+
+    def masked(
+        self, values: NDArray[Any], point: FixedPoint, values_id: str | None = None, sigma: float = 0.0
+    ) -> Masked:
+        """Return an array under the masks of the next sum; see `SecureSumClient.mask`."""
+        return self._sums.mask(values, point, values_id, sigma)
+
+    def forget_values(self) -> None:
+        """Learn that what ids stand for has changed; values that turn out to be equal are remembered all the same."""
+        for one in [one for one in self.company if not one.startswith(EXACT)]:
+            del self.company[one]
+
+    @property
+    def _sums(self) -> SecureSumClient:
+        if self._summand is None:
+            if self.name not in self._greetings:
+                raise SecureSumError(f"{self.name}: the clients have not met, so it has nobody to mask with")
+            identities = {name: one.identity for name, one in self._greetings.items()}
+            self._summand = SecureSumClient(
+                self.name,
+                self._identity,
+                identities,
+                num_clients=len(self.clients),
+                company=self.company,
+                only=self.fellows.only,
+                entropy=self._secrets,
+                noise=self.entropy("noise of secure sums"),
+            )
+        return self._summand
+
+    @remote(caller=_ADDERS, only="adder")
+    async def meet(self, meeting: IdentityRound) -> None:
+        """Greet the other clients, once."""
+        if self._own_greeting is None:
+            self._secrets = self.entropy("secure sums")
+            self._identity = Identity(self._secrets)
+            self._own_greeting = IdentityShare(self._identity.public, self._secrets(SECRET_BYTES))
+            self._greetings[self.name] = self._own_greeting
+        greeting = self._own_greeting
+        others = [name for name in meeting.members if name in self.clients and name != self.name]
+        await asyncio.gather(*(self.peer(name, SecureSummand).greet(greeting) for name in others))
+
+    @remote(caller=(CLIENT, DATA_CENTER))
+    async def greet(self, greeting: IdentityShare) -> None:
+        """Take another client's identity; who it is, the connection proves.
+
+        Raises:
+            Refused: it is none of the run's clients, or was here before under another identity.
+        """
+        if self.caller not in self.clients:
+            raise Refused(self.caller, f"greets {self.name}, whose fellows are {', '.join(self.clients)}")
+        if self._greetings.setdefault(self.caller, greeting) != greeting:
+            raise Refused(self.caller, f"greets {self.name} a second time, under another identity")
+
+    @remote(caller=_ADDERS, only="adder")
+    async def advertise_keys(self, call: SumCall) -> SumKeys:
+        """Make fresh keys for several sums."""
+        keys = self._sums.advertise(call)
+        if not self.common_secret:
+            secrets = [self._greetings[name].secret for name in call.members]
+            self.common_secret = hashlib.sha256(framed(b"common secret", *secrets)).digest()
+        return keys
+
+    @remote(caller=_ADDERS, only="adder")
+    async def share_keys(self, roster: Roster) -> SealedShares:
+        """Check everybody's keys and share the own secrets with the neighbours."""
+        return self._sums.share(roster)
+
+    @remote(caller=_ADDERS, only="adder")
+    async def take_shares(self, delivered: DeliveredShares) -> None:
+        """Take the neighbours' shares."""
+        self._sums.take(delivered)
+
+    @remote(caller=_ADDERS, only="adder")
+    async def confirm_sum(self, arrived: Arrived) -> Confirmation:
+        """Sign whose vectors arrived."""
+        confirmation = self._sums.confirm(arrived)
+        self.fellows.last = arrived.members
+        return confirmation
+
+    @remote(caller=_ADDERS, only="adder")
+    async def unmask_sum(self, proof: Confirmations) -> Unmasking:
+        """Help to remove the masks of one sum."""
+        return self._sums.unmask(proof)
+
+
+class SecureSums:
+    """The server's part: it goes through the exchanges of `fedactors.secure_sums.protocol` with a group.
+
+    Args:
+        caller: the actor whose group it is.
+        clients: the group; who is lost in it leaves its sums to the others, or ends the run, as the group decides.
+        num_sums: for how many sums keys are prepared at once.
+    """
+
+    def __init__(self, caller: Actor, clients: ActorGroup[Any], *, num_sums: int = 32) -> None:
+        self._caller, self._clients, self._num_sums = caller, clients, num_sums
+        self._number = self._left = 0
+        self._server: SecureSumServer | None = None
+        self._have_met = False
+
+    async def prepare(self, num_sums: int) -> None:
+        """Make sure that keys for so many sums are ready among those who are there; at first, let them meet.
+
+        Raises:
+            PartyLost: too few are left.
+        """
+        if not self._have_met:
+            await self._clients.ask(lambda client: client.meet(IdentityRound(tuple(self._clients.members))))
+            self._have_met = True
+        if self._server is not None and self._left >= num_sums and self._server.call.members == self._members:
+            return
+        while not await self._prepared(max(num_sums, self._num_sums)):
+            pass
+
+    async def _prepared(self, num_sums: int) -> bool:
+        """Exchange keys and shares; return whether everybody is still there."""
+        self.check_members()
+        self._number += 1
+        server = SecureSumServer(SumCall(self._number, num_sums, self._members), len(self._clients.names))
+        members = server.call.members
+        keys = await self._clients.ask(lambda client: client.advertise_keys(server.call))
+        if self._members != members:
+            return False
+        roster = server.roster(keys)
+        sealed = await self._clients.ask(lambda client: client.share_keys(roster))
+        if self._members != members:
+            return False
+        await self._clients.ask_each(lambda client, given: client.take_shares(given), server.deliver(sealed))
+        self._server, self._left = server, num_sums
+        return self._members == members
+
+    async def total(
+        self, parts: Mapping[str, Any], point: FixedPoint, work: Work
+    ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+        """Return the sum of the arrays that arrived, and whose they are.
+
+        Raises:
+            Refused: somebody's part has no masks.
+            PartyLost: too few arrived, or too few are left to remove the masks.
+        """
+        for name, part in parts.items():
+            if not isinstance(part, Masked):
+                raise Refused(name, "its part of a secure sum is bare")
+        server = self._server
+        if server is None:
+            raise SecureSumError(f"{self._caller.name}: no keys were prepared for a sum")
+        self._left -= 1
+        self.check_members()
+        arrived = server.arrived(parts)
+        confirmed = await self._clients.ask_each(
+            lambda client, given: client.confirm_sum(given), dict.fromkeys(arrived.members, arrived)
+        )
+        self.check_members()
+        proof = server.confirmations(arrived, confirmed)
+        unmaskings = await self._clients.ask_each(
+            lambda client, given: client.unmask_sum(given), dict.fromkeys(confirmed, proof)
+        )
+        self.check_members()
+        words = await self._caller.compute(unmasked_sum, server.session, dict(parts), unmaskings, work=work)
+        return point.decode(words).reshape(parts[arrived.members[0]].shape), arrived.members
+
+    @property
+    def _members(self) -> tuple[str, ...]:
+        return tuple(sorted(self._clients.members))
+
+    def check_members(self) -> None:
+        """Check that enough clients are there for a sum.
+
+        Raises:
+            PartyLost: naming the first who is not.
+        """
+        needed = threshold_of(len(self._clients.names))
+        if len(self._members) < needed:
+            lost = next(name for name in self._clients.names if name not in self._members)
+            raise PartyLost(lost, f"it was lost, and too few clients are left: secure aggregation needs {needed}")

@@ -1,0 +1,435 @@
+"""Secure aggregation: the server learns the sum of the clients' vectors and nothing about a single one.
+
+SecAgg for a server that may lie (Bonawitz et al., 2017), on the graph of neighbours of SecAgg+ (Bell et al., 2020)
+above 20 clients. Keys and shares are prepared for several sums at once; no key serves two:
+
+    who           sends                                                     method of the client, of the server
+    server    ->  which sums, among whom                                    `SecureSumServer.call`
+    client    ->  public keys, signed by its identity                       `advertise`        `roster`
+    client    ->  for each neighbour, sealed: shares of its secrets         `share`, `take`    `deliver`
+    then for each sum
+    client    ->  x_i + PRG(b_i) + sum_{j>i} PRG(s_ij) - sum_{j<i} PRG(s_ij)  `mask`
+    server    ->  whose vectors arrived; each client signs it               `confirm`          `arrived`
+    server    ->  these signatures, of more than half; each client gives    `unmask`           `confirmations`
+                  of each neighbour a share: of b_i if it arrived, else of its key
+    server        the sum over those who arrived                                               `unmasked_sum`
+
+What a client refuses, whatever the server asks: fewer than three members, or not more than half of the run's
+clients; keys without their owner's signature, or signed for other sums; to mask a slot twice; to confirm
+two sets of survivors for one sum; to reveal anything without the signatures of more than half for the set that it
+confirmed itself; and to confirm a sum over values, or with a row in it, that it has been summed with before, in another
+company (the difference of the two would show somebody's). One set of survivors can gather these signatures as long as
+fewer than ``2 * threshold - n`` of the n clients help the server.
+
+Not promised: that a client's vector is honest, that a sum of few hides much of each, or anything from other rounds
+whose values are close but not equal; noise is for that (`fedactors.privacy.noise`). Identities must reach
+the clients past the server; see `fedactors.secure_sums.actors`.
+
+Pure state machines: no clock, no input or output. Shapes: P numbers of a vector, K sums prepared at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+
+from fedactors.errors import FedactorsError
+from fedactors.privacy.noise import Gaussian, discrete_gaussian, released
+from fedactors.secure_sums.messages import (
+    SEED_BYTES,
+    Arrived,
+    Bytes,
+    Confirmation,
+    Confirmations,
+    DeliveredShares,
+    Entropy,
+    Identity,
+    Masked,
+    Roster,
+    SealedShares,
+    Session,
+    SumCall,
+    SumKeys,
+    Unmasking,
+    agree,
+    arrived_text,
+    framed,
+    keys_text,
+    mask_stream,
+    new_key,
+    pair_seed,
+    raw_private,
+    session_of,
+    signed_by,
+    threshold_of,
+)
+from fedactors.secure_sums.primitives import FixedPoint, Words, join, split
+
+MOST_SUMS = 4096
+MOST_REMEMBERED = 1 << 16
+"""Values of which a client remembers with whom they were summed; the oldest are forgotten."""
+MOST_ROWS = 1 << 18
+"""Single rows of which it remembers the same, for as long as its process lives."""
+EXACT = "#"
+"""Begins the id that values have by their hash."""
+
+
+class SecureSumError(FedactorsError):
+    """A secure sum is refused or cannot be completed; the message names who, and what is missing or wrong."""
+
+    exit_code = 3
+
+
+# --- a client ---
+
+
+def noise_part(sigma: float, threshold: int) -> float:
+    """Return the deviation of one client's noise, of which any ``threshold - 1`` together have `sigma`."""
+    return sigma / math.sqrt(threshold - 1)
+
+
+class SecureSumClient:
+    """One client's side.
+
+    Args:
+        name: its own.
+        identity: its key pair.
+        identities: the public identity of each client by name, its own included, learnt past the server.
+        num_clients: of the run, whether their identities are known or not; they decide the threshold.
+        company: with whom values were summed, by their id; its owner keeps it for as long as these values may return.
+        only: it is in sums among exactly these, which is for a client that does not know all sums it was in; None: any.
+        entropy: of all its secrets.
+        noise: of its noise; None: the same.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        identity: Identity,
+        identities: Mapping[str, bytes],
+        *,
+        num_clients: int,
+        company: dict[str, tuple[str, ...]] | None = None,
+        only: tuple[str, ...] | None = None,
+        entropy: Entropy = os.urandom,
+        noise: Entropy | None = None,
+    ) -> None:
+        self.name = name
+        self.threshold = threshold_of(num_clients)
+        """Members and signatures that every sum needs."""
+        self._identity, self._identities, self._entropy = identity, dict(identities), entropy
+        self._noise = entropy if noise is None else noise
+        self._company = {} if company is None else company
+        self._only = only
+        self._rows_company: dict[bytes, tuple[str, ...]] = {}
+        self._rows: list[set[bytes]] = []
+        self._call = SumCall(0, 0, ())
+        self._keys: SumKeys | None = None
+        self._session: Session | None = None
+        self._masking: list[X25519PrivateKey] = []
+        self._seeds: list[bytes] = []
+        self._held: dict[str, Bytes] = {}
+        self._ids: list[list[str]] = []
+        self._confirmed: dict[int, Arrived] = {}
+        self._revealed: set[int] = set()
+        self._ready = False
+        if identities.get(name) != identity.public or len(set(identities.values())) != len(identities):
+            raise SecureSumError(f"{name}: the identities do not hold its own, or two are the same")
+
+    # --- keys and shares, once for several sums ---
+
+    def advertise(self, call: SumCall) -> SumKeys:
+        """Make fresh keys for the sums of a call; whatever was prepared before is forgotten."""
+        members = call.members
+        if call.number <= self._call.number:
+            self._refuse(f"call {call.number} is not newer than call {self._call.number}")
+        if self.name not in members or list(members) != sorted(set(members)):
+            self._refuse("the members are not a sorted list of names with its own")
+        if strangers := sorted(set(members) - set(self._identities)):
+            self._refuse(f"it knows no identity of {', '.join(strangers)}")
+        if len(members) < self.threshold:
+            self._refuse(f"{len(members)} members are not allowed: {self.threshold} at least")
+        self._check_fellows(members)
+        if not 1 <= call.num_sums <= MOST_SUMS:
+            self._refuse(f"{call.num_sums} sums are not allowed: 1 to {MOST_SUMS}")
+        self._forget_session()
+        self._call = call
+        self._sealing = new_key(self._entropy)
+        self._masking = [new_key(self._entropy) for _ in range(call.num_sums)]
+        self._seeds = [self._entropy(SEED_BYTES) for _ in range(call.num_sums)]
+        sealing = self._sealing.public_key().public_bytes_raw()
+        raw = b"".join(key.public_key().public_bytes_raw() for key in self._masking)
+        masking = np.frombuffer(raw, dtype=np.uint8).reshape(call.num_sums, SEED_BYTES)
+        signature = self._identity.sign(keys_text(call, self.name, sealing, masking))
+        self._keys = SumKeys(sealing, masking, signature)
+        return self._keys
+
+    def share(self, roster: Roster) -> SealedShares:
+        """Check everybody's keys, and seal for each neighbour its share of the own secrets."""
+        keys = self._keys
+        if keys is None or self._session is not None:
+            self._refuse("it was given a roster without having advertised keys for it")
+        assert keys is not None
+        if tuple(sorted(roster.keys)) != self._call.members or roster.keys[self.name].signature != keys.signature:
+            self._refuse("the roster does not hold exactly the members' keys, its own among them")
+        for name, one in roster.keys.items():
+            text = keys_text(self._call, name, one.sealing, one.masking)
+            if one.masking.shape != keys.masking.shape or not signed_by(self._identities[name], one.signature, text):
+                self._refuse(f"the keys of {name} do not carry {name}'s signature for these sums")
+        self._session = session = session_of(roster)
+        secrets = b"".join(seed + raw_private(key) for seed, key in zip(self._seeds, self._masking, strict=True))
+        holders = session.holders[self.name]
+        shares = split(
+            np.frombuffer(secrets, dtype=np.uint8), len(holders), session.threshold(self.name), self._entropy
+        )
+        by_holder = dict(zip(holders, shares, strict=True))
+        self._held[self.name] = by_holder.pop(self.name).reshape(-1, 2, SEED_BYTES)
+        return SealedShares({peer: self._box(self.name, peer, own.tobytes()) for peer, own in by_holder.items()})
+
+    def take(self, delivered: DeliveredShares) -> None:
+        """Open the shares of all neighbours' secrets."""
+        session = self._agreed()
+        if sorted(delivered.sealed) != session.neighbours(self.name):
+            self._refuse("the shares are not those of its neighbours")
+        for peer, sealed in delivered.sealed.items():
+            try:
+                opened = self._box(peer, self.name, sealed)
+            except (InvalidTag, ValueError):
+                self._refuse(f"the shares of {peer} do not open: it was shown other keys, or they are not its own")
+            self._held[peer] = np.frombuffer(opened, dtype=np.uint8).reshape(-1, 2, SEED_BYTES).copy()
+        self._ready = True
+
+    # --- each sum ---
+
+    def mask(self, values: NDArray[Any], point: FixedPoint, values_id: str | None = None, sigma: float = 0.0) -> Masked:
+        """Return an array under the masks of the next sum.
+
+        Args:
+            values: the array; the rows of a matrix (along its first axis) are remembered one by one, too.
+            point: how its numbers become words, the same for all clients.
+            values_id: what these values are, such as a layer's output under some parameters; values of one id, like
+                equal ones whatever their id, are summed in one company only.
+            sigma: deviation of the noise that the sum has, even without one member's part and with the fewest members,
+                in the unit of the values; the client's own part of it is discrete Gaussian.
+
+        Raises:
+            ValueError: a value that fixed point cannot hold; nothing has been masked then.
+        """
+        session, slot = self._agreed(), len(self._ids)
+        if not self._ready or slot >= self._call.num_sums:
+            self._refuse("it has no keys for another sum")
+        flat = np.asarray(values, dtype=np.float64).reshape(-1)
+        words = self._noisy(flat, point, sigma) if sigma > 0 else point.encode(flat)
+        words = words + mask_stream(self._seeds[slot], len(flat))
+        for peer in session.neighbours(self.name):
+            theirs = session.keys[peer].masking[slot].tobytes()
+            stream = mask_stream(pair_seed(self._masking[slot], theirs, session.id, slot, self.name, peer), len(flat))
+            words = words + stream if self.name < peer else words - stream
+        digest = EXACT + hashlib.sha256(framed(flat.tobytes())).hexdigest()
+        self._ids.append([one for one in (values_id, digest if flat.any() else None) if one is not None])
+        self._rows.append(_digests(values))
+        return Masked(slot, tuple(np.shape(values)), words)
+
+    def confirm(self, arrived: Arrived) -> Confirmation:
+        """Sign the survivors of a sum, one set for each sum and for each id of values."""
+        session, slot, members = self._agreed(), arrived.slot, arrived.members
+        if not 0 <= slot < len(self._ids) or slot in self._confirmed:
+            self._refuse(f"sum {slot} was not masked, or its survivors were confirmed before")
+        if list(members) != sorted(set(members)) or not {self.name} <= set(members) <= set(session.keys):
+            self._refuse("the survivors are not a sorted list of members with its own name")
+        if len(members) < self.threshold:
+            self._refuse(f"{len(members)} survivors are not allowed: {self.threshold} at least")
+        self._check_fellows(members)
+        if any(self._company.get(one, members) != members for one in self._ids[slot]):
+            self._refuse("these values were summed before, among others; the difference would show somebody's")
+        if repeated := sum(self._rows_company.get(one, members) != members for one in self._rows[slot]):
+            rows = f"{repeated} of the {len(self._rows[slot])} different rows"
+            self._refuse(f"{rows} were summed before, among others; the difference would show somebody's")
+        _remember(self._company, self._ids[slot], members, MOST_REMEMBERED)
+        _remember(self._rows_company, self._rows[slot], members, MOST_ROWS)
+        self._confirmed[slot] = arrived
+        return Confirmation(self._identity.sign(arrived_text(session.id, arrived)))
+
+    def unmask(self, proof: Confirmations) -> Unmasking:
+        """Give the shares that remove the masks of a sum, once, if enough members were told the same survivors."""
+        session, slot = self._agreed(), proof.slot
+        arrived = self._confirmed.get(slot)
+        if arrived is None or slot in self._revealed:
+            self._refuse(f"the survivors of sum {slot} were not confirmed, or its shares were given before")
+        assert arrived is not None
+        text = arrived_text(session.id, arrived)
+        for name, signature in proof.signatures.items():
+            if name not in arrived.members or not signed_by(self._identities[name], signature, text):
+                self._refuse(f"{name} has not confirmed the same survivors")
+        if len(proof.signatures) < self.threshold:
+            self._refuse(f"{len(proof.signatures)} confirmations are not allowed: {self.threshold} at least")
+        self._revealed.add(slot)
+        self._seeds[slot] = b""
+        shares = {}
+        for peer, held in self._held.items():
+            shares[peer] = held[slot, 0 if peer in arrived.members else 1].tobytes()
+            held[slot] = 0
+        return Unmasking(shares)
+
+    # --- inside ---
+
+    def _noisy(self, flat: NDArray[np.float64], point: FixedPoint, sigma: float) -> Words:
+        """Return words with the own part of the sum's noise: whoever knows its own part still faces `sigma`."""
+
+        def draw() -> Words:
+            noise = discrete_gaussian(point.noise_steps(own), len(flat), self._noise)
+            return point.encode(flat, towards_zero=True) + noise.astype(np.uint32)
+
+        own = noise_part(sigma, self.threshold)
+        return released(flat, Gaussian(sigma), draw, "masked sum")
+
+    def _forget_session(self) -> None:
+        self._keys = None
+        self._session = None
+        self._masking = []
+        self._seeds = []
+        self._held = {}
+        self._ids = []
+        self._rows = []
+        self._confirmed = {}
+        self._revealed = set()
+        self._ready = False
+
+    def _check_fellows(self, members: tuple[str, ...]) -> None:
+        if self._only is not None and members != self._only:
+            missing, more = sorted(set(self._only) - set(members)), sorted(set(members) - set(self._only))
+            what = [f"without {name}" for name in missing] + [f"with {name}" for name in more]
+            self._refuse(
+                f"it was restored from a checkpoint, and {', '.join(what)} a sum of values from before would show "
+                "somebody's part; resume when the same clients are there"
+            )
+
+    def _agreed(self) -> Session:
+        if self._session is None:
+            self._refuse("no keys were agreed upon")
+        assert self._session is not None
+        return self._session
+
+    def _box(self, sender: str, receiver: str, content: bytes) -> bytes:
+        """Seal for a receiver, or open what a sender has sealed; each key seals one text, so the nonce is constant."""
+        session = self._agreed()
+        peer = receiver if sender == self.name else sender
+        about = (session.id, sender.encode(), receiver.encode())
+        box = AESGCM(agree(self._sealing, session.keys[peer].sealing, b"shares", *about))
+        if sender == self.name:
+            return box.encrypt(bytes(12), content, framed(*about))
+        return box.decrypt(bytes(12), content, framed(*about))
+
+    def _refuse(self, why: str) -> None:
+        raise SecureSumError(f"{self.name}: a secure sum is refused: {why}")
+
+
+def _digests(values: NDArray[Any]) -> set[bytes]:
+    """Return a hash of each row of a matrix that is not zero throughout; a vector has none."""
+    if np.ndim(values) < 2 or not np.size(values):
+        return set()
+    rows = np.ascontiguousarray(values, dtype=np.float64).reshape(len(values), -1)
+    return {hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows[rows.any(axis=1)]}
+
+
+def _remember(known: dict[Any, tuple[str, ...]], ids: Iterable[Any], members: tuple[str, ...], most: int) -> None:
+    known |= dict.fromkeys(ids, members)
+    for oldest in list(itertools.islice(known, max(0, len(known) - most))):
+        del known[oldest]
+
+
+# --- the server ---
+
+
+class SecureSumServer:
+    """The server's side of the sums of one call; it keeps public keys and sealed shares only.
+
+    Args:
+        call: which sums, among whom.
+        num_clients: of the run; they decide the threshold.
+    """
+
+    def __init__(self, call: SumCall, num_clients: int) -> None:
+        self.call = call
+        self.threshold = threshold_of(num_clients)
+        self.session = Session(b"", {}, {})
+
+    def roster(self, keys: Mapping[str, SumKeys]) -> Roster:
+        """Return everybody's keys for everybody."""
+        roster = Roster(dict(keys))
+        self.session = session_of(roster)
+        return roster
+
+    def deliver(self, sealed: Mapping[str, SealedShares]) -> dict[str, DeliveredShares]:
+        """Sort sealed shares by their receivers."""
+        receivers = self.call.members
+        found = {to: {one: box.sealed[to] for one, box in sealed.items() if to in box.sealed} for to in receivers}
+        return {to: DeliveredShares(boxes) for to, boxes in found.items()}
+
+    def arrived(self, masked: Mapping[str, Masked]) -> Arrived:
+        """State whose vectors arrived.
+
+        Raises:
+            SecureSumError: they belong to different sums or have different shapes, or too few arrived.
+        """
+        if len({(one.slot, one.shape, len(one.words)) for one in masked.values()}) > 1:
+            raise SecureSumError(f"secure sum: {', '.join(sorted(masked))} sent vectors of different sums or shapes")
+        if len(masked) < self.threshold:
+            raise SecureSumError(f"secure sum: {len(masked)} vectors arrived, too few: {self.threshold} are needed")
+        return Arrived(next(iter(masked.values())).slot, tuple(sorted(masked)))
+
+    def confirmations(self, arrived: Arrived, found: Mapping[str, Confirmation]) -> Confirmations:
+        """Collect signatures.
+
+        Raises:
+            SecureSumError: too few.
+        """
+        if len(found) < self.threshold:
+            raise SecureSumError(
+                f"secure sum: {len(found)} confirmed the survivors, too few: {self.threshold} are needed"
+            )
+        return Confirmations(arrived.slot, {name: one.signature for name, one in found.items()})
+
+
+def unmasked_sum(session: Session, masked: Mapping[str, Masked], unmaskings: Mapping[str, Unmasking]) -> Words:
+    """Return the sum of the vectors that arrived (flat); exact, in any order of arrival.
+
+    Raises:
+        SecureSumError: too few shares of somebody's secret, or shares that do not fit its key.
+    """
+    names = sorted(masked)
+    slot, length = masked[names[0]].slot, len(masked[names[0]].words)
+    total = np.zeros(length, dtype=np.uint32)
+    for name in names:
+        total += masked[name].words - mask_stream(_secret(session, name, unmaskings), length)
+    for name in sorted(set(session.keys) - set(names)):
+        present = [peer for peer in session.neighbours(name) if peer in masked]
+        if not present:
+            continue
+        key = X25519PrivateKey.from_private_bytes(_secret(session, name, unmaskings))
+        if key.public_key().public_bytes_raw() != session.keys[name].masking[slot].tobytes():
+            raise SecureSumError(f"secure sum: the shares of {name}'s key do not fit it")
+        for peer in present:
+            theirs = session.keys[peer].masking[slot].tobytes()
+            stream = mask_stream(pair_seed(key, theirs, session.id, slot, name, peer), length)
+            total = total - stream if peer < name else total + stream
+    return total
+
+
+def _secret(session: Session, name: str, unmaskings: Mapping[str, Unmasking]) -> bytes:
+    holders, threshold = session.holders[name], session.threshold(name)
+    places = [p for p, one in enumerate(holders, 1) if one in unmaskings and name in unmaskings[one].shares][:threshold]
+    if len(places) < threshold:
+        raise SecureSumError(f"secure sum: {len(places)} shares of {name}'s secret, too few: {threshold} are needed")
+    shares = [np.frombuffer(unmaskings[holders[place - 1]].shares[name], dtype=np.uint8) for place in places]
+    return join(np.stack(shares), np.array(places)).tobytes()

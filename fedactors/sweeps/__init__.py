@@ -1,1 +1,0 @@
-"""Sweeps: many settings of a protocol over many seeds, cached, in several processes, kept as one table."""

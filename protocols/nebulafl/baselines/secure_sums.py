@@ -1,0 +1,144 @@
+"""The answers of a round of centers under masks: the exchange reads their weighted mean, and no center's own model.
+
+    once     exchange --weigh----> center: Masked                    exchange --TotalWeight--> centers
+    a round  center --RoundDone--> exchange, and when all are done   exchange --give_part----> center: Masked
+
+What is summed is a center's mean model times its share of all centers' weight, and that share.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.actors.actor import DataCenter
+from fedactors.actors.context import Work
+from fedactors.actors.groups import ActorGroup, OnLoss
+from fedactors.actors.remote import DATA_CENTER, remote
+from fedactors.errors import BadInput, Refused
+from fedactors.secure_sums.actors import SecureSummand, SecureSums
+from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import FixedPoint, count_point
+from protocols.nebulafl.algorithm import Floats
+from protocols.nebulafl.baselines.hierarchical import center_method
+from protocols.nebulafl.config import NebulaFLConfig
+from protocols.nebulafl.containers import RunMembers
+from protocols.nebulafl.messages import ClusterLogits, RoundDone, RoundResult, TotalWeight
+from protocols.nebulafl.training import Trainings
+
+UNMASKING = "unmasking"
+"""Kind of work whose units are numbers under masks."""
+_TIMEOUT = 600.0
+"""Seconds within which a center must answer."""
+
+
+def summand(result: RoundResult, share: float, limit: float) -> NDArray[np.float64]:
+    """Return what a center adds to the sum (P + 1): its model times its share of all weight, and the share.
+
+    Args:
+        result: its answer; of one without any model, zeros are added.
+        share: of all centers' weight.
+        limit: the largest number that the sum takes; the share is spread over it.
+    """
+    if not share:
+        return np.zeros(result.parameters.size + 1)
+    return np.append(share * result.parameters.astype(np.float64), share * limit)
+
+
+class SummingCenter(DataCenter, SecureSummand):
+    """A center whose answer to a round may be added to the others' under masks.
+
+    Args:
+        config: of the run.
+        members: the centers of the run.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("total_weight", "kept", *SecureSummand.state)
+    trainings: Trainings
+
+    def __init__(self, config: NebulaFLConfig, members: RunMembers) -> None:
+        SecureSummand.__init__(self, members.centers, members.exchange)
+        self._is_summed, self._limit = config.secure_sums, config.secure_range
+        self._answers = center_method(config)
+        self.total_weight = 0.0
+        """Of all centers' containers, under masks."""
+        self.kept: RoundResult | None = None
+        """The answer to the round that is over, which leaves under masks only."""
+
+    def leaving(self, answer: RoundResult | ClusterLogits) -> RoundResult | ClusterLogits | RoundDone:
+        """Return what leaves when a round is over: the answer, or the word that it waits here to be summed."""
+        if not self._is_summed or not isinstance(answer, RoundResult):
+            return answer
+        self.kept = answer
+        return RoundDone(self.name, answer.round)
+
+    @remote(caller=DATA_CENTER, only="adder")
+    async def weigh(self) -> Masked:
+        """Give the weight of all own containers, under masks."""
+        weight = float(self._answers.total_weight(self.trainings.sizes))
+        return self.masked(np.array([weight]), count_point(len(self.clients)))
+
+    @remote(caller=DATA_CENTER, only="adder")
+    async def take_weight(self, total: TotalWeight) -> None:
+        """Learn what all centers' containers weigh together, once.
+
+        Raises:
+            Refused: it is known here: another one would scale the same model anew, for a second sum.
+        """
+        if self.total_weight:
+            raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
+        self.total_weight = total.value
+
+    @remote(caller=DATA_CENTER, only="adder")
+    async def give_part(self) -> Masked:
+        """Give the part of the round that is over, under masks.
+
+        Raises:
+            Refused: no round is over here.
+        """
+        kept = self.kept
+        if kept is None or not self.total_weight:
+            raise Refused(self.caller, f"asks {self.name} for its part of a round that is not over there")
+        part = summand(kept, self._answers.weight(kept) / self.total_weight, self._limit)
+        try:
+            # one id a round: a model that is asked for again must be summed among the same centers
+            return self.masked(part, FixedPoint(limit=self._limit, num_clients=len(self.clients)), f"{kept.round}")
+        except ValueError as error:
+            raise BadInput(f"secure_range: {self._limit:g} is too small for a model of {self.name}: {error}") from None
+
+
+class RoundSums:
+    """The exchange's part.
+
+    Args:
+        exchange: the actor.
+        config: of the run.
+        centers: names of all centers.
+    """
+
+    def __init__(self, exchange: DataCenter, config: NebulaFLConfig, centers: tuple[str, ...]) -> None:
+        # without sums a lost center is the driver's business, who tells of it
+        on_loss: OnLoss = "skip" if not config.secure_sums else "drop" if config.on_party_loss == "continue" else "stop"
+        self.centers: ActorGroup[SummingCenter] = ActorGroup(exchange, centers, on_loss=on_loss, timeout=_TIMEOUT)
+        self._limit = config.secure_range
+        self._sums = SecureSums(exchange, self.centers)
+
+    async def weigh(self) -> None:
+        """Let the centers learn what they weigh together."""
+        await self._sums.prepare(1)
+        parts = await self.centers.ask(lambda center: center.weigh())
+        total, _ = await self._sums.total(parts, count_point(len(self.centers.names)), Work(UNMASKING, 1.0))
+        weight = TotalWeight(float(total[0]))
+        await self.centers.ask(lambda center: center.take_weight(weight))
+
+    async def mean(self) -> Floats | None:
+        """Return the weighted mean of the models (P) of all centers that are there; None: nobody has one."""
+        await self._sums.prepare(1)
+        parts = await self.centers.ask(lambda center: center.give_part())
+        point = FixedPoint(limit=self._limit, num_clients=len(self.centers.names))
+        work = Work(UNMASKING, float(sum(part.words.size for part in parts.values())))
+        total, _ = await self._sums.total(parts, point, work)
+        share = total[-1] / self._limit
+        return (total[:-1] / share).astype(np.float32) if share > 0 else None

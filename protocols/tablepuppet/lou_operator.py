@@ -1,0 +1,192 @@
+"""LoU over the partitions of a vertical table (Section 4.1): in the server, or an actor of the organisation.
+
+gather   predictions: partitions --LoU--> the vertical table
+compute  gradients (Eq. 17) or w, u (Eq. 20, 21)
+scatter  what the server tells the table --LoU--> partitions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.actors.actor import Server
+from fedactors.actors.context import Work
+from fedactors.actors.remote import SERVER, remote
+from fedactors.data.alignment.rows import KeyHashes, ask_all, ask_each
+from protocols.tablepuppet import algorithm, messages
+from protocols.tablepuppet.actors import TableClient
+from protocols.tablepuppet.algorithm import Array
+from protocols.tablepuppet.config import TablePuppetConfig
+
+NOTHING = np.zeros(0, dtype=np.int32)
+
+
+class UnionOperator:
+    """LoU over the clients of one table; see `TableClient` for what each method answers.
+
+    Args:
+        config: the run's settings.
+        clients: the partitions' clients, in partition order.
+        compute: the hosting actor's.
+        memory: of the hosting actor's state: the partitions' sizes, and w and u (reset, they would pull theta to 0).
+    """
+
+    def __init__(
+        self,
+        config: TablePuppetConfig,
+        clients: Sequence[TableClient],
+        compute: Callable[..., Awaitable[Any]],
+        memory: dict[str, Any],
+    ) -> None:
+        self._config, self._clients, self._compute, self.memory = config, clients, compute, memory
+        self._batch: NDArray[Any] = NOTHING
+
+    # --- before training ---
+
+    @remote(caller=SERVER, only="server")
+    async def send_keys(self) -> KeyHashes:
+        """Return the key hashes of all partitions, one after the other."""
+        parts = await self._ask(lambda client: client.send_keys())
+        self.memory["sizes"] = [part.num_rows for part in parts]
+        hashes = tuple(algorithm.gather_union(columns) for columns in zip(*(p.hashes for p in parts), strict=True))
+        return KeyHashes(sum(p.num_rows for p in parts), sum(p.num_null for p in parts), hashes)
+
+    @remote(caller=SERVER, only="server")
+    async def send_labels(self) -> messages.Labels:
+        """Return the labels of all partitions."""
+        parts = await self._ask(lambda client: client.send_labels())
+        return messages.Labels(_gather(parts, "train"), _gather(parts, "is_test"), parts[0].num_classes)
+
+    @remote(caller=SERVER, only="server")
+    async def receive_counts(self, counts: messages.DuplicateCounts) -> None:
+        """Give each partition its G, and remember how many of its rows join."""
+        train, in_test = (algorithm.scatter_union(n, self.memory["sizes"]) for n in (counts.train, counts.in_test))
+        self.memory["active"] = [int(np.count_nonzero(part)) for part in train]
+        sent = [replace(counts, train=a, in_test=b) for a, b in zip(train, in_test, strict=True)]
+        await self._tell(lambda client, given: client.receive_counts(given), sent)
+
+    @remote(caller=SERVER, only="server")
+    async def receive_test_rows(self, test_rows: messages.TestRows) -> None:
+        """Give each partition the joined test rows whose labels it has."""
+        found = algorithm.split_rows(test_rows.rows, self.memory["sizes"])
+        self.memory["test_places"] = [places for places, _ in found]
+        sent = [messages.TestRows(own) for _, own in found]
+        await self._tell(lambda client, given: client.receive_test_rows(given), sent)
+
+    # --- training ---
+
+    @remote(caller=SERVER, only="server")
+    async def predict_all(self) -> messages.Predictions:
+        """Gather the predictions of all partitions."""
+        return messages.Predictions(_gather(await self._ask(lambda client: client.predict_all())))
+
+    @remote(caller=SERVER, only="server")
+    async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions:
+        """Scatter derivatives, gather partial gradients, add them (Eq. 17), and gather the next predictions."""
+        total = np.zeros(0)
+        if derivatives.batch_size:
+            split = algorithm.split_rows(self._batch, self.memory["active"])
+            sizes = [derivatives.batch_size, *[0] * (len(split) - 1)]  # beta R once in the sum over the partitions
+            values = [derivatives.values[places] for places, _ in split]
+            sent = [messages.Derivatives(part, n, NOTHING) for part, n in zip(values, sizes, strict=True)]
+            found = await self._tell(lambda client, given: client.partial(given), sent)
+            parts = [part.values for part in found]
+            work = Work("coordinate", float(len(parts) * len(parts[0])))
+            total = await self._compute(algorithm.combine_gradients, parts, derivatives.batch_size, work=work)
+        self._batch = derivatives.next_rows
+        split = algorithm.split_rows(self._batch, self.memory["active"])
+        steps = [messages.AggregatedGradient(total, own.astype(np.int32)) for _, own in split]
+        replies = await self._tell(lambda client, given: client.apply(given), steps)
+        merged = np.empty((len(self._batch), replies[0].values.shape[1]))
+        for (places, _), reply in zip(split, replies, strict=True):
+            merged[places] = reply.values
+        return messages.Predictions(merged)
+
+    @remote(caller=SERVER, only="server")
+    async def solve(self, auxiliary: messages.Auxiliary) -> messages.Predictions:
+        """Run the inner rounds of consensus (Eq. 20-22) and gather the predictions of the agreed theta."""
+        config, memory, clients = self._config, self.memory, self._clients
+        if "w" not in memory:
+            first = (await self._ask(lambda client: client.first_theta()))[0].theta
+            memory["w"], memory["u"] = first, [np.zeros_like(first) for _ in clients]
+        parts = algorithm.scatter_union(auxiliary.values, memory["active"])
+        await self._tell(
+            lambda client, given: client.receive_auxiliary(given),
+            [messages.Auxiliary(part, auxiliary.rho) for part in parts],
+        )
+        for _ in range(config.inner_rounds):
+            sent = [messages.Consensus(memory["w"], u) for u in memory["u"]]
+            found = await self._tell(lambda client, given: client.consensus(given), sent)
+            thetas = [part.theta for part in found]
+            args = (thetas, memory["u"], config.beta, config.inner_rho or config.first_rho)
+            work = Work("coordinate", float(2 * len(thetas) * len(thetas[0])))
+            memory["w"], memory["u"] = await self._compute(algorithm.consensus_step, *args, work=work)
+        agreed = [messages.Consensus(memory["w"], u) for u in memory["u"]]
+        return messages.Predictions(_gather(await self._tell(lambda client, given: client.adopt(given), agreed)))
+
+    # --- evaluation ---
+
+    @remote(caller=SERVER, only="server")
+    async def predict_test(self) -> messages.TestPredictions:
+        """Gather the test predictions of all partitions."""
+        return messages.TestPredictions(_gather(await self._ask(lambda client: client.predict_test())))
+
+    @remote(caller=SERVER, only="server")
+    async def score(self, outputs: messages.TestOutputs) -> messages.Score:
+        """Let each partition score the joined test rows that it has labels of."""
+
+        def at(values: NDArray[Any], places: NDArray[Any]) -> NDArray[Any]:
+            return values[places] if len(values) else values
+
+        arrays = (outputs.values, outputs.ranks, outputs.counts, outputs.spread)
+        sent = [
+            messages.TestOutputs(*(at(values, places) for values in arrays)) for places in self.memory["test_places"]
+        ]
+        found = await self._tell(lambda client, given: client.score(given), sent)
+        tally = sum((part.tally for part in found if len(part.tally)), np.zeros(1))
+        total, loss, count = (sum(getattr(part, name) for part in found) for name in ("total", "loss", "count"))
+        return messages.Score(total, loss, count, tally)
+
+    @remote(caller=SERVER, only="server")
+    async def give_rows(self) -> messages.DesignMatrix:
+        """Gather every feature (centralised baseline)."""
+        parts = await self._ask(lambda client: client.give_rows())
+        return messages.DesignMatrix(_gather(parts, "train"), _gather(parts, "test"), parts[0].theta)
+
+    # --- inside ---
+
+    async def _ask(self, call: Callable[[TableClient], Awaitable[Any]]) -> list[Any]:
+        return await ask_all(self._clients, call)
+
+    async def _tell(self, call: Callable[[TableClient, Any], Awaitable[Any]], given: Iterable[Any]) -> list[Any]:
+        return await ask_each(self._clients, call, given)
+
+
+def _gather(parts: Sequence[Any], name: str = "values") -> NDArray[Any]:
+    """Return one array of the partitions' messages, in partition order."""
+    return algorithm.gather_union([getattr(part, name) for part in parts])
+
+
+def bare(parts: Sequence[Any]) -> list[Array]:
+    """Return predictions that came without masks, in order."""
+    return [part.values for part in parts]
+
+
+class UnionCoordinator(UnionOperator, Server):
+    """The LoU operator inside the organisation: the server is then sent neither theta nor partial gradients."""
+
+    state: ClassVar[tuple[str, ...]] = ("memory",)
+    server = ""
+
+    def __init__(self, config: TablePuppetConfig, names: tuple[str, ...], server: str) -> None:
+        self._names, self.server = names, server
+        UnionOperator.__init__(self, config, (), self.compute, {})
+
+    async def open(self) -> None:
+        """Make the clients' handles."""
+        self._clients = [self.peer(name, TableClient) for name in self._names]

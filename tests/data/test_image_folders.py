@@ -1,0 +1,175 @@
+"""Images that clients bring: what is read of them, and what is refused in one line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedactors.api import load_data
+from fedactors.config import build
+from fedactors.data.description import load_own
+from fedactors.errors import BadInput
+from fedactors.plugins import find_protocol
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+
+HEAD = """[task]
+type = "binary"
+layout = "horizontal"
+classes = ["dark", "light"]
+shape = [1, 8, 8]
+test = "test.npz"
+"""
+
+
+def paint(folder, name, number):
+    """Write a picture of 16 x 8 pixels that is dark or light on its left half."""
+    place = folder / name
+    place.mkdir(parents=True, exist_ok=True)
+    pixels = np.full((8, 16, 3), 100, np.uint8)
+    pixels[:, :8] = 20 * number if name == "dark" else 255 - 20 * number
+    Image.fromarray(pixels).save(place / f"{number}.png")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        paint(tmp_path / "a", "dark", number)
+        paint(tmp_path / "a", "light", number)
+    images = rng.integers(0, 256, (6, 8, 8)).astype(np.uint8)
+    labels = np.where(images.mean(axis=(1, 2)) > 127, "light", "dark")
+    np.savez(tmp_path / "b.npz", images=images, labels=labels)
+    np.savez(tmp_path / "test.npz", images=np.stack([np.zeros((8, 8)), np.ones((8, 8))]), labels=["dark", "light"])
+    (tmp_path / "parties.toml").write_text(f'{HEAD}[parties.a]\npath = "a"\n[parties.b]\npath = "b.npz"\n')
+    return tmp_path
+
+
+def described(folder, old="", new=""):
+    path = folder / "parties.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    return load_own(path)
+
+
+def test_a_folder_for_each_class(folder):
+    data = described(folder)
+    assert data.shape == (1, 8, 8)
+    found = data.client(0).load()
+    assert found.features.shape == (6, 1, 8, 8)
+    assert found.features.dtype == np.float32
+    assert found.labels.tolist() == data.client(0).labels().tolist() == [0, 0, 0, 1, 1, 1]
+    # brought to the shape: the left half of a picture is the left half of its sample
+    np.testing.assert_allclose(
+        found.features[:, 0, :, 0] * 255, [[0] * 8, [20] * 8, [40] * 8, [255] * 8, [235] * 8, [215] * 8]
+    )
+    np.testing.assert_allclose(found.features[:, 0, :, 7] * 255, 100)
+
+
+def test_arrays_and_public_scales(folder):
+    raw = np.load(folder / "b.npz")
+    data = described(folder, "shape = [1, 8, 8]", "shape = [1, 8, 8]\nmean = [0.5]\ndeviation = [0.25]")
+    found = data.client(1).load()
+    np.testing.assert_allclose(found.features[:, 0], (raw["images"] / 255 - 0.5) / 0.25, rtol=1e-5, atol=1e-6)
+    assert found.labels.tolist() == [int(text == "light") for text in raw["labels"]]
+    assert data.test().load().features[:, 0, 0, 0].tolist() == [-2.0, 2.0]  # numbers are no bytes: peak is 1
+
+
+def test_a_table_with_a_column_for_each_pixel(tmp_path):
+    head = HEAD.replace("[1, 8, 8]", "[1, 2, 2]\npeak = 10").replace("test.npz", "test.csv")
+    for name in ("a", "b", "test"):
+        (tmp_path / f"{name}.csv").write_text("p,q,r,s,y\n1,2,3,4,dark\n5,6,7,8,light\n")
+    parties = "".join(f'[parties.{name}]\npath = "{name}.csv"\nlabel = "y"\n' for name in ("a", "b"))
+    (tmp_path / "parties.toml").write_text(head + parties)
+    found = load_own(tmp_path / "parties.toml").client(0).load()
+    np.testing.assert_allclose(found.features, np.arange(1, 9).reshape(2, 1, 2, 2) / 10, rtol=1e-6)
+    (tmp_path / "a.csv").write_text("p,q,r,y\n1,2,3,dark\n")
+    with pytest.raises(BadInput, match=r"a: .*a.csv: 3 feature columns do not fill task.shape \[1, 2, 2\]"):
+        load_own(tmp_path / "parties.toml").client(0).load()
+
+
+def test_images_to_predict_need_no_class_and_a_damaged_one_is_told(folder):
+    (folder / "a" / "broken.png").write_bytes(b"no picture")
+    found = described(folder).client(0).load_new()
+    assert found.ids.tolist() == ["broken.png", *(f"{n}/{i}.png" for n in ("dark", "light") for i in range(3))]
+    assert list(found.unusable) == [0]
+    assert found.unusable[0] == "cannot be read: no image of a known kind"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[1, 8, 8]", "[1, 8]", "task.shape"),
+        ("[1, 8, 8]", "[1, 8, 0]", "task.shape"),
+        ("[1, 8, 8]", "[4000, 4000, 4000]", "task.shape"),
+        ("shape = [1, 8, 8]", "peak = 255", "task.peak: 255 is not allowed without shape"),
+        ("[1, 8, 8]", "[1, 8, 8]\nmean = [0.5, 0.5]", "task.mean"),
+        ("[1, 8, 8]", "[1, 8, 8]\ndeviation = [0]", "task.deviation"),
+        ('"a"\n', '"a"\nfeatures = ["p"]\n', "parties.a.features: .* no table"),
+        ('"a"\n', '"a"\nlabel = "y"\n', "label: None, y is not allowed"),
+    ],
+)
+def test_wrong_descriptions_are_named(folder, old, new, said):
+    with pytest.raises(BadInput, match=said) as caught:
+        described(folder, old, new)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda a: (a / "dark" / "notes.txt").write_text("x"), "notes.txt is no image"),
+        (lambda a: (a / "dark" / "0.png").write_bytes(b"x"), "a: .*0.png cannot be read"),
+        (lambda a: (a / "dark").rename(a / "grey"), "label 'grey' is not allowed: classes are dark, light"),
+        (lambda a: (a / "dark" / "0.png").rename(a / "0.png"), "a folder for each class"),
+        (lambda a: a.rename(a.with_name("gone")), "neither a folder nor a file"),
+    ],
+)
+def test_folders_that_are_none_of_this_kind(folder, spoil, said):
+    spoil(folder / "a")
+    with pytest.raises(BadInput, match=said):
+        described(folder).client(0).load()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"images": np.zeros((3, 8, 8))}, "no array 'labels'"),
+        ({"labels": np.zeros(3)}, "no array 'images'"),
+        ({"images": np.zeros((3, 8, 9)), "labels": ["dark"] * 3}, r"images of shape \[8, 9\]"),
+        ({"images": np.zeros((3, 8, 8)), "labels": ["dark"] * 2}, r"labels of shape \[2\] for 3 images"),
+        ({"images": np.full((3, 8, 8), np.nan), "labels": ["dark"] * 3}, "number 0 holds values that are NaN"),
+        ({"images": np.zeros((3, 8, 8)), "labels": ["dark", "grey", "dark"]}, "label 'grey'"),
+        ({"images": np.zeros((0, 8, 8)), "labels": []}, "images: 0 of type"),
+        ({"images": np.full((3, 8, 8), "x"), "labels": ["dark"] * 3}, "give numbers"),
+    ],
+)
+def test_arrays_that_are_none_of_this_kind(folder, arrays, said):
+    np.savez(folder / "b.npz", **arrays)
+    with pytest.raises(BadInput, match=said):
+        described(folder).client(1).load()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("horizontal", {"num_rounds": 2, "model": "cnn8"}),
+        (
+            "nebulafl",
+            {
+                "num_containers": 2, "num_centers": 2, "active_per_center": 1, "duration": 60.0,
+                "rotation_interval": 20.0, "evaluation_interval": 30.0, "dirichlet": None, "num_epochs": 1,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_both_horizontal_protocols_train_on_images(folder, name, settings):
+    protocol = find_protocol(name)
+    config = build(protocol.Config, settings)
+    data = load_data(protocol, config, str(folder / "parties.toml"), 0)
+    runtime = SimulatedRuntime(seed=0, recorder=MemoryRecorder())
+    result = runtime.execute(lambda: protocol.run(config, data, runtime))
+    assert 0 <= result.metrics["test/accuracy"] <= 1

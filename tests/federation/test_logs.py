@@ -1,0 +1,249 @@
+"""Operators stop a run at their site, and hold another site's signed log against their own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedactors.cli.main import main
+from fedactors.errors import BadInput
+from fedactors.federation.audit_log import AUDIT, AuditLog
+from fedactors.federation.operations import Compared, compare, read_others
+from fedactors.federation.site_run import SiteRun
+from tests.federation.hostile_sites import LONG, in_mid_run
+from tests.federation.test_runs import SMALL, federated, last_run
+from tests.federation.world import BANK, CLINIC, SHOP, World
+
+RUN = "0123456789abcdef"
+
+
+# --- two logs of one run: what each may say -------------------------------------------------------------------------
+
+
+def entry(sender: str, receiver: str, messages: int = 1, size: int = 80, type_: str = "Embedding") -> dict[str, Any]:
+    ends = {"driver": BANK}
+    places = {"from": ends.get(sender, sender.split("/")[0]), "to": ends.get(receiver, receiver.split("/")[0])}
+    return {**places, "sender": sender, "receiver": receiver, "type": type_, "messages": messages, "bytes": size}
+
+
+def log(left: list[Any], arrived: list[Any], status: str = "finished", who: str = "site") -> list[dict[str, Any]]:
+    line = {"number": 2, "what": "ended", "run": RUN, "who": who, "status": status, "left": left, "arrived": arrived}
+    return [{"number": 1, "what": "approved", "run": RUN}, line]
+
+
+ONE, TWO = entry(f"{BANK}/worker-0", f"{SHOP}/worker-0", 3, 300), entry(f"{SHOP}/worker-0", f"{BANK}/worker-0", 2, 50)
+TOLD = entry("driver", f"{SHOP}/worker-0")
+
+
+def said(lines: list[dict[str, Any]], others: list[dict[str, Any]]) -> Compared:
+    (found,) = compare(BANK, lines, SHOP, others)
+    (back,) = compare(SHOP, others, BANK, lines)
+    assert (found.verdict, found.messages, sorted(found.differences)) == (
+        back.verdict,
+        back.messages,
+        sorted(back.differences),
+    )
+    return found
+
+
+def test_what_left_one_arrived_at_the_other() -> None:
+    found = said(log([ONE], [TWO]), log([TWO], [ONE]))
+    assert (found.verdict, found.messages, found.bytes) == ("agree", 5, 350)
+    # what crossed to a third site is no matter of these two
+    third = entry(f"{BANK}/worker-0", f"{CLINIC}/worker-0")
+    assert said(log([ONE, third], [TWO]), log([TWO], [ONE])).verdict == "agree"
+
+
+@pytest.mark.parametrize(
+    ("left", "arrived"),
+    [
+        ([ONE], []),
+        ([], [ONE]),
+        ([ONE], [{**ONE, "messages": 4}]),
+        ([ONE], [{**ONE, "bytes": 299}]),
+        ([ONE], [{**ONE, "type": "Report"}]),
+        ([ONE], [{**ONE, "sender": f"{BANK}/worker-1"}]),
+    ],
+)
+def test_a_site_that_writes_something_else_is_found_out(left: list[Any], arrived: list[Any]) -> None:
+    found = said(log(left, []), log([], arrived))
+    assert found.verdict == "differ"
+    assert f"{BANK} says that" in found.differences[0]
+
+
+def test_in_a_run_that_was_cut_what_left_may_be_lost_and_nothing_arrives_that_did_not_leave() -> None:
+    assert said(log([ONE], [], "failed"), log([], [], "failed")).verdict == "cut"
+    assert said(log([ONE], []), log([], [{**ONE, "messages": 2}], "failed")).verdict == "cut"
+    assert said(log([], [], "failed"), log([], [ONE], "failed")).verdict == "differ"
+    assert said(log([ONE], [], "failed"), log([], [{**ONE, "bytes": 301}], "failed")).verdict == "differ"
+
+
+def test_a_log_whose_end_was_cut_off_is_found_out_by_the_others() -> None:
+    found = said(log([ONE], [TWO]), log([], [])[:1])
+    assert found.differences == (f"{SHOP}'s log has no end of it, and {BANK}'s says that it finished",)
+    assert said(log([ONE], [TWO]), []).verdict == "differ"  # with the run's very beginning
+    assert said(log([ONE], [TWO], "failed"), log([], [])[:1]).verdict == "cut"  # its process may have been killed
+    assert said(log([], [])[:1], log([], [])[:1]).verdict == "cut"  # it goes on
+    assert compare(BANK, log([], []), SHOP, []) == []  # a run of other sites
+
+
+def test_what_the_driver_sent_is_compared_where_it_could_write_it_down() -> None:
+    lines = [*log([], []), *log([TOLD], [], who="driver")[1:]]
+    assert said(lines, log([], [TOLD])).verdict == "agree"
+    assert said(lines[:2], log([], [TOLD])).verdict == "differ"
+    killed = log([], [], "failed")  # and with it what it knew
+    assert said(killed, log([], [TOLD], "failed")).verdict == "cut"
+
+
+@pytest.mark.parametrize("wrong", [{"left": 7}, {"arrived": [7]}, {"left": [{**ONE, "messages": "3"}]}, {"status": 0}])
+def test_what_a_hostile_site_signs_and_is_no_end_of_a_run_is_one_line(wrong: dict[str, Any]) -> None:
+    lines = log([], [])
+    lines[1] |= wrong
+    with pytest.raises(BadInput, match=f"the log of {SHOP}: line 2 does not say how a run ended"):
+        compare(BANK, log([], []), SHOP, lines)
+
+
+def test_a_log_of_nobodys_or_a_changed_one_is_not_compared(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    bank, shop = world.folder(BANK), world.folder(SHOP)
+    for number in range(3):
+        shop.audit.add("note", text=f"number {number}")
+    copy = tmp_path / "theirs.log"
+    shutil.copy(shop.path / AUDIT, copy)
+    name, lines = read_others(bank, copy)
+    assert (name, len(lines)) == (SHOP, 3)
+    whole = copy.read_bytes().splitlines(keepends=True)
+    copy.write_bytes(whole[0] + whole[2])
+    with pytest.raises(BadInput, match="line 2 is not what the site wrote there"):
+        read_others(bank, copy)
+    for nobodys in (b"", b"[]\n", b"{}\n", whole[2][:-9] + b"\n", b"[" * 100_000 + b"\n"):
+        copy.write_bytes(nobodys)
+        with pytest.raises(BadInput, match="its last line is signed by no other site of credit"):
+            read_others(bank, copy)
+    bank.audit.add("note")
+    with pytest.raises(BadInput, match="is signed by no other site"):
+        read_others(bank, bank.path / AUDIT)  # one's own
+    with pytest.raises(BadInput, match=r"is not there: give another site's audit\.log"):
+        read_others(bank, tmp_path / "none.log")
+
+
+@pytest.mark.parametrize("facts", [{}, {"to": 7, "from": "00"}, {"to": "zz", "from": "00" * 32}])
+def test_a_hostile_line_that_turns_the_key_to_none_is_one_line(tmp_path: Path, facts: dict[str, Any]) -> None:
+    world = World(tmp_path)
+    shop = world.folder(SHOP)
+    AuditLog(shop.path / AUDIT, shop.path / "key.pem").add("turned", **facts)
+    shop.audit.add("note")
+    with pytest.raises(BadInput, match="is not what the site wrote there"):
+        read_others(world.folder(BANK), shop.path / AUDIT)
+
+
+# --- commands, on real runs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("logs"))
+    made.start(BANK)
+    made.start(SHOP)
+    yield made
+    made.stop()
+
+
+def audit(world: World, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["site", "audit", "--folder", str(world.path / BANK), "--format", "json", *words]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.slow
+def test_two_sites_hold_their_logs_of_a_run_against_each_other(kept: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert federated(kept, SMALL) == 0, kept.said
+    run, theirs = last_run(kept), kept.path / SHOP / AUDIT
+    whole = audit(kept, capsys, "--verify")["whole"][BANK]
+    assert whole["lines"] == len(kept.audit(BANK)) > 4
+    found = audit(kept, capsys, run)["log"]
+    assert {line["run"] for line in found} == {run}
+    assert [line["what"] for line in found] == ["proposed", "approved", "ended", "ended"]
+    (one,) = audit(kept, capsys, run, "--against", str(theirs))["runs"]
+    assert (one["verdict"], one["differences"]) == ("agree", [])
+    assert one["messages"] > 10
+    # the shop writes another log, with its own key: that more than it says had left for it
+    other = kept.path / "other.log"
+    shop = AuditLog(other, kept.path / SHOP / "key.pem")
+    for line in kept.audit(SHOP):
+        facts = {key: value for key, value in line.items() if key not in ("number", "time", "before", "what")}
+        if line["what"] == "ended":
+            facts["arrived"][0]["messages"] -= 1
+        shop.add(line["what"], **facts)
+    (one,) = audit(kept, capsys, run, "--against", str(other), code=3)["runs"]
+    assert one["verdict"] == "differ"
+    assert main(["site", "audit", run, "--folder", str(kept.path / BANK), "--against", str(other)]) == 3
+    assert f"run {run}: DO NOT AGREE" in capsys.readouterr().out
+    assert main(["site", "audit", "f" * 16, "--folder", str(kept.path / BANK), "--against", str(theirs)]) == 2
+    assert f"{'f' * 16!r} is not in the log of bank" in capsys.readouterr().err
+    # a log that knows nothing of a run that finished here does not agree with this one
+    other.unlink()
+    AuditLog(other, kept.path / SHOP / "key.pem").add("started", site=SHOP)
+    assert main(["site", "audit", run, "--folder", str(kept.path / BANK), "--against", str(other)]) == 3
+    assert "shop's log has no end of it, and bank's says that it finished" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_person_stops_a_run_at_their_site(kept: World, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ("--folder", str(kept.path / SHOP))
+    assert main(["site", "stop", RUN, *place]) == 2
+    assert f"run: '{RUN}' is not under way at shop, which is idle" in capsys.readouterr().err
+    asked: list[str] = []
+    stopping = in_mid_run(kept, SHOP, lambda run: asked.append(run.proposal.run))
+    codes: list[int] = []
+
+    def stop() -> None:
+        stopping.join(60)
+        codes.append(main(["site", "stop", asked[0], *place, "--why", "the auditors called"]))
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    assert federated(kept, LONG) == 3
+    thread.join(60)
+    assert codes == [0]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
+    assert line.startswith("fedactors: shop: stopped the run: the auditors called")
+    ends = [line for line in kept.audit(SHOP) if line.get("run") == asked[0]]
+    assert [line["what"] for line in ends] == ["proposed", "approved", "stopped", "ended"]
+    assert (ends[-1]["status"], ends[-1]["why"]) == ("stopped", "the auditors called")
+    (one,) = audit(kept, capsys, asked[0], "--against", str(kept.path / SHOP / AUDIT))["runs"]
+    assert one["verdict"] == "cut", one
+    assert federated(kept, SMALL) == 0, kept.said  # both are free
+
+
+@pytest.mark.slow
+def test_a_driver_that_says_nothing_more_is_stopped_too(kept: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedactors.federation.runtime import FederatedRuntime
+
+    monkeypatch.setattr(FederatedRuntime, "fail", lambda *_: None)  # it ignores what it is told
+    seen: list[SiteRun] = []
+    waiting = in_mid_run(kept, SHOP, seen.append)
+
+    def stop() -> None:
+        waiting.join(60)
+        assert main(["site", "stop", seen[0].proposal.run, "--folder", str(kept.path / SHOP)]) == 0
+        end = time.monotonic() + 20
+        while kept.processes[SHOP]._asked is not None and time.monotonic() < end:
+            time.sleep(0.05)
+        idle.append(kept.processes[SHOP]._asked)
+
+    idle: list[Any] = []
+    thread = threading.Thread(target=stop)
+    thread.start()
+    assert federated(kept, LONG) != 0
+    thread.join(60)
+    assert idle == [None]
+    assert [line["status"] for line in kept.audit(SHOP) if line["what"] == "ended"][-1] == "stopped"

@@ -1,0 +1,185 @@
+"""What a site's policy lets run, and the privacy budget of its data over all runs: by those who would take more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fedactors.cli.main import main
+from fedactors.errors import BadInput, Refused
+from fedactors.federation.approval import as_tree
+from fedactors.federation.site_folder import SITE, Amount, Policy, SiteFolder, in_all, spent
+from tests.federation.hostile_sites import WORKER, Rogue, in_mid_run
+from tests.federation.test_runs import SMALL, federated
+from tests.federation.world import BANK, SHOP, World
+
+NOISED = (*SMALL, "algorithm=vfl", "embedding_mu=1", "bottom_training=frozen", "standardisation=none")
+MANY = ("num_epochs=100001", *NOISED[1:])
+BUDGET = '"orders.csv"\nid = "id"\nbudget = { epsilon = 60.0, delta = 1e-3 }\n'
+
+
+def setting(**facts: Any) -> Any:
+    return type("Config", (), facts)()
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (Policy(coordinators=["shop"]), "shop: policy.coordinators: bank is not allowed: shop"),
+        (Policy(protocols={"mtcd": {}}), "shop: policy.protocols: vfl is not allowed: mtcd"),
+        (Policy(protocols={"vfl": {"epochs": {"at_most": 4}}}), "vfl.epochs: 5 is not allowed: {'at_most': 4}"),
+        (Policy(protocols={"vfl": {"mu": {"at_most": 4}}}), "vfl.mu: nan is not allowed"),
+        (Policy(protocols={"vfl": {"how": {"at_most": 4}}}), "vfl.how: 'psi' is not allowed"),
+        (Policy(protocols={"vfl": {"how": ["hash"]}}), "vfl.how: 'psi' is not allowed"),
+        (Policy(protocols={"vfl": {"how": "hash"}}), "vfl.how: 'psi' is not allowed"),
+        (Policy(protocols={"vfl": {"epoch": 5}}), "vfl.epoch: there is no such setting"),
+        (Policy(protocols={"vfl": {"epochs": {"most": 5}}}), "vfl.epochs: {'most': 5} is no rule"),
+        (Policy(protocols={"vfl": {"epochs": {}}}), "vfl.epochs: {} is no rule"),
+    ],
+)
+def test_what_a_policy_does_not_allow_is_one_line(policy: Policy, said: str) -> None:
+    with pytest.raises(BadInput, match=said.replace("{", r"\{").replace(".", r"\.")):
+        policy.check(SHOP, BANK, "vfl", setting(epochs=5, mu=float("nan"), how="psi"))
+
+
+def test_what_a_policy_allows_passes() -> None:
+    rules = {"epochs": {"at_least": 5, "at_most": 5}, "how": ["psi", "hash"], "mu": 1.0}
+    policy = Policy(coordinators=[BANK], protocols={"vfl": rules})
+    policy.check(SHOP, BANK, "vfl", setting(epochs=5, mu=1.0, how="psi"))
+
+
+def test_runs_add_up_and_one_that_broke_off_counts_with_all_it_announced() -> None:
+    def opened(run: str) -> dict[str, Any]:
+        return {"what": "opened", "run": run, "data": "orders", "announced": [3.0, 1e-5]}
+
+    def ended(run: str, taken: dict[str, Any]) -> dict[str, Any]:
+        return {"what": "ended", "who": "site", "run": run, "taken": taken}
+
+    lines = [opened("a"), ended("a", {"row": [1.0, 1e-6], "label": [2.0, 0.0]}), opened("b"), opened("c")]
+    lines += [ended("c", {}), ended("d", {"row": [9.0, 0.0]}), {"what": "approved", "run": "d"}]
+    taken = in_all(spent(lines)["orders"])
+    assert (taken.epsilon, taken.delta) == pytest.approx((2.0 + 3.0, 1.1e-5))
+    assert not in_all(spent([opened("a"), ended("a", {"row": [None, 1.0]})])["orders"]).within(Amount(epsilon=1e9))
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    yield from with_budget(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    yield from with_budget(tmp_path_factory)
+
+
+def with_budget(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The shop's orders have a budget, and its policy answers for its person."""
+    made = World(tmp_path_factory.mktemp("policy"))
+    file = made.path / SHOP / SITE
+    text = file.read_text().replace('"orders.csv"\nid = "id"\n', BUDGET, 1)
+    file.write_text(
+        f'{text}\n[policy]\napprove = "policy"\n[policy.protocols.pubsub-vfl]\nnum_epochs = {{ at_most = 100000 }}\n'
+    )
+    made.start(BANK)
+    made.start(SHOP)
+    yield made
+    made.stop()
+
+
+def asked(world: World, words: tuple[str, ...], *flags: str) -> int:
+    """Run with an answer at the bank; the shop's policy answers there."""
+    answering = world.answer(names=(BANK,), seconds=10)
+    code = federated(world, words, *flags, answering=answering)
+    end = time.monotonic() + 20
+    while world.processes[SHOP].run is not None and time.monotonic() < end:
+        time.sleep(0.02)  # the site hears that the driver has gone, and writes down how the run ended
+    return code
+
+
+SOME = ("--budget", "shop=5:1e-4")
+REFUSED = {
+    "no announcement": (NOISED, (), "shop: data.orders.budget: the run announces none: give --budget shop="),
+    "too much": (NOISED, ("--budget", "shop=61:1e-4"), "epsilon 61 at delta 0.0001 is not allowed: epsilon 0"),
+    "too much delta": (NOISED, ("--budget", "shop=6:0.1"), "epsilon 6 at delta 0.1 is not allowed"),
+    "no noise": ((*SMALL, "algorithm=vfl"), SOME, "shop: data.orders.budget: the run adds no noise"),
+    "a setting": (MANY, SOME, "num_epochs: 100001 is not allowed: {'at_most': 100000}"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_within_budget_and_policy_does_not_begin(
+    lasting: World, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    words, flags, said = REFUSED[what]
+    before = len(lasting.refusals(SHOP))
+    assert asked(lasting, words, *flags) in (2, 3)
+    assert said in capsys.readouterr().err
+    assert any(said in text for text in lasting.refusals(SHOP)[before:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [-5.0, float("nan"), float("inf"), "5"])
+def test_an_announcement_that_is_no_amount_is_refused(lasting: World, epsilon: Any) -> None:
+    rogue = Rogue(lasting)
+    tree = {**as_tree(rogue.proposal), "budget": {SHOP: {"epsilon": epsilon, "delta": 0.0}}}
+    with pytest.raises(Refused, match="proposes what cannot be"):
+        rogue.say(("propose", (tree,)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "epsilon"),
+    [(NOISED, "0.001"), ((*SMALL, "algorithm=vfl", "embedding_mu=1"), "9")],  # the latter's noise does not cover it
+)
+def test_a_run_that_takes_more_than_it_announced_is_stopped(
+    lasting: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], epsilon: str
+) -> None:
+    said = f"and had announced epsilon {epsilon} at delta 0.0001"
+    before = in_all(spent(lasting.folder(SHOP).log()).get("orders", {})).epsilon
+    assert asked(lasting, words, "--budget", f"shop={epsilon}:1e-4") in (2, 3)
+    told = capsys.readouterr().err
+    assert said in told
+    assert "bank: the run took epsilon" in told
+    assert any(said in text for text in lasting.refusals(SHOP))
+    # what it took is taken
+    assert in_all(spent(lasting.folder(SHOP).log())["orders"]).epsilon > before + float(epsilon)
+
+
+@pytest.mark.slow
+def test_the_budget_is_over_all_runs_and_survives_the_process(fresh: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(fresh, NOISED, "--budget", "shop=20:1e-4") == 0, fresh.said[SHOP]
+    after_one = in_all(spent(SiteFolder(fresh.path / SHOP).log())["orders"])
+    assert 0 < after_one.epsilon < 40
+    left = 60 - after_one.epsilon
+    assert asked(fresh, NOISED, "--budget", f"shop={left + 0.5}:1e-4") in (2, 3)
+    assert "is taken already" in capsys.readouterr().err
+    # a driver that goes away in mid-run takes what it announced
+    thread = in_mid_run(fresh, SHOP, lambda run: run.fail(Refused(WORKER, "is broken off")))
+    assert asked(fresh, ("num_epochs=100000", *NOISED[1:]), "--budget", f"shop={left - 0.5}:1e-4") in (2, 3)
+    thread.join(60)
+    capsys.readouterr()
+    assert main(["site", "budget", "--folder", str(fresh.path / SHOP)]) == 0
+    assert "orders epsilon 60 at delta 0.001 epsilon 59.5" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+def test_a_test_run_waits_for_a_person_whatever_the_policy_says(fresh: World) -> None:
+    found: list[str] = []
+
+    def look() -> None:
+        end = time.monotonic() + 20
+        while time.monotonic() < end and not found:
+            found.extend(line for line in fresh.said[SHOP] if "then answer" in line)
+            time.sleep(0.05)
+
+    watching = threading.Thread(target=look, daemon=True)
+    watching.start()
+    answering = fresh.answer(approved=False, names=(SHOP,))
+    assert federated(fresh, NOISED, "--share-seed", "--budget", "shop=0.1:1e-4", answering=answering) == 3
+    watching.join(20)
+    assert found
