@@ -4,6 +4,7 @@
 #   WHEEL_INDEX  an additional index of wheels, for example one with CPU builds of torch
 #   TESTS        what to test (default: everything)
 #   FLAGS        what else pytest is told
+#   PIP_CONSTRAINT  versions of dependencies (default: .ci/constraints.txt)
 #   WORKERS      how many processes test at a time (default: 3, for two cores: tests on Ray wait half of their time)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -11,6 +12,8 @@ WHEEL_INDEX ?=
 TESTS ?=
 FLAGS ?=
 WORKERS ?= 3
+# the versions that are tested, of what pyproject.toml leaves open; PIP_CONSTRAINT= takes the newest
+export PIP_CONSTRAINT ?= $(CURDIR)/.ci/constraints.txt
 # another set of rows for `make replay` each time, unless a seed is given
 DRAWN := $(if $(filter-out all,$(DRAW_SEED)),--draw-seed $(DRAW_SEED))
 # only the files that have such tests: to import all the others takes half a minute
