@@ -130,7 +130,7 @@ class Gate:
 
     def path(self, sender: str, place: ActorAddress, method: str, value: Any) -> CallPath:
         """Return the path of a call; see `calls.admit`."""
-        return calls.admit(place.doors, method, sender, self.role(sender), place.name, place.role, value)
+        return calls.admit(place.endpoints, method, sender, self.role(sender), place.name, place.role, value)
 
     def reply_in(self, path: CallPath, reply: Any) -> None:
         """Check a reply that came from another site."""
@@ -145,7 +145,7 @@ class Gate:
 
     def payload_in(self, place: ActorAddress, reader: str, value: Any) -> None:
         """Check a payload that came from another site."""
-        size = calls.receive(place.doors, place.name, value)
+        size = calls.receive(place.endpoints, place.name, value)
         self._count(self.arrived, place.name, reader, type_name(value, ""), size)
 
     def payload_out(self, owner: str, reader: str, value: Any) -> None:
@@ -428,7 +428,7 @@ class SiteContext(HostedContext):
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
         with self._noting():
-            frozen, size = calls.keep(self.doors, self.name, value)
+            frozen, size = calls.keep(self.endpoints, self.name, value)
         key = secrets.randbits(62) or 1
         self._payloads[key] = (frozen, size, readers)
         return Ref(self.name, key, size, NOWHERE)

@@ -238,7 +238,7 @@ class RemoteActorProxy:
 
     def __init__(self, place: ActorAddress, outside: Outside, host: str, call_timeout: float) -> None:
         self.key = secrets.token_bytes(32)
-        self.lanes = LocalTransport(place.name, host, True, call_timeout, outside.unawaited)
+        self.transport = LocalTransport(place.name, host, True, call_timeout, outside.unawaited)
         """Its ways to actors of this site."""
         self._place = place
         self._outside = outside
@@ -249,15 +249,15 @@ class RemoteActorProxy:
         """Listen at a path; return where processes of this host find it."""
         loop, place = asyncio.get_running_loop(), self._place
         self._server = await loop.create_unix_server(
-            lambda: Incoming(self._recognise, self._serve, self._give, self.lanes.memory), str(socket)
+            lambda: Incoming(self._recognise, self._serve, self._give, self.transport.memory), str(socket)
         )
-        return Address(place.name, place.role, self._host, str(socket), 0, 0, None, place.doors, b"")
+        return Address(place.name, place.role, self._host, str(socket), 0, 0, None, place.endpoints, b"")
 
     def close(self) -> None:
         """Be there no more."""
         if self._server is not None:
             self._server.close()
-        self.lanes.close()
+        self.transport.close()
 
     def _recognise(self, hello: memoryview) -> Caller | None:
         name, incarnation = shown_by(hello, self.key) or ("", None)
@@ -292,8 +292,8 @@ class RemoteActorProxy:
 
     async def fetch(self, owner: str, key: int) -> Any:
         """Return a payload of an actor of this site, which says whether it may be had; it is checked here."""
-        _, value = _pair(await self.lanes.fetch(self.lanes.book[owner], key), owner)
-        calls.receive(self._outside.gate.book[owner].doors, owner, value)
+        _, value = _pair(await self.transport.fetch(self.transport.book[owner], key), owner)
+        calls.receive(self._outside.gate.book[owner].endpoints, owner, value)
         return value
 
 
@@ -328,7 +328,7 @@ class RayActorHost(ActorHost):
         self._writer: asyncio.StreamWriter | None = None
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(EVENT + 1)
-        self._lanes: LocalTransport | None = None
+        self._transport: LocalTransport | None = None
         """The driver's ways to the actors."""
         self._stand_ins: dict[str, RemoteActorProxy] = {}
         self._folder: Path | None = None
@@ -411,7 +411,7 @@ class RayActorHost(ActorHost):
         self._clock, self._names = clock, [casting.name for casting in castings]
         with code_of(self._names[0], self._outside.gate.book):
             host = await self._join()
-        lanes = self._lanes = LocalTransport(DRIVER, host, True, self._call_timeout, self._outside.unawaited)
+        transport = self._transport = LocalTransport(DRIVER, host, True, self._call_timeout, self._outside.unawaited)
         self._folder = make_folder("lane")
         known = {}
         for number, (name, place) in enumerate(self._outside.gate.book.items()):
@@ -432,9 +432,9 @@ class RayActorHost(ActorHost):
             use_places=False,
         )
         found = await self._ask("cast", list(castings), settings, known)
-        lanes.update(found[DRIVER])
+        transport.update(found[DRIVER])
         for name, one in self._stand_ins.items():
-            one.lanes.update(found[name])
+            one.transport.update(found[name])
         self._tasks.append(asyncio.get_running_loop().create_task(self._settle_again()))
 
     async def load(self, earlier: Earlier | None) -> None:
@@ -448,11 +448,11 @@ class RayActorHost(ActorHost):
 
     async def serve(self, path: CallPath, value: Any) -> Any:
         receiver, caller = path.receiver, path.sender
-        lanes = self._lanes if caller == DRIVER else self._stand_ins[caller].lanes
+        transport = self._transport if caller == DRIVER else self._stand_ins[caller].transport
         with code_of(receiver, self._outside.gate.book):
-            if lanes is None:
+            if transport is None:
                 raise PartyLost(receiver, "it is not cast yet")
-            return await lanes.send(lanes.address(receiver, caller), path, encode_parts((path.endpoint.name, value)))
+            return await transport.send(transport.address(receiver, caller), path, encode_parts((path.endpoint.name, value)))
 
     async def read(self, owner: str, key: int, reader: str) -> Any:
         return await self._stand_ins[reader].fetch(owner, key)
@@ -512,8 +512,8 @@ class RayActorHost(ActorHost):
             task.cancel()
         for one in self._stand_ins.values():
             one.close()
-        if self._lanes is not None:
-            self._lanes.close()
+        if self._transport is not None:
+            self._transport.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._writer is not None:

@@ -206,7 +206,7 @@ class HostedContext(Context):
         self.waiting_seconds = 0.0
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.ledger = Ledger(self.rows.extend if keep_rows else None)
-        self.doors = endpoints(casting.cls)
+        self.endpoints = endpoints(casting.cls)
         self._role = casting.cls.role
         self._keep_rows = keep_rows
         self._jobs: dict[str, Job] = {}
@@ -303,7 +303,7 @@ class HostedContext(Context):
 
     async def account(self, actor: Any) -> list[Any]:
         """Return what the actor writes down of privacy when it is asked for its account, which is not kept."""
-        if ACCOUNT not in self.doors.table:
+        if ACCOUNT not in self.endpoints.table:
             return []
         kept, self.privacy = self.privacy, []
         try:

@@ -189,7 +189,7 @@ class Processes:
     """All processes of a run.
 
     Args:
-        lanes: the driver's ways to them.
+        transport: the driver's ways to them.
         placement: how Ray's placement group lays them over hosts (one of `PLACEMENTS`; None: no group).
         start_timeout: seconds within which a process must be up.
         call_timeout: seconds within which it must answer the driver.
@@ -201,7 +201,7 @@ class Processes:
 
     def __init__(
         self,
-        lanes: LocalTransport,
+        transport: LocalTransport,
         *,
         placement: str | None,
         start_timeout: float,
@@ -216,7 +216,7 @@ class Processes:
         """Process id of each actor on its host."""
         self.changing = asyncio.Lock()
         """Held while a process is lost or brought back: nobody is half way then."""
-        self._lanes = lanes
+        self._transport = transport
         self._placement = placement
         self._start_timeout = start_timeout
         self._call_timeout = call_timeout
@@ -268,12 +268,12 @@ class Processes:
     def admit(self, address: Address, key: bytes) -> None:
         """Let processes that are not there yet know of somebody who has this key and is hosted elsewhere."""
         self._keys[address.name] = key
-        self._lanes.update({address.name: address})
+        self._transport.update({address.name: address})
 
     @property
     def addresses(self) -> dict[str, Address]:
         """Where the processes are that are prepared."""
-        return {name: there for name, there in self._lanes.book.items() if name in self._actors}
+        return {name: there for name, there in self._transport.book.items() if name in self._actors}
 
     async def prepare(
         self, castings: list[ActorSpec], settings: Settings, among: Sequence[cluster.Host] | None = None
@@ -297,9 +297,9 @@ class Processes:
             fresh[name] = Address(name, cls.role, host, path, pid, process["start"], actor, endpoints(cls), own, number)
             self.pids[name] = pid
             self._coming_up[name] = process  # it may have answered before its first sign of life came
-        others = [name for name in self._lanes.book if name in self._actors and name not in fresh]
-        self._lanes.update(fresh)
-        await self._all(castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._lanes.book))
+        others = [name for name in self._transport.book if name in self._actors and name not in fresh]
+        self._transport.update(fresh)
+        await self._all(castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._transport.book))
         await self._tell(self._introduce(self._actors[name], name, fresh) for name in others)
         for casting in castings:
             watching = (self._watch(casting.name), self._keep_lease(casting.name))
@@ -425,7 +425,7 @@ class Processes:
     async def bar(self, name: str) -> None:
         """Let nobody hear a process any more that was lost: it may only have been cut off, and come back."""
         number = self._incarnations[name] = self._incarnations.get(name, 0) + 1
-        self._lanes.bar(name, number)
+        self._transport.bar(name, number)
         await self._tell(actor.bar.remote(self._ticket(other), name, number) for other, actor in self._actors.items())
 
     async def _tell(self, telling: Iterable[Awaitable[Any]]) -> None:
@@ -475,14 +475,14 @@ class Processes:
 
     def _kill_near(self, name: str) -> None:
         """Kill a process of this host: one that was stopped does not hear Ray, which waits for it."""
-        address = self._lanes.book.get(name)
-        if address is not None and self._lanes.is_near(address):
+        address = self._transport.book.get(name)
+        if address is not None and self._transport.is_near(address):
             end_process(address.pid, address.began)
 
     def _remove_folder(self, name: str) -> None:
         """Remove what a killed process of this host left: the folder of its socket."""
-        address = self._lanes.book.get(name)
-        if address is not None and address.socket and self._lanes.is_near(address):
+        address = self._transport.book.get(name)
+        if address is not None and address.socket and self._transport.is_near(address):
             shutil.rmtree(Path(address.socket).parent, ignore_errors=True)
 
     # --- what the driver asks of them ---
@@ -593,7 +593,7 @@ class Processes:
         """Remove folders and, unless Ray's services are gone, reservations; return the actors that are to be killed."""
         for group in () if is_sick else self._groups:
             remove_placement_group(group)
-        for name in self._lanes.book:
+        for name in self._transport.book:
             self._remove_folder(name)
         for name in self._actors:
             self._kill_near(name)

@@ -179,11 +179,11 @@ class RayRuntime(Runtime):
                 self._settings = replace(self._settings, network=network)
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
-        address = self._lanes.address(receiver, DRIVER)
-        path = calls.admit(address.doors, method, DRIVER, DRIVER, receiver, address.role, value)
+        address = self._transport.address(receiver, DRIVER)
+        path = calls.admit(address.endpoints, method, DRIVER, DRIVER, receiver, address.role, value)
         value, size = calls.leave(path, value, copy=False)
         self._own_ledger.record(self.clock.now(), DRIVER, receiver, path.kind, type_name(value, method), size)
-        return self._unawaited.made(self._lanes.send(address, path, encode_parts((method, value))))
+        return self._unawaited.made(self._transport.send(address, path, encode_parts((method, value))))
 
     async def start(self) -> None:
         self._castings |= labelled(self._castings, self._labels)
@@ -374,9 +374,9 @@ class RayRuntime(Runtime):
         host = ray.get_runtime_context().get_node_id()
         self._unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
         self._loop.set_exception_handler(self._unawaited)
-        self._lanes = LocalTransport(DRIVER, host, self._use_sockets, self._call_timeout, self._unawaited)
+        self._transport = LocalTransport(DRIVER, host, self._use_sockets, self._call_timeout, self._unawaited)
         self._processes = Processes(
-            self._lanes,
+            self._transport,
             placement=self._placement,
             start_timeout=self._start_timeout,
             call_timeout=self._call_timeout,
@@ -462,7 +462,7 @@ class RayRuntime(Runtime):
         if self.recorder is not None:
             self.recorder.privacy(self.privacy_records)
         self._left = self._processes.forget(is_sick=self._is_sick)
-        self._lanes.close()
+        self._transport.close()
         return errors
 
     def fail(self, error: BaseException) -> None:

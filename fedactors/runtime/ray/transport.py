@@ -518,7 +518,7 @@ class Address:
     began: int
     """When the process began, by its host's count: another one may have its number by now."""
     actor: Any
-    doors: Endpoints
+    endpoints: Endpoints
     ticket: bytes
     """With which the process that holds this address calls there; made for its name and no other."""
     incarnation: int = 0
@@ -600,7 +600,7 @@ class LocalTransport:
         waiting = self._opening.get(address.socket)
         if waiting is None:
             waiting = self._opening[address.socket] = deque()
-            self._start(self._open_lane(address, waiting))
+            self._start(self._connect(address, waiting))
         waiting.append((path, [b"".join(parts)], reply))
         return reply
 
@@ -613,7 +613,7 @@ class LocalTransport:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _open_lane(self, address: Address, waiting: deque[tuple[CallPath, Parts, asyncio.Future[Any]]]) -> None:
+    async def _connect(self, address: Address, waiting: deque[tuple[CallPath, Parts, asyncio.Future[Any]]]) -> None:
         hello = encode_parts((self._me, address.ticket))
         connection = Outgoing(address.name, hello, self._take_reply, self._call_timeout, self.memory)
         try:

@@ -71,7 +71,7 @@ class SimulatedContext(Context):
         self.states = runtime.states.of(casting.name)
         self._runtime = runtime
         self.actor = self._make()
-        self.doors = endpoints(casting.cls)
+        self.endpoints = endpoints(casting.cls)
         self.alive = True
         self.variables = contextvars.copy_context()
         self.variables.run(current_actor.set, casting.name)
@@ -150,7 +150,7 @@ class SimulatedContext(Context):
         self._runtime.fail(as_party_error(self.name, cast(BaseException, task.exception())))
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
-        frozen, size = calls.keep(self.doors, self.name, value)
+        frozen, size = calls.keep(self.endpoints, self.name, value)
         key = int(self._payload_keys.integers(1, 1 << 62))
         self._payloads[key] = (frozen, size, readers)
         return Ref(self.name, key, size, NOWHERE)
@@ -287,7 +287,7 @@ class Wire:
         contexts, role = self._runtime.contexts, self._runtime.role_of
         if receiver not in contexts:
             raise calls.unknown_actor(sender, receiver, contexts)
-        endpoints = contexts[receiver].doors
+        endpoints = contexts[receiver].endpoints
         path = calls.admit(endpoints, method, sender, role(sender), receiver, role(receiver), value)
         path.there, path.key_there = self._route(sender, receiver), f"{receiver}.{method}"
         self._paths[sender, receiver, method] = path
