@@ -1,4 +1,10 @@
-"""Split of fedactors/runtime/interface.py"""
+"""What an actor can await: its context, which the runtime that hosts it implements, and what passes through it.
+
+    actor ──call, compute, begin, put, get──▶ Context ──▶ virtual clock, Ray processes, or sites
+
+A `Handle` turns a method's call into a message to an endpoint; a `Ref` stands for a payload that stays with its owner;
+a `Job` is work that outlives a snapshot. Generators are derived from (run seed, actor, purpose).
+"""
 
 from __future__ import annotations
 
@@ -12,15 +18,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from fedactors.errors import FedactorsError
 from fedactors.messages.codec import message
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Doors: the methods of an actor that others may call. Nothing else can be called, on any runtime.
+"""Endpoints: the methods of an actor that others may call. Nothing else can be called, on any runtime.
 
     class PassiveWorker(Client):
         @remote(caller=CLIENT)                        # who may call: a role, OWN_PARTY, PEERS (any actor) or DRIVER
@@ -7,9 +7,9 @@
         @remote(caller=CLIENT, only="label_party")    # of the clients those whom the property `label_party` names
         async def follow(self, order: RowOrder) -> None: ...
 
-A door takes one declared message or none, and gives one or none. It is checked when the class is made. One table per
-class (`doors`) is read by the callers' handles, by the receiving side of every runtime, by `fedactors inspect`, by the
-ledger and by the conformance kit. `load`, `open`, `close` and whatever else carries no `@remote` is no door.
+An endpoint takes one declared message or none, and gives one or none. It is checked when the class is made. One table
+per class (`endpoints`) is read by the callers' handles, by the receiving side of every runtime, by `fedactors inspect`,
+by the ledger and by the conformance kit. `load`, `open`, `close` and whatever else carries no `@remote` is none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OWN_PARTY = "own party"
 """Actors of the same party only."""
 CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER = "client", "server", "parameter-server", "data-center"
 current_caller: ContextVar[str | None] = ContextVar("current_caller", default=None)
-"""Who called the door that runs (None: no door runs), as the runtime knows it; see `fedactors.actors.actor.Actor.caller`."""
+"""Who called the endpoint that runs, as the runtime knows it; None: none runs. See `Actor.caller`."""
 CALLERS = (DRIVER, PEERS, OWN_PARTY, CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER)
 _LIFE = frozenset({"load", "open", "close", "compute", "begin", "job", "background", "put", "get", "free", "peer"})
 
@@ -189,7 +189,7 @@ def make_endpoints(cls: type) -> Endpoints:
     """Read and check the doors of a class that is being made.
 
     Raises:
-        NoDoor: what is declared cannot be a door, or a payload is no message with readers.
+        InvalidEndpoint: what is declared cannot be a door, or a payload is no message with readers.
     """
     table: dict[str, Endpoint] = {}
     for base in reversed(cls.__mro__):

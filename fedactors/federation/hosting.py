@@ -1,12 +1,18 @@
-"""The actors that a site hosts in a run in its own process: their calls, to each other and through the gate.
+"""The actors that a site hosts in a run, and the gate through which their messages pass to other sites and back.
 
-The actors that a site hosts in a run, wherever they live: what the run at the site asks of them.
+    an actor ──call──▶ SiteContext ──near──▶ SiteContext of another actor here
+                            └──Gate.call_out──▶ link ──TLS──▶ Gate.call_in ──▶ an actor of another site
 
-The gate of a site: what may cross to and from another site in a run, checked on both sides, counted and told.
+    who waits          for what
+    a call that comes  the run to be open at the site (`SiteRun`), and the actor to have loaded
+    its caller         the reply, which the gate checks again where it comes from another site
 
-Who speaks is known from the certificate of whoever is at the other end: an actor's name is believed only if its party
-is hosted by that site. What is asked is checked against the doors of the approved protocol, the exact type of the
-message, and each of its fields; replies and payloads likewise.
+Who speaks is known from the certificate at the other end of the link: an actor's name is believed only if its party is
+hosted by that site. What is asked is checked against the endpoints of the approved protocol, the exact type of the
+message, and each of its fields; replies and payloads likewise. All that crosses is counted on both sides.
+
+`ActorHost` is what the run at the site asks of its actors, wherever they live: `LocalActorHost` has them in the site's
+process, `ray_hosting.RayActorHost` in processes of its Ray.
 """
 
 from __future__ import annotations
@@ -30,13 +36,11 @@ from fedactors.errors import FedactorsError, PayloadGone, Refused
 from fedactors.federation.session import value_of
 from fedactors.messages.codec import Parts, encode_parts, measure, type_name
 from fedactors.messages.ledger import Ledger, Row, kind_of
-from fedactors.runtime import calls
-from fedactors.runtime import snapshots as snapshot
+from fedactors.runtime import calls, snapshots
 from fedactors.runtime.calls import CallPath
 from fedactors.runtime.compute import HostedContext, WallClock
 from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, code_of, error_bytes, raised_by, told_abroad
 from fedactors.runtime.interface import ActorSpec
-from fedactors.runtime.snapshots import digests_of_files
 
 if TYPE_CHECKING:
     from fedactors.federation.site_run import Earlier
@@ -47,7 +51,7 @@ _LONGEST = 200
 
 @dataclasses.dataclass(frozen=True)
 class ActorAddress:
-    """An actor of the run: the site that hosts it, its role and its doors."""
+    """An actor of the run: the site that hosts it, its role and its endpoints."""
 
     name: str
     site: str
@@ -56,13 +60,7 @@ class ActorAddress:
 
 
 class Gate:
-    """See the module.
-
-    Args:
-        site: this one.
-        coordinator: the site whose driver runs the run.
-        book: all actors of the run.
-    """
+    """Checks and counts what may cross to and from other sites; the coordinator's site speaks for the driver."""
 
     def __init__(self, site: str, coordinator: str, book: Mapping[str, ActorAddress]) -> None:
         self.book = book
@@ -244,7 +242,7 @@ class Recorded:
 
 
 class ActorHost(ABC):
-    """See the module. Whatever an actor's code raises is told as of that actor (`words.code_of`)."""
+    """What a run asks of its actors here. What an actor's code raises is told as of that actor (`failures.code_of`)."""
 
     @abstractmethod
     async def cast(self, castings: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
@@ -324,15 +322,7 @@ async def fetch_abroad(outside: Outside, reader: str, place: ActorAddress, key: 
 
 
 class SiteContext(HostedContext):
-    """One actor's side of the federated runtime.
-
-    Args:
-        site: the run, at this site.
-        near: all actors that live here.
-        casting: the actor.
-        seed: of this actor's generators.
-        clock: the run's at this site.
-    """
+    """One actor's side of the federated runtime; `near` are all actors that live here."""
 
     def __init__(
         self, site: Outside, near: Mapping[str, SiteContext], casting: ActorSpec, seed: int, clock: WallClock
@@ -459,11 +449,7 @@ class SiteContext(HostedContext):
 
 
 class LocalActorHost(ActorHost):
-    """Actors that live in the site's process.
-
-    Args:
-        outside: the run at the site.
-    """
+    """Actors that live in the site's process."""
 
     def __init__(self, outside: Outside) -> None:
         self.actors: dict[str, SiteContext] = {}
@@ -482,13 +468,10 @@ class LocalActorHost(ActorHost):
         if not failure.cancelled():
             self._outside.failed(actor, failure.result())
 
-    def _code_of(self, actor: str) -> contextlib.AbstractContextManager[None]:
-        return code_of(actor, self._outside.gate.book)
-
     async def load(self, earlier: Earlier | None) -> None:
         for context in self.actors.values():
-            context.actor._files = await asyncio.to_thread(digests_of_files, context.built_with)
-            with self._code_of(context.name):
+            context.actor._files = await asyncio.to_thread(snapshots.digests_of_files, context.built_with)
+            with code_of(context.name, self._outside.gate.book):
                 await context.actor.load()
             if earlier is not None:
                 earlier.restore(context)
@@ -498,7 +481,7 @@ class LocalActorHost(ActorHost):
         for context in self.actors.values():
             context.clock.begin(start)
         for context in self.actors.values():
-            with self._code_of(context.name):
+            with code_of(context.name, self._outside.gate.book):
                 await context.actor.open()
 
     async def serve(self, path: CallPath, value: Any) -> Any:
@@ -515,7 +498,7 @@ class LocalActorHost(ActorHost):
         return found
 
     async def snapshots(self) -> dict[str, bytes]:
-        return {name: snapshot.seal_actor(one.actor) for name, one in self.actors.items()}
+        return {name: snapshots.seal_actor(one.actor) for name, one in self.actors.items()}
 
     async def settle(self) -> None:
         pass
@@ -542,7 +525,7 @@ class LocalActorHost(ActorHost):
 
     async def close(self) -> None:
         for context in self.actors.values():
-            with self._code_of(context.name):
+            with code_of(context.name, self._outside.gate.book):
                 await context.actor.close()
 
     def end(self) -> None:

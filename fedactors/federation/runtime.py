@@ -165,9 +165,7 @@ class FederatedRuntime(Runtime):
         raise PartyLost(name, "a lost actor is not brought back over a federation yet")
 
     async def checkpoint(self, label: str = "last") -> None:
-        self._num_checkpoints += 1
-        due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
-        if due or label != "last" or self._stop_code is not None:
+        if self._is_due(label):
             await self._saved()
             self._number += 1
             digests: dict[str, bytes] = {}
@@ -228,15 +226,11 @@ class FederatedRuntime(Runtime):
     def usage(self) -> Usage:
         end = self._end if self._end is not None else time.perf_counter()
         seconds = (end - self._began if self._began is not None else 0.0) + self._offset
-        return Usage(
-            messages=self.ledger.messages(),
-            bytes=self.ledger.bytes(),
-            header_bytes=self.ledger.header_bytes(),
+        return self._usage(
             seconds=seconds,
             wall_seconds=seconds - self._offset,
             cpu_utilisation=0.0,  # the sites' machines are not the coordinator's to measure
             waiting_seconds=sum(float(waiting) for _, waiting, _ in self._drained.values()),
-            price=self.ledger.price(self.network.link) + self.spent,
         )
 
     def use_network(self, network: Network) -> None:

@@ -1,17 +1,16 @@
 """The pickle-free codec: how messages, arguments and replies become bytes, and how they are frozen.
 
-A frame is ``magic | header length | header | padding | buffers``: the header is msgpack with every array
-replaced by its index, dtype and shape; the arrays follow as raw 64-byte aligned buffers, so that decoding
-copies nothing and yields read-only views. Decoding runs no code of the sender: it knows plain values,
-arrays of plain dtypes, and dataclasses declared with `message` in modules that are already imported here, which frames
-name by `fedactors.messages.codec`.
+    frame = | magic | header length | header: msgpack, each array replaced by index, dtype, shape | padding | arrays |
 
-Stable names of the classes that frames and checkpoints hold: ``mtcd/Token``, which is no path of Python's.
+Arrays follow as raw 64-byte aligned buffers, so that decoding copies nothing and yields read-only views. Decoding runs
+no code of the sender: it knows plain values, arrays of plain dtypes, and dataclasses declared with `message` in modules
+that are already imported here.
 
-A name is a namespace and the class's own name. The namespace is the protocol (in ``protocols`` the folder's name, of a
-third party the package that has a module `plugin`), ``fedactors``, else the class's module. A class may move to another
-file of its namespace. One that moves further, or gets another name, keeps the old one:
-``@message(name="mtcd/Token", reveals=...)``. A script's classes are of ``__main__``.
+Frames and checkpoints hold stable names of classes, ``mtcd/Token``, which are no paths of Python's: a namespace and the
+class's own name. The namespace is the protocol (in ``protocols`` the folder's name, of a third party the package that
+has a module `plugin`), ``fedactors``, else the class's module. A class may move to another file of its namespace. One
+that moves further, or gets another name, keeps the old one: ``@message(name="mtcd/Token", reveals=...)``. A script's
+classes are of ``__main__``.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""One generic Ray actor class that hosts any actor: the process side of the Ray runtime.
+"""The process side of the Ray runtime: one generic Ray actor class that hosts any actor, and what it tells the driver.
 
     driver ──prepare, meet, load, open, snapshot, drain, watch──▶ ActorProcess
-    peers  ──fast lane (same host) or Ray call─────────────────▶ ActorProcess.serve ──▶ a door of the plain actor
+    peers  ──local transport (same host) or Ray call───────────▶ ActorProcess ──▶ an endpoint of the plain actor
+
+    who waits                                   for what
+    a call that comes before `load` has ended   the actor's `load` and restore
+    `watch`                                     the first failure of what goes on by itself
 
 Whoever calls shows a ticket, which the driver made for it (`transport.ticket`); the sender is never read from a frame.
-Errors travel as values, so Ray's own wrapping never shows. `watch` ends when something that goes on by itself fails.
-
-What the processes of a run recorded, summed by the driver: traffic, processor time, waiting.
-
-What every process of a run on Ray is told.
+Errors travel as values, so Ray's own wrapping never shows.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from fedactors.runtime.ray.transport import (
     REPLY,
     Address,
     Caller,
-    Incoming,
     LocalTransport,
     as_array,
     incarnation_of,
+    listen,
     shown_by,
 )
 from fedactors.runtime.snapshots import digests_of_files
@@ -310,14 +310,7 @@ class Life(enum.IntEnum):
 
 
 class ActorProcess:
-    """The Ray actor; see the module.
-
-    Args:
-        casting: the actor to host.
-        settings: of the run.
-        key: with which tickets to this actor are made.
-        states: where its snapshots are kept.
-    """
+    """The Ray actor that hosts one actor; tickets to it are made with `key`."""
 
     def __init__(self, casting: ActorSpec, settings: Settings, key: bytes, states: PartyStates) -> None:
         torch = sys.modules.get("torch")
@@ -350,10 +343,8 @@ class ActorProcess:
         if self._settings.use_sockets:
             self._folder = make_folder("lane")
             path = str(self._folder / "lane")
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(
-                lambda: Incoming(self._recognise, self._serve, self._give, self._context.transport.memory), path
-            )
+            memory = self._context.transport.memory
+            self._server = await listen(path, self._recognise, self._serve, self._give, memory)
         self._life = Life.PREPARED
         return host, path, self._process
 
@@ -522,19 +513,20 @@ class ActorProcess:
         name, context = self._casting.name, self._context
         try:
             try:
-                if caller.incarnation < self._context.transport.least(caller.name):
+                if caller.incarnation < context.transport.least(caller.name):
                     raise Refused(caller.name, f"calls {name} from a process that was given up as lost")
                 asked, value = decode(body)
-                path = calls.admit(context.endpoints, asked, caller.name, caller.role, name, self._casting.cls.role, value)
+                path = calls.admit(
+                    context.endpoints, asked, caller.name, caller.role, name, self._casting.cls.role, value
+                )
                 calls.arrive(path, value)
                 if not self._loaded.is_set():
                     await self._loaded.wait()
                 coroutine = calls.begin(path, self._actor, value)
             except (Refused, ValueError, TypeError) as error:
-                refusal = (
-                    error if isinstance(error, Refused) else Refused(caller.name, f"sends {name} no call: {error}")
-                )
-                self._context.note_refusal(str(refusal))
+                is_refusal = isinstance(error, Refused)
+                refusal = error if is_refusal else Refused(caller.name, f"sends {name} no call: {error}")
+                context.note_refusal(str(refusal))
                 raise refusal from None
             reply, size = calls.answer(path, await coroutine, copy=False)
             if reply is not None:

@@ -1,9 +1,9 @@
-"""The wire between simulated actors: calls, replies and payloads that take the time of their links.
+"""The simulated side of an actor, and the wire between actors: calls and payloads that take the time of their links.
 
-A call is frozen, recorded and under way when it is made; its receiver runs it in a task of its own after the link's
-latency and bytes over bandwidth (shared among the transfers in flight where a host's capacity is finite).
+    SimulatedContext.call ──▶ Wire.send: check, freeze, record ──link──▶ endpoint ──link──▶ the caller's future
 
-One actor's side of the simulated runtime: its clock, its calls, its work and what a snapshot holds of it.
+A call is under way when it is made; its receiver runs it in a task of its own after the link's latency and bytes over
+bandwidth, which is shared among the transfers in flight where a host's capacity is finite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from fedactors.actors.actor import Actor
 from fedactors.actors.context import NOWHERE, Clock, Context, Job, Ref, Work, derived_rng
-from fedactors.actors.remote import Endpoint, endpoints
+from fedactors.actors.remote import endpoints
 from fedactors.errors import BadInput, FedactorsError, PartyLost, PayloadGone
 from fedactors.messages.codec import HEADER_BYTES, carry, freeze, type_name
 from fedactors.messages.ledger import DRIVER as DRIVER_KIND
@@ -226,11 +226,6 @@ class Call:
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
 
-    @property
-    def door(self) -> Endpoint:
-        """What is called."""
-        return self.path.endpoint
-
 
 class Wire:
     """What is under way between the actors of `runtime`."""
@@ -249,7 +244,7 @@ class Wire:
         """Forget the routes taken so far: the network is another one."""
         self._routes: dict[tuple[str, ...], Route] = {}
         self._paths: dict[tuple[str, str, str], CallPath] = {}
-        """By (sender, receiver, method), where the door was found open."""
+        """By (sender, receiver, method), where the endpoint was found open."""
         self._shared = SharedTransfers(self._runtime.network)
         self._shared_timer: asyncio.TimerHandle | None = None
         self._shared_changed = False
@@ -283,7 +278,7 @@ class Wire:
         return reply
 
     def _admit(self, sender: str, receiver: str, method: str, value: Any) -> CallPath:
-        """Return the path to a door that is open to the sender and takes the value, with the route there."""
+        """Return the path to an endpoint that is open to the sender and takes the value, with the route there."""
         contexts, role = self._runtime.contexts, self._runtime.role_of
         if receiver not in contexts:
             raise calls.unknown_actor(sender, receiver, contexts)
@@ -391,7 +386,7 @@ class Wire:
             call.reply.cancel()
         else:
             name = call.receiver.name
-            lost = PartyLost(name, f"its process was lost during {call.door.name}")
+            lost = PartyLost(name, f"its process was lost during {call.path.endpoint.name}")
             self._runtime.unawaited.fail(call.reply, lost, call.sender)
 
     async def carry(self, sender: str, receiver: str, type_: str, size: int) -> None:
