@@ -178,7 +178,8 @@ def discrete_gaussian(sigma: int, count: int, entropy: Entropy = os.urandom) -> 
         far = np.abs(np.abs(drawn) - sigma)
         near = far <= (_FARTHEST - 1) * sigma
         drawn, far = drawn[near], far[near]
-        return drawn[_bernoulli_exp(far * far, 2 * sigma * sigma, entropy)]
+        kept: Integers = drawn[_bernoulli_exp(far * far, 2 * sigma * sigma, entropy)]
+        return kept
 
     return _until(count, draw)
 

@@ -286,7 +286,7 @@ class Runtime(Caller):
         is_turn = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
         return is_turn or label != "last" or self._stop_code is not None
 
-    def _usage(self, **more: float) -> Usage:
+    def _usage(self, **more: Any) -> Usage:
         """Return what the ledger says that the run has used, and what its runtime adds."""
         traffic = {"messages": self.ledger.messages(), "bytes": self.ledger.bytes()}
         price = self.ledger.price(self.network.link) + self.spent

@@ -137,6 +137,18 @@ class SecureSumClient:
         if identities.get(name) != identity.public or len(set(identities.values())) != len(identities):
             raise SecureSumError(f"{name}: the identities do not hold its own, or two are the same")
 
+    def _forget_session(self) -> None:
+        self._keys: SumKeys | None = None
+        self._session: Session | None = None
+        self._masking: list[X25519PrivateKey] = []
+        self._seeds: list[bytes] = []
+        self._held: dict[str, Bytes] = {}
+        self._ids: list[list[str]] = []
+        self._rows: list[set[bytes]] = []
+        self._confirmed: dict[int, Arrived] = {}
+        self._revealed: set[int] = set()
+        self._ready = False
+
     # --- keys and shares, once for several sums ---
 
     def advertise(self, call: SumCall) -> SumKeys:
@@ -281,18 +293,6 @@ class SecureSumClient:
 
         own = noise_part(sigma, self.threshold)
         return released(flat, Gaussian(sigma), draw, "masked sum")
-
-    def _forget_session(self) -> None:
-        self._keys: SumKeys | None = None
-        self._session: Session | None = None
-        self._masking: list[X25519PrivateKey] = []
-        self._seeds: list[bytes] = []
-        self._held: dict[str, Bytes] = {}
-        self._ids: list[list[str]] = []
-        self._rows: list[set[bytes]] = []
-        self._confirmed: dict[int, Arrived] = {}
-        self._revealed: set[int] = set()
-        self._ready = False
 
     def _check_fellows(self, members: tuple[str, ...]) -> None:
         if self._only is not None and members != self._only:

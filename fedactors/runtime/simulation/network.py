@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from fedactors.actors.actor import Actor
 from fedactors.actors.context import NOWHERE, Clock, Context, Job, Ref, Work, derived_rng
-from fedactors.actors.remote import endpoints
+from fedactors.actors.remote import Endpoint, endpoints
 from fedactors.errors import BadInput, FedactorsError, PartyLost, PayloadGone
 from fedactors.messages.codec import HEADER_BYTES, carry, freeze, type_name
 from fedactors.messages.ledger import DRIVER as DRIVER_KIND
@@ -225,6 +225,11 @@ class Call:
     reply: asyncio.Future[Any]
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
+
+    @property
+    def door(self) -> Endpoint:
+        """What is called."""
+        return self.path.endpoint
 
 
 class Wire:
