@@ -111,7 +111,7 @@ class SumMembers:
 
 
 class SecureSummand(Client):
-    """A client with the endpoints of secure sums; a data center that takes part is one of this kind and of its own role.
+    """A client with the endpoints of secure sums; a data center that takes part is one too, of its own role.
 
     Args:
         clients: names of all clients of the run, as its driver cast them; a sum takes more than half of them.
