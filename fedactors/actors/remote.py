@@ -246,7 +246,8 @@ def spoken(attribute: str) -> str:
 
 
 def _types(hint: Any, where: str) -> tuple[type, ...]:
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or _is_union(hint) else (hint,)
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    parts = typing.get_args(hint) if is_union else (hint,)
     for part in parts:
         if part is NoneType:
             continue
@@ -261,10 +262,6 @@ def _prepare(message: type) -> None:
         checks_of(message)
     except (UnknownAnnotation, NameError) as error:
         raise InvalidEndpoint(f"{message.__qualname__} is no message that could be checked: {error}") from None
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) is typing.Union
 
 
 def _word(cls: Any) -> str:

@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fedactors.actors.context import ACTOR_NAME, NOWHERE, Ref
 from fedactors.actors.remote import DRIVER, Endpoints, endpoints
@@ -201,6 +201,14 @@ Totals = Sequence[tuple[str, str, str, str, int, int]]
 """Sender, receiver, kind, type, messages, bytes."""
 
 
+class Counted(NamedTuple):
+    """Messages of one actor, seconds that it waited, and processor time of a process of its own."""
+
+    totals: Totals
+    waiting: float
+    cpu_seconds: float = 0.0
+
+
 class Life(enum.IntEnum):
     """How far a run has come at a site."""
 
@@ -284,16 +292,8 @@ class ActorHost(ABC):
         """Return what was recorded and fetched, once."""
 
     @abstractmethod
-    def totals(self) -> Mapping[str, Totals]:
-        """Return the messages of each actor so far."""
-
-    @abstractmethod
-    def waiting(self) -> Mapping[str, float]:
-        """Return the seconds that each actor has waited so far."""
-
-    @abstractmethod
-    def cpu_seconds(self) -> float:
-        """Return the processor time of processes of their own."""
+    def counted(self) -> Mapping[str, Counted]:
+        """Return what is counted of each actor so far."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -514,14 +514,8 @@ class LocalActorHost(ActorHost):
                 taken.clear()
         return found
 
-    def totals(self) -> Mapping[str, Totals]:
-        return {name: one.ledger.state() for name, one in self.actors.items()}
-
-    def waiting(self) -> Mapping[str, float]:
-        return {name: one.waiting_seconds for name, one in self.actors.items()}
-
-    def cpu_seconds(self) -> float:
-        return 0.0  # they have no process of their own
+    def counted(self) -> Mapping[str, Counted]:
+        return {name: Counted(one.ledger.state(), one.waiting_seconds) for name, one in self.actors.items()}
 
     async def close(self) -> None:
         for context in self.actors.values():

@@ -40,7 +40,7 @@ from ray.exceptions import RayTaskError
 
 from fedactors.actors.remote import DRIVER
 from fedactors.errors import FedactorsError, PartyLost, Refused
-from fedactors.federation.hosting import ActorAddress, ActorHost, Outside, Recorded, Totals, fetch_abroad, not_taken
+from fedactors.federation.hosting import ActorAddress, ActorHost, Counted, Outside, Recorded, fetch_abroad, not_taken
 from fedactors.federation.session import parts_of, value_of
 from fedactors.federation.site_run import Earlier
 from fedactors.messages.codec import Parts, decode, encode_parts
@@ -296,7 +296,7 @@ class RayActorHost(ActorHost):
         self._drained: dict[str, Drained] = {}
         """What each process said last."""
         self._recorded = Recorded()
-        self._before: dict[str, tuple[Totals, float]] = {}
+        self._before: dict[str, Counted] = {}
         """Messages and seconds of waiting of the run that this one goes on from."""
         self._tasks: list[asyncio.Task[None]] = []
         self._settling = asyncio.Lock()
@@ -448,18 +448,12 @@ class RayActorHost(ActorHost):
         found, self._recorded = self._recorded, Recorded()
         return found
 
-    def totals(self) -> Mapping[str, Totals]:
-        both = {name: [*self._counted(name)[0], *one.totals] for name, one in self._drained.items()}
-        return {name: merged(totals) for name, totals in both.items()}
-
-    def waiting(self) -> Mapping[str, float]:
-        return {name: self._counted(name)[1] + one.waiting_seconds for name, one in self._drained.items()}
-
-    def _counted(self, name: str) -> tuple[Totals, float]:
-        return self._before.get(name, ((), 0.0))
-
-    def cpu_seconds(self) -> float:
-        return sum(one.cpu_seconds for one in self._drained.values())
+    def counted(self) -> Mapping[str, Counted]:
+        found = {}
+        for name, one in self._drained.items():
+            totals, waiting, _ = self._before.get(name, Counted((), 0.0))
+            found[name] = Counted(merged([*totals, *one.totals]), waiting + one.waiting_seconds, one.cpu_seconds)
+        return found
 
     async def close(self) -> None:
         await self._ask("last_answers")

@@ -47,6 +47,7 @@ from fedactors.federation.approval import Proposal, classes_of
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import (
     ActorHost,
+    Counted,
     Gate,
     Life,
     LocalActorHost,
@@ -115,7 +116,7 @@ class Earlier:
             raise BadInput(f"the checkpoint has no state of {name} (of: {', '.join(sorted(self.states))})")
         return self.states[name]
 
-    def counted(self, name: str) -> tuple[list[tuple[str, str, str, str, int, int]], float]:
+    def counted(self, name: str) -> Counted:
         """Return an actor's totals of messages and its seconds of waiting.
 
         Raises:
@@ -123,7 +124,8 @@ class Earlier:
         """
         what = snapshots.checkpoint_of(name, self.where)
         with snapshots.intact(what):
-            return snapshots.totals(self.ledgers[name], what), snapshots.amount(self.waiting[name], "waiting", what)
+            waiting = snapshots.amount(self.waiting[name], "waiting", what)
+            return Counted(snapshots.totals(self.ledgers[name], what), waiting)
 
     def restore(self, context: SiteContext) -> None:
         """Set a loaded actor of the site's process, and what is counted of it, as they were.
@@ -132,8 +134,9 @@ class Earlier:
             BadInput: the checkpoint has no state of it, or a damaged one.
         """
         snapshots.restore(context.actor, self.state(context.name), context.name, self.where)
-        totals, context.waiting_seconds = self.counted(context.name)
-        context.ledger.restore(totals)
+        counted = self.counted(context.name)
+        context.waiting_seconds = counted.waiting
+        context.ledger.restore(counted.totals)
 
 
 def folder_of(site: SiteFolder, proposal: Proposal, protocol: Protocol, parent: RunFolder | None) -> RunFolder:
@@ -155,13 +158,14 @@ def folder_of(site: SiteFolder, proposal: Proposal, protocol: Protocol, parent: 
 
 def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, bytes], actors: ActorHost) -> bytes:
     """Return what a site keeps beside these states in a checkpoint: it is then `write`'s."""
+    counted = actors.counted()
     own = {
         "number": number,
         "label": label,
         "seed": seed,
         "now": now,
-        "ledgers": dict(actors.totals()),
-        "waiting": dict(actors.waiting()),
+        "ledgers": {name: one.totals for name, one in counted.items()},
+        "waiting": {name: one.waiting for name, one in counted.items()},
     }
     return snapshots.seal_driver(own, frames)
 
@@ -607,9 +611,10 @@ class SiteRun:
 
     def _counted(self) -> tuple[Any, ...]:
         """Return the actors' totals, seconds of waiting, and processor seconds."""
-        total = tuple(row for rows in self.actors.totals().values() for row in rows)
-        cpu = time.process_time() - self._cpu_before + self.actors.cpu_seconds()
-        return total, sum(self.actors.waiting().values()), cpu
+        counted = self.actors.counted().values()
+        total = tuple(row for one in counted for row in one.totals)
+        cpu = time.process_time() - self._cpu_before + sum(one.cpu_seconds for one in counted)
+        return total, sum(one.waiting for one in counted), cpu
 
     async def _finish(self) -> None:
         await self.unawaited.last_answers()

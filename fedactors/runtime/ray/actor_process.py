@@ -86,6 +86,9 @@ class Used:
     cpu: float = 0.0
     outside: float = 0.0
 
+    def __add__(self, other: Used) -> Used:
+        return Used(self.waiting + other.waiting, self.cpu + other.cpu, self.outside + other.outside)
+
 
 @dataclass
 class Accounts:
@@ -106,15 +109,11 @@ class Accounts:
     def retire(self, name: str) -> None:
         """Keep what a process recorded that is gone: another one of its name counts from nothing."""
         self.earlier.extend(self._totals.pop(name, []))
-        gone = self._used.pop(name, Used())
-        self.before.waiting += gone.waiting
-        self.before.cpu += gone.cpu
-        self.before.outside += gone.outside
+        self.before += self._used.pop(name, Used())
 
     def used(self) -> Used:
         """Return the seconds of all."""
-        all_ = [self.before, *self._used.values()]
-        return Used(sum(u.waiting for u in all_), sum(u.cpu for u in all_), sum(u.outside for u in all_))
+        return sum(self._used.values(), self.before)
 
     def totals(self, driver: Iterable[Totals]) -> list[Totals]:
         """Return the traffic of all, the driver's included."""
