@@ -142,10 +142,10 @@ class Actor:
 
     @property
     def caller(self) -> str:
-        """The name of whoever called the door that runs now, proved by the connection and never read from a message.
+        """The name of whoever called the endpoint that runs, proved by the connection and never read from a message.
 
         Raises:
-            LookupError: no door runs: it is a loop of this actor's own.
+            LookupError: no endpoint runs: it is a loop of this actor's own.
         """
         caller = current_caller.get()
         if caller is None:

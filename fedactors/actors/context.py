@@ -96,9 +96,9 @@ class Clock(ABC):
 
 
 class Handle:
-    """A reference to an actor by name: calling a door sends its message and returns the awaitable reply.
+    """A reference to an actor by name: calling an endpoint sends its message and returns the awaitable reply.
 
-    The message leaves when the door is called, awaited or not; a call that fails and that nobody awaits stops the run.
+    The message leaves at the call, awaited or not; a call that fails and that nobody awaits stops the run.
     Two calls that were not awaited one after the other may arrive in any order.
     """
 
@@ -129,10 +129,10 @@ class Caller(ABC):
 
     @abstractmethod
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
-        """Send a message (None: a bare call) to a door and return the awaitable reply.
+        """Send a message (None: a bare call) to an endpoint and return the awaitable reply.
 
         Raises:
-            Refused: it is no door of the receiver, not open to this caller, or takes another message.
+            Refused: it is no endpoint of the receiver, not open to this caller, or takes another message.
         """
 
     def handle(self, name: str, cls: type[T]) -> T:

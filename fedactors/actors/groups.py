@@ -64,12 +64,12 @@ def surviving_loss(consequence: str) -> Iterator[list[PartyLost]]:
 
 
 class ActorGroup(Generic[C]):
-    """See the module.
+    """Parties that are asked at once, and what follows when one of them is lost.
 
     Args:
         caller: who asks: the driver's runtime, or an actor.
         parties: handles by name, or names of which handles are made when they are needed.
-        on_loss: see the module.
+        on_loss: what follows, one of `ON_LOSS`.
         timeout: seconds within which a party must answer, and be back after it was lost.
         when_dropped: awaited with the names, after parties were dropped; it may ask this group itself.
         label: what an actor's timeline calls the wait for the answers; empty: it is not on the timeline.

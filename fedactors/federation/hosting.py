@@ -266,7 +266,7 @@ class ActorHost(ABC):
 
     @abstractmethod
     async def serve(self, path: CallPath, value: Any) -> Any:
-        """Do what a call from another site, or the driver, asks, its door and message having been checked.
+        """Do what a call from another site, or the driver, asks, its endpoint and message having been checked.
 
         The reply is checked in this process: as the actor gives it, or as it comes from a process of its own.
         """
@@ -277,7 +277,7 @@ class ActorHost(ABC):
 
     @abstractmethod
     async def account(self, party: str) -> list[Any]:
-        """Return what a party's actors say, at their door `account`, that they have released; it is not recorded."""
+        """Return what a party's actors say, at `account`, that they have released; it is not recorded."""
 
     @abstractmethod
     async def snapshots(self) -> dict[str, bytes]:

@@ -2,7 +2,12 @@
 
     run.py ──spawn, call──▶ FederatedRuntime ──TLS──▶ site of each organisation ◀──TLS──▶ the others
 
-The driver runs at the coordinator's site, under its key. It reads no data: actors are cast by (class, name, plain
+    who waits               for what
+    driver, before `start`  every site to approve the proposal
+    `start`, `checkpoint`   all sites, step by step (`SiteRun.control`); checkpoints are written while the run goes on
+    a call                  the reply of the actor's site
+
+The driver runs at the coordinator's site, under its key. It reads no data: actors are spawned by (class, name, plain
 arguments), and each site builds its own from its installed code. What is lost stops the run.
 """
 
@@ -38,7 +43,7 @@ _LAST_SECONDS = 1.0
 
 
 class FederatedRuntime(Runtime):
-    """See the module.
+    """The driver's side of a run over a federation.
 
     Args:
         folder: of the coordinator's site.

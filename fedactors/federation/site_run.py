@@ -270,7 +270,7 @@ def built_with(
 
 
 def _is_of(cls: type, protocol: str) -> bool:
-    """Say whether a class is the approved protocol's own, or says which seat a table's owner has: neither has rows."""
+    """Say whether a class is the approved protocol's own, or says which host a table's owner has: neither has rows."""
     return cls is TableOwner or f"{namespace_of(cls)}.".startswith(f"{protocol}.")
 
 

@@ -146,7 +146,7 @@ class CodecError(FedactorsError):
 
 @dataclasses.dataclass(frozen=True)
 class MessageFacts:
-    """The privacy review of one message type: what it reveals, and who reads it where no door says so."""
+    """The privacy review of one message type: what it reveals, and who reads it where no endpoint says so."""
 
     reveals: str
     readers: str
@@ -156,11 +156,11 @@ class MessageFacts:
 def message(*, reveals: str, readers: str = "", name: str = "") -> Callable[[type[T]], type[T]]:
     """Declare a class as a message: a frozen slotted dataclass that the codec may carry.
 
-    Who receives it follows from the doors that take or give it (`fedactors.actors.remote`).
+    Who receives it follows from the endpoints that take or give it (`fedactors.actors.remote`).
 
     Args:
         reveals: one sentence on what the receiver learns from it.
-        readers: for payloads, which are fetched and come through no door: who may fetch them.
+        readers: for payloads, which are fetched and come through no endpoint: who may fetch them.
         name: in frames and checkpoints; see `fedactors.messages.codec`.
     """
 

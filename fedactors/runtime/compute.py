@@ -272,7 +272,7 @@ class HostedContext(Context):
             task = awaitable
         else:
             variables = contextvars.copy_context()
-            variables.run(current_caller.set, None)  # whoever called the door that begins it does not call this
+            variables.run(current_caller.set, None)  # whoever called the endpoint that begins it does not call this
             task = asyncio.get_running_loop().create_task(go_on(), context=variables)
         self._tasks.add(task)
         task.add_done_callback(self._background_done)
@@ -460,7 +460,7 @@ def start_worker(*folders: str) -> None:
 
 
 def _loaded_here() -> list[str]:
-    """Return the modules that workers would import one after the other: what is loaded of the frame and beside actors.
+    """Return the modules that workers would import one after the other: what is loaded of fedactors and beside actors.
 
     The process that workers are forked from imports them once: up to two seconds less for each worker of each pool.
     """

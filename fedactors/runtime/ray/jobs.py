@@ -188,7 +188,7 @@ class Jobs:
         """Write the run folders that an ended job left for its submitter under `out`, and return them.
 
         Raises:
-            BadInput: no such job, it goes on, or it left none; see also `handback.unpack`.
+            BadInput: no such job, it goes on, or it left none; see also `unpack`.
         """
         info = self._info(job)
         if not info.status.is_terminal():

@@ -47,14 +47,14 @@ from fedactors.runtime.ray.actor_process import LEASE, ActorProcess, Drained, Se
 from fedactors.runtime.ray.transport import Address, LocalTransport, ticket
 
 _LOOKS = 10
-"""At a sign of life that is waited for."""
+"""At a heartbeat that is waited for."""
 _WATCHED_SECONDS = 1.0
 _AT_WORK = ("R", "D")
 """States of a thread that runs or waits for a core, and that waits for a disk."""
 _STOPPED = ("T", "t")
 
 
-async def within(seconds: float, sign: Callable[[], Awaitable[Any]]) -> bool:
+async def within(seconds: float, beat: Callable[[], Awaitable[Any]]) -> bool:
     """Ask for a heartbeat and say whether it comes in time; a sender known to be gone is somebody else's business.
 
     The time is that in which this process ran: one that was stopped, or whose machine slept, has waited for nobody.
@@ -62,7 +62,7 @@ async def within(seconds: float, sign: Callable[[], Awaitable[Any]]) -> bool:
 
     async def come() -> None:
         with suppress(RayError):
-            await sign()
+            await beat()
 
     coming = asyncio.ensure_future(come())
     try:
@@ -169,7 +169,7 @@ class Processes:
         placement: how Ray's placement group lays them over hosts (one of `PLACEMENTS`; None: no group).
         start_timeout: seconds within which a process must be up.
         call_timeout: seconds within which it must answer the driver.
-        lease: seconds without a sign of life after which it counts as lost.
+        lease: seconds without a heartbeat after which it counts as lost.
         states: where the actors' snapshots are kept.
         lost: is told of each loss, once.
         failed: is told when something that goes on by itself in a process failed.
@@ -272,7 +272,7 @@ class Processes:
             own, number = self._ticket(name), self._incarnations.get(name, 0)
             fresh[name] = Address(name, cls.role, host, path, pid, process["start"], actor, endpoints(cls), own, number)
             self.pids[name] = pid
-            self._coming_up[name] = process  # it may have answered before its first sign of life came
+            self._coming_up[name] = process  # it may have answered before its first heartbeat came
         others = [name for name in self._transport.book if name in self._actors and name not in fresh]
         self._transport.update(fresh)
         await self._all(

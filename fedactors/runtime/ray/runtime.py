@@ -79,7 +79,7 @@ _log = logging.getLogger(__name__)
 
 
 class RayRuntime(Runtime):
-    """See the module.
+    """The driver's side of a run on Ray.
 
     Args:
         address: "host:port" or "auto" of a running cluster; RAY_ADDRESS, else an embedded one, by default.
@@ -90,7 +90,7 @@ class RayRuntime(Runtime):
         scale: wall seconds for each second of the actors' clocks, of links and of costs.
         emulate: whether to emulate the protocol's own links and costs where none are given.
         start_timeout: seconds within which all processes must be up.
-        lease: seconds without a sign of life after which a process counts as lost.
+        lease: seconds without a heartbeat after which a process counts as lost.
         call_timeout: seconds within which every call must be answered.
         use_sockets: whether actors of one host talk directly; otherwise every call goes through Ray.
         seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.

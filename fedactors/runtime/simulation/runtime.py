@@ -105,7 +105,7 @@ _OBJECTS_TO_A_SEARCH = 20_000
 
 
 class SimulatedRuntime(Runtime):
-    """See the module.
+    """The driver's side of a simulated run.
 
     Args:
         costs: seconds for each kind of work; a protocol's stated default is used when None.
