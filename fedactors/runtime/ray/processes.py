@@ -498,11 +498,11 @@ class Processes:
             CallTimeout: naming the process that did not answer.
         """
 
-        async def answer(name: str) -> Any:
+        async def answer(name: str, actor: Any) -> Any:
             with suppress(RayActorError):  # what a process that is gone had to say is gone with it
-                return await ask(self._actors[name], self._ticket(name), name)
+                return await ask(actor, self._ticket(name), name)
 
-        asked = {name: asyncio.ensure_future(answer(name)) for name in names}
+        asked = {name: asyncio.ensure_future(answer(name, self._actors[name])) for name in names}
         known, waiting = set(self._losses), set(asked.values())
         try:
             async with asyncio.timeout(self._call_timeout):
