@@ -1,17 +1,16 @@
 """Configuration: frozen keyword-only dataclasses, validated by pydantic, filled from ``key=value`` words.
 
-A protocol declares one class with the `config` decorator. Each field has a default and a docstring under
-it; `Field(ge=1)` and the like state what is allowed. `build` turns the words of a command line into an
-instance and reports every mistake as one `BadInput` line that names the field, the value and the rule.
-
-Code that a configuration names, ``package.module:function``: a user's own model, a hook.
-
-A name is code as soon as it is imported. So it is imported when the user gives it, in a word or in a script's config,
-and never because a run folder says so: who resumes, predicts with or exports a run whose configuration names code gives
-the same name again (``--trust package.module:function``).
-
     class Config:
-        model: NamedCode = "auto"             # a name of ours, or an address
+        num_rounds: int = Field(10, ge=1)
+        # each field has a docstring under it
+        model: NamedCode = "auto"             # a name of ours, or the address of code: package.module:function
+
+A protocol declares one class with the `config` decorator. `build` turns the words of a command line into an instance
+and reports every mistake as one `BadInput` line that names the field, the value and the rule.
+
+Code that a configuration names is code as soon as it is imported. So it is imported when the user gives it, in a word
+or in a script's config, and never because a run folder says so: who resumes, predicts with or exports a run whose
+configuration names code gives the same name again (``--trust package.module:function``).
 """
 
 from __future__ import annotations
@@ -64,11 +63,8 @@ def config(cls: Any = None, *, name: str = "") -> Any:
     """Make `cls` a frozen keyword-only dataclass whose fields are validated and whose unknown keys are errors.
 
     Numbers are finite unless a field says ``Field(allow_inf_nan=True)``, and of a size that can be computed with:
-    whole ones at most `LARGEST`, others 0 or between the inverse of `WIDEST` and `WIDEST`.
-
-    Args:
-        cls: the class.
-        name: in frames; see `fedactors.messages.codec`.
+    whole ones at most `LARGEST`, others 0 or between the inverse of `WIDEST` and `WIDEST`. For `name` see
+    `fedactors.messages.codec`.
     """
     settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False)
 
@@ -227,12 +223,7 @@ def _word(value: Any) -> str:
 
 
 def from_table(cls: type[T], given: Any, where: str) -> T:
-    """Make a `cls` from a table of a file, whose values already have their types.
-
-    Args:
-        cls: a class declared with `config`.
-        given: the table as TOML has it.
-        where: its place in the file, for errors.
+    """Make a `cls` from a table of a file, whose values already have their types; `where` is its place in the file.
 
     Raises:
         BadInput: an unknown key, or a value that the field does not allow.
@@ -307,6 +298,9 @@ def spell_infinities(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [spell_infinities(item) for item in value]
     return value
+
+
+# --- code that a configuration names ---
 
 
 class _Marker:

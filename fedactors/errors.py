@@ -64,7 +64,7 @@ class CallTimeout(PartyError):
 
 
 class Refused(PartyError):
-    """``party`` did what it may not: called what is no door, sent or returned what is not declared, read another's."""
+    """``party`` did what it may not: a call to no endpoint, what is not declared, a payload of another's."""
 
 
 class PayloadGone(FedactorsError, KeyError):

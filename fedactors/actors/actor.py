@@ -1,13 +1,11 @@
-"""Actor: a party's process as a plain class with async methods.
+"""Actor: a party's process as a plain class with async methods; its four roles, and what it asks of its host.
 
 It is never decorated, never reads a wall clock, sleeps or opens a socket by itself. It awaits a peer's method, a
-channel, the clock, or its own heavy work; the runtime that hosts it decides what that means.
+payload, the clock, or its own heavy work; the runtime that hosts it decides what that means.
 
     life:  __init__ (small arguments) → load (data, models) → [restore] → open (background loops) → … → close
 
-The four roles. A role says on which kind of link an actor's messages travel, and nothing else.
-
-Resource annotations: what an actor asks of the host it runs on.
+A role says on which kind of link an actor's messages travel, and nothing else.
 """
 
 from __future__ import annotations
@@ -144,10 +142,10 @@ class Actor:
 
     @property
     def caller(self) -> str:
-        """The name of whoever called the door that runs now, proved by the connection and never read from a message.
+        """The name of whoever called the endpoint that runs, proved by the connection and never read from a message.
 
         Raises:
-            LookupError: no door runs: it is a loop of this actor's own.
+            LookupError: no endpoint runs: it is a loop of this actor's own.
         """
         caller = current_caller.get()
         if caller is None:

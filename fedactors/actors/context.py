@@ -1,4 +1,10 @@
-"""Split of fedactors/runtime/interface.py"""
+"""What an actor can await: its context, which the runtime that hosts it implements, and what passes through it.
+
+    actor ──call, compute, begin, put, get──▶ Context ──▶ virtual clock, Ray processes, or sites
+
+A `Handle` turns a method's call into a message to an endpoint; a `Ref` stands for a payload that stays with its owner;
+a `Job` is work that outlives a snapshot. Generators are derived from (run seed, actor, purpose).
+"""
 
 from __future__ import annotations
 
@@ -12,15 +18,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from fedactors.errors import FedactorsError
 from fedactors.messages.codec import message
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 
@@ -93,9 +96,9 @@ class Clock(ABC):
 
 
 class Handle:
-    """A reference to an actor by name: calling a door sends its message and returns the awaitable reply.
+    """A reference to an actor by name: calling an endpoint sends its message and returns the awaitable reply.
 
-    The message leaves when the door is called, awaited or not; a call that fails and that nobody awaits stops the run.
+    The message leaves at the call, awaited or not; a call that fails and that nobody awaits stops the run.
     Two calls that were not awaited one after the other may arrive in any order.
     """
 
@@ -126,10 +129,10 @@ class Caller(ABC):
 
     @abstractmethod
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
-        """Send a message (None: a bare call) to a door and return the awaitable reply.
+        """Send a message (None: a bare call) to an endpoint and return the awaitable reply.
 
         Raises:
-            Refused: it is no door of the receiver, not open to this caller, or takes another message.
+            Refused: it is no endpoint of the receiver, not open to this caller, or takes another message.
         """
 
     def handle(self, name: str, cls: type[T]) -> T:

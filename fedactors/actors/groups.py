@@ -1,6 +1,6 @@
 """Groups of parties: ask all of them at once, and one answer to the question what follows when one is lost.
 
-    clients: Parties[GraphClient] = Parties(self, names, on_loss="drop", timeout=60.0)
+    clients: ActorGroup[GraphClient] = ActorGroup(self, names, on_loss="drop", timeout=60.0)
     parts = await clients.ask(lambda client: client.infer(aggregated))          # {name: reply}, in the order of names
     reports = await clients.ask_each(lambda client, order: client.update(order), orders)
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Incomplete(PartyError):
-    """What was asked of a whole group is without the answer of a party that was lost; see `Parties.repeat`."""
+    """What was asked of a whole group is without the answer of a party that was lost; see `ActorGroup.repeat`."""
 
     def __init__(self, loss: PartyError, group: ActorGroup[Any]) -> None:
         super().__init__(loss.party, loss.message)
@@ -64,12 +64,12 @@ def surviving_loss(consequence: str) -> Iterator[list[PartyLost]]:
 
 
 class ActorGroup(Generic[C]):
-    """See the module.
+    """Parties that are asked at once, and what follows when one of them is lost.
 
     Args:
         caller: who asks: the driver's runtime, or an actor.
         parties: handles by name, or names of which handles are made when they are needed.
-        on_loss: see the module.
+        on_loss: what follows, one of `ON_LOSS`.
         timeout: seconds within which a party must answer, and be back after it was lost.
         when_dropped: awaited with the names, after parties were dropped; it may ask this group itself.
         label: what an actor's timeline calls the wait for the answers; empty: it is not on the timeline.

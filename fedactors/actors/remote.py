@@ -1,4 +1,4 @@
-"""Doors: the methods of an actor that others may call. Nothing else can be called, on any runtime.
+"""Endpoints: the methods of an actor that others may call. Nothing else can be called, on any runtime.
 
     class PassiveWorker(Client):
         @remote(caller=CLIENT)                        # who may call: a role, OWN_PARTY, PEERS (any actor) or DRIVER
@@ -7,9 +7,9 @@
         @remote(caller=CLIENT, only="label_party")    # of the clients those whom the property `label_party` names
         async def follow(self, order: RowOrder) -> None: ...
 
-A door takes one declared message or none, and gives one or none. It is checked when the class is made. One table per
-class (`doors`) is read by the callers' handles, by the receiving side of every runtime, by `fedactors inspect`, by the
-ledger and by the conformance kit. `load`, `open`, `close` and whatever else carries no `@remote` is no door.
+An endpoint takes one declared message or none, and gives one or none. It is checked when the class is made. One table
+per class (`endpoints`) is read by the callers' handles, by the receiving side of every runtime, by `fedactors inspect`,
+by the ledger and by the conformance kit. `load`, `open`, `close` and whatever else carries no `@remote` is none.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ OWN_PARTY = "own party"
 """Actors of the same party only."""
 CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER = "client", "server", "parameter-server", "data-center"
 current_caller: ContextVar[str | None] = ContextVar("current_caller", default=None)
-"""Who called the door that runs (None: no door runs), as the runtime knows it; see `fedactors.actors.actor.Actor.caller`."""
+"""Who called the endpoint that runs, as the runtime knows it; None: none runs. See `Actor.caller`."""
 CALLERS = (DRIVER, PEERS, OWN_PARTY, CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER)
 _LIFE = frozenset({"load", "open", "close", "compute", "begin", "job", "background", "put", "get", "free", "peer"})
 
 
 class InvalidEndpoint(TypeError):
-    """A method is declared as a door that cannot be one; raised when its class is made."""
+    """A method is declared as an endpoint that cannot be one; raised when its class is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Endpoint:
     """The receiver's attribute that names those of `callers` who are meant; the driver is, in any case."""
 
     def admits(self, sender: str, sender_role: str, receiver: str) -> bool:
-        """Say whether an actor, or the driver, may call this door of `receiver`."""
+        """Say whether an actor, or the driver, may call this endpoint of `receiver`."""
         callers = self.callers
         if sender == DRIVER:
             return DRIVER in callers
@@ -81,36 +81,38 @@ class Endpoints:
     payloads: tuple[type, ...]
 
     def check(self, method: str, sender: str, sender_role: str, receiver: str, value: Any) -> Endpoint:
-        """Return the door `method` if `sender` may call it with `value`.
+        """Return the endpoint `method` if `sender` may call it with `value`.
 
         Raises:
             Refused: naming the sender, the receiver and what is allowed.
         """
-        door = self.table.get(method)
-        if door is None:
+        endpoint = self.table.get(method)
+        if endpoint is None:
             there = ", ".join(self.table) or "none"
             raise Refused(sender, f"calls {receiver}.{method}, which is no door of {self.owner} (doors: {there})")
-        if type(value) not in door.takes:
-            raise Refused(sender, f"calls {receiver}.{method} with {_word(type(value))}; it takes {_words(door.takes)}")
-        if not door.admits(sender, sender_role, receiver):
-            allowed = ", ".join(sorted(door.callers))
+        if type(value) not in endpoint.takes:
+            raise Refused(
+                sender, f"calls {receiver}.{method} with {_word(type(value))}; it takes {_words(endpoint.takes)}"
+            )
+        if not endpoint.admits(sender, sender_role, receiver):
+            allowed = ", ".join(sorted(endpoint.callers))
             raise Refused(sender, f"calls {receiver}.{method}, which is open to: {allowed}; not to {sender}")
-        return door
+        return endpoint
 
-    def check_named(self, door: Endpoint, sender: str, receiver: str, actor: Any) -> None:
-        """Check, where the receiver is, that `sender` is among those whom a door is open to by name.
+    def check_named(self, endpoint: Endpoint, sender: str, receiver: str, actor: Any) -> None:
+        """Check, where the receiver is, that `sender` is among those whom an endpoint is open to by name.
 
         Raises:
             Refused: naming the sender and those who are.
         """
-        if door.only is None or sender == DRIVER:
+        if endpoint.only is None or sender == DRIVER:
             return
-        named = getattr(actor, door.only)
+        named = getattr(actor, endpoint.only)
         names = (named,) if isinstance(named, str) else tuple(named)
         if sender not in names and sender.partition("/")[0] not in names:
             raise Refused(
                 sender,
-                f"calls {receiver}.{door.name}, which is open to its {spoken(door.only)} only: "
+                f"calls {receiver}.{endpoint.name}, which is open to its {spoken(endpoint.only)} only: "
                 f"{', '.join(names) or 'nobody'}; not to {sender}",
             )
 
@@ -126,15 +128,16 @@ class Endpoints:
                 sender, f"sends {value.__class__.__name__}{place} as {in_words(item)}; it is declared as {declared}"
             )
 
-    def check_reply(self, door: Endpoint, receiver: str, value: Any) -> None:
+    def check_reply(self, endpoint: Endpoint, receiver: str, value: Any) -> None:
         """Check what `receiver` replies.
 
         Raises:
-            Refused: naming the receiver, whose reply is not of a type that the door gives.
+            Refused: naming the receiver, whose reply is not of a type that the endpoint gives.
         """
-        if type(value) not in door.gives:
+        if type(value) not in endpoint.gives:
             raise Refused(
-                receiver, f"{door.name} returned {_word(type(value))}; it is declared to give {_words(door.gives)}"
+                receiver,
+                f"{endpoint.name} returned {_word(type(value))}; it is declared to give {_words(endpoint.gives)}",
             )
 
     def check_payload(self, owner: str, value: Any) -> None:
@@ -157,7 +160,7 @@ def remote(*, caller: str | tuple[str, ...] = ..., only: str | None = ...) -> Ca
 
 
 def remote(method: Any = None, *, caller: str | tuple[str, ...] = PEERS, only: str | None = None) -> Any:
-    """Declare a method as a door.
+    """Declare a method as an endpoint.
 
     Args:
         method: a coroutine method with at most one parameter; parameter and result are declared messages or None.
@@ -180,16 +183,16 @@ def remote(method: Any = None, *, caller: str | tuple[str, ...] = PEERS, only: s
 
 
 def endpoints(cls: type) -> Endpoints:
-    """Return the doors of an actor class, its base classes' included."""
+    """Return the endpoints of an actor class, its base classes' included."""
     found: Endpoints = cls.__doors__  # type: ignore[attr-defined]
     return found
 
 
 def make_endpoints(cls: type) -> Endpoints:
-    """Read and check the doors of a class that is being made.
+    """Read and check the endpoints of a class that is being made.
 
     Raises:
-        NoDoor: what is declared cannot be a door, or a payload is no message with readers.
+        InvalidEndpoint: what is declared cannot be an endpoint, or a payload is no message with readers.
     """
     table: dict[str, Endpoint] = {}
     for base in reversed(cls.__mro__):
@@ -246,7 +249,8 @@ def spoken(attribute: str) -> str:
 
 
 def _types(hint: Any, where: str) -> tuple[type, ...]:
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or _is_union(hint) else (hint,)
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    parts = typing.get_args(hint) if is_union else (hint,)
     for part in parts:
         if part is NoneType:
             continue
@@ -261,10 +265,6 @@ def _prepare(message: type) -> None:
         checks_of(message)
     except (UnknownAnnotation, NameError) as error:
         raise InvalidEndpoint(f"{message.__qualname__} is no message that could be checked: {error}") from None
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) is typing.Union
 
 
 def _word(cls: Any) -> str:

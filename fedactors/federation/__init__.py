@@ -1,1 +1,1 @@
-"""federation."""
+"""Runs over several organisations, each with a site of its own, joined by TLS; stands on `serving`."""

@@ -1,4 +1,10 @@
-"""What a coordinator asks of the other sites, as they see it before anything runs, and what they answer."""
+"""What a coordinator asks of the other sites, as they see it before anything runs, and what they answer.
+
+    coordinator: make_proposal, go_on ──propose──▶ site: read_proposal, check_proposal, keep_proposal
+                                      ◀─decision── its person: decide; or its policy
+
+A proposal and its answer are files of the site's folder, each written once; what was approved is what runs (`digest`).
+"""
 
 from __future__ import annotations
 
@@ -62,7 +68,7 @@ class Proposal:
         return hashlib.sha256(json.dumps([as_tree(self), list(self.data)], sort_keys=True).encode()).hexdigest()
 
     def site_of(self, actor: str, seats: Mapping[str, str]) -> str:
-        """Return the site that hosts an actor: its party's own, its seat, or the coordinator's."""
+        """Return the site that hosts an actor: its party's own, its host, or the coordinator's."""
         party = actor.partition("/")[0]
         return party if party in self.data else seats.get(party, self.coordinator)
 

@@ -30,6 +30,7 @@ from fedactors.federation.session import (
     Hello,
     Limits,
     ahead_of,
+    close_stream,
     error_in,
     framed,
     greeting_in,
@@ -40,9 +41,6 @@ from fedactors.federation.session import (
 from fedactors.federation.site_folder import Member, SiteFolder
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.failures import encode_error
-
-_LAST_WORDS = 1.0
-"""Seconds within which a connection closes that was made for nothing."""
 
 
 async def dial(folder: SiteFolder, member: Member, hello: Hello, limits: Limits, **ends: Any) -> Connection:
@@ -123,18 +121,7 @@ async def _meet(
         ) from None
     finally:
         if not is_carried and writer is not None:
-            await _close(writer)
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close, for a second at most as TLS would have it, which waits for the other side."""
-    if not writer.is_closing():
-        writer.close()
-    with contextlib.suppress(TimeoutError, OSError):
-        async with asyncio.timeout(_LAST_WORDS):
-            await writer.wait_closed()
-    writer.transport.abort()
-    await asyncio.sleep(0)  # in which the socket is closed
+            await close_stream(writer)
 
 
 Welcome = Callable[[str, Hello], dict[str, Any]]
@@ -205,7 +192,7 @@ async def accept(
             async with asyncio.timeout(limits.handshake):
                 writer.write(framed(encode_error(folder.name, Refused(folder.name, f"refused {who}: {text}")), ERROR))
                 await writer.drain()
-        await _close(writer)
+        await close_stream(writer)
         return None
     except (TimeoutError, OSError, EOFError) as error:
         text = (
@@ -214,7 +201,7 @@ async def accept(
             else _told(error)
         )
         refused(who, text)
-        await _close(writer)
+        await close_stream(writer)
         return None
     if connection is known:
         return None

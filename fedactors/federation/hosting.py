@@ -1,12 +1,18 @@
-"""The actors that a site hosts in a run in its own process: their calls, to each other and through the gate.
+"""The actors that a site hosts in a run, and the gate through which their messages pass to other sites and back.
 
-The actors that a site hosts in a run, wherever they live: what the run at the site asks of them.
+    an actor ──call──▶ SiteContext ──near──▶ SiteContext of another actor here
+                            └──Gate.call_out──▶ link ──TLS──▶ Gate.call_in ──▶ an actor of another site
 
-The gate of a site: what may cross to and from another site in a run, checked on both sides, counted and told.
+    who waits          for what
+    a call that comes  the run to be open at the site (`SiteRun`), and the actor to have loaded
+    its caller         the reply, which the gate checks again where it comes from another site
 
-Who speaks is known from the certificate of whoever is at the other end: an actor's name is believed only if its party
-is hosted by that site. What is asked is checked against the doors of the approved protocol, the exact type of the
-message, and each of its fields; replies and payloads likewise.
+Who speaks is known from the certificate at the other end of the link: an actor's name is believed only if its party is
+hosted by that site. What is asked is checked against the endpoints of the approved protocol, the exact type of the
+message, and each of its fields; replies and payloads likewise. All that crosses is counted on both sides.
+
+`ActorHost` is what the run at the site asks of its actors, wherever they live: `LocalActorHost` has them in the site's
+process, `ray_hosting.RayActorHost` in processes of its Ray.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fedactors.actors.context import ACTOR_NAME, NOWHERE, Ref
 from fedactors.actors.remote import DRIVER, Endpoints, endpoints
@@ -30,13 +36,11 @@ from fedactors.errors import FedactorsError, PayloadGone, Refused
 from fedactors.federation.session import value_of
 from fedactors.messages.codec import Parts, encode_parts, measure, type_name
 from fedactors.messages.ledger import Ledger, Row, kind_of
-from fedactors.runtime import calls
-from fedactors.runtime import snapshots as snapshot
+from fedactors.runtime import calls, snapshots
 from fedactors.runtime.calls import CallPath
 from fedactors.runtime.compute import HostedContext, WallClock
 from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, code_of, error_bytes, raised_by, told_abroad
 from fedactors.runtime.interface import ActorSpec
-from fedactors.runtime.snapshots import digests_of_files
 
 if TYPE_CHECKING:
     from fedactors.federation.site_run import Earlier
@@ -47,7 +51,7 @@ _LONGEST = 200
 
 @dataclasses.dataclass(frozen=True)
 class ActorAddress:
-    """An actor of the run: the site that hosts it, its role and its doors."""
+    """An actor of the run: the site that hosts it, its role and its endpoints."""
 
     name: str
     site: str
@@ -56,13 +60,7 @@ class ActorAddress:
 
 
 class Gate:
-    """See the module.
-
-    Args:
-        site: this one.
-        coordinator: the site whose driver runs the run.
-        book: all actors of the run.
-    """
+    """Checks and counts what may cross to and from other sites; the coordinator's site speaks for the driver."""
 
     def __init__(self, site: str, coordinator: str, book: Mapping[str, ActorAddress]) -> None:
         self.book = book
@@ -130,7 +128,7 @@ class Gate:
 
     def path(self, sender: str, place: ActorAddress, method: str, value: Any) -> CallPath:
         """Return the path of a call; see `calls.admit`."""
-        return calls.admit(place.doors, method, sender, self.role(sender), place.name, place.role, value)
+        return calls.admit(place.endpoints, method, sender, self.role(sender), place.name, place.role, value)
 
     def reply_in(self, path: CallPath, reply: Any) -> None:
         """Check a reply that came from another site."""
@@ -145,7 +143,7 @@ class Gate:
 
     def payload_in(self, place: ActorAddress, reader: str, value: Any) -> None:
         """Check a payload that came from another site."""
-        size = calls.receive(place.doors, place.name, value)
+        size = calls.receive(place.endpoints, place.name, value)
         self._count(self.arrived, place.name, reader, type_name(value, ""), size)
 
     def payload_out(self, owner: str, reader: str, value: Any) -> None:
@@ -203,6 +201,14 @@ Totals = Sequence[tuple[str, str, str, str, int, int]]
 """Sender, receiver, kind, type, messages, bytes."""
 
 
+class Counted(NamedTuple):
+    """Messages of one actor, seconds that it waited, and processor time of a process of its own."""
+
+    totals: Totals
+    waiting: float
+    cpu_seconds: float = 0.0
+
+
 class Life(enum.IntEnum):
     """How far a run has come at a site."""
 
@@ -244,7 +250,7 @@ class Recorded:
 
 
 class ActorHost(ABC):
-    """See the module. Whatever an actor's code raises is told as of that actor (`words.code_of`)."""
+    """What a run asks of its actors here. What an actor's code raises is told as of that actor (`failures.code_of`)."""
 
     @abstractmethod
     async def cast(self, castings: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
@@ -260,7 +266,7 @@ class ActorHost(ABC):
 
     @abstractmethod
     async def serve(self, path: CallPath, value: Any) -> Any:
-        """Do what a call from another site, or the driver, asks, its door and message having been checked.
+        """Do what a call from another site, or the driver, asks, its endpoint and message having been checked.
 
         The reply is checked in this process: as the actor gives it, or as it comes from a process of its own.
         """
@@ -271,7 +277,7 @@ class ActorHost(ABC):
 
     @abstractmethod
     async def account(self, party: str) -> list[Any]:
-        """Return what a party's actors say, at their door `account`, that they have released; it is not recorded."""
+        """Return what a party's actors say, at `account`, that they have released; it is not recorded."""
 
     @abstractmethod
     async def snapshots(self) -> dict[str, bytes]:
@@ -286,16 +292,8 @@ class ActorHost(ABC):
         """Return what was recorded and fetched, once."""
 
     @abstractmethod
-    def totals(self) -> Mapping[str, Totals]:
-        """Return the messages of each actor so far."""
-
-    @abstractmethod
-    def waiting(self) -> Mapping[str, float]:
-        """Return the seconds that each actor has waited so far."""
-
-    @abstractmethod
-    def cpu_seconds(self) -> float:
-        """Return the processor time of processes of their own."""
+    def counted(self) -> Mapping[str, Counted]:
+        """Return what is counted of each actor so far."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -324,15 +322,7 @@ async def fetch_abroad(outside: Outside, reader: str, place: ActorAddress, key: 
 
 
 class SiteContext(HostedContext):
-    """One actor's side of the federated runtime.
-
-    Args:
-        site: the run, at this site.
-        near: all actors that live here.
-        casting: the actor.
-        seed: of this actor's generators.
-        clock: the run's at this site.
-    """
+    """One actor's side of the federated runtime; `near` are all actors that live here."""
 
     def __init__(
         self, site: Outside, near: Mapping[str, SiteContext], casting: ActorSpec, seed: int, clock: WallClock
@@ -428,7 +418,7 @@ class SiteContext(HostedContext):
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
         with self._noting():
-            frozen, size = calls.keep(self.doors, self.name, value)
+            frozen, size = calls.keep(self.endpoints, self.name, value)
         key = secrets.randbits(62) or 1
         self._payloads[key] = (frozen, size, readers)
         return Ref(self.name, key, size, NOWHERE)
@@ -459,11 +449,7 @@ class SiteContext(HostedContext):
 
 
 class LocalActorHost(ActorHost):
-    """Actors that live in the site's process.
-
-    Args:
-        outside: the run at the site.
-    """
+    """Actors that live in the site's process."""
 
     def __init__(self, outside: Outside) -> None:
         self.actors: dict[str, SiteContext] = {}
@@ -482,13 +468,10 @@ class LocalActorHost(ActorHost):
         if not failure.cancelled():
             self._outside.failed(actor, failure.result())
 
-    def _code_of(self, actor: str) -> contextlib.AbstractContextManager[None]:
-        return code_of(actor, self._outside.gate.book)
-
     async def load(self, earlier: Earlier | None) -> None:
         for context in self.actors.values():
-            context.actor._files = await asyncio.to_thread(digests_of_files, context.built_with)
-            with self._code_of(context.name):
+            context.actor._files = await asyncio.to_thread(snapshots.digests_of_files, context.built_with)
+            with code_of(context.name, self._outside.gate.book):
                 await context.actor.load()
             if earlier is not None:
                 earlier.restore(context)
@@ -498,7 +481,7 @@ class LocalActorHost(ActorHost):
         for context in self.actors.values():
             context.clock.begin(start)
         for context in self.actors.values():
-            with self._code_of(context.name):
+            with code_of(context.name, self._outside.gate.book):
                 await context.actor.open()
 
     async def serve(self, path: CallPath, value: Any) -> Any:
@@ -515,7 +498,7 @@ class LocalActorHost(ActorHost):
         return found
 
     async def snapshots(self) -> dict[str, bytes]:
-        return {name: snapshot.seal_actor(one.actor) for name, one in self.actors.items()}
+        return {name: snapshots.seal_actor(one.actor) for name, one in self.actors.items()}
 
     async def settle(self) -> None:
         pass
@@ -531,18 +514,12 @@ class LocalActorHost(ActorHost):
                 taken.clear()
         return found
 
-    def totals(self) -> Mapping[str, Totals]:
-        return {name: one.ledger.state() for name, one in self.actors.items()}
-
-    def waiting(self) -> Mapping[str, float]:
-        return {name: one.waiting_seconds for name, one in self.actors.items()}
-
-    def cpu_seconds(self) -> float:
-        return 0.0  # they have no process of their own
+    def counted(self) -> Mapping[str, Counted]:
+        return {name: Counted(one.ledger.state(), one.waiting_seconds) for name, one in self.actors.items()}
 
     async def close(self) -> None:
         for context in self.actors.values():
-            with self._code_of(context.name):
+            with code_of(context.name, self._outside.gate.book):
                 await context.actor.close()
 
     def end(self) -> None:

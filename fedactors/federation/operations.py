@@ -1,15 +1,13 @@
-"""What a site tells those who operate it: lines, its status, and metrics as Prometheus reads them from a file.
+"""What a site's operators need: its status and metrics, a check of the other sites, and what crossed to and from them.
 
     site.lock      held while a process of the site runs: there is one at a time
     status.json    what it does; written every few seconds, and when that changes
 
 The file that ``metrics = "..."`` of site.toml names holds the same numbers, for node exporter's textfile collector.
 
-Whether the other sites of a federation can be worked with: dialled, asked for their code and clock, and measured.
-
-It belongs to no run, needs nobody's approval, and tells every site of the federation which version is installed.
-
-What crossed between sites in a run, as their own signed logs have it, and whether they agree.
+A check dials another site and asks for its code and clock, and measures the link. It belongs to no run, needs nobody's
+approval, and tells every site of the federation which version is installed. What crossed in a run stands in the signed
+logs of both sites; `compare` says whether they agree.
 """
 
 from __future__ import annotations
@@ -40,7 +38,6 @@ from fedactors.federation.hosting import Gate
 from fedactors.federation.session import Connection, Hello, Limits, Serve, Traffic, value_of
 from fedactors.federation.site_folder import Member, SiteFolder
 from fedactors.messages.codec import encode_parts
-from fedactors.messages.ledger import Ledger
 from fedactors.plugins import discover
 from fedactors.runtime.failures import encode_error
 from fedactors.validation import one_line, shown
@@ -48,7 +45,6 @@ from fedactors.validation import one_line, shown
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from fedactors.federation.site_folder import SiteFolder
     from fedactors.federation.site_run import SiteRun
 
 STATUS, LOCK = "status.json", "site.lock"
@@ -69,12 +65,7 @@ def as_time(seconds: float) -> str:
 
 
 class Operations:
-    """One process of a site, as those see it who operate it.
-
-    Args:
-        folder: of the site.
-        say: takes each line, as ``{time, site, event, run, text}``.
-    """
+    """One process of a site, as its operators see it; `say` takes each line: ``{time, site, event, run, text}``."""
 
     def __init__(self, folder: SiteFolder, say: Callable[[dict[str, Any]], None]) -> None:
         self.run: SiteRun | None = None
@@ -144,7 +135,7 @@ class Operations:
     def look(self) -> None:
         """Read anew what may have changed in the site's folder, and write the status."""
         folder = self._folder
-        federation, trouble = folder.federation, folder.credentials.trouble
+        federation, trouble = folder.federation, folder.trouble
         own = federation.members[folder.name]
         if own.fingerprints[0] != self._certificate:
             is_new, self._certificate = bool(self._certificate), own.fingerprints[0]
@@ -304,6 +295,8 @@ def _write_metrics(target: Path, status: Mapping[str, Any]) -> None:
     os.replace(part, target)
 
 
+# --- whether the others can be worked with ---
+
 CHECKING = "check"
 _MIB = 1 << 20
 _NUM_CALLS, _NUM_MIB = 20, 16
@@ -334,11 +327,7 @@ def answer_checks(peer: str) -> Serve:
 async def check_site(folder: SiteFolder, member: Member, own: dict[str, str], limits: Limits) -> dict[str, Any]:
     """Return what is known of another site, JSON-ready; ``problem`` is None where a run could begin.
 
-    Args:
-        folder: of this site.
-        member: the other one.
-        own: what is installed here.
-        limits: of the link.
+    `own` is the code that is `installed` here.
     """
     facts: dict[str, Any] = {"site": member.name, "address": f"{member.host}:{member.port}", "problem": None}
     until = member.certificate.not_valid_after_utc
@@ -389,6 +378,8 @@ async def measure(connection: Connection) -> dict[str, float]:
     return {"round_trip_ms": round(sorted(taken)[len(taken) // 2] * 1e3, 3), "mb_per_second": round(rate, 1)}
 
 
+# --- what crossed in a run, and whether the logs agree ---
+
 _COUNTED = {"from": str, "to": str, "sender": str, "receiver": str, "type": str, "messages": int, "bytes": int}
 
 Log = Sequence[Mapping[str, Any]]
@@ -400,40 +391,28 @@ def log_end(
     folder: SiteFolder, run: str, status: str, gate: Gate, why: str = "", who: str = "site", **facts: Any
 ) -> None:
     """Write to a site's log how a run ended and what crossed to and from other sites."""
-    crossed = {side: _between_sites(gate, ledger) for side, ledger in (("left", gate.left), ("arrived", gate.arrived))}
+    crossed = {
+        name: [entry for entry in gate.crossed(ledger) if entry["from"] != entry["to"]]
+        for name, ledger in (("left", gate.left), ("arrived", gate.arrived))
+    }
     folder.audit.add("ended", run=run, who=who, status=status, why=why, **facts, **crossed)
 
 
-def _between_sites(gate: Gate, side: Ledger) -> list[dict[str, Any]]:
-    return [entry for entry in gate.crossed(side) if entry["from"] != entry["to"]]
-
-
-def learned(folder: Path, run: str) -> list[dict[str, Any]]:
-    """Return what crossed to a site from others in a run, as its own log has it (the driver's included)."""
-    return [entry for line in _ends(folder, run) for entry in line["arrived"]]
-
-
-def sent(folder: Path, run: str) -> list[dict[str, Any]]:
-    """Return what crossed from a site to others in a run, as its own log has it (the driver's included)."""
-    return [entry for line in _ends(folder, run) for entry in line["left"]]
-
-
-def _ends(folder: Path, run: str) -> list[dict[str, Any]]:
-    return [line for line in SiteFolder(folder).log() if line["what"] == "ended" and line["run"] == run]
+def learned(folder: Path, run: str, side: Literal["arrived", "left"] = "arrived") -> list[dict[str, Any]]:
+    """Return what crossed to a site from others in a run, or left it, as its own log has it (the driver's included)."""
+    lines = (line for line in SiteFolder(folder).log() if line["what"] == "ended" and line["run"] == run)
+    return [entry for line in lines for entry in line[side]]
 
 
 def agree(folders: dict[str, Path], run: str) -> bool:
     """Say whether the logs of all sites of a run agree on what crossed between them."""
     with contextlib.suppress(KeyError):
-        left = {site: sent(folder, run) for site, folder in folders.items()}
-        arrived = {site: learned(folder, run) for site, folder in folders.items()}
-        whole = _sorted(entry for entries in left.values() for entry in entries)
-        return bool(whole) and whole == _sorted(entry for entries in arrived.values() for entry in entries)
+        left, arrived = (
+            sorted(tuple(entry.values()) for folder in folders.values() for entry in learned(folder, run, side))
+            for side in ("left", "arrived")
+        )
+        return bool(left) and left == arrived
     return False
-
-
-def _sorted(entries: Any) -> list[tuple[Any, ...]]:
-    return sorted(tuple(entry.values()) for entry in entries)
 
 
 def read_others(folder: SiteFolder, path: Path) -> tuple[str, list[dict[str, Any]]]:

@@ -1,26 +1,21 @@
 """The actors that a site hosts in a run as processes of its own Ray: embedded, or its organisation's cluster.
 
-What one of them calls at another of the same site goes from process to process. What it calls elsewhere, and what comes
-from elsewhere, goes through the site's process, where each actor of another site has a stand-in (`stand_ins`). Ray
-itself is joined by a process of its own (`keeper`).
+    site's process: RayActorHost ──verbs──▶ RaySidecar ──Ray──▶ the actors' processes
+                                 ◀─answers; losses, failures─
+    actor's process ──socket──▶ RemoteActorProxy in the site's process ──gate, TLS──▶ another site
+                    ◀──socket──                                        ◀──gate, TLS──
 
-The process that joins Ray for a site, and keeps the processes of its actors, for as long as one run goes.
-
-    site's process ──verbs: cast, load, open, snapshots, ...──▶ keeper ──Ray──▶ the actors' processes
-                   ◀──answers; what was lost or failed────────
+    who waits                        for what
+    the run at the site, each verb   the sidecar's answer, or its end
+    an actor that calls elsewhere    its proxy, which waits for the other site's reply
 
 Ray's library ends the process that it is in when Ray is lost, and when it is used after its end. So the site's process,
-which other organisations talk to, is never one of Ray's. No call and no payload of an actor comes by here.
+which other organisations talk to, is never one of Ray's: a sidecar joins Ray and keeps the actors' processes for one
+run. The two speak pickle over a pair of sockets that nobody else has, and the sidecar ends with the site's end of it.
 
-The two speak pickle over a pair of sockets that nobody else has. The keeper ends with the site's end of it.
-
-Stand-ins: how the Ray of one organisation sees the actors of others.
-
-    own actor's process ──lane──▶ StandIn in the site's process ──gate, TLS──▶ the other site
-    own actor's process ◀──lane── StandIn in the site's process ◀──gate, TLS── the other site
-
-To a process of this Ray a stand-in is one more actor: it has a name, a key and a socket, and calls in its own name with
-a ticket of its own. It keeps and decides nothing: the site's gate checks each message, in the site's process.
+Calls between actors of the site go from process to process. For each actor of another site the site's process has a
+proxy: to a process of this Ray it is one more actor, with a name, a key, a socket and tickets of its own. It decides
+nothing: the site's gate checks each message. No call and no payload of an actor passes through the sidecar.
 """
 
 from __future__ import annotations
@@ -45,8 +40,8 @@ from ray.exceptions import RayTaskError
 
 from fedactors.actors.remote import DRIVER
 from fedactors.errors import FedactorsError, PartyLost, Refused
-from fedactors.federation.hosting import ActorAddress, ActorHost, Outside, Recorded, Totals, fetch_abroad, not_taken
-from fedactors.federation.session import value_of
+from fedactors.federation.hosting import ActorAddress, ActorHost, Counted, Outside, Recorded, fetch_abroad, not_taken
+from fedactors.federation.session import parts_of, value_of
 from fedactors.federation.site_run import Earlier
 from fedactors.messages.codec import Parts, decode, encode_parts
 from fedactors.messages.ledger import merged
@@ -60,7 +55,7 @@ from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.actor_process import Drained, Settings
 from fedactors.runtime.ray.processes import Processes, raise_first, watch_services
-from fedactors.runtime.ray.transport import ERROR, REPLY, Address, Caller, Incoming, LocalTransport, shown_by
+from fedactors.runtime.ray.transport import ERROR, REPLY, Address, Caller, LocalTransport, listen, shown_by
 
 LEASE_SECONDS = 15.0
 EVENT = 0
@@ -87,13 +82,10 @@ def write(writer: asyncio.StreamWriter, what: Any) -> None:
 
 
 class RaySidecar:
-    """See the module.
+    """The process that joins Ray for a site, on the same host, and keeps the processes of its actors for one run."""
 
-    Args:
-        writer: to the site's process.
-        host: the Ray host that both are on.
-        call_timeout: seconds within which an actor's process must answer.
-    """
+    FORWARDED = frozenset({"snapshots", "account", "drained", "last_answers"})
+    """What it is asked for that the processes do as it is asked."""
 
     def __init__(self, writer: asyncio.StreamWriter, host: str, call_timeout: float) -> None:
         self.is_sick = False
@@ -126,7 +118,8 @@ class RaySidecar:
     async def answer(self, number: int, verb: str, args: tuple[Any, ...]) -> None:
         """Do what the site asks, and say how it went."""
         try:
-            found = await getattr(self, f"do_{verb}")(*args)
+            work = getattr(self._processes, verb) if verb in self.FORWARDED else getattr(self, verb)
+            found = await work(*args)
             write(self._writer, (number, True, found))
         except Exception as error:
             write(self._writer, (number, False, self._told(error)))
@@ -137,7 +130,7 @@ class RaySidecar:
         self.is_sick = True
         self._failed(gone)
 
-    async def do_cast(
+    async def cast(
         self, castings: list[ActorSpec], settings: Settings, known: Mapping[str, tuple[Address, bytes]]
     ) -> dict[str, dict[str, Address]]:
         """Bring actors to life; return by caller, the driver and those that are `known`, where it finds each."""
@@ -156,31 +149,15 @@ class RaySidecar:
         bare = {name: replace(there, actor=None) for name, there in own.addresses.items()}
         return {caller: own.as_seen_by(caller, bare) for caller in (DRIVER, *known)}
 
-    async def do_load(self, frames: Mapping[str, bytes]) -> None:
+    async def load(self, frames: Mapping[str, bytes]) -> None:
         """Let them load, and go on from states."""
         await self._processes.load(self._castings, frames)
 
-    async def do_open(self, start: float) -> None:
+    async def open(self, start: float) -> None:
         """Open them, the run having begun at `start`."""
         await self._processes.open(self._castings, start)
 
-    async def do_snapshots(self) -> dict[str, bytes]:
-        """Return their states."""
-        return await self._processes.snapshots()
-
-    async def do_account(self, party: str) -> list[Any]:
-        """Return what a party's actors say that they have released."""
-        return await self._processes.account(party)
-
-    async def do_drain(self) -> dict[str, Drained]:
-        """Return what they have recorded."""
-        return await self._processes.drained()
-
-    async def do_last_answers(self) -> None:
-        """Wait for the answers to calls that nobody awaits."""
-        await self._processes.last_answers()
-
-    async def do_close(self) -> None:
+    async def close(self) -> None:
         """Close them."""
         raise_first(await self._processes.close())
 
@@ -196,14 +173,14 @@ async def _keep(end: socket.socket, joined: cluster.Joined, call_timeout: float)
     if joined.backstop is not None:
         joined.backstop.watch(services)
     host = ray.get_runtime_context().get_node_id()
-    keeper = RaySidecar(writer, host, call_timeout)
-    tasks = {asyncio.ensure_future(keeper.watch())}
+    sidecar = RaySidecar(writer, host, call_timeout)
+    tasks = {asyncio.ensure_future(sidecar.watch())}
     write(writer, (EVENT, True, host))
     try:
         while True:
-            tasks.add(asyncio.ensure_future(keeper.answer(*await read(reader))))
+            tasks.add(asyncio.ensure_future(sidecar.answer(*await read(reader))))
     except (EOFError, OSError):
-        return keeper.forget(), keeper.is_sick
+        return sidecar.forget(), sidecar.is_sick
     finally:
         for task in tasks:
             task.cancel()
@@ -227,18 +204,11 @@ def main(number: int, address: str, call_timeout: float) -> None:
 
 
 class RemoteActorProxy:
-    """One actor of another site; see the module.
-
-    Args:
-        place: whom it stands for.
-        outside: the run at this site.
-        host: the Ray host that this process is on.
-        call_timeout: seconds within which each call must be answered.
-    """
+    """One actor of another site, as the actors' processes of this site's Ray see it."""
 
     def __init__(self, place: ActorAddress, outside: Outside, host: str, call_timeout: float) -> None:
         self.key = secrets.token_bytes(32)
-        self.lanes = LocalTransport(place.name, host, True, call_timeout, outside.unawaited)
+        self.transport = LocalTransport(place.name, host, True, call_timeout, outside.unawaited)
         """Its ways to actors of this site."""
         self._place = place
         self._outside = outside
@@ -247,17 +217,15 @@ class RemoteActorProxy:
 
     async def listen(self, socket: Path) -> Address:
         """Listen at a path; return where processes of this host find it."""
-        loop, place = asyncio.get_running_loop(), self._place
-        self._server = await loop.create_unix_server(
-            lambda: Incoming(self._recognise, self._serve, self._give, self.lanes.memory), str(socket)
-        )
-        return Address(place.name, place.role, self._host, str(socket), 0, 0, None, place.doors, b"")
+        place, memory = self._place, self.transport.memory
+        self._server = await listen(str(socket), self._recognise, self._serve, self._give, memory)
+        return Address(place.name, place.role, self._host, str(socket), 0, 0, None, place.endpoints, b"")
 
     def close(self) -> None:
         """Be there no more."""
         if self._server is not None:
             self._server.close()
-        self.lanes.close()
+        self.transport.close()
 
     def _recognise(self, hello: memoryview) -> Caller | None:
         name, incarnation = shown_by(hello, self.key) or ("", None)
@@ -267,7 +235,7 @@ class RemoteActorProxy:
         """Call the actor that this one stands for."""
         gate, place = self._outside.gate, self._place
         try:
-            asked, value = _pair(body, caller.name)
+            asked, value = parts_of(body, caller.name, 2, "is no call")
             path, value, _ = gate.call_out(caller.name, place, asked, value)
             parts = encode_parts((caller.name, place.name, asked, value))
             sent = self._outside.send(place.site, "calls", parts, f"{place.name}.{asked}")
@@ -292,29 +260,21 @@ class RemoteActorProxy:
 
     async def fetch(self, owner: str, key: int) -> Any:
         """Return a payload of an actor of this site, which says whether it may be had; it is checked here."""
-        _, value = _pair(await self.lanes.fetch(self.lanes.book[owner], key), owner)
-        calls.receive(self._outside.gate.book[owner].doors, owner, value)
+        frame = memoryview(await self.transport.fetch(self.transport.book[owner], key))
+        _, value = parts_of(frame, owner, 2, "is no call")
+        calls.receive(self._outside.gate.book[owner].endpoints, owner, value)
         return value
 
 
-def _pair(frame: bytes | memoryview, sender: str) -> tuple[Any, Any]:
-    found = value_of(frame, sender)
-    if type(found) is not tuple or len(found) != 2:
-        raise Refused(sender, "sends what is no call")
-    return found
-
-
-_KEEPER = "fedactors.federation.ray_hosting"
+_SIDECAR = "fedactors.federation.ray_hosting"
 _SETTLE_SECONDS = 1.0
 
 
 class RayActorHost(ActorHost):
-    """See the module.
+    """The site's process's side: asks the sidecar, and calls actors over its own and its proxies' sockets.
 
     Args:
-        outside: the run at the site.
         address: of the cluster; `cluster.EMBEDDED` for one that begins and ends with the run.
-        call_timeout: seconds within which every call must be answered.
     """
 
     def __init__(self, outside: Outside, address: str, call_timeout: float) -> None:
@@ -324,39 +284,39 @@ class RayActorHost(ActorHost):
         self._has_ended = False
         self._names: list[str] = []
         self._clock: WallClock
-        self._keeper: asyncio.subprocess.Process | None = None
+        self._sidecar: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(EVENT + 1)
-        self._lanes: LocalTransport | None = None
+        self._transport: LocalTransport | None = None
         """The driver's ways to the actors."""
-        self._stand_ins: dict[str, RemoteActorProxy] = {}
+        self._proxies: dict[str, RemoteActorProxy] = {}
         self._folder: Path | None = None
-        """Of the stand-ins' sockets."""
+        """Of the proxies' sockets."""
         self._drained: dict[str, Drained] = {}
         """What each process said last."""
         self._recorded = Recorded()
-        self._before: dict[str, tuple[Totals, float]] = {}
+        self._before: dict[str, Counted] = {}
         """Messages and seconds of waiting of the run that this one goes on from."""
         self._tasks: list[asyncio.Task[None]] = []
         self._settling = asyncio.Lock()
 
-    # --- the keeper ---
+    # --- the sidecar ---
 
     async def _join(self) -> str:
-        """Start the keeper; return the Ray host that it is on.
+        """Start the sidecar; return the Ray host that it is on.
 
         Raises:
             FedactorsError: there is no Ray.
         """
         own, far = socket.socketpair()
         number = str(far.fileno())
-        words = (sys.executable, "-m", _KEEPER, number, self._address, str(self._call_timeout))
+        words = (sys.executable, "-m", _SIDECAR, number, self._address, str(self._call_timeout))
         root = str(Path(__file__).parents[2])
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
         with far:
             # in a session of its own: the signals of a terminal are meant for the site's process
-            self._keeper = await asyncio.create_subprocess_exec(
+            self._sidecar = await asyncio.create_subprocess_exec(
                 *words, pass_fds=(far.fileno(),), start_new_session=True, env=env, stdin=asyncio.subprocess.DEVNULL
             )
         reader, self._writer = await asyncio.open_connection(sock=own)
@@ -392,7 +352,7 @@ class RayActorHost(ActorHost):
             self._outside.failed(self._names[0], gone)
 
     async def _ask(self, verb: str, *args: Any) -> Any:
-        """Ask the keeper; what it says that an actor's code raised is told as of that actor."""
+        """Ask the sidecar; what it says that an actor's code raised is told as of that actor."""
         if not self._names:
             return {}  # the site hosts nobody in this run
         with code_of(self._names[0], self._outside.gate.book):
@@ -411,12 +371,12 @@ class RayActorHost(ActorHost):
         self._clock, self._names = clock, [casting.name for casting in castings]
         with code_of(self._names[0], self._outside.gate.book):
             host = await self._join()
-        lanes = self._lanes = LocalTransport(DRIVER, host, True, self._call_timeout, self._outside.unawaited)
+        transport = self._transport = LocalTransport(DRIVER, host, True, self._call_timeout, self._outside.unawaited)
         self._folder = make_folder("lane")
         known = {}
         for number, (name, place) in enumerate(self._outside.gate.book.items()):
             if name not in self._names:
-                one = self._stand_ins[name] = RemoteActorProxy(place, self._outside, host, self._call_timeout)
+                one = self._proxies[name] = RemoteActorProxy(place, self._outside, host, self._call_timeout)
                 known[name] = await one.listen(self._folder / str(number)), one.key
         settings = Settings(
             seed=seed,
@@ -432,9 +392,9 @@ class RayActorHost(ActorHost):
             use_places=False,
         )
         found = await self._ask("cast", list(castings), settings, known)
-        lanes.update(found[DRIVER])
-        for name, one in self._stand_ins.items():
-            one.lanes.update(found[name])
+        transport.update(found[DRIVER])
+        for name, one in self._proxies.items():
+            one.transport.update(found[name])
         self._tasks.append(asyncio.get_running_loop().create_task(self._settle_again()))
 
     async def load(self, earlier: Earlier | None) -> None:
@@ -448,14 +408,16 @@ class RayActorHost(ActorHost):
 
     async def serve(self, path: CallPath, value: Any) -> Any:
         receiver, caller = path.receiver, path.sender
-        lanes = self._lanes if caller == DRIVER else self._stand_ins[caller].lanes
+        transport = self._transport if caller == DRIVER else self._proxies[caller].transport
         with code_of(receiver, self._outside.gate.book):
-            if lanes is None:
+            if transport is None:
                 raise PartyLost(receiver, "it is not cast yet")
-            return await lanes.send(lanes.address(receiver, caller), path, encode_parts((path.endpoint.name, value)))
+            return await transport.send(
+                transport.address(receiver, caller), path, encode_parts((path.endpoint.name, value))
+            )
 
     async def read(self, owner: str, key: int, reader: str) -> Any:
-        return await self._stand_ins[reader].fetch(owner, key)
+        return await self._proxies[reader].fetch(owner, key)
 
     async def account(self, party: str) -> list[Any]:
         return list(await self._ask("account", party))
@@ -466,7 +428,7 @@ class RayActorHost(ActorHost):
 
     async def settle(self) -> None:
         async with self._settling:
-            found: dict[str, Drained] = await self._ask("drain")
+            found: dict[str, Drained] = await self._ask("drained")
             for name, one in found.items():
                 self._drained[name] = one
                 self._recorded.rows += one.rows
@@ -486,18 +448,12 @@ class RayActorHost(ActorHost):
         found, self._recorded = self._recorded, Recorded()
         return found
 
-    def totals(self) -> Mapping[str, Totals]:
-        both = {name: [*self._counted(name)[0], *one.totals] for name, one in self._drained.items()}
-        return {name: merged(totals) for name, totals in both.items()}
-
-    def waiting(self) -> Mapping[str, float]:
-        return {name: self._counted(name)[1] + one.waiting_seconds for name, one in self._drained.items()}
-
-    def _counted(self, name: str) -> tuple[Totals, float]:
-        return self._before.get(name, ((), 0.0))
-
-    def cpu_seconds(self) -> float:
-        return sum(one.cpu_seconds for one in self._drained.values())
+    def counted(self) -> Mapping[str, Counted]:
+        found = {}
+        for name, one in self._drained.items():
+            totals, waiting, _ = self._before.get(name, Counted((), 0.0))
+            found[name] = Counted(merged([*totals, *one.totals]), waiting + one.waiting_seconds, one.cpu_seconds)
+        return found
 
     async def close(self) -> None:
         await self._ask("last_answers")
@@ -510,14 +466,14 @@ class RayActorHost(ActorHost):
         self._has_ended = True
         for task in self._tasks:
             task.cancel()
-        for one in self._stand_ins.values():
+        for one in self._proxies.values():
             one.close()
-        if self._lanes is not None:
-            self._lanes.close()
+        if self._transport is not None:
+            self._transport.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._writer is not None:
-            self._writer.close()  # at which the keeper leaves Ray, and ends
+            self._writer.close()  # at which the sidecar leaves Ray, and ends
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
 """A process that two sites dial out to, where one cannot be dialled: it joins what they send, and reads none of it.
 
-    shop ──WAIT──────────▶ relay                      shop holds one connection, on which it is called
-    bank ──DIAL shop─────▶ relay ──CALL token──▶ shop
+    shop ──WAIT──────────▶ relay                      shop holds one connection, on which it is called (`Called`)
+    bank ──DIAL shop─────▶ relay ──CALL token──▶ shop (`through_relay`)
                            relay ◀─ANSWER token── shop
-    bank ◀═══════TLS 1.3, both certificates═════▶ shop       the relay copies bytes
+    bank ◀═══════TLS 1.3, both certificates═════▶ shop       the relay (`Relay`) copies bytes
 
 The relay has no key and no certificate: it asks whoever connects to sign a number that it has just drawn, and believes
 the certificates of the federation's file. The two sites prove themselves to each other inside, so whatever a relay
 does, it can delay and cut, and knows who talks to whom, when and how much.
-
-A site's side of a relay: how it calls a site that cannot be dialled, and how such a site waits to be called.
 """
 
 from __future__ import annotations
@@ -39,6 +37,7 @@ from fedactors.federation.session import (
     Admission,
     Broken,
     Limits,
+    close_stream,
     error_in,
     framed,
     read_piece,
@@ -108,14 +107,7 @@ async def through_relay(
 
 
 class Called:
-    """A site that cannot be dialled: it waits at a relay, and takes each call as others take a connection.
-
-    Args:
-        folder: of the site.
-        limits: of its links.
-        accept: what becomes of a connection, without TLS.
-        tell: takes the kind of what happened, and a line for people.
-    """
+    """A site that cannot be dialled: it waits at a relay, and takes each call as others take a connection."""
 
     def __init__(self, folder: SiteFolder, limits: Limits, accept: Accept, tell: Callable[[str, str], None]) -> None:
         assert folder.relay is not None
@@ -210,7 +202,6 @@ class Called:
 
 _TOKEN_BYTES = 16
 _LONGEST_WORD = 100
-_LAST_WORDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,12 +244,7 @@ class _Call:
 
 
 class Relay:
-    """See the module.
-
-    Args:
-        file: the federation's; read again when it has changed.
-        limits: see there.
-        tell: takes each line, as ``{time, event, text, ...}``.
+    """The relay's process; `tell` takes each line, as ``{time, event, text, ...}``.
 
     Raises:
         BadInput: the file is wrong.
@@ -350,7 +336,7 @@ class Relay:
         finally:
             if counted:
                 self._of_site[counted] -= 1
-            await _let_go(writer)
+            await close_stream(writer)
 
     async def _admitted(
         self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -462,7 +448,7 @@ class Relay:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             for _, writer in ends:  # what one end said last, the other hears
-                await _let_go(writer)
+                await close_stream(writer)
         return counts[0], counts[1]
 
 
@@ -477,12 +463,3 @@ def _is_signed_by(certificate: Any, federation: Federation, signature: bytes, wo
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
-
-
-async def _let_go(writer: asyncio.StreamWriter) -> None:
-    """Close after what is still to be written, for a second at most."""
-    with contextlib.suppress(OSError, RuntimeError, TimeoutError):
-        writer.close()
-        async with asyncio.timeout(_LAST_WORDS):
-            await writer.wait_closed()
-    writer.transport.abort()

@@ -2,7 +2,12 @@
 
     run.py ──spawn, call──▶ FederatedRuntime ──TLS──▶ site of each organisation ◀──TLS──▶ the others
 
-The driver runs at the coordinator's site, under its key. It reads no data: actors are cast by (class, name, plain
+    who waits               for what
+    driver, before `start`  every site to approve the proposal
+    `start`, `checkpoint`   all sites, step by step (`SiteRun.control`); checkpoints are written while the run goes on
+    a call                  the reply of the actor's site
+
+The driver runs at the coordinator's site, under its key. It reads no data: actors are spawned by (class, name, plain
 arguments), and each site builds its own from its installed code. What is lost stops the run.
 """
 
@@ -38,7 +43,7 @@ _LAST_SECONDS = 1.0
 
 
 class FederatedRuntime(Runtime):
-    """See the module.
+    """The driver's side of a run over a federation.
 
     Args:
         folder: of the coordinator's site.
@@ -165,9 +170,7 @@ class FederatedRuntime(Runtime):
         raise PartyLost(name, "a lost actor is not brought back over a federation yet")
 
     async def checkpoint(self, label: str = "last") -> None:
-        self._num_checkpoints += 1
-        due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
-        if due or label != "last" or self._stop_code is not None:
+        if self._is_due(label):
             await self._saved()
             self._number += 1
             digests: dict[str, bytes] = {}
@@ -228,15 +231,11 @@ class FederatedRuntime(Runtime):
     def usage(self) -> Usage:
         end = self._end if self._end is not None else time.perf_counter()
         seconds = (end - self._began if self._began is not None else 0.0) + self._offset
-        return Usage(
-            messages=self.ledger.messages(),
-            bytes=self.ledger.bytes(),
-            header_bytes=self.ledger.header_bytes(),
+        return self._usage(
             seconds=seconds,
             wall_seconds=seconds - self._offset,
             cpu_utilisation=0.0,  # the sites' machines are not the coordinator's to measure
             waiting_seconds=sum(float(waiting) for _, waiting, _ in self._drained.values()),
-            price=self.ledger.price(self.network.link) + self.spent,
         )
 
     def use_network(self, network: Network) -> None:

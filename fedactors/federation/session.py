@@ -1,28 +1,23 @@
-"""The link between two sites: numbered requests and replies over TLS, in pieces, each wait with a limit.
+"""The link between two sites: numbered requests and replies over TLS, that outlives its connections.
 
-A connection is of one run and one purpose, and its first request says which (`meeting`). Requests are numbered from 1
-and nothing is left out, so that nothing can be said twice. One that breaks has a while to come back (`stream`).
+    Connection   requests and replies by number          ask, request ─▶ REQUEST ─▶ serve ─▶ REPLY or ERROR
+    pieces       | length u32 | kind u8 | more follow u8 | number u32 | bytes |       256 KiB at most
+    Stream       bytes, each way once and in order, over as many connections of TLS as it takes
 
-Bytes between two sites, each way once and in order, over as many connections as it takes.
+    who waits                     for what                             no longer than (`Limits`)
+    a request                     its reply                            call
+    a side that writes            the other side to have taken enough  (the other side must send heartbeats)
+    a side that hears             a heartbeat; the rest of a piece     lease; piece
+    a link whose connection broke whoever dialled it to dial anew      away
 
-Each side counts the bytes that it has written and those that it has taken since the link began, and keeps what it
-wrote until the other side has said that it took it. When a connection breaks, at whatever byte, the two say over the
-next one what they have taken, and only the rest is written again.
+A link is of one run and one purpose, which its first request says (`Hello`). Requests are numbered from 1 and nothing
+is left out, so that nothing can be said twice. A PING is a heartbeat and says how many bytes were taken so far (u64); a
+BYE is the last that is said. Each side counts the bytes that it has written and taken since the link began, and keeps
+what it wrote until the other side has taken it: when a connection breaks, at whatever byte, the two say over the next
+one what they have taken, and only the rest is written again.
 
-What travels over a link between two sites: pieces of messages, and how what came from elsewhere is read.
-
-    piece = | length of the piece u32 | kind u8 | more pieces follow u8 | number u32 | bytes |
-
-What is long travels in pieces of 256 KiB, each of which waits until the other side has taken enough of what went
-before. A PING is a sign of life and says how many bytes were taken so far (u64); a BYE is the last that is said.
-Whatever was said elsewhere is read here: it decodes or is refused, and its text is fit for a log.
-
-What two sites say to each other first: the version of the link, what the connection is for, and what time it is.
-
-Those who have connected to a site or a relay and not yet proved who they are: how many may be, what is written.
-
-Whoever reaches a port may connect again and again, and each time be refused. That must cost neither memory, nor disk,
-nor the connections of others.
+What comes from elsewhere decodes or is refused, and its text is fit for a log. Whoever reaches a port may connect again
+and again, each time to be refused; `Admission` sees that this costs neither memory, nor disk, nor others' connections.
 """
 
 from __future__ import annotations
@@ -49,6 +44,11 @@ TAKEN = struct.Struct("<Q")
 REQUEST, REPLY, ERROR, PING, BYE = 0, 1, 2, 3, 4
 PIECE_BYTES = 256 * 1024
 _LONGEST_TRACE = 20_000
+_LAST_WORDS = 1.0
+"""Seconds within which a connection says what it still has to say, and closes."""
+
+
+# --- pieces ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,29 +185,19 @@ class PieceReader:
             self._rest, self._held = [data[at:]], len(view) - at
 
 
-async def read_piece(
-    reader: asyncio.StreamReader, limits: Limits, *, is_within: bool = False
-) -> tuple[int, bool, int, bytes]:
+async def read_piece(reader: asyncio.StreamReader, limits: Limits) -> tuple[int, bool, int, bytes]:
     """Return kind, whether more follows, number and bytes of the next piece.
 
-    Args:
-        reader: of the stream.
-        limits: see there.
-        is_within: whether a message has begun that this piece belongs to.
-
     Raises:
-        Broken: it is too large, or takes too long from its first byte (of a message that has begun: from now) to its
-            last.
+        Broken: it is too large, or takes too long from its first byte to its last.
         TimeoutError: none begins within the lease.
         EOFError: the other side has closed.
     """
-    first = b""
-    if not is_within:
-        async with asyncio.timeout(limits.lease):
-            first = await reader.readexactly(1)
+    async with asyncio.timeout(limits.lease):
+        first = await reader.readexactly(1)
     try:
         async with asyncio.timeout(limits.piece):
-            length, kind, more, number = HEAD.unpack(first + await reader.readexactly(HEAD.size - len(first)))
+            length, kind, more, number = HEAD.unpack(first + await reader.readexactly(HEAD.size - 1))
             if length > PIECE_BYTES:
                 raise Broken(f"announces a piece of {length} bytes: at most {PIECE_BYTES}")
             piece = await reader.readexactly(length)
@@ -215,6 +205,19 @@ async def read_piece(
         raise Broken(f"took more than {limits.piece:g} s to send one piece") from None
     return kind, bool(more), number, piece
 
+
+async def close_stream(writer: asyncio.StreamWriter) -> None:
+    """Close after what is still to be written, for a second at most: TLS would wait for the other side."""
+    with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+        if not writer.is_closing():
+            writer.close()
+        async with asyncio.timeout(_LAST_WORDS):
+            await writer.wait_closed()
+    writer.transport.abort()
+    await asyncio.sleep(0)  # in which the socket is closed
+
+
+# --- the stream ---
 
 WINDOW_BYTES = 8 * 1024 * 1024
 """That are kept at most, beside one piece, for a side that does not say that it took them."""
@@ -227,12 +230,7 @@ _AGAIN_BYTES = 4096
 
 
 class Stream:
-    """See the module.
-
-    Args:
-        take: is given what arrives.
-        broke: is told why the connection broke.
-    """
+    """Bytes of a link, each way once and in order; `broke` is told why the connection that carries them broke."""
 
     def __init__(self, take: Callable[[bytes], None], broke: Callable[[str], None]) -> None:
         self.written = self.taken = 0
@@ -402,8 +400,8 @@ class _Wire(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_later(seconds, self.transport.abort)
 
 
-_LAST_WORDS = 1.0
-"""Seconds within which a connection says what it still has to say, and closes."""
+# --- the connection ---
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two attempts to dial anew."""
 MOST_PENDING = 4096
@@ -514,7 +512,7 @@ class Connection:
             return
         seconds = self.limits.away
         if seconds <= 0:
-            self._end(why)
+            self.give_up(why)
             return
         self._broke_at = time.monotonic()
         self.tell("link", f"the link to {self.peer} broke ({why}); it has {seconds:g} s to come back")
@@ -535,7 +533,7 @@ class Connection:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _is_over(self, why: str) -> None:
-        self._end(f"{why}, and it did not come back within {self.limits.away:g} s{self._why_not}")
+        self.give_up(f"{why}, and it did not come back within {self.limits.away:g} s{self._why_not}")
 
     async def _live(self) -> None:
         limits = self.limits
@@ -548,7 +546,7 @@ class Connection:
                 self.stream.drop()
                 self._broke(f"gave no sign of life for {limits.lease:g} s")
             elif self._waits_since is not None and now - self._waits_since > limits.piece:
-                self._end(f"took more than {limits.piece:g} s to send one piece", is_refused=True)
+                self.give_up(f"took more than {limits.piece:g} s to send one piece", is_refused=True)
             else:
                 self._acknowledge()
 
@@ -636,7 +634,7 @@ class Connection:
                 if self.is_closed:
                     return
         except Broken as error:
-            self._end(str(error), is_refused=True)
+            self.give_up(str(error), is_refused=True)
             return
         if not (self._message or self._pieces.is_within):
             self._waits_since = None
@@ -677,9 +675,9 @@ class Connection:
                 raise Broken(self._pressed)
             self._start(self._answer(number, memoryview(body)))
         elif kind == ERROR and number == 0:
-            self._end(f"{TURNED_AWAY}{_text_of(body)}")
+            self.give_up(f"{TURNED_AWAY}{_text_of(body)}")
         elif kind == BYE:
-            self._end("the connection was closed")
+            self.give_up("the connection was closed")
         elif kind in (REPLY, ERROR):
             if not 0 < number <= self._made:
                 raise Broken(f"answers call {number}, which was not made")
@@ -700,7 +698,7 @@ class Connection:
             kind, parts = ERROR, self.errors(error)
         self._held_bytes += sum(map(len, parts)) - len(body)
         if self._is_pressed:
-            self._end(self._pressed, is_refused=True)
+            self.give_up(self._pressed, is_refused=True)
         if not self.is_closed:
             self._send(kind, number, parts)
 
@@ -717,9 +715,6 @@ class Connection:
 
     def give_up(self, why: str, *, is_refused: bool = False) -> None:
         """End a link for which nobody waits any longer; of one that is refused the other side is told why."""
-        self._end(why, is_refused)
-
-    def _end(self, why: str, is_refused: bool = False) -> None:
         if self.is_closed:
             return
         if is_refused:
@@ -777,6 +772,8 @@ def _text_of(body: bytes) -> str:
         return "it does not say why"
     return error.message if isinstance(error, Refused) else first_line(error)
 
+
+# --- the greeting, and who may stay before it ---
 
 VERSION = 3
 """Of the link."""
@@ -837,12 +834,10 @@ LINES_PER_MINUTE = 60
 
 
 class Admission:
-    """See the module.
+    """How many may have connected and not said who they are, and how many refusals are written (who, why) one by one.
 
     Args:
-        write: takes who was refused, and why, for the log.
         most, most_of_address: that may be at a time, in all and from one address.
-        clock: in seconds.
     """
 
     def __init__(

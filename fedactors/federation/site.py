@@ -1,4 +1,12 @@
-"""A site's process: it listens, takes proposals, waits for its person's approval, and hosts the actors of one run."""
+"""A site's process: it listens, takes proposals, waits for its person's approval, and hosts the actors of one run.
+
+driver ──propose──▶ SiteProcess: check ──▶ its person, or its policy, approves ──▶ SiteRun ◀──control── driver
+sites  ──calls, payloads, checks──────────────────────────────────────────────▶ SiteRun, or `answer_checks`
+
+who waits     for what                                      no longer than
+a driver      its proposal to be answered                   `approval_seconds`
+others        one run at a time: they are refused
+"""
 
 from __future__ import annotations
 
@@ -40,14 +48,7 @@ _MOST_CHECKS = 4
 
 
 class SiteProcess:
-    """See the module.
-
-    Args:
-        folder: of the site.
-        limits: of the links.
-        tell: says a line to whoever watches the site; see `operations.Operations`.
-        approval_seconds: how long a proposal waits for an answer.
-    """
+    """A site's process; `tell` says a line to whoever watches the site, see `operations.Operations`."""
 
     def __init__(
         self,
@@ -121,6 +122,10 @@ class SiteProcess:
             return
         about = {"run": asked.run, "protocol": asked.protocol, "coordinator": asked.coordinator}
         self._operations.does("asked" if self.run is None else "running", **about)
+
+    def _be_idle(self) -> None:
+        self.run = self._asked = self._waiting = self._proposed = None
+        self._show()
 
     def stop(self) -> None:
         """End the run that is under way."""
@@ -220,8 +225,8 @@ class SiteProcess:
             said = f"ended it: {self._why}" if self._why else f"is gone: {why}"
             gone = ("failed", f"the driver at {connection.peer} {said}")
             run.end(*(gone if stopped is None else ("stopped", stopped)))
-        self.run = self._driving = self._asked = self._waiting = self._proposed = None
-        self._show()
+        self._driving = None
+        self._be_idle()
         if waiting is not None and decision(self.folder, waiting) is None:
             decide(self.folder, waiting, approved=False, why="the coordinator went away")
 
@@ -252,8 +257,7 @@ class SiteProcess:
             work = run_here.control(verb, args)
             answer = await (run_here.unless_it_fails(work) if verb in SiteRun.VERBS else work)
             if verb == "end":
-                self.run = self._asked = self._proposed = None
-                self._show()
+                self._be_idle()
             return answer
         except Exception as error:
             if verb in SiteRun.VERBS and not run_here.failure.done():
@@ -345,8 +349,8 @@ class SiteProcess:
         if self.run is run:
             if driving is not None:
                 await driving.end()
-            self.run = self._driving = self._asked = self._proposed = None
-            self._show()
+            self._driving = None
+            self._be_idle()
 
     async def _answer(self, proposal: Proposal) -> tuple[bool, str]:
         try:

@@ -1,19 +1,14 @@
-"""The two descriptions that a person writes: of the federation (who is in it), and of a site (its data).
+"""A site's folder: what its person and its federation have written there, read and checked.
 
-federation.toml   name, authority, [sites.NAME] address and certificate, [seats] party = site; the same at all sites
-site.toml         name, listen, wait_seconds; [data.NAME] with the keys of a party in a parties.toml, and its task
-key.pem           the site's key; certificate.pem is taken from the federation's file (`credentials`)
+    federation.toml   name, authority, [sites.NAME] address and certificate, [seats] party = site; the same at all sites
+    site.toml         name, listen, wait_seconds; [policy]; [data.NAME] with the keys of a party in a parties.toml,
+                      its task, and its privacy budget
+    key.pem           the site's key; certificate.pem is taken from the federation's file
+    key.next.pem      the next key, from `fedactors site renew`: it becomes the key as soon as the federation's file
+                      certifies it, and the site's log says so, signed with both
 
-A site's standing in its federation: the federation's file, its key, and the TLS that both make.
-
-They are read again when the files have changed, for connections that are made from then on; those that are open go on.
+Files are read again when they have changed, for connections that are made from then on; those that are open go on.
 Files that are wrong, or do not fit each other yet, change nothing: what was before holds, and `trouble` says why.
-
-    key.pem          the key
-    key.next.pem     the next one, from `fedactors site renew`: it becomes the key as soon as the federation's file
-                     certifies it, and the site's log says so, signed with both
-
-What a site lets run, what it lets run without asking its person, and the privacy budget of its data over all runs.
 
 In site.toml:
 
@@ -26,7 +21,7 @@ In site.toml:
     [data.orders]
     budget = { epsilon = 8.0, delta = 1e-4 }  # over all runs, by basic composition: epsilons and deltas add up
 
-The data of a run over a federation: names for everybody, and at each site its own rows behind its own name.
+In a run, data are names for everybody (`DataName`), and at each site its own rows behind its own name.
 """
 
 from __future__ import annotations
@@ -78,81 +73,7 @@ from fedactors.validation import party_name, read_tree, shown
 if TYPE_CHECKING:
     from fedactors.federation.approval import Proposal
 
-KEY, NEXT_KEY, CERTIFICATE = "key.pem", "key.next.pem", "certificate.pem"
-
-
-@dataclass(frozen=True)
-class FederationMembership:
-    """What a site is in its federation, as its files had it when they were read."""
-
-    federation: Any
-    server_tls: ssl.SSLContext
-    """What this site demands of who dials it; see `identity.tls`."""
-    client_tls: ssl.SSLContext
-    """What this site demands of those that it dials; see `identity.tls`."""
-
-
-class Credentials:
-    """See the module.
-
-    Args:
-        folder: of the site.
-        file: of the federation.
-        own: reads it, and returns the federation and this site's certificate.
-    """
-
-    def __init__(self, folder: Path, file: Path, own: Callable[[], tuple[Any, x509.Certificate]]) -> None:
-        self.trouble: str | None = None
-        """Why the files as they are now are not used."""
-        self._folder = folder
-        self._files = (file, folder / KEY, folder / NEXT_KEY)
-        self._own = own
-        self._standing: FederationMembership | None = None
-        self._seen: object = None
-        self._lock = threading.Lock()
-
-    def standing(self) -> FederationMembership:
-        """Return the standing of now.
-
-        Raises:
-            BadInput: the files are wrong and there is none of before.
-        """
-        with self._lock:
-            seen = tuple(stamp(path) for path in self._files)
-            if self._standing is None or seen != self._seen:
-                try:
-                    self._standing, self.trouble = self._read(), None
-                except BadInput as error:
-                    if self._standing is None:
-                        raise
-                    self.trouble = str(error)
-                self._seen = tuple(stamp(path) for path in self._files)
-            return self._standing
-
-    def _read(self) -> FederationMembership:
-        federation, certificate = self._own()
-        key, following = self._folder / KEY, self._folder / NEXT_KEY
-        certified = public_bytes(certificate.public_key())
-        if following.exists() and public_bytes(read_key(following).public_key()) == certified:
-            AuditLog(self._folder / AUDIT, key).turn(following)
-        if public_bytes(read_key(key).public_key()) != certified:
-            raise BadInput(
-                f"key: {key} is not the one that {self._files[0]} certifies: the site's file is older or newer"
-            )
-        file = self._folder / CERTIFICATE
-        write_atomic(file, as_pem(certificate).encode(), "certificate")
-        ends = (tls(server=s, key=key, certificate=file, authority=federation.authority) for s in (True, False))
-        return FederationMembership(federation, *ends)
-
-
-def stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file does; None where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
-
+# --- policy and privacy budget ---
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 ANY = "any record"
@@ -182,7 +103,7 @@ NOTHING, EVERYTHING = Amount(epsilon=0.0), Amount(epsilon=math.inf, delta=1.0)
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Policy:
-    """See the module."""
+    """What a site lets run, and what of it without asking its person."""
 
     approve: Literal["person", "policy"] = "person"
     coordinators: list[str] | None = None
@@ -307,10 +228,12 @@ def check_budget(
         raise BadInput(f"{where}: {announced} is not allowed: {before} of {cap} is taken already")
 
 
+# --- the data of a run ---
+
 Described = VerticalData | HorizontalData | RelationalData | UserGraph
 
 
-@pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class TaskFacts:
     """What all parties of a run know of the task; the coordinator's data state it.
 
@@ -421,6 +344,9 @@ def parts_of_name(described: Described, site: str) -> list[Any]:
     return [described.part(site)]
 
 
+# --- the files ---
+
+KEY, NEXT_KEY, CERTIFICATE = "key.pem", "key.next.pem", "certificate.pem"
 FEDERATION, SITE = "federation.toml", "site.toml"
 EMBEDDED = "embedded"
 """A Ray of the site's own that begins and ends with each run."""
@@ -498,6 +424,15 @@ class Federation:
         """Return the site whose certificate (DER) this is."""
         shown_one = fingerprint(certificate)
         return next((m.name for m in self.members.values() if shown_one in m.fingerprints), None)
+
+
+@dataclass(frozen=True)
+class _Membership:
+    """What a site is in its federation, as its files had it when they were read."""
+
+    federation: Federation
+    server_tls: ssl.SSLContext
+    client_tls: ssl.SSLContext
 
 
 def _checked(kind: type[Any], path: Path, tree: Any) -> Any:
@@ -582,11 +517,17 @@ def federation_text(made: Federation) -> str:
     return text
 
 
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file does; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
 class SiteFolder:
     """All that a site has, in one folder; read when it is first needed.
-
-    Args:
-        path: the folder.
 
     Raises:
         BadInput: there is no site in it, or its description is wrong.
@@ -610,7 +551,11 @@ class SiteFolder:
             parse_address(str(found.ray), f"{file}: ray")
         self.wait_seconds = found.wait_seconds
         """For a site whose connection broke to come back, before a run ends."""
-        self.credentials = Credentials(self.path, self.path / FEDERATION, self._read_federation)
+        self.trouble: str | None = None
+        """Why the federation's file and the keys as they are now are not used."""
+        self._member: _Membership | None = None
+        self._member_seen: object = None
+        self._lock = threading.Lock()
 
     def _read_site(self) -> _SiteFile:
         file = self.path / SITE
@@ -639,17 +584,56 @@ class SiteFolder:
         host, port = self.relay or self.listen or ("", 0)
         return f"{'the relay ' if self.relay else ''}{host}:{port}"
 
-    def _read_federation(self) -> tuple[Federation, x509.Certificate]:
-        made = read_federation(self.path / FEDERATION)
-        if self.name not in made.members:
-            raise BadInput(f"{self.path / FEDERATION}: {self.name} is not among its sites: {', '.join(made.members)}")
-        return made, made.members[self.name].certificate
+    # --- the site in its federation ---
 
     @property
     def federation(self) -> Federation:
         """The federation, as its file is now; this site is in it."""
-        made: Federation = self.credentials.standing().federation
-        return made
+        return self._membership().federation
+
+    @property
+    def server_tls(self) -> ssl.SSLContext:
+        """What this site demands of who dials it from now on; see `identity.tls`."""
+        return self._membership().server_tls
+
+    @property
+    def client_tls(self) -> ssl.SSLContext:
+        """What this site demands of those that it dials from now on; see `identity.tls`."""
+        return self._membership().client_tls
+
+    def _membership(self) -> _Membership:
+        """Return what the files say now, or said last where they are wrong.
+
+        Raises:
+            BadInput: they are wrong and there is nothing of before.
+        """
+        files = [self.path / name for name in (FEDERATION, KEY, NEXT_KEY)]
+        with self._lock:
+            if self._member is None or [stamp(path) for path in files] != self._member_seen:
+                try:
+                    self._member, self.trouble = self._read_membership(), None
+                except BadInput as error:
+                    if self._member is None:
+                        raise
+                    self.trouble = str(error)
+                self._member_seen = [stamp(path) for path in files]
+            return self._member
+
+    def _read_membership(self) -> _Membership:
+        file, key, following = self.path / FEDERATION, self.path / KEY, self.path / NEXT_KEY
+        federation = read_federation(file)
+        if self.name not in federation.members:
+            raise BadInput(f"{file}: {self.name} is not among its sites: {', '.join(federation.members)}")
+        certificate = federation.members[self.name].certificate
+        certified = public_bytes(certificate.public_key())
+        if following.exists() and public_bytes(read_key(following).public_key()) == certified:
+            AuditLog(self.path / AUDIT, key).turn(following)
+        if public_bytes(read_key(key).public_key()) != certified:
+            raise BadInput(f"key: {key} is not the one that {file} certifies: the site's file is older or newer")
+        own = self.path / CERTIFICATE
+        write_atomic(own, as_pem(certificate).encode(), "certificate")
+        ends = (tls(server=s, key=key, certificate=own, authority=federation.authority) for s in (True, False))
+        return _Membership(federation, *ends)
 
     @cached_property
     def audit(self) -> AuditLog:
@@ -660,15 +644,7 @@ class SiteFolder:
         """Return the lines of the site's log, after checking that each is its own."""
         return check_log(self.path / AUDIT, self.federation.members[self.name].certificate)
 
-    @property
-    def server_tls(self) -> ssl.SSLContext:
-        """What this site demands of who dials it from now on; see `identity.tls`."""
-        return self.credentials.standing().server_tls
-
-    @property
-    def client_tls(self) -> ssl.SSLContext:
-        """What this site demands of those that it dials from now on; see `identity.tls`."""
-        return self.credentials.standing().client_tls
+    # --- its data ---
 
     def names(self) -> list[str]:
         """Return the names of the site's data."""

@@ -1,24 +1,22 @@
-"""One run at one site: casting its actors, barriers (prepare, connect, load, open), calls through the gate, the end.
+"""One run at one site: its actors, barriers, calls through the gate, checkpoints, privacy budget, and its end.
 
     driver ──prepare, connect, load, open, watch, snapshot, drain, finish──▶ SiteRun ──▶ the actors of this site
     sites  ──calls, payloads───────────────────────────────────────────────▶ SiteRun
 
-State stays here: checkpoints, ledger rows, timeline and privacy records are written to a run folder of the site's own.
-
-What a site builds its actors with, from what the driver of another organisation asks for.
-
-Plain values, the approved config, dataclasses of the protocol's own, and of data the site's own alone: the driver
-names them, and the site puts in their place what only it knows.
-
-What a run takes of the privacy budget of a site's data: announced, measured by the site itself, and charged.
-
-The checkpoints of a run at one site: numbered by the driver, and counted on once all sites have written theirs.
-
-    driver: snapshot 7 ──▶ each site keeps 7 in memory, and the run goes on
-            written    ──▶ each site has written 7, beside 6 ──▶ the driver writes its own 7 ──▶ commit 7: 6 may go
+    who waits                  for what
+    driver, each verb          all sites: prepare, connect, load, open, snapshot, finish are barriers
+    a call, a payload          the run to be open here: nothing leaves that is not on record
+    driver, a checkpoint       snapshot 7 ──▶ each site keeps 7 in memory, and the run goes on
+                               written    ──▶ each site has written 7, beside 6 ──▶ the driver writes its own 7
+                               commit 7   ──▶ 6 may go
 
 So the driver's newest checkpoint is one that every site has, whoever is killed at whatever moment. What goes on from a
-run, a resumption or a prediction, asks for a number; a site looks for it among its own states only.
+run, a resumption or a prediction, asks for a number; a site looks for it among its own states only (`find`). State
+stays here: checkpoints, ledger rows, timeline and privacy records are written to a run folder of the site's own.
+
+Actors are built from what another organisation's driver asks for (`built_with`): plain values, the approved config,
+dataclasses of the protocol, and names of data, in whose place the site puts what only it knows. `PrivacyBudget` is what
+the run takes of the site's data: announced, measured by the site itself, and charged.
 """
 
 from __future__ import annotations
@@ -49,6 +47,7 @@ from fedactors.federation.approval import Proposal, classes_of
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import (
     ActorHost,
+    Counted,
     Gate,
     Life,
     LocalActorHost,
@@ -58,7 +57,7 @@ from fedactors.federation.hosting import (
     not_taken,
 )
 from fedactors.federation.operations import Operations, log_end
-from fedactors.federation.session import REFUSED, TURNED_AWAY, Connection, Hello, Limits, Serve, parts_of, value_of
+from fedactors.federation.session import REFUSED, TURNED_AWAY, Connection, Hello, Limits, parts_of, value_of
 from fedactors.federation.site_folder import (
     ANY,
     Amount,
@@ -80,6 +79,8 @@ from fedactors.runtime.compute import ACCOUNT, WallClock
 from fedactors.runtime.failures import UnawaitedCall, errors_for, raised_by, without_words
 from fedactors.runtime.interface import ActorSpec
 from fedactors.validation import first_line, shown
+
+# --- checkpoints ---
 
 _PENDING = ".pending"
 
@@ -115,7 +116,7 @@ class Earlier:
             raise BadInput(f"the checkpoint has no state of {name} (of: {', '.join(sorted(self.states))})")
         return self.states[name]
 
-    def counted(self, name: str) -> tuple[list[tuple[str, str, str, str, int, int]], float]:
+    def counted(self, name: str) -> Counted:
         """Return an actor's totals of messages and its seconds of waiting.
 
         Raises:
@@ -123,7 +124,8 @@ class Earlier:
         """
         what = snapshots.checkpoint_of(name, self.where)
         with snapshots.intact(what):
-            return snapshots.totals(self.ledgers[name], what), snapshots.amount(self.waiting[name], "waiting", what)
+            waiting = snapshots.amount(self.waiting[name], "waiting", what)
+            return Counted(snapshots.totals(self.ledgers[name], what), waiting)
 
     def restore(self, context: SiteContext) -> None:
         """Set a loaded actor of the site's process, and what is counted of it, as they were.
@@ -132,8 +134,9 @@ class Earlier:
             BadInput: the checkpoint has no state of it, or a damaged one.
         """
         snapshots.restore(context.actor, self.state(context.name), context.name, self.where)
-        totals, context.waiting_seconds = self.counted(context.name)
-        context.ledger.restore(totals)
+        counted = self.counted(context.name)
+        context.waiting_seconds = counted.waiting
+        context.ledger.restore(counted.totals)
 
 
 def folder_of(site: SiteFolder, proposal: Proposal, protocol: Protocol, parent: RunFolder | None) -> RunFolder:
@@ -155,13 +158,14 @@ def folder_of(site: SiteFolder, proposal: Proposal, protocol: Protocol, parent: 
 
 def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, bytes], actors: ActorHost) -> bytes:
     """Return what a site keeps beside these states in a checkpoint: it is then `write`'s."""
+    counted = actors.counted()
     own = {
         "number": number,
         "label": label,
         "seed": seed,
         "now": now,
-        "ledgers": dict(actors.totals()),
-        "waiting": dict(actors.waiting()),
+        "ledgers": {name: one.totals for name, one in counted.items()},
+        "waiting": {name: one.waiting for name, one in counted.items()},
     }
     return snapshots.seal_driver(own, frames)
 
@@ -211,6 +215,8 @@ def _own(checkpoint: Checkpoint) -> dict[str, Any]:
     with snapshots.intact(what):
         return {**found, "number": int(found["number"])}
 
+
+# --- what actors are built with ---
 
 _PARTS = (VerticalPart, HorizontalPart, RelationalPartition, RelationalQuery, DataName)
 """What actors are told of data."""
@@ -264,7 +270,7 @@ def built_with(
 
 
 def _is_of(cls: type, protocol: str) -> bool:
-    """Say whether a class is the approved protocol's own, or says which seat a table's owner has: neither has rows."""
+    """Say whether a class is the approved protocol's own, or says which host a table's owner has: neither has rows."""
     return cls is TableOwner or f"{namespace_of(cls)}.".startswith(f"{protocol}.")
 
 
@@ -276,17 +282,15 @@ def _rebuilt(value: Any, own: Callable[[Any], Any]) -> Any:
     return made
 
 
+# --- the privacy budget ---
+
 _MEASURE_SECONDS = 1.0
 
 
 class PrivacyBudget:
-    """See the module; all of it does nothing where the site's data have no budget.
+    """What a run takes of the site's privacy budget; all of it does nothing where the site's data have none.
 
-    Args:
-        folder: of the site.
-        proposal: what was approved.
-        actors: those that the site hosts in the run.
-        refuse: is told that the run took more than it announced, and stops it.
+    `refuse` is told that the run took more than it announced, and stops it.
     """
 
     def __init__(
@@ -354,6 +358,8 @@ class PrivacyBudget:
         return self._taken if is_known else {ANY: self._announced}
 
 
+# --- the run ---
+
 T = TypeVar("T")
 CALLS, PAYLOADS = "calls", "payloads"
 _MOST_REFUSED = 60
@@ -362,15 +368,7 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
 class SiteRun:
-    """See the module.
-
-    Args:
-        folder: of the site.
-        proposal: what was approved.
-        protocol, config: what it asks for.
-        limits: of the links.
-        operations: what is told of the site.
-    """
+    """One run at one site; `protocol` and `config` are what the approved proposal asks for."""
 
     def __init__(
         self,
@@ -392,7 +390,7 @@ class SiteRun:
         self._protocol = protocol
         self._config = config
         self._limits = limits
-        self.actors = self._household()
+        self.actors = self._host()
         self._operations = operations
         self._tell = operations.tell
         self._out: dict[tuple[str, str], Connection] = {}
@@ -423,7 +421,7 @@ class SiteRun:
         self._seed = secrets.randbits(32) if proposal.shared_seed is None else proposal.shared_seed
         asyncio.get_running_loop().set_exception_handler(self.unawaited)
 
-    def _household(self) -> ActorHost:
+    def _host(self) -> ActorHost:
         ray = self._folder.ray
         if ray is None or self.proposal.purpose == "predict":  # which is short, and counts what it releases at once
             return LocalActorHost(self)
@@ -613,9 +611,10 @@ class SiteRun:
 
     def _counted(self) -> tuple[Any, ...]:
         """Return the actors' totals, seconds of waiting, and processor seconds."""
-        total = tuple(row for rows in self.actors.totals().values() for row in rows)
-        cpu = time.process_time() - self._cpu_before + self.actors.cpu_seconds()
-        return total, sum(self.actors.waiting().values()), cpu
+        counted = self.actors.counted().values()
+        total = tuple(row for one in counted for row in one.totals)
+        cpu = time.process_time() - self._cpu_before + sum(one.cpu_seconds for one in counted)
+        return total, sum(one.waiting for one in counted), cpu
 
     async def _finish(self) -> None:
         await self.unawaited.last_answers()
@@ -643,46 +642,44 @@ class SiteRun:
         if (peer, purpose) in self._in:
             raise Refused(peer, f"opens its connection for {purpose} a second time")
         self._in[peer, purpose] = None
-        serves: dict[str, Serve] = {CALLS: self._serve_frame(peer), PAYLOADS: self._serve_payload(peer)}
+        serve = partial(self._serve_frame if purpose == CALLS else self._serve_payload, peer)
         errors = errors_for(self._folder.name, peer)
-        return {"serve": serves[purpose], "lost": self._lost, "errors": errors, "tell": self._tell}
+        return {"serve": serve, "lost": self._lost, "errors": errors, "tell": self._tell}
 
     def joined(self, peer: str, purpose: str, connection: Connection) -> None:
         """Remember a connection that another site opened."""
         self._in[peer, purpose] = connection
 
-    def _serve_frame(self, peer: str) -> Serve:
-        async def serve(body: memoryview) -> Any:
-            return await self.serve_call(peer, *self._parts(peer, body, 4, "is no call"))
-
-        return serve
-
-    def _parts(self, peer: str, body: memoryview, count: int, what: str) -> tuple[Any, ...]:
-        """Return the parts of a request that another site makes."""
-        try:
-            return parts_of(body, peer, count, what)
-        except Refused as error:
-            raise self._refuse(error) from None
+    async def _serve_frame(self, peer: str, body: memoryview) -> Any:
+        with self._refusing():
+            sender, receiver, method, value = parts_of(body, peer, 4, "is no call")
+        return await self.serve_call(peer, sender, receiver, method, value)
 
     async def serve_call(self, peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> Any:
         """Do what an actor of another site, or the driver, calls for, if it may."""
-        try:
+        with self._refusing():
             path = self.gate.call_in(peer, sender, receiver, method, value)
-        except Refused as error:
-            raise self._refuse(error) from None
         await self._opened(receiver)
         try:
-            async with self._spending.measuring if method == ACCOUNT else contextlib.nullcontext():
-                reply = await self.actors.serve(path, value)
-            if sender == DRIVER:
-                await self._spending.measure()
-            self.gate.reply_out(path, reply)
-        except Refused as error:
-            raise self._refuse(error) from None
+            with self._refusing():
+                async with self._spending.measuring if method == ACCOUNT else contextlib.nullcontext():
+                    reply = await self.actors.serve(path, value)
+                if sender == DRIVER:
+                    await self._spending.measure()
+                self.gate.reply_out(path, reply)
         except Exception as error:
-            self._raised = error
+            if not isinstance(error, Refused):
+                self._raised = error
             raise
         return reply
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Write down what is refused, which stops the run."""
+        try:
+            yield
+        except Refused as error:
+            raise self._refuse(error) from None
 
     async def _opened(self, actor: str) -> None:
         """Wait until the run is open here.
@@ -694,22 +691,17 @@ class SiteRun:
         if self.life is not Life.OPEN and self._spending.is_counted:  # else a last word of another site may be late
             raise PartyLost(actor, "the run is over at its site")
 
-    def _serve_payload(self, peer: str) -> Serve:
-        async def serve(body: memoryview) -> Any:
-            reader, owner, key = self._parts(peer, body, 3, "asks for no payload")
-            try:
-                self.gate.check_owner(peer, reader)
-                place = self.gate.book.get(owner) if isinstance(owner, str) else None
-                if place is None or place.site != self._folder.name or not isinstance(key, int):
-                    raise Refused(reader, f"asks {self._folder.name} for a payload that is not kept here")
-                await self._opened(owner)
-                value = await self.actors.read(owner, key, reader)
-                self.gate.payload_out(owner, reader, value)
-            except Refused as error:
-                raise self._refuse(error) from None
-            return value
-
-        return serve
+    async def _serve_payload(self, peer: str, body: memoryview) -> Any:
+        with self._refusing():
+            reader, owner, key = parts_of(body, peer, 3, "asks for no payload")
+            self.gate.check_owner(peer, reader)
+            place = self.gate.book.get(owner) if isinstance(owner, str) else None
+            if place is None or place.site != self._folder.name or not isinstance(key, int):
+                raise Refused(reader, f"asks {self._folder.name} for a payload that is not kept here")
+            await self._opened(owner)
+            value = await self.actors.read(owner, key, reader)
+            self.gate.payload_out(owner, reader, value)
+        return value
 
     def send(self, site: str, purpose: str, parts: Parts, what: str) -> asyncio.Future[Any]:
         """Send a request to another site; return the future of its reply's bytes."""

@@ -1,1 +1,1 @@
-"""messages."""
+"""How messages become bytes, what their fields may hold, and the ledger of traffic; stands on `privacy`."""

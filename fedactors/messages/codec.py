@@ -1,17 +1,16 @@
 """The pickle-free codec: how messages, arguments and replies become bytes, and how they are frozen.
 
-A frame is ``magic | header length | header | padding | buffers``: the header is msgpack with every array
-replaced by its index, dtype and shape; the arrays follow as raw 64-byte aligned buffers, so that decoding
-copies nothing and yields read-only views. Decoding runs no code of the sender: it knows plain values,
-arrays of plain dtypes, and dataclasses declared with `message` in modules that are already imported here, which frames
-name by `fedactors.messages.codec`.
+    frame = | magic | header length | header: msgpack, each array replaced by index, dtype, shape | padding | arrays |
 
-Stable names of the classes that frames and checkpoints hold: ``mtcd/Token``, which is no path of Python's.
+Arrays follow as raw 64-byte aligned buffers, so that decoding copies nothing and yields read-only views. Decoding runs
+no code of the sender: it knows plain values, arrays of plain dtypes, and dataclasses declared with `message` in modules
+that are already imported here.
 
-A name is a namespace and the class's own name. The namespace is the protocol (in ``protocols`` the folder's name, of a
-third party the package that has a module `plugin`), ``fedactors``, else the class's module. A class may move to another
-file of its namespace. One that moves further, or gets another name, keeps the old one:
-``@message(name="mtcd/Token", reveals=...)``. A script's classes are of ``__main__``.
+Frames and checkpoints hold stable names of classes, ``mtcd/Token``, which are no paths of Python's: a namespace and the
+class's own name. The namespace is the protocol (in ``protocols`` the folder's name, of a third party the package that
+has a module `plugin`), ``fedactors``, else the class's module. A class may move to another file of its namespace. One
+that moves further, or gets another name, keeps the old one: ``@message(name="mtcd/Token", reveals=...)``. A script's
+classes are of ``__main__``.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ class CodecError(FedactorsError):
 
 @dataclasses.dataclass(frozen=True)
 class MessageFacts:
-    """The privacy review of one message type: what it reveals, and who reads it where no door says so."""
+    """The privacy review of one message type: what it reveals, and who reads it where no endpoint says so."""
 
     reveals: str
     readers: str
@@ -157,11 +156,11 @@ class MessageFacts:
 def message(*, reveals: str, readers: str = "", name: str = "") -> Callable[[type[T]], type[T]]:
     """Declare a class as a message: a frozen slotted dataclass that the codec may carry.
 
-    Who receives it follows from the doors that take or give it (`fedactors.actors.remote`).
+    Who receives it follows from the endpoints that take or give it (`fedactors.actors.remote`).
 
     Args:
         reveals: one sentence on what the receiver learns from it.
-        readers: for payloads, which are fetched and come through no door: who may fetch them.
+        readers: for payloads, which are fetched and come through no endpoint: who may fetch them.
         name: in frames and checkpoints; see `fedactors.messages.codec`.
     """
 

@@ -1,7 +1,7 @@
-"""Transforms of an array on its way into a message: clip and noise, compression with error feedback, masking.
+"""Transforms of an array on its way into a message: clip and noise, then compression with error feedback.
 
     array --[Clip, Noise]--> array --[TopK, Quantise]--> Encoded ...message... Encoded --decode--> array
-                              ^------ residual -------'                         (Mask: words, summed by the receiver)
+                              ^------ residual -------'
 
 A `Pipeline` runs its stages in order and is itself without state: what must be remembered from message to message,
 the residual of error feedback (Stich et al., 2018), goes in and comes out, so that an actor can checkpoint it.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,9 +26,7 @@ from fedactors.privacy.mechanisms import add_gaussian, clip_rows
 Array = NDArray[Any]
 
 
-@message(
-    reveals="the array it stands for, as far as clipping, noise, compression or masks left it",
-)
+@message(reveals="the array it stands for, as far as clipping, noise, compression or masks left it")
 class Encoded:
     """An array as it travels: dense or sparse values, plain or quantised.
 
@@ -202,28 +200,6 @@ def decode(encoded: Encoded) -> Array:
     flat = np.zeros(size, dtype=dtype)
     flat[encoded.indices.astype(np.int64)] = values
     return flat.reshape(encoded.shape)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Mask:
-    """The hook for secure aggregation: `mask` turns the flat array into words that only a sum makes readable.
-
-    ``mask`` is typically ``lambda flat: client.mask(flat, point).words`` with a client of
-    `fedactors.secure_sums.protocol`. A mask is the last thing that happens to an array: masked words look
-    uniform, so they can be neither compressed nor noised, and dense stages alone may come before.
-    """
-
-    mask: Callable[[Array], NDArray[np.uint32]]
-    """From the flat array to words of the same length."""
-    stages: Sequence[ArrayStage] = ()
-    """Clipping and noise before the mask."""
-
-    def encode(self, array: Array, rng: np.random.Generator) -> Encoded:
-        """Return the masked words under the shape of the array."""
-        for stage in self.stages:
-            array = stage.apply(array, rng)
-        words = self.mask(array.reshape(-1))
-        return dataclasses.replace(dense(words), shape=tuple(array.shape))
 
 
 def _pack(codes: NDArray[np.uint16], bits: int) -> NDArray[np.uint8]:

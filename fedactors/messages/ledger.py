@@ -6,20 +6,15 @@ Rows go to a sink (the run folder's Parquet file) in blocks; memory holds the to
 
 The ledger proves what honest code sent through the framework. It proves nothing about a malicious party, about
 what the driver reads, or about what can be inferred from what was sent.
-
-Split of fedactors/runtime/interface.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedactors.messages.codec import HEADER_BYTES
-
-if TYPE_CHECKING:
-    pass
 
 CLIENT_SERVER = "client-server"
 CLIENT_CLIENT = "client-client"
@@ -94,11 +89,6 @@ class Ledger:
             self._rows.append((time, sender, receiver, kind, type_, num_bytes))
             if len(self._rows) >= BLOCK:
                 self.flush()
-
-    def extend(self, rows: Iterable[Row]) -> None:
-        """Add the rows that another process recorded."""
-        for row in rows:
-            self.record(*row)
 
     def flush(self) -> None:
         """Hand the rows of the block begun to the sink."""

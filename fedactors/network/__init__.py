@@ -1,1 +1,1 @@
-"""What crosses a party's boundary: codec, links, traffic ledger, message transforms, topologies."""
+"""Links between hosts and what they cost, and graphs of who is linked with whom; stands on `messages`."""

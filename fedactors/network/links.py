@@ -56,6 +56,7 @@ class HostCapacity:
                 raise BadInput(f"{name}: {value} is not allowed: it must be more than 0 bytes per second")
 
 
+_UNLIMITED = HostCapacity()
 LOCAL = Link()
 LAN = Link(latency=0.0005, bandwidth=1.25e8)
 """The default between parties: half a millisecond and 1 Gbit/s."""
@@ -96,15 +97,11 @@ class Network:
         source, target = self.host(sender), self.host(receiver)
         if source == target or not self.capacity or kind in self.unshared:
             return False
-        return math.isfinite(self._egress(source)) or math.isfinite(self._ingress(target))
+        return math.isfinite(self.capacity_of(source).egress) or math.isfinite(self.capacity_of(target).ingress)
 
-    def _egress(self, host: str) -> float:
-        found = self.capacity.get(host)
-        return found.egress if found else math.inf
-
-    def _ingress(self, host: str) -> float:
-        found = self.capacity.get(host)
-        return found.ingress if found else math.inf
+    def capacity_of(self, host: str) -> HostCapacity:
+        """Return what a host can send and receive; unlimited where nothing is said."""
+        return self.capacity.get(host, _UNLIMITED)
 
 
 @dataclass(slots=True)
@@ -172,8 +169,8 @@ class SharedTransfers:
     def _share(self) -> None:
         if not self._stale:
             return
-        egress = {h: self._network._egress(h) / n for h, n in self._outgoing.items() if n}
-        ingress = {h: self._network._ingress(h) / n for h, n in self._incoming.items() if n}
+        egress = {h: self._network.capacity_of(h).egress / n for h, n in self._outgoing.items() if n}
+        ingress = {h: self._network.capacity_of(h).ingress / n for h, n in self._incoming.items() if n}
         for flow in self._flows.values():
             flow.rate = min(flow.bandwidth, egress[flow.source], ingress[flow.target])
         self._stale = False

@@ -1,12 +1,8 @@
-"""Who is linked with whom: graphs by name or from a file, clusters, and what walks and averages on them do.
+"""Who is linked with whom: graphs by name or from a file, clusters of clients, walks and averages, and routes.
 
 Nodes are client indices 0..K-1. Graphs are undirected networkx graphs without self-loops; weights are ignored.
 
 Shapes: K clients; a transition matrix P_KK has rows that sum to one.
-
-Ways over a graph of clients: routes over all of them, ways to the nearest of some, and clusters to walk in.
-
-Nodes are client indices 0..K-1 of an undirected networkx graph, as `fedactors.network.topology` makes them.
 """
 
 from __future__ import annotations
@@ -282,6 +278,8 @@ def _renamed(graph: Any, place: dict[Any, int], num_nodes: int) -> Any:
     made.add_edges_from((place[a], place[b]) for a, b in graph.edges() if a != b)
     return made
 
+
+# --- routes and clusters to walk in ---
 
 _SEARCH_LIMIT = 200_000
 

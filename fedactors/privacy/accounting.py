@@ -1,28 +1,25 @@
-"""Accounts: what a mechanism guarantees, and plainly when it guarantees nothing.
+"""Privacy accounts: what mechanisms guarantee, releases counted where they happen, and claims recomputed from lines.
 
-Gaussian differential privacy (Dong, Roth and Su, 2022) composes as ``mu = sqrt(sum mu_i^2)`` and converts to
-(epsilon, delta) exactly. DP-SGD under Poisson sampling goes through Opacus' accountants. No function claims
-amplification by sampling unless the batches were really Poisson samples that the observer does not know.
+    actor       self.releases = GaussianReleases("Embedding", clip_norm=c, sigma=sigma, delta=1e-5, note=...)
+                self.releases.add()                                        # beside the line that adds the noise
+                self.record_privacy(self.releases.record(self.party))     # at the end: a line of the privacy ledger
+    driver      await runtime.settle(); extra = {"privacy": budgets(runtime.privacy_records)}
+    an audit    check_record(line), claims(lines)                          # every figure recomputed
 
-Neighbouring relation: `Neighbours` "replace" (one record changes its values: sensitivity 2c after clipping to c) or
-"add-remove" (one record is present or not: sensitivity c).
+**What mechanisms guarantee.** Gaussian differential privacy (Dong, Roth and Su, 2022) composes as
+``mu = sqrt(sum mu_i^2)`` and converts to (epsilon, delta) exactly. DP-SGD under Poisson sampling goes through Opacus'
+accountants. No function claims amplification by sampling unless the batches were really Poisson samples that the
+observer does not know. Neighbouring relation: `Neighbours` "replace" (one record changes its values: sensitivity 2c
+after clipping to c) or "add-remove" (one record is present or not: sensitivity c).
 
-Noised releases, counted where they happen: by the actor that makes them, which also writes their ledger line.
+**Releases.** `GaussianReleases` has a ``state_dict``: it belongs into the actor's ``state``, so that a resumed run has
+counted what it released until the checkpoint. What a killed process released after that nobody knows: a resumed line
+covers nothing.
 
-    load:       self.releases = GaussianReleases("Embedding", clip_norm=c, sigma=sigma, delta=1e-5, note=...)
-    release:    self.releases.add()                                        # beside the line that adds the noise
-    at the end: self.record_privacy(self.releases.record(self.party))
-    driver:     await runtime.settle(); extra = {"privacy": budgets(runtime.privacy_records)}
-
-`GaussianReleases` has a ``state_dict``: it belongs into the actor's ``state``, so that a resumed run has counted what
-it released until the checkpoint. What a killed process released after that nobody knows: a resumed line covers nothing.
-
-From the lines of a privacy ledger to what each party is promised, and back: every figure recomputed.
-
-A line states its ingredients (mechanism, sensitivity, noise, how many releases one record touches, sampling); its mu
-and epsilon follow from them and from nothing else. A party's claim composes all its lines that speak of the same
-neighbours: Gaussian-DP parameters add up as squares, a line that is known as epsilon alone is converted, and one line
-without a guarantee leaves the party without one.
+**Claims.** A line states its ingredients (mechanism, sensitivity, noise, how many releases one record touches,
+sampling); its mu and epsilon follow from them and from nothing else. A party's claim composes all its lines that speak
+of the same neighbours: Gaussian-DP parameters add up as squares, a line that is known as epsilon alone is converted,
+and one line without a guarantee leaves the party without one.
 
 Lines on a row that is there or not (`PRESENCE`) are counted in the party's claim for a *replaced* row, which is one row
 less and another one more: at twice their mu, or, where secret samples amplify, by group privacy at the delta that they
@@ -228,28 +225,17 @@ def dpsgd_noise_multiplier(
     """Return a noise multiplier with which `dpsgd_epsilon` is at most `epsilon`, near the smallest."""
     if not epsilon > 0:
         raise ValueError(f"epsilon must be greater than 0, got {epsilon}")
-
-    def spent(multiplier: float) -> float:
-        return dpsgd_epsilon(
-            noise_multiplier=multiplier,
-            steps=steps,
-            delta=delta,
-            sampling=sampling,
-            sample_rate=sample_rate,
-            releases=releases,
-            accountant=accountant,
-            neighbours=neighbours,
-        )
-
+    given: dict[str, Any] = {"sample_rate": sample_rate, "releases": releases, "neighbours": neighbours}
+    given |= {"steps": steps, "delta": delta, "sampling": sampling, "accountant": accountant}
     high = 1.0
-    while spent(high) > epsilon:
+    while dpsgd_epsilon(noise_multiplier=high, **given) > epsilon:
         high *= 2
         if high > 1e7:
             raise ValueError(f"no noise below a multiplier of 1e7 reaches epsilon {epsilon}")
     low = high / 2 if high > 1 else 0.05
     while high - low > tolerance * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
+        low, high = (middle, high) if dpsgd_epsilon(noise_multiplier=middle, **given) > epsilon else (low, middle)
     return high
 
 

@@ -1,14 +1,10 @@
-"""Mechanisms that change what leaves a party: clipping, Gaussian and Laplace noise, randomised labels.
+"""Mechanisms that change what leaves a party: clipping, Gaussian and Laplace noise, randomised labels, private scales.
 
 Gaussian noise is drawn in double precision by numpy; attacks on the grid of floating-point numbers (Mironov, 2012) are
 out of scope there and documented in the threat model. Laplace noise, on which labels rest, is drawn in whole steps.
 Accounts of these mechanisms are in `fedactors.privacy.accounting`.
 
-Shapes: B rows, E width of a row, C classes.
-
-The scale of columns without the rows behind it: means and deviations by two Gaussian releases.
-
-Neither release needs bounds that somebody would have to know beforehand:
+`private_scale` gives means and deviations of columns by two Gaussian releases that need no bounds known beforehand:
 
 1. per column the number of rows in each half-octave of magnitude and sign, noised; the range that holds all but about
    1 % of the rows at either end is read from it;
@@ -18,7 +14,7 @@ One row that is replaced moves two counts of each of D columns by one, so ``sqrt
 (u, u^2) by at most ``sqrt(2)``, so again ``sqrt(2 D)``. Half of the budget's square goes to each. The number of rows is
 public.
 
-Shapes: N rows, D columns.
+Shapes: B or N rows, E width of a row, C classes, D columns.
 """
 
 from __future__ import annotations
@@ -130,9 +126,7 @@ def randomised_response(
     """
     if num_classes < 2 or not epsilon > 0:
         raise ValueError(f"need two classes and an epsilon above 0, got {num_classes} classes and epsilon {epsilon}")
-    label_B = np.asarray(labels_B, dtype=np.int64)
-    if label_B.size and not (label_B.min() >= 0 and label_B.max() < num_classes):
-        raise ValueError(f"labels must be in 0..{num_classes - 1}, got {label_B.min()}..{label_B.max()}")
+    label_B = _labels(labels_B, num_classes)
 
     def draw() -> NDArray[np.int64]:
         changed_B = rng.random(label_B.shape) < flip_probability(num_classes, epsilon)
@@ -156,12 +150,16 @@ def randomised_labels(
     """
     if num_classes < 2:
         raise ValueError("randomised labels need at least two classes; numeric labels go through randomised_values")
+    one_hot_BC = np.eye(num_classes)[_labels(labels_B, num_classes)]
+    chosen_B: NDArray[np.int64] = add_laplace(one_hot_BC, deviation, rng, "Labels").argmax(axis=1)
+    return chosen_B
+
+
+def _labels(labels_B: ArrayLike, num_classes: int) -> NDArray[np.int64]:
     label_B = np.asarray(labels_B, dtype=np.int64)
     if label_B.size and not (label_B.min() >= 0 and label_B.max() < num_classes):
         raise ValueError(f"labels must be in 0..{num_classes - 1}, got {label_B.min()}..{label_B.max()}")
-    one_hot_BC = np.eye(num_classes)[label_B]
-    chosen_B: NDArray[np.int64] = add_laplace(one_hot_BC, deviation, rng, "Labels").argmax(axis=1)
-    return chosen_B
+    return label_B
 
 
 def randomised_values(
@@ -174,22 +172,6 @@ def randomised_values(
     above_B = np.clip(np.asarray(labels_B, dtype=np.float64), low, high) - low
     noisy_B: Array = low + add_laplace(above_B, deviation, rng, "Labels")
     return noisy_B
-
-
-def keep_probability(num_classes: int, deviation: float, num_points: int = 20_001) -> float:
-    """Return the probability that `randomised_labels` keeps a label.
-
-    ``P(1 + X_0 > max_j X_j) = integral f(x) F(x + 1)^(C - 1) dx`` for Laplace X, integrated numerically (1e-6).
-    """
-    scale = deviation / math.sqrt(2)
-    x = np.concatenate([np.linspace(-40 * scale, -1.0, num_points), np.linspace(-1.0, 40 * scale, num_points)])
-    x = np.unique(np.concatenate([x, [0.0]]))
-    density = np.exp(-np.abs(x) / scale) / (2 * scale)
-    shifted = x + 1
-    tail = 0.5 * np.exp(-np.abs(shifted) / scale)
-    cumulative = np.where(shifted < 0, tail, 1 - tail)
-    value = density * cumulative ** (num_classes - 1)
-    return float(np.sum((value[1:] + value[:-1]) * np.diff(x)) / 2)
 
 
 def pubsub_sigma(*, mu: float, clip_norm: float, batch_size: int, num_samples: int, num_epochs: int | float) -> float:
@@ -239,7 +221,7 @@ def private_scale(rows_ND: Array, mu: float, rng: np.random.Generator) -> tuple[
     edges, exact_ND = _edges(), rows_ND.astype(np.float64)
     counts_DK = np.stack([np.histogram(exact_ND[:, d], edges)[0] for d in range(num_columns)]).astype(np.float64)
     noisy_DK = add_gaussian(counts_DK, sigma, rng, RELEASE)
-    low_D, high_D = _range(noisy_DK, sigma, num_rows, edges)
+    low_D, high_D = _range(noisy_DK, sigma, edges)
     u_ND = np.clip((exact_ND - low_D) / (high_D - low_D), 0, 1)
     sums_2D = add_gaussian(np.stack([u_ND.sum(axis=0), (u_ND**2).sum(axis=0)]), sigma, rng, RELEASE)
     mean_D, square_D = np.clip(sums_2D / num_rows, 0, 1)
@@ -253,7 +235,7 @@ def _edges() -> Array:
     return np.concatenate([[-np.inf], -powers[::-1], powers, [np.inf]])
 
 
-def _range(noisy_DK: Array, sigma: float, num_rows: int, edges: Array) -> tuple[Array, Array]:
+def _range(noisy_DK: Array, sigma: float, edges: Array) -> tuple[Array, Array]:
     """Return the ends of the bins that hold all but a tail of the rows; bins that may be noise alone count as empty."""
     finite = np.clip(edges, -(2.0**_LARGEST), 2.0**_LARGEST)
     low, high = [], []

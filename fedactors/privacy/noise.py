@@ -1,18 +1,17 @@
-"""The laws of noise, and the one place through which every noised value passes: what audits listen to.
+"""Noise: its distributions, how each hides a value, and the one place through which every noised value passes.
 
-Every mechanism of the frame returns ``released(exact, law, draw)``. In a run that nobody audits this is ``draw()``. An
-audit (`fedactors.auditing.replay`) keeps exact value and release of one run, and in a second run, in which one record is
+Every mechanism returns ``released(exact, law, draw)``. In a run that nobody audits this is ``draw()``. An audit
+(`fedactors.auditing.replay`) keeps exact value and release of one run, and in a second run, in which one record is
 another, measures how far the exact value has moved in units of the noise, while the party goes on from the release of
 the first run. So whatever follows from releases alone is the same in both, and anything else that leaves a party and
 differs has left without noise. A protocol that draws noise of its own, or hides values behind masks, calls `released`
 itself: ``exact`` is what the party puts in, ``law`` the noise on what others learn of it (of the sum, say), ``draw``
 makes what leaves.
 
-The discrete Gaussian and Laplace, drawn exactly from random bytes in whole numbers (Canonne, Kamath, Steinke, 2020).
-
-P(x) is proportional to exp(-x^2 / (2 sigma^2)), and to exp(-|x| / scale), on the integers. No floating-point number is
-involved, so no attack on its grid (Mironov, 2012) is possible. Algorithms 1 to 3 of the paper, on whole arrays;
-Gaussian values beyond 20 sigma, which occur with a probability below 2^-280, are drawn again so that 64 bits suffice.
+The discrete Gaussian and Laplace are drawn exactly from random bytes in whole numbers (Canonne, Kamath, Steinke, 2020,
+Algorithms 1 to 3 on whole arrays): P(x) is proportional to exp(-x^2 / (2 sigma^2)), and to exp(-|x| / scale). No
+floating-point number is involved, so no attack on its grid (Mironov, 2012) is possible. Gaussian values beyond 20
+sigma, which occur with a probability below 2^-280, are drawn again so that 64 bits suffice.
 
 Sums of M independent draws of deviation s are as good as one of deviation s sqrt(M): they differ by less than
 ``10 (M - 1) exp(-pi^2 s^2)`` (Kairouz, Liu and Steinke, 2021, Theorem 1), which is nothing at `SMALLEST_SIGMA`.
@@ -68,8 +67,20 @@ class Gaussian:
         return 0.0 if self.mu(one, other) == 0 else math.inf
 
 
+class _Pure:
+    """Noise whose likelihood ratios are bounded."""
+
+    def epsilon(self, one: Array, other: Array) -> float:
+        """See `Law`."""
+        raise NotImplementedError
+
+    def mu(self, one: Array, other: Array) -> float:
+        """Return `mu_of_epsilon` of the ratio."""
+        return mu_of_epsilon(self.epsilon(one, other))
+
+
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(_Pure):
     """Independent Laplace noise of standard deviation `deviation` on every number."""
 
     deviation: float
@@ -81,13 +92,9 @@ class Laplace:
             return 0.0
         return distance * math.sqrt(2) / self.deviation if self.deviation > 0 else math.inf
 
-    def mu(self, one: Array, other: Array) -> float:
-        """Return `mu_of_epsilon` of the ratio."""
-        return mu_of_epsilon(self.epsilon(one, other))
-
 
 @dataclass(frozen=True)
-class RandomisedResponse:
+class RandomisedResponse(_Pure):
     """Each value is kept with probability ``e^eps / (e^eps + k - 1)``, else another of the `k` is drawn evenly."""
 
     per_value: float
@@ -96,10 +103,6 @@ class RandomisedResponse:
     def epsilon(self, one: Array, other: Array) -> float:
         """Return epsilon for each value that differs."""
         return self.per_value * int(np.sum(np.asarray(one) != np.asarray(other)))
-
-    def mu(self, one: Array, other: Array) -> float:
-        """Return `mu_of_epsilon` of the ratio."""
-        return mu_of_epsilon(self.epsilon(one, other))
 
 
 def mu_of_epsilon(epsilon: float) -> float:
@@ -168,19 +171,17 @@ def discrete_gaussian(sigma: int, count: int, entropy: Entropy = os.urandom) -> 
     Raises:
         ValueError: sigma is no whole number from 1 to `LARGEST_SIGMA`.
     """
-    if not (isinstance(sigma, int) and 1 <= sigma <= LARGEST_SIGMA):
-        raise ValueError(f"sigma {sigma!r} is not allowed: a whole number of steps from 1 to {LARGEST_SIGMA}")
-    parts: list[Integers] = []
-    missing = count
-    while missing > 0:
-        drawn = _discrete_laplace(sigma, min(2 * missing + 16, _BLOCK), entropy)
+    _check_steps("sigma", sigma)
+
+    def draw(most: int) -> Integers:
+        drawn = _discrete_laplace(sigma, most, entropy)
         far = np.abs(np.abs(drawn) - sigma)
         near = far <= (_FARTHEST - 1) * sigma
         drawn, far = drawn[near], far[near]
-        kept = drawn[_bernoulli_exp(far * far, 2 * sigma * sigma, entropy)][:missing]
-        parts.append(kept)
-        missing -= len(kept)
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        kept: Integers = drawn[_bernoulli_exp(far * far, 2 * sigma * sigma, entropy)]
+        return kept
+
+    return _until(count, draw)
 
 
 def discrete_laplace(scale: int, count: int, entropy: Entropy = os.urandom) -> Integers:
@@ -189,15 +190,21 @@ def discrete_laplace(scale: int, count: int, entropy: Entropy = os.urandom) -> I
     Raises:
         ValueError: the scale is no whole number from 1 to `LARGEST_SIGMA`.
     """
-    if not (isinstance(scale, int) and 1 <= scale <= LARGEST_SIGMA):
-        raise ValueError(f"scale {scale!r} is not allowed: a whole number of steps from 1 to {LARGEST_SIGMA}")
-    parts: list[Integers] = []
-    missing = count
-    while missing > 0:
-        kept = _discrete_laplace(scale, min(2 * missing + 16, _BLOCK), entropy)[:missing]
-        parts.append(kept)
-        missing -= len(kept)
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    _check_steps("scale", scale)
+    return _until(count, lambda most: _discrete_laplace(scale, most, entropy))
+
+
+def _check_steps(name: str, steps: Any) -> None:
+    if not (isinstance(steps, int) and 1 <= steps <= LARGEST_SIGMA):
+        raise ValueError(f"{name} {steps!r} is not allowed: a whole number of steps from 1 to {LARGEST_SIGMA}")
+
+
+def _until(count: int, draw: Callable[[int], Integers]) -> Integers:
+    """Draw, each time up to so many, until there are `count`."""
+    parts = [np.zeros(0, dtype=np.int64)]
+    while (missing := count - sum(map(len, parts))) > 0:
+        parts.append(draw(min(2 * missing + 16, _BLOCK))[:missing])
+    return np.concatenate(parts)
 
 
 def _discrete_laplace(scale: int, count: int, entropy: Entropy) -> Integers:

@@ -1,1 +1,1 @@
-"""The two runtimes: `simulated` (virtual clock, one process) and `ray` (real actors, wall clock)."""
+"""What an await means, on a virtual clock or on Ray, and the one path of a call; stands on `runs`."""

@@ -1,30 +1,23 @@
-"""What every runtime on the wall clock gives an actor: its clock, its work, its tasks, and what it records.
+"""How actors compute: calls that are cheaper together, an actor on the wall clock, and a pool of processes.
 
-Only calls and payloads are left to the runtime: how they travel is what it is.
-
-Functions of which many calls are cheaper in one: runtimes collect such calls and make them together.
+    Batches      calls of a function that is marked with `together`, computed in one when the first result is needed
+    HostedContext what every runtime on the wall clock gives an actor: its clock, its work, its tasks, what it records;
+                 how calls and payloads travel is left to the runtime
+    ProcessPool  where the simulated runtime runs computes for real
 
     def train_many(calls): ...               # [(model, rows), ...] -> [result, ...], in their order
 
     @together(train_many)
     def train(model, rows): ...
 
-The result of a simulated compute counts at a virtual time, later than the instant at which it begins. Calls of a
-marked function, of all actors, wait for the first of these times and are then computed in one. On the wall clock an
-actor's calls that wait for its processor are computed in one when it is free. One that fails says nothing about the
-others: after an error each is computed by itself, so that the error is its own.
+In simulation marked calls of all actors wait for the first of their virtual times; on the wall clock an actor's calls
+that wait for its processor are computed in one when it is free. After an error each is computed by itself, so that the
+error is its own. A pool only decides *where* a pure function runs, so results do not depend on it.
 
-Large arrays between processes of one host without pipes: written once to shared memory, mapped by who reads.
+    sender: Arguments.share(args) --> small tagged values --> pipe --> worker: call(...) --> pipe --> take(result)
 
-    sender: share(value, folder) --> small tagged value --> pipe --> receiver: attach(value)
-
-A file lives until the receiver has mapped it (results) or the sender's array is gone (arguments, which are often the
-same model for many tasks). Everything lies in one folder, which whoever made it removes.
-
-Where the simulated runtime runs computes for real: inline, or in a pool of processes that uses every core.
-
-A pool only decides *where* a pure function runs; when its result counts is the virtual clock's business, so
-results do not depend on the pool.
+Large arrays are written once to shared memory and mapped by who reads. A file lives until the receiver has mapped it
+(results) or the sender's array is gone (arguments, which are often the same model for many tasks).
 """
 
 from __future__ import annotations
@@ -152,12 +145,14 @@ def _raise(error: Exception) -> NoReturn:
     raise error
 
 
+# --- an actor on the wall clock ---
+
 T = TypeVar("T")
 _BRIEF_SECONDS = 0.005
 """For which the interpreter would let another thread compute before this one has its turn: to change threads for less
 costs more than it gives."""
 ACCOUNT = "account"
-"""The door at which actors write down what they have released; a site with a privacy budget asks by itself."""
+"""The endpoint at which actors write down what they have released; a site with a privacy budget asks by itself."""
 
 
 class WallClock(Clock):
@@ -206,7 +201,7 @@ class HostedContext(Context):
         self.waiting_seconds = 0.0
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.ledger = Ledger(self.rows.extend if keep_rows else None)
-        self.doors = endpoints(casting.cls)
+        self.endpoints = endpoints(casting.cls)
         self._role = casting.cls.role
         self._keep_rows = keep_rows
         self._jobs: dict[str, Job] = {}
@@ -277,7 +272,7 @@ class HostedContext(Context):
             task = awaitable
         else:
             variables = contextvars.copy_context()
-            variables.run(current_caller.set, None)  # whoever called the door that begins it does not call this
+            variables.run(current_caller.set, None)  # whoever called the endpoint that begins it does not call this
             task = asyncio.get_running_loop().create_task(go_on(), context=variables)
         self._tasks.add(task)
         task.add_done_callback(self._background_done)
@@ -303,7 +298,7 @@ class HostedContext(Context):
 
     async def account(self, actor: Any) -> list[Any]:
         """Return what the actor writes down of privacy when it is asked for its account, which is not kept."""
-        if ACCOUNT not in self.doors.table:
+        if ACCOUNT not in self.endpoints.table:
             return []
         kept, self.privacy = self.privacy, []
         try:
@@ -319,6 +314,8 @@ class HostedContext(Context):
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
+
+# --- large arrays between processes ---
 
 LEAST_BYTES = 1 << 16
 """Smaller arrays travel faster through the pipe."""
@@ -400,18 +397,16 @@ def call(folder: str, function: Any, args: tuple[Any, ...]) -> Any:
 
 def take(result: Any) -> Any:
     """Map the large arrays of a result; their files are gone as soon as they are mapped."""
-    if isinstance(result, Placed):
-        return _take(result)
     if type(result) is tuple:
-        return tuple(_take(value) if isinstance(value, Placed) else value for value in result)
-    return result
-
-
-def _take(placed: Placed) -> np.ndarray:
-    array = mapped(placed)
-    os.unlink(placed.path)
+        return tuple(map(take, result))
+    if not isinstance(result, Placed):
+        return result
+    array = mapped(result)
+    os.unlink(result.path)
     return array
 
+
+# --- the pool ---
 
 _WORKER_DIED = (
     "--pool: a worker process ended by itself: it was killed, the machine's memory is full, or the script that starts "
@@ -449,11 +444,7 @@ def one_torch_thread() -> None:
 
 
 def start_worker(*folders: str) -> None:
-    """Make a fresh worker ready: one torch thread, and no life without the process that started the pool.
-
-    Args:
-        folders: of the pool's owner, removed when it was killed and could not do so.
-    """
+    """Make a fresh worker ready: one torch thread, and no life without the pool's owner, whose folders then go too."""
     owner = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -469,7 +460,7 @@ def start_worker(*folders: str) -> None:
 
 
 def _loaded_here() -> list[str]:
-    """Return the modules that workers would import one after the other: what is loaded of the frame and beside actors.
+    """Return the modules that workers would import one after the other: what is loaded of fedactors and beside actors.
 
     The process that workers are forked from imports them once: up to two seconds less for each worker of each pool.
     """

@@ -1,10 +1,11 @@
-"""What becomes of an exception: it names its party, and stops the run even if nobody awaited it.
+"""What becomes of an exception: it names its party, stops the run even if nobody awaited it, and travels as a value.
 
-What an error says to another site: its kind and its place; words only where they are the runtime's own.
+    an actor raises ──as_party_error──▶ told, encode_error ──▶ decode_reply raises at the caller
+                    ──raised_by──▶ told_abroad: to another site its kind and its place only
 
 A party's code may raise anything, errors of fedactors' own kinds too, and may put values of its data into text, cause,
-notes, attributes, or the name of a class. Whatever comes out of an actor's code is marked with the actor's name, and
-its words stay in the log of the site.
+notes, attributes, or the name of a class. So between sites whatever comes out of an actor's code is marked with the
+actor's name, and its words stay in the log of the site.
 """
 
 from __future__ import annotations

@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 import numpy as np
 
 from fedactors.actors.actor import Resources
-from fedactors.actors.context import (
-    ACTOR_NAME,
-    Caller,
-    Clock,
-    MissingCost,
-    Work,
-    derived_rng,
-)
+from fedactors.actors.context import ACTOR_NAME, Caller, Clock, MissingCost, Work, derived_rng
 from fedactors.actors.remote import DRIVER
 from fedactors.errors import BadInput
 from fedactors.messages.codec import CodecError, carry
@@ -286,6 +279,18 @@ class Runtime(Caller):
     def loss_policy(self, name: str) -> str:
         """Return what follows the loss of the actor `name`."""
         return self._loss_policy if isinstance(self._loss_policy, str) else self._loss_policy(name)
+
+    def _is_due(self, label: str) -> bool:
+        """Count a call of `checkpoint`, and say whether it writes one."""
+        self._num_checkpoints += 1
+        is_turn = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
+        return is_turn or label != "last" or self._stop_code is not None
+
+    def _usage(self, **more: Any) -> Usage:
+        """Return what the ledger says that the run has used, and what its runtime adds."""
+        traffic = {"messages": self.ledger.messages(), "bytes": self.ledger.bytes()}
+        price = self.ledger.price(self.network.link) + self.spent
+        return Usage(**traffic, header_bytes=self.ledger.header_bytes(), price=price, **more)
 
     def _take_new(self) -> list[ActorSpec]:
         names, self._new = self._new, []

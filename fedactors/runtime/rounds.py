@@ -126,7 +126,7 @@ class Remedy:
 
 
 class Rounds(Generic[S]):
-    """See the module.
+    """The rounds of a run, as an asynchronous iterator over their numbers.
 
     Args:
         runtime: the run's.

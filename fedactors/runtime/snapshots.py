@@ -1,11 +1,13 @@
-"""An actor's declared state as a pickle-free frame, and back.
+"""An actor's declared state as a pickle-free frame, and back into an actor that it fits.
+
+    capture, seal_actor ──frame (checksum, tagged values)──▶ restore: unseal, check, apply
 
 What is not plain is tagged: ``("list", …)``, ``("state", …)`` for anything with ``state_dict``, ``("rng", …)`` for a
 numpy generator, ``("tensor", …)``, ``("torch-rng", …)``. Restoring loads into the objects that the actor has built, so
-that a frame never decides what code runs. Digests of the files that an actor read
-stand beside its state: a resumed run needs the same rows.
+that a frame never decides what code runs. Digests of the files that an actor read stand beside its state: a resumed run
+needs the same rows.
 
-Whether what a checkpoint holds fits the actor that is to go on from it: a run folder may be a stranger's.
+A run folder may be a stranger's, so what a checkpoint holds is checked before any code of the actor's sees it:
 
     class Walker(Client):
         state = ("held", "theta")
@@ -16,8 +18,7 @@ Whether what a checkpoint holds fits the actor that is to go on from it: a run f
 A value is compared with the annotation in the body of the actor's class, if there is one that says something, else with
 what the attribute holds once the actor has loaded: a number stays a number (an int or a float), a text a text, an array
 keeps its kind of numbers and its number of dimensions, a mapping the kinds of the values that both have. None fits
-everywhere, and an empty list or array says little. What is not so is one line with the party, the field and the file,
-before any code of the actor's sees it.
+everywhere, and an empty list or array says little. What does not fit is one line with party, field and file.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def capture(owner: Any, names: Iterable[str]) -> dict[str, Any]:
     for name in names:
         value, where = getattr(owner, name), f"{type(owner).__name__}.{name}"
         if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-            captured[name] = ("state", _pack(dict(value.state_dict()), where))
+            captured[name] = ("state", pack(dict(value.state_dict()), where))
         else:
-            captured[name] = _pack(value, where)
+            captured[name] = pack(value, where)
     return captured
 
 
@@ -183,10 +184,6 @@ def unseal_driver(data: bytes) -> Any:
 def check_actors(driver: bytes, actors: Collection[str]) -> None:
     """Refuse a checkpoint that holds the states of other actors than those that its driver took it with.
 
-    Args:
-        driver: the driver's frame.
-        actors: whose states there are.
-
     Raises:
         BadInput: names who is missing, and who is too many.
     """
@@ -215,12 +212,8 @@ def intact(what: str) -> Iterator[None]:
         raise BadInput(f"{what} is corrupt: {type(error).__name__}: {first_line(error)}") from error
 
 
-def pack(value: Any, where: str) -> Any:
+def pack(value: Any, where: str) -> tuple[str, Any]:
     """Return one value in tagged form; `where` names it in errors."""
-    return _pack(value, where)
-
-
-def _pack(value: Any, where: str) -> tuple[str, Any]:
     torch = sys.modules.get("torch")
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return "plain", value
@@ -229,20 +222,20 @@ def _pack(value: Any, where: str) -> tuple[str, Any]:
     if isinstance(value, np.ndarray):
         return "array", value
     if isinstance(value, np.random.Generator):
-        return "rng", _pack(value.bit_generator.state, where)
+        return "rng", pack(value.bit_generator.state, where)
     if torch is not None and isinstance(value, torch.Tensor):
         return "tensor", value.detach().cpu().numpy()
     if torch is not None and isinstance(value, torch.Generator):
         return "torch-rng", value.get_state().numpy()
     if isinstance(value, Mapping):
-        return "dict", [(_pack(k, where), _pack(v, where)) for k, v in value.items()]
+        return "dict", [(pack(k, where), pack(v, where)) for k, v in value.items()]
     if isinstance(value, list | tuple | set | frozenset | deque):
         if isinstance(value, deque) and value.maxlen is not None:
-            return "bounded", (value.maxlen, [_pack(item, where) for item in value])
+            return "bounded", (value.maxlen, [pack(item, where) for item in value])
         # the order of a set differs from process to process
         items = sorted(value) if isinstance(value, set | frozenset) else value
         tag = next(t for t in ("list", "set", "frozenset", "deque", "tuple") if isinstance(value, _SEQUENCES[t]))
-        return tag, [_pack(item, where) for item in items]
+        return tag, [pack(item, where) for item in items]
     if hasattr(type(value), "__message__"):
         return "message", value
     raise CodecError(f"{where} holds a {type(value).__qualname__}, which cannot be part of a snapshot")
@@ -278,11 +271,12 @@ def unpack(packed: tuple[str, Any]) -> Any:
     raise BadInput(f"a checkpoint holds a value of unknown kind {tag!r}")
 
 
+# --- whether a frame fits ---
+
 _DEEPEST = 60
 _LATEST = 1e12
 """Seconds of a run's clock: later the next second would be the same number."""
 _SCALARS = (type(None), bool, int, float, str, bytes)
-_SEQUENCE_KINDS = ("list", "tuple", "set", "frozenset", "deque")
 _KINDS = {"b": "truth values", "i": "numbers", "u": "numbers", "f": "numbers", "c": "complex numbers", "S": "texts"}
 _KINDS |= {"U": "texts", "m": "times", "M": "times"}
 
@@ -296,13 +290,7 @@ class _Generator:
 
 
 def restore(owner: Any, frame: bytes, name: str, folder: str = "") -> Mapping[str, Any]:
-    """Set the state of an actor that has loaded from a sealed frame, and return all that the frame holds.
-
-    Args:
-        owner: the actor.
-        frame: its part of the checkpoint.
-        name: of the actor.
-        folder: where the checkpoint lies, if it lies in files.
+    """Set the state of an actor that has loaded from its frame of a checkpoint; return all that the frame holds.
 
     Raises:
         RowsChangedError: the actor has loaded other files of its party than those that the run began with.
@@ -345,16 +333,12 @@ def in_use(folder: str, is_young: Callable[[], bool] = lambda: True) -> Iterator
         )
         if known or not folder or is_out_of_memory(error) or not is_young():
             raise
-        raise BadInput(f"{folder}: nothing comes of this checkpoint: {_reason(error)}") from error
-
-
-def _reason(error: BaseException) -> str:
-    text = first_line(error)
-    return text if isinstance(error, FedactorsError) else f"{type(error).__name__}: {text}"
+        kind = "" if isinstance(error, FedactorsError) else f"{type(error).__name__}: "
+        raise BadInput(f"{folder}: nothing comes of this checkpoint: {kind}{first_line(error)}") from error
 
 
 def check(owner: Any, state: Mapping[str, Any], what: str) -> None:
-    """Compare the parts of a state, tagged as `snapshot.capture` returns them, with what `owner` declares and holds.
+    """Compare the parts of a state, tagged as `capture` returns them, with what `owner` declares and holds.
 
     Raises:
         BadInput: names the first field that does not fit, and what it should be.
@@ -362,7 +346,7 @@ def check(owner: Any, state: Mapping[str, Any], what: str) -> None:
     declared = _declared(type(owner))
     for name, packed in state.items():
         if name not in getattr(type(owner), "state", state):
-            continue  # `snapshot.apply` refuses it
+            continue  # `apply` refuses it
         try:
             found, now = _plain(packed, ""), getattr(owner, name, None)
             if name in declared:
@@ -474,7 +458,7 @@ def _plain(packed: Any, where: str, depth: int = 0) -> Any:
         return content
     if tag == "dict" and isinstance(content, tuple | list):
         return dict(_pair(pair, where, depth) for pair in content)
-    if tag in _SEQUENCE_KINDS and isinstance(content, tuple | list):
+    if tag in _SEQUENCES and isinstance(content, tuple | list):
         return tuple(_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(content))
     if tag == "bounded" and isinstance(content, tuple | list) and len(content) == 2 and type(content[0]) is int:
         return _plain(("deque", content[1]), where, depth)
@@ -496,7 +480,7 @@ def _pair(pair: Any, where: str, depth: int) -> tuple[Any, Any]:
 
 
 def _compare(found: Any, now: Any, where: str) -> None:
-    """Raise `_Misfit` where a value is of another kind than the one that is there now."""
+    """Raise `CheckpointMismatch` where a value is of another kind than the one that is there now."""
     if found is None or now is None:
         return
     if isinstance(now, np.ndarray):

@@ -1,1 +1,1 @@
-"""secure_sums."""
+"""Sums of clients' vectors of which the server sees no single one; stands on `learning`."""

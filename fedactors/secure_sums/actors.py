@@ -1,6 +1,6 @@
-"""Secure sums between actors: the doors of a client, and the server's part over a group of clients.
+"""Secure sums between actors: the endpoints of a client, and the server's part over a group of clients.
 
-    class GraphClient(SecureSummand):                                  # a client with the doors of a secure sum
+    class GraphClient(SecureSummand):                                  # a client with the endpoints of a secure sum
         async def infer(self, ...) -> Masked:
             return self.masked(values, point, values_id="7/forward/0")
 
@@ -75,8 +75,8 @@ class IdentityShare:
 
 
 MESSAGES = (
-    IdentityRound, IdentityShare, SumCall, SumKeys, Roster, SealedShares, DeliveredShares, Masked, Arrived, Confirmation,
-    Confirmations, Unmasking,
+    IdentityRound, IdentityShare, SumCall, SumKeys, Roster, SealedShares, DeliveredShares, Masked, Arrived,
+    Confirmation, Confirmations, Unmasking,
 )  # fmt: skip
 """All that travels for secure sums: for a protocol's ``sent``."""
 
@@ -111,7 +111,7 @@ class SumMembers:
 
 
 class SecureSummand(Client):
-    """A client with the doors of secure sums; a data center that takes part is one of this kind and of its own role.
+    """A client with the endpoints of secure sums; a data center that takes part is one too, of its own role.
 
     Args:
         clients: names of all clients of the run, as its driver cast them; a sum takes more than half of them.

@@ -20,15 +20,13 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from fedactors.messages.codec import message
-from fedactors.secure_sums.primitives import Words, neighbour_graph
+from fedactors.secure_sums.primitives import COMPLETE, Words, neighbour_graph
 
 Entropy = Callable[[int], bytes]
 """A source of random bytes: `os.urandom`, or ``generator.bytes`` of a numpy Generator in a test."""
 Bytes = NDArray[np.uint8]
 
 SEED_BYTES = 32
-COMPLETE = 20
-"""Clients up to which each shares masks with all others."""
 FEWEST = 3
 """A sum of two tells each of them the other's value."""
 

@@ -1,20 +1,20 @@
-"""Shamir's secret sharing (1979), byte by byte over GF(256): as many shares as the threshold give all, fewer nothing.
+"""What secure sums are made of: shares of secrets, fixed-point words, and the graph of who masks with whom.
 
+Shamir's secret sharing (1979) goes byte by byte over GF(256): as many shares as the threshold give all, fewer nothing.
 All bytes of all secrets are shared at once, as arrays; a share has the length of the secrets. PyCryptodome's Shamir,
 the well-kept library that there is, takes 16 bytes at a time in pure Python: 0.23 s for one secret among 100 holders,
 where a client of secure sums has dozens.
 
-Shapes: S bytes of secrets, n shares, k shares at hand.
+Real numbers become integers modulo 2^32 (`FixedPoint`), on a grid so fine that the sum of all still fits.
 
-Real numbers as integers modulo 2^32, for secure sums: what the grid is, and how far a sum is off.
-
-Who masks with whom: everybody with everybody up to 20 clients, above that a sparse random graph (SecAgg+).
-
-Bell et al. (2020), Section 3: a ring of the clients in random order, in which each is a neighbour of the k / 2 next
+Everybody masks with everybody up to `COMPLETE` clients, above that on a sparse random graph (SecAgg+; Bell et al.,
+2020, Section 3): a ring of the clients in random order, in which each is a neighbour of the k / 2 next
 on either side. `num_neighbours` chooses k for a fifth of the clients who help the server and another fifth who drop
 out: with a probability of 1 - 2^-40 each the server gets no threshold of shares of anybody's seed and key, and the
 graph of the honest hangs together; with one of 1 - 2^-20 nobody's shares are lacking. The order of the ring follows
 from all keys; a helper of the server who makes its keys last can choose among as many orders as it tries.
+
+Shapes: S bytes of secrets, n shares, k shares at hand.
 """
 
 from __future__ import annotations
@@ -154,7 +154,8 @@ def count_point(num_clients: int) -> FixedPoint:
     return FixedPoint(limit=MOST_COUNTED, num_clients=num_clients)
 
 
-COMPLETE_UP_TO = 20
+COMPLETE = 20
+"""Clients up to which each shares masks with all others."""
 CORRUPT_SHARE = DROPPED_SHARE = 0.2
 SECURITY_BITS, CORRECTNESS_BITS = 40, 20
 
@@ -162,7 +163,7 @@ SECURITY_BITS, CORRECTNESS_BITS = 40, 20
 @functools.lru_cache(maxsize=64)
 def num_neighbours(num_clients: int) -> int:
     """Return k, even; one less than the clients where no smaller number is good enough."""
-    if num_clients <= COMPLETE_UP_TO:
+    if num_clients <= COMPLETE:
         return num_clients - 1
     from scipy.stats import hypergeom
 

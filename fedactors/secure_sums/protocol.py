@@ -35,7 +35,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -132,19 +132,22 @@ class SecureSumClient:
         self._company = {} if company is None else company
         self._only = only
         self._rows_company: dict[bytes, tuple[str, ...]] = {}
-        self._rows: list[set[bytes]] = []
         self._call = SumCall(0, 0, ())
+        self._forget_session()
+        if identities.get(name) != identity.public or len(set(identities.values())) != len(identities):
+            raise SecureSumError(f"{name}: the identities do not hold its own, or two are the same")
+
+    def _forget_session(self) -> None:
         self._keys: SumKeys | None = None
         self._session: Session | None = None
         self._masking: list[X25519PrivateKey] = []
         self._seeds: list[bytes] = []
         self._held: dict[str, Bytes] = {}
         self._ids: list[list[str]] = []
+        self._rows: list[set[bytes]] = []
         self._confirmed: dict[int, Arrived] = {}
         self._revealed: set[int] = set()
         self._ready = False
-        if identities.get(name) != identity.public or len(set(identities.values())) != len(identities):
-            raise SecureSumError(f"{name}: the identities do not hold its own, or two are the same")
 
     # --- keys and shares, once for several sums ---
 
@@ -179,7 +182,6 @@ class SecureSumClient:
         keys = self._keys
         if keys is None or self._session is not None:
             self._refuse("it was given a roster without having advertised keys for it")
-        assert keys is not None
         if tuple(sorted(roster.keys)) != self._call.members or roster.keys[self.name].signature != keys.signature:
             self._refuse("the roster does not hold exactly the members' keys, its own among them")
         for name, one in roster.keys.items():
@@ -266,7 +268,6 @@ class SecureSumClient:
         arrived = self._confirmed.get(slot)
         if arrived is None or slot in self._revealed:
             self._refuse(f"the survivors of sum {slot} were not confirmed, or its shares were given before")
-        assert arrived is not None
         text = arrived_text(session.id, arrived)
         for name, signature in proof.signatures.items():
             if name not in arrived.members or not signed_by(self._identities[name], signature, text):
@@ -293,18 +294,6 @@ class SecureSumClient:
         own = noise_part(sigma, self.threshold)
         return released(flat, Gaussian(sigma), draw, "masked sum")
 
-    def _forget_session(self) -> None:
-        self._keys = None
-        self._session = None
-        self._masking = []
-        self._seeds = []
-        self._held = {}
-        self._ids = []
-        self._rows = []
-        self._confirmed = {}
-        self._revealed = set()
-        self._ready = False
-
     def _check_fellows(self, members: tuple[str, ...]) -> None:
         if self._only is not None and members != self._only:
             missing, more = sorted(set(self._only) - set(members)), sorted(set(members) - set(self._only))
@@ -317,7 +306,6 @@ class SecureSumClient:
     def _agreed(self) -> Session:
         if self._session is None:
             self._refuse("no keys were agreed upon")
-        assert self._session is not None
         return self._session
 
     def _box(self, sender: str, receiver: str, content: bytes) -> bytes:
@@ -330,7 +318,7 @@ class SecureSumClient:
             return box.encrypt(bytes(12), content, framed(*about))
         return box.decrypt(bytes(12), content, framed(*about))
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str) -> NoReturn:
         raise SecureSumError(f"{self.name}: a secure sum is refused: {why}")
 
 
@@ -352,12 +340,7 @@ def _remember(known: dict[Any, tuple[str, ...]], ids: Iterable[Any], members: tu
 
 
 class SecureSumServer:
-    """The server's side of the sums of one call; it keeps public keys and sealed shares only.
-
-    Args:
-        call: which sums, among whom.
-        num_clients: of the run; they decide the threshold.
-    """
+    """The server's side of the sums of one call; it keeps public keys and sealed shares only."""
 
     def __init__(self, call: SumCall, num_clients: int) -> None:
         self.call = call

@@ -81,28 +81,28 @@ def between(folder: Path, act: Callable[[Site, LocalTransport], Coroutine[Any, A
     async def main() -> None:
         one = RemoteActorProxy(site.gate.book[B], site, "here", 5.0)
         address = await one.listen(folder / "lane")
-        lanes = LocalTransport(A, "here", True, 5.0, site.unawaited)
-        lanes.update({B: replace(address, ticket=ticket(one.key, caller))})
+        transport = LocalTransport(A, "here", True, 5.0, site.unawaited)
+        transport.update({B: replace(address, ticket=ticket(one.key, caller))})
         try:
-            await act(site, lanes)
+            await act(site, transport)
         finally:
-            lanes.close()
+            transport.close()
             one.close()
 
     asyncio.run(main())
     return site
 
 
-def ask(lanes: LocalTransport, method: str, value: Any) -> asyncio.Future[Any]:
-    there = lanes.address(B, A)
-    path = CallPath(there.doors, there.doors.table["double"], A, B, CLIENT_CLIENT)
-    return lanes.send(there, path, encode_parts((method, value)))
+def ask(transport: LocalTransport, method: str, value: Any) -> asyncio.Future[Any]:
+    there = transport.address(B, A)
+    path = CallPath(there.endpoints, there.endpoints.table["double"], A, B, CLIENT_CLIENT)
+    return transport.send(there, path, encode_parts((method, value)))
 
 
 def test_a_call_and_a_payload_go_through_the_gate_and_are_counted(tmp_path: Path) -> None:
-    async def act(site: Site, lanes: LocalTransport) -> None:
-        assert (await ask(lanes, "double", Number(3.0))).value == 6.0
-        readers, value = decode(await lanes.fetch(lanes.address(B, A), 77))
+    async def act(site: Site, transport: LocalTransport) -> None:
+        assert (await ask(transport, "double", Number(3.0))).value == 6.0
+        readers, value = decode(await transport.fetch(transport.address(B, A), 77))
         assert (readers, value.value) == ((A,), 6.0)
 
     site = between(tmp_path, act)
@@ -125,9 +125,9 @@ FORGED = {
 def test_what_the_gate_refuses_does_not_leave(tmp_path: Path, what: str) -> None:
     method, value, text = FORGED[what]
 
-    async def act(site: Site, lanes: LocalTransport) -> None:
+    async def act(site: Site, transport: LocalTransport) -> None:
         with pytest.raises(Refused, match=text):
-            await ask(lanes, method, value)
+            await ask(transport, method, value)
 
     site = between(tmp_path, act)
     assert not site.sent
@@ -137,19 +137,19 @@ def test_what_the_gate_refuses_does_not_leave(tmp_path: Path, what: str) -> None
 
 
 def test_an_answer_that_no_door_gives_does_not_reach_the_actor(tmp_path: Path) -> None:
-    async def act(site: Site, lanes: LocalTransport) -> None:
+    async def act(site: Site, transport: LocalTransport) -> None:
         site.answer = np.zeros(3)
         with pytest.raises(Refused, match="double returned a ndarray"):
-            await ask(lanes, "double", Number(3.0))
+            await ask(transport, "double", Number(3.0))
         with pytest.raises(Refused, match="is no payload of Asked"):
-            await lanes.fetch(lanes.address(B, A), 77)
+            await transport.fetch(transport.address(B, A), 77)
 
     assert len(between(tmp_path, act).refused) == 2
 
 
 def test_nobody_calls_in_anothers_name(tmp_path: Path) -> None:
-    async def act(site: Site, lanes: LocalTransport) -> None:
+    async def act(site: Site, transport: LocalTransport) -> None:
         with pytest.raises(PartyLost, match="its process was lost"):
-            await ask(lanes, "double", Number(3.0))
+            await ask(transport, "double", Number(3.0))
 
     assert not between(tmp_path, act, caller="bank/other").sent

@@ -234,7 +234,7 @@ def test_a_message_class_unknown_here_is_refused() -> None:
     for other in (b"/Nombres", b":Numbers", b"/numbers"):
         with pytest.raises(CodecError, match="is not a message type known in this process"):
             decode(frame.replace(b"/Numbers", other))
-    assert b"tests.network/Numbers" in frame
+    assert b"tests.messages.test_codec/Numbers" in frame
 
 
 def test_freezing_copies_what_can_still_be_written_and_only_once() -> None:
@@ -390,7 +390,7 @@ def test_messages_nest_so_deep_and_no_deeper() -> None:
     nested = b""
     for _ in range(200):
         within = [msgpack.ExtType(2, nested)] if nested else []
-        nested = msgpack.packb(("tests.network/Pair", within))
+        nested = msgpack.packb(("tests.messages.test_codec/Pair", within))
     script = "import sys; from fedactors.messages.codec import decode; decode(sys.stdin.buffer.read())"
     frame = hostile(msgpack.packb(msgpack.ExtType(2, nested)))
     done = subprocess.run([sys.executable, "-c", script], input=frame, capture_output=True, timeout=60)

@@ -7,7 +7,7 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.messages import codec
-from fedactors.messages.compression import Clip, Encoded, Mask, Noise, Pipeline, Quantise, TopK, decode, dense
+from fedactors.messages.compression import Clip, Encoded, Noise, Pipeline, Quantise, TopK, decode, dense
 from fedactors.secure_sums.messages import Masked
 from tests.secure_sums.test_protocol import Sums
 
@@ -123,18 +123,6 @@ def test_bad_numbers_and_odd_arrays():
 def test_full_top_k_keeps_the_order():
     array = rng(7).normal(size=9)
     np.testing.assert_array_equal(decode(TopK(fraction=1.0).compress(dense(array), rng())), array)
-
-
-def test_mask_hook_sums_to_the_plain_sum():
-    source, sums = rng(8), Sums(("a", "b", "c"), num_sums=1)
-    arrays = {name: source.normal(size=(3, 2)) for name in sums.names}
-    encoded: dict[str, Encoded] = {}
-    for name, client in sums.clients.items():
-        hook = Mask(mask=lambda flat, client=client: client.mask(flat, sums.point).words, stages=(Clip(clip_norm=9.0),))  # type: ignore[misc]
-        encoded[name] = hook.encode(arrays[name], rng())
-        assert encoded[name].shape == (3, 2)
-    total = sums.finish({name: Masked(0, one.shape, decode(one).reshape(-1)) for name, one in encoded.items()})
-    np.testing.assert_allclose(total.reshape(3, 2), sum(arrays.values()), atol=sums.point.error(3))
 
 
 def test_the_travelling_form_passes_the_codec():

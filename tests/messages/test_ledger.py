@@ -73,7 +73,8 @@ def test_rows_of_another_process_are_added() -> None:
     blocks: list[list[Row]] = []
     filled(blocks).flush()
     other = Ledger()
-    other.extend(blocks[0])
+    for row in blocks[0]:
+        other.record(*row)
     assert other.totals() == filled().totals()
 
 

@@ -64,9 +64,9 @@ def test_laplace_epsilon():
 
 
 def test_laplace_label_epsilon_is_not_exceeded_by_the_real_odds():
-    from fedactors.privacy.mechanisms import keep_probability
-
-    keep = keep_probability(2, 0.5)
+    # the difference of two Laplace variables of scale s exceeds -1 with 1 - e^(-1/s) (2 + 1/s) / 4
+    s = 0.5 / math.sqrt(2)
+    keep = 1 - math.exp(-1 / s) * (2 + 1 / s) / 4
     assert math.log(keep / (1 - keep)) <= laplace_label_epsilon(0.5)
 
 

@@ -41,7 +41,7 @@ class Spying(Actor):
         module, name = self.address.split(":")
         cls = getattr(importlib.import_module(module), name)
         tried = 0
-        for blind in (False, True) if hasattr(self._context, "lanes") else (False,):
+        for blind in (False, True) if hasattr(self._context, "transport") else (False,):
             peer: Any = self.peer(self.victim, cls)
             if blind:
                 self._look_away(cls)
@@ -57,10 +57,10 @@ class Spying(Actor):
         self.record_privacy(PrivacyRecord(party=self.party, message_type=str(tried), mechanism="none"))
 
     def _look_away(self, cls: type) -> None:
-        lanes = self._context.lanes  # type: ignore[attr-defined]
+        transport = self._context.transport  # type: ignore[attr-defined]
         known = endpoints(cls)
         blind = Blind(**{field.name: getattr(known, field.name) for field in dataclasses.fields(Endpoints)})
-        lanes.book[self.victim] = dataclasses.replace(lanes.book[self.victim], doors=blind)
+        transport.book[self.victim] = dataclasses.replace(transport.book[self.victim], endpoints=blind)
 
     async def _refused(self, call: Callable[..., Awaitable[Any]], door: Endpoint, blind: bool) -> None:
         taken = door.takes[0]

@@ -490,8 +490,8 @@ class Burglar(Client):
 
     @remote(caller=DRIVER)
     async def attempt(self, say: Say) -> Say:
-        lanes = self._context.lanes  # type: ignore[attr-defined]
-        address = lanes.book["bank"]
+        transport = self._context.transport  # type: ignore[attr-defined]
+        address = transport.book["bank"]
         if say.word in ("driver", "shop", "burglar"):
             return Say(await self._speak(address, say.word, say.many[0], say.many[1]))
         import ray

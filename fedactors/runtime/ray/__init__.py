@@ -1,1 +1,1 @@
-"""The Ray runtime: the only folder that imports ray."""
+"""The runtime on Ray: every actor a process that Ray places and supervises; time is the wall clock."""

@@ -1,14 +1,14 @@
-"""One generic Ray actor class that hosts any actor: the process side of the Ray runtime.
+"""The process side of the Ray runtime: one generic Ray actor class that hosts any actor, and what it tells the driver.
 
     driver ──prepare, meet, load, open, snapshot, drain, watch──▶ ActorProcess
-    peers  ──fast lane (same host) or Ray call─────────────────▶ ActorProcess.serve ──▶ a door of the plain actor
+    peers  ──local transport (same host) or Ray call───────────▶ ActorProcess ──▶ an endpoint of the plain actor
+
+    who waits                                   for what
+    a call that comes before `load` has ended   the actor's `load` and restore
+    `watch`                                     the first failure of what goes on by itself
 
 Whoever calls shows a ticket, which the driver made for it (`transport.ticket`); the sender is never read from a frame.
-Errors travel as values, so Ray's own wrapping never shows. `watch` ends when something that goes on by itself fails.
-
-What the processes of a run recorded, summed by the driver: traffic, processor time, waiting.
-
-What every process of a run on Ray is told.
+Errors travel as values, so Ray's own wrapping never shows.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from fedactors.runtime.ray.transport import (
     REPLY,
     Address,
     Caller,
-    Incoming,
     LocalTransport,
     as_array,
     incarnation_of,
+    listen,
     shown_by,
 )
 from fedactors.runtime.snapshots import digests_of_files
@@ -86,6 +86,9 @@ class Used:
     cpu: float = 0.0
     outside: float = 0.0
 
+    def __add__(self, other: Used) -> Used:
+        return Used(self.waiting + other.waiting, self.cpu + other.cpu, self.outside + other.outside)
+
 
 @dataclass
 class Accounts:
@@ -106,15 +109,11 @@ class Accounts:
     def retire(self, name: str) -> None:
         """Keep what a process recorded that is gone: another one of its name counts from nothing."""
         self.earlier.extend(self._totals.pop(name, []))
-        gone = self._used.pop(name, Used())
-        self.before.waiting += gone.waiting
-        self.before.cpu += gone.cpu
-        self.before.outside += gone.outside
+        self.before += self._used.pop(name, Used())
 
     def used(self) -> Used:
         """Return the seconds of all."""
-        all_ = [self.before, *self._used.values()]
-        return Used(sum(u.waiting for u in all_), sum(u.cpu for u in all_), sum(u.outside for u in all_))
+        return sum(self._used.values(), self.before)
 
     def totals(self, driver: Iterable[Totals]) -> list[Totals]:
         """Return the traffic of all, the driver's included."""
@@ -160,31 +159,31 @@ class RayContext(HostedContext):
         # the driver alone knows which losses are dealt with: a lost party is its watcher's business
         self.unawaited = UnawaitedCall(self._fail, lambda _: True)
         asyncio.get_running_loop().set_exception_handler(self.unawaited)
-        self.lanes = LocalTransport(self.name, host, settings.use_sockets, settings.call_timeout, self.unawaited)
+        self.transport = LocalTransport(self.name, host, settings.use_sockets, settings.call_timeout, self.unawaited)
         self._cpu_before = 0.0
         self._outside_reported = 0.0
         self._settings = settings
         self._free_at = [0.0] * casting.resources.num_cores
-        self._store, self._reader = self.lanes.memory.store, self.lanes.memory.reader
+        self._store, self._reader = self.transport.memory.store, self.transport.memory.reader
         # a compute in the loop's own thread would also delay the emulated links
         if settings.network is not None or settings.costs is not None:
             self._thread = concurrent.futures.ThreadPoolExecutor(1)
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
-        address = self.lanes.address(receiver, self.name)
+        address = self.transport.address(receiver, self.name)
         with self._noting():
-            path = calls.admit(address.doors, method, self.name, self._role, receiver, address.role, value)
+            path = calls.admit(address.endpoints, method, self.name, self._role, receiver, address.role, value)
             value, size = calls.leave(path, value, copy=False)
         self.ledger.record(self.clock.now(), self.name, receiver, path.kind, type_name(value, method), size)
         parts = encode_parts((method, value))
         delay = self._link_delay(self.name, receiver, path.kind, size)
         if delay <= 0:
-            return self.unawaited.made(self.lanes.send(address, path, parts))
+            return self.unawaited.made(self.transport.send(address, path, parts))
         # no task of the caller's: the message is under way even if it stops waiting
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = self.unawaited.made(loop.create_future())
         frame: Parts = [b"".join(parts)]
-        loop.call_later(delay, self.lanes.send_for, reply, address, path, frame)
+        loop.call_later(delay, self.transport.send_for, reply, address, path, frame)
         return reply
 
     @contextlib.contextmanager
@@ -231,7 +230,7 @@ class RayContext(HostedContext):
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
         with self._noting():
-            value, size = calls.keep(self.doors, self.name, value, copy=False)
+            value, size = calls.keep(self.endpoints, self.name, value, copy=False)
         key, place = self._store.put(encode_parts((sorted(readers), value)), readers)
         is_told = self._settings.use_sockets and self._settings.use_places
         return Ref(self.name, key, size, place if is_told else NOWHERE)
@@ -239,10 +238,10 @@ class RayContext(HostedContext):
     async def get(self, ref: Ref) -> Any:
         if ref.owner == self.name:
             return decode(self._store.read(ref.key))[1]
-        address = self.lanes.address(ref.owner, self.name)
+        address = self.transport.address(ref.owner, self.name)
         frame = None
         # a reference comes from a peer: it is believed that its payload lies with its owner, and nowhere else
-        is_near = self.lanes.is_near(address) and self._settings.use_places
+        is_near = self.transport.is_near(address) and self._settings.use_places
         if is_near and len(ref.place) == 3 and ref.place[0] == address.pid:
             try:
                 frame = self._reader.read(ref.place, ref.key)
@@ -252,10 +251,10 @@ class RayContext(HostedContext):
                 # the owner's memory is out of reach (another user or process namespace): ask for the bytes
                 frame = None
         if frame is None:
-            frame = await self.lanes.fetch(address, ref.key)
+            frame = await self.transport.fetch(address, ref.key)
         readers, value = decode(frame)
         calls.check_reader(self.name, frozenset(readers), ref.owner)
-        size = calls.receive(address.doors, ref.owner, value)
+        size = calls.receive(address.endpoints, ref.owner, value)
         kind = kind_of(ref.owner, address.role, self.name, self._role)
         self.ledger.record(self.clock.now(), ref.owner, self.name, kind, type_name(value, ""), size)
         delay = self._link_delay(ref.owner, self.name, kind, size)
@@ -296,7 +295,7 @@ class RayContext(HostedContext):
     def close(self) -> None:
         """Stop what goes on by itself and give memory back."""
         super().close()
-        self.lanes.close()
+        self.transport.close()
 
 
 class Life(enum.IntEnum):
@@ -310,14 +309,7 @@ class Life(enum.IntEnum):
 
 
 class ActorProcess:
-    """The Ray actor; see the module.
-
-    Args:
-        casting: the actor to host.
-        settings: of the run.
-        key: with which tickets to this actor are made.
-        states: where its snapshots are kept.
-    """
+    """The Ray actor that hosts one actor; tickets to it are made with `key`."""
 
     def __init__(self, casting: ActorSpec, settings: Settings, key: bytes, states: PartyStates) -> None:
         torch = sys.modules.get("torch")
@@ -350,22 +342,20 @@ class ActorProcess:
         if self._settings.use_sockets:
             self._folder = make_folder("lane")
             path = str(self._folder / "lane")
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(
-                lambda: Incoming(self._recognise, self._serve, self._give, self._context.lanes.memory), path
-            )
+            memory = self._context.transport.memory
+            self._server = await listen(path, self._recognise, self._serve, self._give, memory)
         self._life = Life.PREPARED
         return host, path, self._process
 
     async def meet(self, driver: bytes, addresses: dict[str, Address]) -> None:
         """Learn where the other actors live."""
         self._check_driver(driver, Life.PREPARED)
-        self._context.lanes.update(addresses)
+        self._context.transport.update(addresses)
 
     async def bar(self, driver: bytes, name: str, incarnation: int) -> None:
         """Hear no process of that name any more that came before this incarnation."""
         self._check_driver(driver, Life.PREPARED)
-        self._context.lanes.bar(name, incarnation)
+        self._context.transport.bar(name, incarnation)
 
     async def load(self, driver: bytes, state: bytes | None) -> bytes | None:
         """Load data and restore a snapshot; return an encoded error or None."""
@@ -495,7 +485,7 @@ class ActorProcess:
             key = asked if isinstance(asked, int) else decode(asked)
             if not isinstance(key, int):
                 raise Refused(name, f"asks {self._casting.name} for no payload")
-            if caller is None or caller.incarnation < self._context.lanes.least(name):
+            if caller is None or caller.incarnation < self._context.transport.least(name):
                 raise Refused(name, f"asks {self._casting.name} for a payload with a ticket that is not its own")
             return REPLY, [self._context.read_payload(key, name)]
         except FedactorsError as error:
@@ -515,26 +505,27 @@ class ActorProcess:
         if incarnation is None:
             self._context.note_refusal(f"somebody calls {self._casting.name} as {name} without its ticket")
             return None
-        known = self._context.lanes.book.get(name)
+        known = self._context.transport.book.get(name)
         return Caller(name, DRIVER if name == DRIVER else "" if known is None else known.role, incarnation)
 
     async def _serve(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
         name, context = self._casting.name, self._context
         try:
             try:
-                if caller.incarnation < self._context.lanes.least(caller.name):
+                if caller.incarnation < context.transport.least(caller.name):
                     raise Refused(caller.name, f"calls {name} from a process that was given up as lost")
                 asked, value = decode(body)
-                path = calls.admit(context.doors, asked, caller.name, caller.role, name, self._casting.cls.role, value)
+                path = calls.admit(
+                    context.endpoints, asked, caller.name, caller.role, name, self._casting.cls.role, value
+                )
                 calls.arrive(path, value)
                 if not self._loaded.is_set():
                     await self._loaded.wait()
                 coroutine = calls.begin(path, self._actor, value)
             except (Refused, ValueError, TypeError) as error:
-                refusal = (
-                    error if isinstance(error, Refused) else Refused(caller.name, f"sends {name} no call: {error}")
-                )
-                self._context.note_refusal(str(refusal))
+                is_refusal = isinstance(error, Refused)
+                refusal = error if is_refusal else Refused(caller.name, f"sends {name} no call: {error}")
+                context.note_refusal(str(refusal))
                 raise refusal from None
             reply, size = calls.answer(path, await coroutine, copy=False)
             if reply is not None:

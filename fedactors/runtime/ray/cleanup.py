@@ -1,25 +1,18 @@
-"""Speaks and clears up for a driver that ended at once: a small process that outlives the driver by seconds.
+"""What happens when a driver ends at once, or cannot end: the reaper speaks and clears up, the watchdog ends it.
 
-    driver ──a pipe──▶ python -m fedactors.runtime.ray.cleanup DRIVER [FOLDER]
+    driver ──a pipe──▶ python -m fedactors.runtime.ray.cleanup DRIVER [FOLDER]      the reaper
+       └─a thread──▶ DriverWatchdog ──greets──▶ Ray's services
 
-The driver's process is watched, and the pipe, which ends with it however it ends; a child that the driver forked holds
-the pipe too, and is not waited for. What a driver that ends in peace has removed itself is not there any more;
-everything else of the cluster goes now, and does not wait for the next start.
+The reaper watches the driver's process and the pipe, which ends with it however it ends. A driver that is killed says
+nothing, and neither does one that Ray's library ends (exit code 1, when the raylet of its host is gone in the midst of
+a call): the reaper then says one line on the driver's standard error, adds what the driver gave it, and removes what is
+left of the cluster. What a reaper that was killed too left is removed at the next start (`remove_leftovers`).
 
-A driver that is killed says nothing, and neither does one that Ray's library ends: it does so with exit code 1 and at
-once when it finds the raylet of its host gone in the midst of a call. The driver's standard error is the reaper's too,
-where it then says one line, and what the driver gave it to add.
+The watchdog ends a driver whose cluster is gone while Ray's library holds it in a call that does not return; where the
+event loop runs, `processes.watch_services` is sooner.
 
-Ends a driver whose cluster is gone while Ray's library holds it: that would end it itself, without a word, or never.
-
-The event loop watches the cluster too (`signs.watch_services`), and sooner; it cannot where a call of Ray's does
-not return, such as the start of an embedded cluster whose control service was killed, or whose raylet was stopped.
-
-What a driver that was killed left on this machine: found at the next start, and removed; nothing that is not ours.
-
-Folders are known by their names (`fedactors.runs.storage`). Ray's own processes of an embedded cluster are known
-by the cluster's folder, which they name on their command lines or hold files of open, and by the program of Ray's that
-they run.
+Folders are known by their names (`fedactors.runs.storage`), Ray's own processes of an embedded cluster by its folder,
+which they name on their command lines or hold files of open, and by the program of Ray's that they run.
 """
 
 from __future__ import annotations
@@ -56,13 +49,9 @@ def remove_leftovers() -> list[Path]:
 
 
 def end_processes_of(folder: Path, seconds: float = _END_SECONDS) -> None:
-    """End this user's processes of an embedded cluster: Ray's own that name its folder or hold a file of it open.
+    """End this user's processes of an embedded cluster; those that do not end within so many seconds are killed.
 
-    Others that do so too, such as an editor with one of its logs, are none of ours.
-
-    Args:
-        folder: of the cluster.
-        seconds: that they are given to end by themselves.
+    Others that have its files open too, such as an editor with one of its logs, are none of ours.
     """
     ours = []
     for process in psutil.process_iter():
@@ -235,7 +224,7 @@ class DriverWatchdog:
             looks += 1
             gcs = of_folder(self._folder)
             services = self._services or ({GCS: gcs} if gcs else {})
-            for what, lives in asyncio.run(_signs(services)).items():
+            for what, lives in asyncio.run(_greeted_by(services)).items():
                 silent[what] = 0 if lives else silent[what] + 1
                 if silent[what] >= _WATCH_SECONDS:
                     self._end(f"Ray: its {what} at {services[what]} gave no sign of life for {2 * _WATCH_SECONDS} s")
@@ -260,17 +249,10 @@ def of_folder(folder: Path) -> str | None:
     return None
 
 
-async def _signs(services: Mapping[str, str]) -> dict[str, bool]:
-    return dict(zip(services, await asyncio.gather(*map(_greeted, services.values())), strict=True))
-
-
-async def _greeted(address: str) -> bool:
-    try:
-        async with asyncio.timeout(1.0):
-            await greets(address)
-    except TimeoutError:
-        return False
-    return True
+async def _greeted_by(services: Mapping[str, str]) -> dict[str, bool]:
+    tries = (asyncio.wait_for(greets(address), 1.0) for address in services.values())
+    found = await asyncio.gather(*tries, return_exceptions=True)
+    return {what: not isinstance(error, TimeoutError) for what, error in zip(services, found, strict=True)}
 
 
 if __name__ == "__main__":

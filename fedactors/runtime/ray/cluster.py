@@ -1,8 +1,7 @@
-"""Starting or joining a Ray cluster, and checking before anything is spawned that it has what is asked.
+"""The Ray cluster of a run: its token, starting or joining it, its hosts and what they have, and leaving it.
 
-Ray's authentication token: where this process has one from, and whether a cluster takes it.
-
-Ray itself tries for twenty seconds and prints warnings of its own before it says that a token is wrong.
+What is wrong is said before anything is spawned, and without Ray where that is possible: Ray itself tries for twenty
+seconds before it says that a token is wrong, and waits for ever for resources that no host has.
 """
 
 from __future__ import annotations

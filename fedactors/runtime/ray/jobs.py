@@ -1,14 +1,12 @@
-"""Submitting a run to a Ray cluster, over Ray's own job client: the log is followed, the exit code is the job's.
+"""Work on a Ray cluster that is not this process's run: a run as a job, its folders brought home, and tasks of a sweep.
 
-Brings the run folders of a job home, for a submitter who shares no folder with the cluster.
-
-    the job          python -m fedactors.runtime.ray.jobs COMMAND...   runs COMMAND --out FOLDER, packs the folder
-    the submitter    Jobs.fetch(job, out)                                  asks the job server for the file, unpacks it
+    submitter ──Jobs.submit──▶ job server ──▶ python -m fedactors.runtime.ray.jobs COMMAND...
+              ◀──follow: log, exit code──     runs COMMAND --out FOLDER, packs the folder beside the job's log
+              ◀──fetch: packed folder────
 
 The job server hands out the files of its folder of logs, and nothing else that a job writes; so the packed folder goes
-there, beside the log of the job, and stays as long as that does. A run folder holds no secret.
-
-Calls of one function as tasks of a Ray cluster, for sweeps; the hosts need the same installation.
+there, and stays as long as the log does. A run folder holds no secret. `run_on_cluster` calls one function as tasks,
+for sweeps; the hosts need the same installation.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ from ray.exceptions import RayTaskError, WorkerCrashedError
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.runs.storage import disk_errors
 from fedactors.runtime.ray import cluster
+from fedactors.validation import first_line
 
 _MODULE = "fedactors.runtime.ray.jobs"
 
@@ -130,7 +129,7 @@ class Jobs:
         try:
             self._client = JobSubmissionClient(self.address)
         except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-            raise BadInput(f"--address: {self.address!r} refuses jobs: {_first_line(error)}") from None
+            raise BadInput(f"--address: {self.address!r} refuses jobs: {first_line(error)}") from None
 
     def submit(
         self,
@@ -156,7 +155,7 @@ class Jobs:
             # exec: a shell in between would keep the signal that stops the job from its command
             made: str = self._client.submit_job(entrypoint=f"exec {shlex.join(words)}", runtime_env=environment)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise SubmissionFailed(f"{self.address} refused the job: {_first_line(error)}") from None
+            raise SubmissionFailed(f"{self.address} refused the job: {first_line(error)}") from None
         return made
 
     def follow(self, job: str, show: Callable[[str], None]) -> JobEnd:
@@ -189,7 +188,7 @@ class Jobs:
         """Write the run folders that an ended job left for its submitter under `out`, and return them.
 
         Raises:
-            BadInput: no such job, it goes on, or it left none; see also `handback.unpack`.
+            BadInput: no such job, it goes on, or it left none; see also `unpack`.
         """
         info = self._info(job)
         if not info.status.is_terminal():
@@ -208,7 +207,7 @@ class Jobs:
         try:
             return self._client.get_job_info(job)
         except RuntimeError as error:
-            raise BadInput(f"job: {self.address} does not know {job!r}: {_first_line(error)}") from None
+            raise BadInput(f"job: {self.address} does not know {job!r}: {first_line(error)}") from None
 
     def stop(self, job: str) -> None:
         """Ask a job to stop; it writes a checkpoint first."""
@@ -270,11 +269,6 @@ def last_json(log: str) -> Iterator[str]:
     for line in reversed(log.splitlines()):
         if line.startswith("{") and line.endswith("}"):
             yield line
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__
 
 
 A = TypeVar("A")

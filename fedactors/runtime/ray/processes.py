@@ -1,20 +1,17 @@
-"""The life of a run's processes, as the driver sees it.
+"""The life of a run's processes on Ray, as the driver sees it.
 
     created ─prepare─▶ prepared ─meet, load─▶ loaded ─open─▶ open ─▶ … ─▶ lost | closed
 
-Nothing is asked of a process before its state allows it. Two signs tell that one is lost: its pending `watch` ends at
-once when it dies, and its lease ends when it gives no sign of life for so long, be it stopped, hung, or cut off. Signs
-of life come from a thread of their own, so that a long computation is no silence; one that is starting is given more
-time while it is seen at work (`signs`). What follows a loss is not decided here.
+    who waits            for what                          until
+    driver, to start     each step of all processes        `start_timeout`, or one of them is silent
+    driver, for a loss   `watch`, which ends with Ray's    the process dies
+                         word on the process
+                         a heartbeat (`beat`)              none comes within the lease: stopped, hung, or cut off
 
-Signs of life: whether somebody gave one in time, and whether a process of this machine that gave none is at work.
-
-A process that starts loads libraries, and while the system loads one no thread of its interpreter runs, the one that
-gives signs of life included. On a busy machine that can take longer than a lease. So of a process that is starting and
-gives no sign its machine is asked: one that computes, waits for a core or for the disk goes on; one that was stopped,
-or sleeps, does not.
-
-Which hosts an actor may be on: a user's labels for parties, and why a process could not start on its host.
+Nothing is asked of a process before its state allows it. Heartbeats come from a thread of their own, so a long
+computation is no silence. While a process starts, it loads libraries, during which no thread of its interpreter runs.
+So where one that is starting gives no heartbeat, its machine is asked: if it computes or waits for a core or a disk,
+it goes on. What follows a loss is not decided here.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -50,22 +47,22 @@ from fedactors.runtime.ray.actor_process import LEASE, ActorProcess, Drained, Se
 from fedactors.runtime.ray.transport import Address, LocalTransport, ticket
 
 _LOOKS = 10
-"""At a sign of life that is waited for."""
+"""At a heartbeat that is waited for."""
 _WATCHED_SECONDS = 1.0
 _AT_WORK = ("R", "D")
 """States of a thread that runs or waits for a core, and that waits for a disk."""
 _STOPPED = ("T", "t")
 
 
-async def within(seconds: float, sign: Callable[[], Awaitable[Any]]) -> bool:
-    """Ask for a sign of life and say whether it comes in time; a sender known to be gone is somebody else's business.
+async def within(seconds: float, beat: Callable[[], Awaitable[Any]]) -> bool:
+    """Ask for a heartbeat and say whether it comes in time; a sender known to be gone is somebody else's business.
 
     The time is that in which this process ran: one that was stopped, or whose machine slept, has waited for nobody.
     """
 
     async def come() -> None:
         with suppress(RayError):
-            await sign()
+            await beat()
 
     coming = asyncio.ensure_future(come())
     try:
@@ -78,10 +75,9 @@ async def within(seconds: float, sign: Callable[[], Awaitable[Any]]) -> bool:
 
 
 async def is_at_work(process: Mapping[str, Any]) -> bool | None:
-    """Say whether a process computes, or would if it had a core or its disk; None: it is on another machine.
+    """Say whether a process (see `runs.folder.this_process`) computes, or would if it had a core or its disk.
 
-    Args:
-        process: as `fedactors.runs.folder.this_process` describes it.
+    None: it is on another machine.
     """
     if not is_here(process):
         return None
@@ -105,12 +101,7 @@ def _states(pid: int) -> list[str]:
 
 
 async def watch_services(addresses: Mapping[str, str], lease: float) -> PartyLost:
-    """Return the loss of one of Ray's own services: Ray itself would wait a minute, and then end this process.
-
-    Args:
-        addresses: of the services, by what they are called.
-        lease: seconds without a sign of life after which one counts as lost.
-    """
+    """Return the loss of one of Ray's own services (what, address); Ray would wait a minute, then end this process."""
     while True:
         signs = (within(lease, partial(greets, address)) for address in addresses.values())
         for (what, address), lives in zip(addresses.items(), await asyncio.gather(*signs), strict=True):
@@ -124,17 +115,13 @@ _SLIVER = 0.001
 
 
 def labelled(castings: Mapping[str, ActorSpec], labels: Mapping[str, str]) -> dict[str, ActorSpec]:
-    """Return the castings, each asking for the labels that were given for it or for its party.
-
-    Args:
-        castings: actors by name.
-        labels: name of a party or of an actor to the label that its host must have.
+    """Return the castings, each asking for the label that was given for its name or its party.
 
     Raises:
         BadInput: a label for a party that does not exist.
     """
     for party in labels:
-        if not any(_is_of(name, party) for name in castings):
+        if not any(party in (name, name.partition("/")[0]) for name in castings):
             parties = dict.fromkeys(name.partition("/")[0] for name in castings)
             raise BadInput(f"--place: {party!r} is not allowed: the parties are {', '.join(parties)}")
     made = {}
@@ -147,13 +134,7 @@ def labelled(castings: Mapping[str, ActorSpec], labels: Mapping[str, str]) -> di
 
 
 def check_strict(castings: Sequence[ActorSpec], strategy: str, hosts: Sequence[Mapping[str, float]]) -> None:
-    """Raise `BadInput` when a strict strategy can be seen to be impossible; Ray itself would wait.
-
-    Args:
-        castings: the actors.
-        strategy: Ray's word for it.
-        hosts: what each host has in all, by resource.
-    """
+    """Raise `BadInput` when a strict strategy of Ray's cannot be met by hosts of these resources; Ray would wait."""
     demands = [casting.resources.demand() for casting in castings]
     if strategy == "STRICT_SPREAD" and len(demands) > len(hosts):
         raise BadInput(
@@ -174,11 +155,6 @@ def cause(error: Exception) -> str:
     return f" ({lines[-1]})" if lines else ""
 
 
-def _is_of(name: str, party: str) -> bool:
-    return party in (name, name.partition("/")[0])
-
-
-T = TypeVar("T")
 _MAX_CONCURRENCY = 10_000
 _FAR_LEASES = 4
 """Leases without a sign after which a process that is starting counts as lost, of which nothing else is seen here."""
@@ -189,11 +165,11 @@ class Processes:
     """All processes of a run.
 
     Args:
-        lanes: the driver's ways to them.
+        transport: the driver's ways to them.
         placement: how Ray's placement group lays them over hosts (one of `PLACEMENTS`; None: no group).
         start_timeout: seconds within which a process must be up.
         call_timeout: seconds within which it must answer the driver.
-        lease: seconds without a sign of life after which it counts as lost.
+        lease: seconds without a heartbeat after which it counts as lost.
         states: where the actors' snapshots are kept.
         lost: is told of each loss, once.
         failed: is told when something that goes on by itself in a process failed.
@@ -201,7 +177,7 @@ class Processes:
 
     def __init__(
         self,
-        lanes: LocalTransport,
+        transport: LocalTransport,
         *,
         placement: str | None,
         start_timeout: float,
@@ -216,7 +192,7 @@ class Processes:
         """Process id of each actor on its host."""
         self.changing = asyncio.Lock()
         """Held while a process is lost or brought back: nobody is half way then."""
-        self._lanes = lanes
+        self._transport = transport
         self._placement = placement
         self._start_timeout = start_timeout
         self._call_timeout = call_timeout
@@ -268,12 +244,12 @@ class Processes:
     def admit(self, address: Address, key: bytes) -> None:
         """Let processes that are not there yet know of somebody who has this key and is hosted elsewhere."""
         self._keys[address.name] = key
-        self._lanes.update({address.name: address})
+        self._transport.update({address.name: address})
 
     @property
     def addresses(self) -> dict[str, Address]:
         """Where the processes are that are prepared."""
-        return {name: there for name, there in self._lanes.book.items() if name in self._actors}
+        return {name: there for name, there in self._transport.book.items() if name in self._actors}
 
     async def prepare(
         self, castings: list[ActorSpec], settings: Settings, among: Sequence[cluster.Host] | None = None
@@ -296,10 +272,12 @@ class Processes:
             own, number = self._ticket(name), self._incarnations.get(name, 0)
             fresh[name] = Address(name, cls.role, host, path, pid, process["start"], actor, endpoints(cls), own, number)
             self.pids[name] = pid
-            self._coming_up[name] = process  # it may have answered before its first sign of life came
-        others = [name for name in self._lanes.book if name in self._actors and name not in fresh]
-        self._lanes.update(fresh)
-        await self._all(castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._lanes.book))
+            self._coming_up[name] = process  # it may have answered before its first heartbeat came
+        others = [name for name in self._transport.book if name in self._actors and name not in fresh]
+        self._transport.update(fresh)
+        await self._all(
+            castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._transport.book)
+        )
         await self._tell(self._introduce(self._actors[name], name, fresh) for name in others)
         for casting in castings:
             watching = (self._watch(casting.name), self._keep_lease(casting.name))
@@ -389,10 +367,7 @@ class Processes:
         return list(await asyncio.gather(*(one(c.name) for c in castings)))
 
     async def _silence(self, name: str, actor: Any, own: bytes) -> str:
-        """Return when a process gives no more signs of life, in words; until the first one a new one is coming up.
-
-        Of one that is starting its machine is asked too (`signs.is_at_work`), where that is this one.
-        """
+        """Return, in words, when a process gives no more heartbeats; until the first one a new one is coming up."""
         if self._coming_up.get(name) == {}:
             with suppress(RayActorError):
                 self._coming_up[name] = await actor.beat.remote(own)
@@ -425,7 +400,7 @@ class Processes:
     async def bar(self, name: str) -> None:
         """Let nobody hear a process any more that was lost: it may only have been cut off, and come back."""
         number = self._incarnations[name] = self._incarnations.get(name, 0) + 1
-        self._lanes.bar(name, number)
+        self._transport.bar(name, number)
         await self._tell(actor.bar.remote(self._ticket(other), name, number) for other, actor in self._actors.items())
 
     async def _tell(self, telling: Iterable[Awaitable[Any]]) -> None:
@@ -440,7 +415,7 @@ class Processes:
             for task in late:
                 task.cancel()
 
-    # --- signs of life ---
+    # --- losses ---
 
     async def _watch(self, name: str) -> None:
         actor = self._actors[name]
@@ -470,20 +445,16 @@ class Processes:
         actor = self._actors.pop(name, None) or self._starting.pop(name, None)
         if actor is not None:
             ray.kill(actor, no_restart=True)
-        self._kill_near(name)
-        self._remove_folder(name)
+        self._clean_up(name)
 
-    def _kill_near(self, name: str) -> None:
-        """Kill a process of this host: one that was stopped does not hear Ray, which waits for it."""
-        address = self._lanes.book.get(name)
-        if address is not None and self._lanes.is_near(address):
-            end_process(address.pid, address.began)
-
-    def _remove_folder(self, name: str) -> None:
-        """Remove what a killed process of this host left: the folder of its socket."""
-        address = self._lanes.book.get(name)
-        if address is not None and address.socket and self._lanes.is_near(address):
-            shutil.rmtree(Path(address.socket).parent, ignore_errors=True)
+    def _clean_up(self, name: str, *, kill: bool = True) -> None:
+        """Kill a process of this host, and remove the folder of its socket."""
+        address = self._transport.book.get(name)
+        if address is not None and self._transport.is_near(address):
+            if kill:
+                end_process(address.pid, address.began)
+            if address.socket:
+                shutil.rmtree(Path(address.socket).parent, ignore_errors=True)
 
     # --- what the driver asks of them ---
 
@@ -494,56 +465,44 @@ class Processes:
                 await asyncio.wait(under_way)
                 continue
             async with self.changing:
-                asked = {n: asyncio.ensure_future(self._frame(n, self._actors[n])) for n in sorted(self._actors)}
-                frames = await self._answers(asked, "its snapshot")
-            if frames.keys() == asked.keys():
+                names = sorted(self._actors)
+                found = await self._asked(names, lambda actor, own, _: actor.snapshot.remote(own), "its snapshot")
+            raise_first(error for _, error in found.values())
+            frames = {name: bytes(frame) for name, (frame, _) in found.items()}
+            if [*frames] == names:
                 return frames
             await self.drop(frames)
             await asyncio.sleep(0.01)  # one is dead by now; its watcher may not have been told yet
 
-    async def _frame(self, name: str, actor: Any) -> bytes | None:
-        try:
-            frame, error = await actor.snapshot.remote(self._ticket(name))
-        except RayActorError:
-            return None
-        raise_first([error])
-        return bytes(frame)
-
     async def drop(self, frames: Mapping[str, bytes]) -> None:
-        """Let actors remove what they keep in a place of their own and no checkpoint refers to any more.
-
-        Raises:
-            CallTimeout, BadInput: naming the one that did not, or could not.
-        """
+        """Let actors remove what they keep in a place of their own and no checkpoint refers to any more."""
         kept = {n: f for n, f in frames.items() if is_reference(f) and n in self._actors}
-        asked = {n: asyncio.ensure_future(self._dropped(self._actors[n], n, f)) for n, f in kept.items()}
-        raise_first((await self._answers(asked, "the removal of a state")).values())
-
-    async def _dropped(self, actor: Any, name: str, frame: bytes) -> bytes | None:
-        try:
-            error: bytes | None = await actor.drop.remote(self._ticket(name), frame)
-        except RayActorError:
-            return None
-        return error
+        what = "the removal of a state"
+        raise_first((await self._asked(kept, lambda actor, own, n: actor.drop.remote(own, kept[n]), what)).values())
 
     async def drained(self) -> dict[str, Drained]:
-        """Return what the processes recorded; what one had recorded that is gone by now, is gone with it.
+        """Return what the processes recorded."""
+        return await self._asked(self._actors, lambda actor, own, _: actor.drain.remote(own), "its records")
+
+    async def account(self, party: str) -> list[Any]:
+        """Return what a party's actors say that they have released; see `HostedContext.account`."""
+        names = [name for name in self._actors if name.partition("/")[0] == party]
+        found = await self._asked(names, lambda actor, own, _: actor.account.remote(own), "its account")
+        raise_first(error for _, error in found.values())
+        return [record for records, _ in found.values() for record in records]
+
+    async def _asked(self, names: Iterable[str], ask: Callable[[Any, bytes, str], Any], what: str) -> dict[str, Any]:
+        """Return the answers that are there when all have come, or when one is lost, who may never answer.
 
         Raises:
             CallTimeout: naming the process that did not answer.
         """
-        asked = {n: asyncio.ensure_future(self._records(n, self._actors[n])) for n in self._actors}
-        return await self._answers(asked, "its records")
 
-    async def _records(self, name: str, actor: Any) -> Drained | None:
-        try:
-            found: Drained = await actor.drain.remote(self._ticket(name))
-        except RayActorError:
-            return None
-        return found
+        async def answer(name: str, actor: Any) -> Any:
+            with suppress(RayActorError):  # what a process that is gone had to say is gone with it
+                return await ask(actor, self._ticket(name), name)
 
-    async def _answers(self, asked: Mapping[str, asyncio.Future[T | None]], what: str) -> dict[str, T]:
-        """Return the answers that are there when all have come, or when somebody is lost, who may never answer."""
+        asked = {name: asyncio.ensure_future(answer(name, self._actors[name])) for name in names}
         known, waiting = set(self._losses), set(asked.values())
         try:
             async with asyncio.timeout(self._call_timeout):
@@ -553,24 +512,10 @@ class Processes:
             slow = next(name for name, answer in asked.items() if not answer.done())
             raise CallTimeout(slow, f"{what} did not come within {self._call_timeout:g} s") from None
         finally:
-            for answer in waiting:
-                answer.cancel()
-        found = {name: answer.result() for name, answer in asked.items() if answer not in waiting}
-        return {name: answer for name, answer in found.items() if answer is not None}
-
-    async def account(self, party: str) -> list[Any]:
-        """Return what a party's actors say that they have released; see `HostedContext.account`."""
-        own = {name: actor for name, actor in self._actors.items() if name.partition("/")[0] == party}
-        asked = {n: asyncio.ensure_future(self._accounted(n, actor)) for n, actor in own.items()}
-        return [record for found in (await self._answers(asked, "its account")).values() for record in found]
-
-    async def _accounted(self, name: str, actor: Any) -> list[Any] | None:
-        try:
-            found, error = await actor.account.remote(self._ticket(name))
-        except RayActorError:
-            return None
-        raise_first([error])
-        return list(found)
+            for late in waiting:
+                late.cancel()
+        found = {name: done.result() for name, done in asked.items() if done not in waiting}
+        return {name: answered for name, answered in found.items() if answered is not None}
 
     async def last_answers(self) -> None:
         """Wait for the answers to all calls that nobody awaits, before anybody is closed."""
@@ -593,10 +538,8 @@ class Processes:
         """Remove folders and, unless Ray's services are gone, reservations; return the actors that are to be killed."""
         for group in () if is_sick else self._groups:
             remove_placement_group(group)
-        for name in self._lanes.book:
-            self._remove_folder(name)
-        for name in self._actors:
-            self._kill_near(name)
+        for name in self._transport.book:
+            self._clean_up(name, kill=name in self._actors)
         left = [*self._actors.values(), *self._starting.values()]
         self._actors.clear()
         self._starting.clear()

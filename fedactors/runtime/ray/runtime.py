@@ -1,13 +1,14 @@
 """RayRuntime: every actor a process, placed and supervised by Ray; time is the wall clock.
 
-    run.py ──spawn, call──▶ RayRuntime ──▶ ActorProcess (one per actor) ◀──fast lane / Ray──▶ ActorProcess
+    run.py ──spawn, call──▶ RayRuntime ──▶ ActorProcess (one per actor) ◀──socket / Ray──▶ ActorProcess
 
-A process that dies is noticed at once, one that hangs when its lease ends; what follows is `on_loss`'s policy. Ray
-never restarts an actor by itself: a fresh process gets the constructor's arguments again and the state of the last
-snapshot.
-Snapshots are taken where the protocol calls `checkpoint`, when it has no call under way.
+    who waits                      for what
+    `start`, `respawn`             all new processes: prepared, loaded, open (`processes`)
+    `checkpoint`                   the states of all processes; the protocol calls it when it has no call under way
+    `record_round`, `settle`       the records of all processes
+    a lost process's callers       nothing: they get `PartyLost`; what follows is `on_loss`'s policy
 
-The run's figures as Ray metrics, for whatever scrapes the cluster (Prometheus, the dashboard).
+Ray never restarts an actor by itself: a fresh process gets the constructor's arguments and the last snapshot's state.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from fedactors.runtime.ray.transport import LocalTransport
 
 
 class RunGauges:
-    """Gauges of one run, set after each round; series carry the run's seed as a label."""
+    """Ray metrics of one run, for Prometheus or the dashboard: set after each round, labelled with the run's seed."""
 
     def __init__(self, seed: int) -> None:
         self._tags = {"seed": str(seed)}
@@ -78,7 +79,7 @@ _log = logging.getLogger(__name__)
 
 
 class RayRuntime(Runtime):
-    """See the module.
+    """The driver's side of a run on Ray.
 
     Args:
         address: "host:port" or "auto" of a running cluster; RAY_ADDRESS, else an embedded one, by default.
@@ -89,7 +90,7 @@ class RayRuntime(Runtime):
         scale: wall seconds for each second of the actors' clocks, of links and of costs.
         emulate: whether to emulate the protocol's own links and costs where none are given.
         start_timeout: seconds within which all processes must be up.
-        lease: seconds without a sign of life after which a process counts as lost.
+        lease: seconds without a heartbeat after which a process counts as lost.
         call_timeout: seconds within which every call must be answered.
         use_sockets: whether actors of one host talk directly; otherwise every call goes through Ray.
         seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.
@@ -179,11 +180,11 @@ class RayRuntime(Runtime):
                 self._settings = replace(self._settings, network=network)
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
-        address = self._lanes.address(receiver, DRIVER)
-        path = calls.admit(address.doors, method, DRIVER, DRIVER, receiver, address.role, value)
+        address = self._transport.address(receiver, DRIVER)
+        path = calls.admit(address.endpoints, method, DRIVER, DRIVER, receiver, address.role, value)
         value, size = calls.leave(path, value, copy=False)
         self._own_ledger.record(self.clock.now(), DRIVER, receiver, path.kind, type_name(value, method), size)
-        return self._unawaited.made(self._lanes.send(address, path, encode_parts((method, value))))
+        return self._unawaited.made(self._transport.send(address, path, encode_parts((method, value))))
 
     async def start(self) -> None:
         self._castings |= labelled(self._castings, self._labels)
@@ -227,9 +228,7 @@ class RayRuntime(Runtime):
         await self._processes.bar(name)
 
     async def checkpoint(self, label: str = "last") -> None:
-        self._num_checkpoints += 1
-        due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
-        if due or label != "last" or self._stop_code is not None:
+        if self._is_due(label):
             await self._drain()
             frames = await self._processes.snapshots()
             self._last_snapshot = Snapshot(frames, self._capture_driver(frames))
@@ -259,16 +258,12 @@ class RayRuntime(Runtime):
         end = self._end if self._end is not None else time.perf_counter()
         run_seconds = end - self._began if self._began is not None else 0.0
         used = self._accounts.used()
-        return Usage(
-            messages=self.ledger.messages(),
-            bytes=self.ledger.bytes(),
-            header_bytes=self.ledger.header_bytes(),
+        return self._usage(
             seconds=run_seconds / self._emulated[2] + self._offset,
             wall_seconds=end - self._wall_start,
             cpu_utilisation=used.cpu / (run_seconds * self._cluster_cpus) if run_seconds > 0 else 0.0,
             waiting_seconds=used.waiting,
             outside_seconds=used.outside,
-            price=self.ledger.price(self.network.link) + self.spent,
         )
 
     async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
@@ -374,9 +369,9 @@ class RayRuntime(Runtime):
         host = ray.get_runtime_context().get_node_id()
         self._unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
         self._loop.set_exception_handler(self._unawaited)
-        self._lanes = LocalTransport(DRIVER, host, self._use_sockets, self._call_timeout, self._unawaited)
+        self._transport = LocalTransport(DRIVER, host, self._use_sockets, self._call_timeout, self._unawaited)
         self._processes = Processes(
-            self._lanes,
+            self._transport,
             placement=self._placement,
             start_timeout=self._start_timeout,
             call_timeout=self._call_timeout,
@@ -462,7 +457,7 @@ class RayRuntime(Runtime):
         if self.recorder is not None:
             self.recorder.privacy(self.privacy_records)
         self._left = self._processes.forget(is_sick=self._is_sick)
-        self._lanes.close()
+        self._transport.close()
         return errors
 
     def fail(self, error: BaseException) -> None:

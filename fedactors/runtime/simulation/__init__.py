@@ -1,1 +1,1 @@
-"""The parts of the simulated runtime: its loop, actors, wire, cores and pools."""
+"""The simulated runtime: every actor an object in one process; time is virtual."""

@@ -1,9 +1,9 @@
-"""The wire between simulated actors: calls, replies and payloads that take the time of their links.
+"""The simulated side of an actor, and the wire between actors: calls and payloads that take the time of their links.
 
-A call is frozen, recorded and under way when it is made; its receiver runs it in a task of its own after the link's
-latency and bytes over bandwidth (shared among the transfers in flight where a host's capacity is finite).
+    SimulatedContext.call ──▶ Wire.send: check, freeze, record ──link──▶ endpoint ──link──▶ the caller's future
 
-One actor's side of the simulated runtime: its clock, its calls, its work and what a snapshot holds of it.
+A call is under way when it is made; its receiver runs it in a task of its own after the link's latency and bytes over
+bandwidth, which is shared among the transfers in flight where a host's capacity is finite.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SimulatedContext(Context):
         self.states = runtime.states.of(casting.name)
         self._runtime = runtime
         self.actor = self._make()
-        self.doors = endpoints(casting.cls)
+        self.endpoints = endpoints(casting.cls)
         self.alive = True
         self.variables = contextvars.copy_context()
         self.variables.run(current_actor.set, casting.name)
@@ -150,7 +150,7 @@ class SimulatedContext(Context):
         self._runtime.fail(as_party_error(self.name, cast(BaseException, task.exception())))
 
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
-        frozen, size = calls.keep(self.doors, self.name, value)
+        frozen, size = calls.keep(self.endpoints, self.name, value)
         key = int(self._payload_keys.integers(1, 1 << 62))
         self._payloads[key] = (frozen, size, readers)
         return Ref(self.name, key, size, NOWHERE)
@@ -249,7 +249,7 @@ class Wire:
         """Forget the routes taken so far: the network is another one."""
         self._routes: dict[tuple[str, ...], Route] = {}
         self._paths: dict[tuple[str, str, str], CallPath] = {}
-        """By (sender, receiver, method), where the door was found open."""
+        """By (sender, receiver, method), where the endpoint was found open."""
         self._shared = SharedTransfers(self._runtime.network)
         self._shared_timer: asyncio.TimerHandle | None = None
         self._shared_changed = False
@@ -283,11 +283,11 @@ class Wire:
         return reply
 
     def _admit(self, sender: str, receiver: str, method: str, value: Any) -> CallPath:
-        """Return the path to a door that is open to the sender and takes the value, with the route there."""
+        """Return the path to an endpoint that is open to the sender and takes the value, with the route there."""
         contexts, role = self._runtime.contexts, self._runtime.role_of
         if receiver not in contexts:
             raise calls.unknown_actor(sender, receiver, contexts)
-        endpoints = contexts[receiver].doors
+        endpoints = contexts[receiver].endpoints
         path = calls.admit(endpoints, method, sender, role(sender), receiver, role(receiver), value)
         path.there, path.key_there = self._route(sender, receiver), f"{receiver}.{method}"
         self._paths[sender, receiver, method] = path
@@ -391,7 +391,7 @@ class Wire:
             call.reply.cancel()
         else:
             name = call.receiver.name
-            lost = PartyLost(name, f"its process was lost during {call.door.name}")
+            lost = PartyLost(name, f"its process was lost during {call.path.endpoint.name}")
             self._runtime.unawaited.fail(call.reply, lost, call.sender)
 
     async def carry(self, sender: str, receiver: str, type_: str, size: int) -> None:

@@ -1,13 +1,15 @@
 """SimulatedRuntime: every party an object in this process, time virtual, arithmetic real.
 
-A call to a peer is a task started after the link's latency and bytes/bandwidth; a compute runs for real (here, or in
-a pool) and its result counts at the virtual time that the cost model gives, an actor's computes queueing for its
-cores. Events are ordered by (virtual time, party, key, sequence): the same seed gives byte-identical metrics.
+    actor ──call──▶ Wire ──after the link's time──▶ endpoint of another actor
+          ──compute──▶ Cores: runs for real, here or in a pool; its result counts when the cost model says
 
-A snapshot is taken at an instant when no call is under way and every actor waits in a Job, a keyed timer or nothing.
-When nothing can happen any more, that is a `Deadlock` naming each wait.
+    who waits         for what
+    a call            latency and bytes/bandwidth of its link, each way, and the endpoint
+    a compute         a core of its actor's host, then the stated seconds
+    a checkpoint      an instant with no call under way and every actor in a Job, a keyed timer or nothing
 
-The cores of the simulated hosts: an actor's computes queue for them, and results count when the cost model says.
+Events are ordered by (virtual time, party, key, sequence): the same seed gives byte-identical metrics. When nothing can
+happen any more, that is a `Deadlock` naming each wait.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ _OBJECTS_TO_A_SEARCH = 20_000
 
 
 class SimulatedRuntime(Runtime):
-    """See the module.
+    """The driver's side of a simulated run.
 
     Args:
         costs: seconds for each kind of work; a protocol's stated default is used when None.
@@ -216,27 +218,22 @@ class SimulatedRuntime(Runtime):
         await self._bring_up([context], self._last_snapshot)
 
     async def checkpoint(self, label: str = "last") -> None:
-        self._num_checkpoints += 1
-        due = self.checkpoint_every > 0 and self._num_checkpoints % self.checkpoint_every == 0
-        wanted = due or self._stop_code is not None or label != "last"
+        wanted = self._is_due(label)
         taken: asyncio.Future[None] = self.loop.create_future()
         # the wait is the same whether a snapshot is due or not, else taking one would change the run
         self._wanted.append((label if wanted else None, taken))
         await taken
-        self._stop_if_asked()
+        if self._stop_code is not None:
+            raise Stopped(f"stopped at {self.loop.time():.6g} s; a checkpoint is written", self._stop_code)
 
     def usage(self) -> Usage:
         seconds = self.loop.time()
         capacity = self.cores.capacity() * seconds
-        return Usage(
-            messages=self.ledger.messages(),
-            bytes=self.ledger.bytes(),
-            header_bytes=self.ledger.header_bytes(),
+        return self._usage(
             seconds=seconds,
             wall_seconds=time.perf_counter() - self._wall_start,
             cpu_utilisation=self.cores.busy_seconds / capacity if capacity else 0.0,
             waiting_seconds=self._waiting_seconds,
-            price=self.ledger.price(self.network.link) + self.spent,
         )
 
     def request_stop(self, exit_code: int) -> None:
@@ -308,7 +305,6 @@ class SimulatedRuntime(Runtime):
         self.ledger.flush()
         if self.recorder is not None:
             self.recorder.privacy(self.privacy_records)
-        self._end_time = self.loop.time()
         self.loop.close()
         # an actor and its context hold each other: what actors hold would stay until the next full search for rubbish,
         # and a process that runs many scenarios would grow by the data of each
@@ -397,9 +393,10 @@ class SimulatedRuntime(Runtime):
                     self._save(label)
                 finish(taken)
             return True
-        if self._stop_code is not None and legal and self._driver_waits_in_timer():
+        if self._stop_code is not None and legal and self.state.get("_timers"):  # the driver waits in one
             self._save("last")
-            self._stop_main()
+            code, self._stop_code = self._stop_code or 1, None
+            self.fail(Stopped(f"stopped at {self.loop.time():.6g} s; a checkpoint is written", code))
             return True
         if self._wanted:
             self._num_moves_wanted += 1
@@ -410,24 +407,14 @@ class SimulatedRuntime(Runtime):
 
     def _waits(self) -> str:
         waits = [
-            f"{call.receiver.name}.{call.door.name} (called by {call.sender})" for call in self.wire.calls.values()
+            f"{call.receiver.name}.{call.path.endpoint.name} (called by {call.sender})"
+            for call in self.wire.calls.values()
         ]
         if self.num_passing_waits:
             waits.append(f"{self.num_passing_waits} sleeps, timeouts, computes or payloads of loops")
         if self._wanted:
             waits.append("the driver's checkpoint")
         return "; ".join(waits) if waits else "the driver itself"
-
-    def _driver_waits_in_timer(self) -> bool:
-        return bool(self.state.get("_timers"))
-
-    def _stop_main(self) -> None:
-        code, self._stop_code = self._stop_code or 1, None
-        self.fail(Stopped(f"stopped at {self.loop.time():.6g} s; a checkpoint is written", code))
-
-    def _stop_if_asked(self) -> None:
-        if self._stop_code is not None:
-            raise Stopped(f"stopped at {self.loop.time():.6g} s; a checkpoint is written", self._stop_code)
 
     def _save(self, label: str) -> None:
         if not self._keeps_snapshots:

@@ -156,7 +156,7 @@ class Instant:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """See the module; `idle` hooks run when nothing is runnable, before time moves."""
+    """An event loop on virtual time; two hooks run when nothing is runnable, before time moves."""
 
     def __init__(self) -> None:
         super().__init__(_NeverWaits())

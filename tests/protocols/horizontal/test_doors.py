@@ -15,8 +15,8 @@ RUNTIMES = [
     pytest.param(SimulatedRuntime, id="simulated"),
     pytest.param(RayRuntime, id="ray", marks=pytest.mark.ray),
 ]
-SITE = "protocols.horizontal.actors:Site"
-COORDINATOR = "protocols.horizontal.actors:Coordinator"
+SITE = "protocols.horizontal.actors:ClientProcess"
+COORDINATOR = "protocols.horizontal.actors:HorizontalServer"
 
 
 @pytest.fixture(autouse=True)

@@ -109,7 +109,7 @@ def test_what_could_not_keep_its_labels_is_refused():
 def test_what_is_sent_is_declared():
     named = {cls.__name__ for cls in sent(ALONE)}
     assert named > {cls.__name__ for cls in sent(SMALL)}
-    assert {"ContainerFacts", "ContainerOrder", "ContainerResult", "ContainerNews"} <= named
+    assert {"ContainerFacts", "ContainerOrder", "ContainerResult", "ContainerEvent"} <= named
 
 
 # --- losses ---

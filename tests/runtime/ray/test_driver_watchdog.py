@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[3]
 HELD = """
 import sys, time
 from pathlib import Path
-from fedactors.runtime.ray import cleanup as backstop
-backstop._LOOKS, backstop._START_LOOKS = 2, 4
-one = backstop.Backstop(Path(sys.argv[1]))
+from fedactors.runtime.ray import cleanup
+cleanup._WATCH_SECONDS, cleanup._START_LOOKS = 2, 4
+one = cleanup.DriverWatchdog(Path(sys.argv[1]))
 for word in sys.argv[3:]:
     one.dismiss() if word == "dismiss" else one.watch({"raylet": word})
 time.sleep(float(sys.argv[2]))

@@ -56,7 +56,7 @@ class Intruder(Client):
 
     @property
     def handle(self) -> Any:
-        return self._context.lanes.book["holder"].actor  # type: ignore[attr-defined]
+        return self._context.transport.book["holder"].actor  # type: ignore[attr-defined]
 
     @remote(caller=DRIVER)
     async def read(self) -> Say:

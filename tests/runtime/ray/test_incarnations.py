@@ -100,7 +100,7 @@ def test_a_process_that_was_cut_off_is_not_heard_when_it_comes_back(
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_ticket_that_was_kept_opens_nothing_after_the_loss() -> None:
     async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> list[Any]:
-        there = runtime._lanes.book["a"]
+        there = runtime._transport.book["a"]
         kept = runtime._processes._ticket("a", "b")
         frame = encode_parts(("add", Carry((1,))))
 

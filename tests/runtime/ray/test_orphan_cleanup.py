@@ -224,10 +224,10 @@ def test_a_process_is_ended_only_if_it_is_the_one_that_was_meant() -> None:
 
 POOL = """
 import os, sys
-from fedactors.runtime import compute as shared_arrays
+from fedactors.runtime import compute
 from fedactors.runtime.compute import ProcessPool
 
-shared_arrays.MEMORY_FOLDER = {folder!r}
+compute.MEMORY_FOLDER = {folder!r}
 if __name__ == "__main__":
     pool = ProcessPool(1)
     print(pool.submit(os.getpid, ()).result(), flush=True)

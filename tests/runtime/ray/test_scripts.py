@@ -16,7 +16,7 @@ from fedactors.messages.codec import message
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.actors.remote import DRIVER, remote
 from fedactors.actors.actor import Client
-from fedactors.runtime import snapshots as snapshot
+from fedactors.runtime import snapshots
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
 
@@ -63,7 +63,7 @@ def run(resume=None):
 if __name__ == "__main__":
     value, checkpoint = run()
     assert b"__main__/Number" in checkpoint.actors["shop"]
-    assert snapshot.unseal(checkpoint.actors["shop"], "shop")["state"]["last"] == ("message", Number(6.0))
+    assert snapshots.unseal(checkpoint.actors["shop"], "shop")["state"]["last"] == ("message", Number(6.0))
     print(value, run(Snapshot(checkpoint.actors, checkpoint.driver))[0])
 """
 

@@ -50,11 +50,11 @@ def recognise(hello: memoryview) -> Caller | None:
     return Caller(name, "client") if shown == ticket(KEY, name) else None
 
 
-def lanes_to(socket: Path, me: str = "a", shown: bytes | None = None) -> LocalTransport:
-    lanes = LocalTransport(me, "here", True, 5.0, UnawaitedCall(lambda error: None, lambda name: True))
+def transport_to(socket: Path, me: str = "a", shown: bytes | None = None) -> LocalTransport:
+    transport = LocalTransport(me, "here", True, 5.0, UnawaitedCall(lambda error: None, lambda name: True))
     own = ticket(KEY, me) if shown is None else shown
-    lanes.update({"b": Address("b", "server", "here", str(socket), 1, 1, None, PATH.endpoints, own)})
-    return lanes
+    transport.update({"b": Address("b", "server", "here", str(socket), 1, 1, None, PATH.endpoints, own)})
+    return transport
 
 
 def test_calls_arrive_in_the_order_in_which_they_are_made_also_while_the_lane_opens(tmp_path: Path) -> None:
@@ -67,16 +67,16 @@ def test_calls_arrive_in_the_order_in_which_they_are_made_also_while_the_lane_op
     async def main() -> list[Any]:
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "lane"))
-        lanes = lanes_to(tmp_path / "lane")
-        address = lanes.address("b", "a")
+        transport = transport_to(tmp_path / "lane")
+        address = transport.address("b", "a")
         replies = []
         # some before the lane is open, some at the very turns of the loop in which it opens, some after
         for number in range(200):
-            replies.append(lanes.send(address, PATH, encode_parts(("note", Carry((number,))))))
+            replies.append(transport.send(address, PATH, encode_parts(("note", Carry((number,))))))
             if number % 5 == 0:
                 await asyncio.sleep(0)
         answers = await asyncio.gather(*replies)
-        lanes.close()
+        transport.close()
         server.close()
         return [answer.values[0] for answer in answers]
 
@@ -92,10 +92,10 @@ def test_who_shows_a_ticket_that_is_not_its_own_is_not_heard(tmp_path: Path, sho
     async def main() -> None:
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "lane"))
-        lanes = lanes_to(tmp_path / "lane", shown=shown)
+        transport = transport_to(tmp_path / "lane", shown=shown)
         with pytest.raises(PartyLost, match="b: its process was lost during note"):
-            await lanes.send(lanes.address("b", "a"), PATH, encode_parts(("note", Carry((1,)))))
-        lanes.close()
+            await transport.send(transport.address("b", "a"), PATH, encode_parts(("note", Carry((1,)))))
+        transport.close()
         server.close()
 
     asyncio.run(main())
@@ -124,11 +124,11 @@ def test_a_connection_begins_with_a_greeting_or_ends(tmp_path: Path, kind: int) 
 
 def test_every_call_to_a_peer_that_does_not_listen_says_so(tmp_path: Path) -> None:
     async def main() -> list[Any]:
-        lanes = lanes_to(tmp_path / "nobody")
-        address = lanes.address("b", "a")
-        calls = [lanes.send(address, PATH, encode_parts(("note", Carry((number,))))) for number in range(3)]
+        transport = transport_to(tmp_path / "nobody")
+        address = transport.address("b", "a")
+        calls = [transport.send(address, PATH, encode_parts(("note", Carry((number,))))) for number in range(3)]
         found = await asyncio.gather(*calls, return_exceptions=True)
-        lanes.close()
+        transport.close()
         return found
 
     found = asyncio.run(main())
@@ -184,17 +184,17 @@ def test_a_large_body_arrives_as_it_was_whoever_can_read_whose_memory(
     async def main() -> list[Any]:
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, there), str(tmp_path / "lane"))
-        lanes = lanes_to(tmp_path / "lane")
-        lanes.memory = here
-        address, answers = lanes.address("b", "a"), []
+        transport = transport_to(tmp_path / "lane")
+        transport.memory = here
+        address, answers = transport.address("b", "a"), []
         for number in range(6):
-            calls = [lanes.send(address, PATH, encode_parts(("note", Carry((number, k, values))))) for k in range(2)]
+            calls = [transport.send(address, PATH, encode_parts(("note", Carry((number, k, values))))) for k in range(2)]
             answers += await asyncio.gather(*calls)
         for memory in filter(None, (here, there)):
             # of what was read all but the last few is known to be, and its places are used again
             assert len(memory.store._slots) <= 6
             assert len(memory.store._segments) <= 2
-        lanes.close()
+        transport.close()
         server.close()
         await asyncio.sleep(0.05)  # the connection's end is heard of
         assert there is None or not there.store._slots, "what a peer that is gone did not take is given up"
@@ -214,11 +214,11 @@ def test_a_large_body_takes_the_socket_where_there_is_no_more_shared_memory(
     async def main() -> Any:
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, None), str(tmp_path / "lane"))
-        lanes = lanes_to(tmp_path / "lane")
+        transport = transport_to(tmp_path / "lane")
         async with asyncio.timeout(30):
             body = encode_parts(("note", Carry((bytes(LEAST_PLACED),))))
-            found = await lanes.send(lanes.address("b", "a"), PATH, body)
-        lanes.close()
+            found = await transport.send(transport.address("b", "a"), PATH, body)
+        transport.close()
         server.close()
         return found
 
@@ -233,10 +233,10 @@ def test_large_bodies_lie_in_shared_memory_and_small_ones_do_not(tmp_path: Path)
         there.store.put = lambda parts, readers: placed.append(sum(map(len, parts))) or put(parts, readers)  # type: ignore[method-assign,func-returns-value]
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, there), str(tmp_path / "lane"))
-        lanes = lanes_to(tmp_path / "lane")
+        transport = transport_to(tmp_path / "lane")
         for size in (10, LEAST_PLACED // 2, LEAST_PLACED, MOST_PLACED // 2, MOST_PLACED):
-            await lanes.send(lanes.address("b", "a"), PATH, encode_parts(("note", Carry((bytes(size),)))))
-        lanes.close()
+            await transport.send(transport.address("b", "a"), PATH, encode_parts(("note", Carry((bytes(size),)))))
+        transport.close()
         server.close()
         there.close()
         return placed

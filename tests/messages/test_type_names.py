@@ -78,8 +78,8 @@ def test_a_class_that_moved_is_found_by_frames_of_before(tmp_path: Path) -> None
         ("protocols.some.baselines.more.messages", "Deep", "some/Deep"),
         ("fedactors.joining.some", "Step", "fedactors/Step"),
         ("acme_messages", "Step", "acme_messages/Step"),
-        ("acme.quick.messages", "Outer.Step", "acme.quick/Outer.Step"),
-        ("acme.slow.messages", "Outer.Step", "acme.slow/Outer.Step"),
+        ("acme.quick.messages", "Outer.Step", "acme.quick.messages/Outer.Step"),
+        ("acme.slow.messages", "Outer.Step", "acme.slow.messages/Outer.Step"),
         ("__mp_main__", "Step", "__main__/Step"),
         ("acme.messages", "test.<locals>.Step", "acme.messages/test.<locals>.Step"),
     ],
@@ -103,7 +103,7 @@ def test_a_protocols_namespace_is_the_package_with_its_plugin(monkeypatch: pytes
     package.__path__ = [str(tmp_path / "acme_protocols" / "quick")]
     monkeypatch.setitem(sys.modules, package.__name__, package)
     assert name_of(declared("acme_protocols.quick.deep.er.messages")) == "acme_protocols.quick/Step"
-    assert name_of(declared("acme_protocols.other.deep.er.messages")) == "acme_protocols.other.deep.er/Step"
+    assert name_of(declared("acme_protocols.other.deep.er.messages")) == "acme_protocols.other.deep.er.messages/Step"
 
 
 def test_two_classes_of_one_name_are_refused_with_both_places() -> None:
