@@ -56,11 +56,11 @@ def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
 
     None where the protocol takes neither.
     """
-    if getattr(protocol, "takes_queries", False):
+    if protocol.takes_queries:
         from fedactors.data.alignment.rows import NewRowHolder, RowMapper
 
         return _described({"tables' owners": NewRowHolder, "mapper": RowMapper}, {}, None)
-    if getattr(protocol, "takes_nodes", False):
+    if protocol.takes_nodes:
         from fedactors.data.alignment.nodes import NewNodeHolder, NodeHolder
 
         return _described({"nodes' owners": NodeHolder, "new nodes' owners": NewNodeHolder}, {}, None)

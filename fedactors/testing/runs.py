@@ -244,7 +244,7 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
     observed = Observed()
     keeper = _Keeper(observed, on_round=kill_once)
     # a protocol whose parties wait for hours of their own says how fast they pass on embedded Ray
-    scale = getattr(subject.protocol, "emulate", None)
+    scale = subject.protocol.emulate
     runtime = RayRuntime(
         seed=subject.seed,
         recorder=keeper,
