@@ -13,29 +13,22 @@ Curves of groups of runs: the mean of a metric over seeds with a band of one dev
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import random
 import statistics
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-import dataclasses
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
 from fedactors.errors import BadInput
-from fedactors.runs.metrics import Summary
-from fedactors.runs.metrics import read_events
-from fedactors.runs.metrics import read_rounds
-from fedactors.runs.metrics import read_summary
-from fedactors.runs.metrics import shown_metric
-from fedactors.runs.storage import is_remote
 from fedactors.runs.folder import RunFolder
-from fedactors.runs.table import RunRow
-from fedactors.runs.table import is_table
-from fedactors.runs.table import read_facts
-from fedactors.runs.table import read_table
+from fedactors.runs.metrics import Summary, read_events, read_rounds, read_summary, shown_metric
+from fedactors.runs.storage import is_remote
+from fedactors.runs.table import RunRow, is_table, read_facts, read_table
+
 
 def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[str, Any]:
     """Return the mean of ours - theirs over the seeds that both have, with its 95 % interval of Student's t.

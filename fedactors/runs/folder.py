@@ -29,89 +29,55 @@ Split of fedactors/runtime/interface.py
 
 from __future__ import annotations
 
-import hashlib
-import os
-import threading
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-from fedactors.runs.storage import place_of_processes
-from fedactors.runs.storage import start_of
-import platform
-from importlib import metadata
-from fedactors.errors import BadInput
-from fedactors.validation import LARGEST_FILE
-from fedactors.validation import shown
-import asyncio
-import contextlib
-import re
-from abc import ABC
-from abc import abstractmethod
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from dataclasses import field
-from typing import TYPE_CHECKING
-from typing import Protocol
-from typing import TypeVar
-from typing import cast
-import numpy as np
-from fedactors.errors import FedactorsError
-from fedactors.messages.codec import CodecError
-from fedactors.messages.codec import carry
-from fedactors.messages.codec import message
-from fedactors.runs.party_states import StateLocations
-from fedactors.actors.actor import Resources
-from fedactors.actors.context import ACTOR_NAME
-from fedactors.actors.context import Caller
-from fedactors.actors.context import Clock
-from fedactors.actors.context import Context
-from fedactors.actors.context import Handle
-from fedactors.actors.context import Job
-from fedactors.actors.context import MissingCost
-from fedactors.actors.context import NOWHERE
-from fedactors.actors.context import Ref
-from fedactors.actors.context import Work
-from fedactors.actors.context import derived_rng
-from fedactors.actors.context import derived_seed
-from fedactors.actors.context import noise_rng
-from fedactors.messages.ledger import Usage
 import fcntl
+import hashlib
 import json
 import logging
+import os
+import platform
+import re
 import shutil
+import threading
 import time
 import weakref
-from collections.abc import Container
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import datetime
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedactors.actors.context import (
+    ACTOR_NAME,
+)
+from fedactors.errors import BadInput
 from fedactors.runs import schemas
-from fedactors.runs.storage import Mirror
-from fedactors.runs.storage import free_mirror
-from fedactors.runs.storage import is_remote
 from fedactors.runs.schemas import parse
-from fedactors.runs.storage import HALF_OF_MEMORY
-from fedactors.runs.storage import LineFile
-from fedactors.runs.storage import disk_errors
-from fedactors.runs.storage import entry_of
-from fedactors.runs.storage import is_as_listed
-from fedactors.runs.storage import json_bytes
-from fedactors.runs.storage import local_path
-from fedactors.runs.storage import make_unique
-from fedactors.runs.storage import read_plain
-from fedactors.runs.storage import sha256_of
-from fedactors.runs.storage import sync_folder
-from fedactors.runs.storage import write_atomic
-from fedactors.runs.storage import write_synced
-from fedactors.runs.storage import folder_of_copies
+from fedactors.runs.storage import (
+    HALF_OF_MEMORY,
+    LineFile,
+    Mirror,
+    disk_errors,
+    entry_of,
+    folder_of_copies,
+    free_mirror,
+    is_as_listed,
+    is_remote,
+    json_bytes,
+    local_path,
+    make_unique,
+    place_of_processes,
+    read_plain,
+    sha256_of,
+    start_of,
+    sync_folder,
+    write_atomic,
+    write_synced,
+)
+from fedactors.validation import LARGEST_FILE, shown
 
 if TYPE_CHECKING:
-    from fedactors.actors.actor import Actor
-    from fedactors.messages.ledger import Ledger
-    from fedactors.network.links import Network
+    pass
 
 BEAT_SECONDS = 30.0
 LEASE_SECONDS = 300.0

@@ -5,48 +5,22 @@ Split of fedactors/plugins.py
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import functools
-import importlib
-import inspect
-import json
-import os
-import sys
-import typing
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from importlib.machinery import PathFinder
-from importlib.metadata import Distribution
-from importlib.metadata import EntryPoint
-from importlib.metadata import entry_points
-from pathlib import Path
-from types import ModuleType
-from typing import Any
-from typing import Literal
-from urllib.parse import unquote
-from urllib.parse import urlsplit
-from fedactors.errors import BadInput
 import dataclasses
+import json
 import math
 import statistics
-from collections.abc import Collection
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedactors.errors import BadInput
 from fedactors.runs import schemas
-from fedactors.runs.folder import EVENTS
-from fedactors.runs.folder import ROUND_METRICS
-from fedactors.runs.folder import SCHEMA_VERSION
-from fedactors.runs.folder import SUMMARY
-from fedactors.runs.folder import RunFolder
+from fedactors.runs.folder import EVENTS, ROUND_METRICS, SCHEMA_VERSION, SUMMARY, RunFolder
 from fedactors.runs.schemas import parse
 
 if TYPE_CHECKING:
     from fedactors.messages.ledger import Usage
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:

@@ -18,24 +18,22 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
-import secrets
-import stat
-from collections.abc import Iterator
-from collections.abc import Mapping
-from contextlib import contextmanager
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
-from fedactors.errors import BadInput
-from fedactors.validation import without_password
-import itertools
 import re
+import secrets
 import shutil
 import socket
+import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fedactors.errors import BadInput
+from fedactors.validation import without_password
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FLUSH_BYTES = 64 * 1024

@@ -8,15 +8,12 @@ What each party of a run has done so far, for a display: summed from the ledger'
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from fedactors.messages.ledger import DRIVER, Total
 from fedactors.runs.metrics import json_line
-from collections.abc import Iterable
-from fedactors.messages.ledger import DRIVER
-from fedactors.messages.ledger import Total
 
 WAIT = "wait"
 COMPUTE = "compute"
