@@ -72,7 +72,8 @@ from fedactors.auditing.audit import Attack, attack_by_auc, attack_by_share
 from fedactors.auditing.replay import Seen, seen_of
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.learning.local_training import model_outputs
-from fedactors.learning.metrics import Task, auc, task_loss
+from fedactors.learning.metrics import Task, auc
+from fedactors.learning.models import task_loss
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from fedactors.learning.network import as_tensor, trained_places
 from fedactors.plugins import Protocol

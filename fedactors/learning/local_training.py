@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import Task, task_metrics, weighted_loss
-from fedactors.learning.models import ModelSpec, build_skeleton, own_draws
+from fedactors.learning.metrics import Task, task_metrics
+from fedactors.learning.models import ModelSpec, build_skeleton, own_draws, weighted_loss
 from fedactors.learning.network import Array, load_vector, on_host, placed, to_vector, trained_places
 from fedactors.learning.network import Model as ModelFunction
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, clip_factor, optimizer_step

@@ -38,8 +38,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedactors.learning.metrics import Task, weighted_loss
-from fedactors.learning.models import ModelSpec
+from fedactors.learning.metrics import Task
+from fedactors.learning.models import ModelSpec, weighted_loss
 from fedactors.learning.network import Array, Model, on_host, placed, resident
 from fedactors.learning.network import initial_vector as initial_vector
 

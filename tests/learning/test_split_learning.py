@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import task_loss
-from fedactors.learning.models import ModelSpec, build_model
+from fedactors.learning.models import ModelSpec, build_model, task_loss
 from fedactors.learning.network import Network, initial_vector, to_vector
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 from fedactors.learning.split_learning import (
