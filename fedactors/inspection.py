@@ -1,4 +1,4 @@
-"""What would leave a party, told before anything runs: read from the doors of a protocol's actors."""
+"""What would leave a party, told before anything runs: read from the endpoints of a protocol's actors."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class Protocol(typing.Protocol):
 
 
 def _part(name: str, default: str) -> Any:
-    """Return a property that imports a part of a protocol: from `NAME_at`, or from the file that is called by custom."""
+    """Return a property that imports a part of a protocol: from `NAME_at`, or from its customary file."""
 
     def get(self: LazyProtocol) -> Any:
         return self._imported(getattr(self, f"{name}_at"), default)
@@ -222,7 +222,8 @@ class LazyProtocol:
         PROTOCOL = LazyProtocol("protocols.glasu", name="glasu", ...)
 
     Each part has its customary file in `package`: ``run:run`` and ``run:actors``, ``data:load_data``, ... (below). A
-    part whose file or attribute is missing is not offered. `NAME_at` gives another address; an empty one offers nothing.
+    part whose file or attribute is missing is not offered. `NAME_at` gives another address; an empty one: no such
+    part.
     """
 
     package: str = ""

@@ -1,13 +1,8 @@
-"""A sweep: plans trials, takes from the cache what is known, runs the rest, and writes one table.
+"""A sweep: plans trials, takes from the cache what is known, runs the rest, writes one table, and may choose a setting.
 
     settings x seeds --> trials --> cached? --> row                     DIR/cache/<digest>.json, one file a finished run
                             |                    |
                             +-- processes, Ray --+--> DIR/NAME.parquet
-
-Each row is kept as soon as its run ends, so that a sweep that was interrupted or killed goes on where it stopped. A run
-that failed is a row of the table too, but is not kept: it is tried again by the next sweep that has it.
-
-Which settings a sweep tries: lists and their products, random draws, explicit lists from a file.
 
     learning_rate=0.01,0.03 batch_size=64,256      four settings: the product of the lists
     learning_rate=loguniform(1e-4,1e-1)            a random draw, ``--draws`` of them
@@ -15,21 +10,13 @@ Which settings a sweep tries: lists and their products, random draws, explicit l
 
 Each key draws from a stream of its own, so that more draws begin with the ones before, and another key changes none.
 
-Choosing one setting of a sweep by a metric, and saying among how many it was chosen.
+Each row is kept as soon as its run ends, so that a sweep that was interrupted or killed goes on where it stopped. A run
+that failed is a row of the table too, but is not kept: the next sweep that has it tries it again. A trial's digest
+covers all that decides its result: protocol, resolved configuration, data set with the content of its files, runtime,
+seed, and the sources of fedactors and of the protocol.
 
-One run of a sweep: what decides its result, as a digest, and how it becomes a row of a table.
-
-The digest covers protocol, resolved configuration, data set with the content of its files, runtime, seed, and the
-sources of fedactors and of the protocol. A row that was computed under the same digest is not computed again.
-
-Runs a function over many arguments in several processes, none of which outlives the one that started them.
-
-    caller -- argument --> worker process -- result --> caller        one pipe a worker, one argument at a time
-
-A worker that dies takes only its argument with it; the others go on and a new worker takes its place. Ctrl-C and any
-error in the caller end all workers; when the caller is killed, they notice and end themselves.
-
-One run of a protocol without a folder, and the row that it becomes.
+Worker processes take one trial at a time. One that dies takes only its trial with it. Ctrl-C and any error in the
+caller end all workers; when the caller is killed, they notice and end themselves.
 """
 
 from __future__ import annotations

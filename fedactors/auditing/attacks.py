@@ -1,59 +1,24 @@
-"""The attacks of this folder as one suite, for any protocol that says what its attackers see.
+"""Attacks on what a run sends, as one suite for any protocol that says what its attackers see.
 
     surface = protocol.surface(config, data, states, seed)      # from a checkpoint: see `fedactors.plugins.Protocol`
     for found in run_attacks(surface): ...                      # each with its chance level and its interval
 
+- embedding inversion (PubSub-VFL, Appendix G): who can list the possible inputs (`nearest_neighbour`), holds the bottom
+  model (`invert_by_optimisation`), or has a shadow set of inputs with their embeddings (`train_decoder`)
+- label inference from the gradients at the cut layer (Li et al., 2022)
+- whole models, or means of them: membership by smaller losses (Yeom et al., 2018), source of a row by the best fit (Hu
+  et al., 2021), classes held by the output biases (as in Wainakh et al., 2022)
+- least squares: R rounds of parameters theta_r and predictions h_r = X theta_r of the same rows determine X as soon as
+  the theta_r span the features, for predictions that touch the raw table again are no post-processing
+- link stealing (He et al., 2021, attack 0): layers of a graph network average over neighbours: joined nodes are alike
+- the strongest attack on a claim (`all_together`): from one run's messages to which of two adjacent data sets it had,
+  by the log likelihood ratio of all noised releases, by whatever leaves without noise, and by times and metrics fitted on
+  half of the runs. A mu that holds bounds its AUC by ``Phi(mu / sqrt(2))``; noise below its law shows as well.
+
 An attack that finds nothing proves nothing; one that does shows what the noise must hide.
 
-Shapes: B attacked rows, S shadow rows, E width of what is seen, F features.
-
-Everything that an adversary sees, put together to tell one record from another: the strongest attack on a claim.
-
-The adversary knows the protocol, the batches and both data sets, and says from one run's messages which of the two it
-was. It can compute what every noised release would be without its noise under either (`fedactors.auditing.replay`), so
-that the log likelihood ratio of all releases is its best statistic. What leaves without noise, sizes included, decides
-by itself if it differs. Times and the metrics of all rounds, which all may know, are a second statistic, fitted on half
-of the runs. A mu that holds bounds the AUC by ``Phi(mu / sqrt(2))``; over many runs the attack also finds noise that is
-less than the law that it is accounted by.
-
-Embedding inversion: from the embeddings a party publishes back to its features (PubSub-VFL, Appendix G).
-
-Three attackers of rising generality: one who can list the possible inputs (`nearest_neighbour`), one who holds the
-bottom model (`invert_by_optimisation`), one who holds a shadow set of inputs with their embeddings
-(`train_decoder`). Success is the share of features within a tolerance, and the AUC on binary features.
-
-Shapes: B attacked rows, S shadow or candidate rows, E embedding width, F features.
-
-What whole models tell of the rows that they were trained on, for protocols that send models or their changes.
-
-The attacker reads what each holder of rows makes of a common model, or under masks the mean of that only:
-
-- membership: the common model's losses on rows that it was trained on are smaller (Yeom et al., 2018);
-- source: a row is where the model is that fits it best (Hu et al., 2021);
-- classes held: training raises the output biases of the classes that a holder has more of (as in Wainakh et al., 2022).
-
-Shapes: P parameters, H holders, R rows, C classes.
-
-Least-squares reconstruction: who sees a linear model's parameters and its predictions solves for the features.
-
-After R rounds with parameters theta_r and predictions h_r = X theta_r of the same rows, ``Theta X^T = H`` determines
-X as soon as the R parameter vectors span the features: TablePuppet's predictions touch the raw table again, so they
-are no post-processing of noisy parameters.
-
-Shapes: R rounds, N rows, F features.
-
-Label inference by a feature holder from the gradients it receives at the cut layer (Li et al., 2022).
-
-Each function returns scores; `fedactors.learning.metrics.auc` of the true labels against them is the leak
-(0.5: none, 1: all labels). Gradients of different batches may be stacked when the model hardly moved between them.
-
-Shapes: B rows, E embedding width.
-
-Link stealing: from what is seen of two nodes to whether an edge joins them (He et al., 2021, attack 0).
-
-Layers of a graph network average over neighbours, so that what is sent of joined nodes is alike.
-
-Shapes: N nodes, D width of what is seen, P pairs.
+Shapes: B attacked rows, S shadow or candidate rows, E width of what is seen, F features, P parameters or pairs, H
+holders of models, R rows or rounds, C classes, N rows or nodes, D width of what is seen of a node.
 """
 
 from __future__ import annotations

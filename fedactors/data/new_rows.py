@@ -1,13 +1,10 @@
-"""Predictions as a party keeps and tells of them: a file with a line for each of its rows, and counts for others.
+"""Rows to predict, what comes of them, and the stored states that they are predicted with.
+
+    StoredState(actor, frame).read() --> ActorState: a trained actor's attributes, in the process of its party
+    Listing.write --> a file with a line for each row of a party       .counts --> Predicted: what others may know
 
 Columns of the file: ``id`` (or what else a row is called by), ``prediction``, for classes ``probability_NAME`` of each,
 and ``reason``: why there is no prediction.
-
-Actors' states from a checkpoint, for whoever goes on from a trained run: prediction, export, audits.
-
-state = actor_state(states, "bank/worker-0")                # of the states that `export` is given
-scale, vector = state["rows"], state["network"]["vector"]
-StoredState(actor=..., frame=...).read()                    # the same, in the process of the actor's party
 """
 
 from __future__ import annotations

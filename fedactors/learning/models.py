@@ -1,20 +1,16 @@
-"""Models by name, built from a small frozen description and a seed.
+"""Models by name, built from a small frozen description and a seed; and what a task makes of their outputs.
 
 A `ModelSpec` is a plain value: it can be a configuration entry, an argument of a compute function or a key.
-`build_model` initialises under a forked random state, so that a model depends on its spec and seed alone and the
-global generator is left as it was. Hidden layers before a ReLU get He initialisation (a ten-layer MLP with torch's
-default loses its signal by about 1/6 per layer), output layers keep unit gain.
+`build_model` initialises under a forked random state (`own_draws`), so that a model depends on its spec and seed alone
+and torch's one generator is left as it was. Hidden layers before a ReLU get He initialisation (a ten-layer MLP with
+torch's default loses its signal by about 1/6 per layer), output layers keep unit gain.
 
 A name with a colon is the address of a function of the user's own, ``package.module:function``, which is called with
 the shape of a sample and the width of the output, ``function(inputs, outputs)``, and returns a module; what it
 initialises stays as it is. `fedactors.learning.user_models` checks such a module before a run begins.
 
-Shapes: B batch, F input features, E output width, C channels, H/W image height and width.
-
-torch's one generator of a process, as if whoever draws from it were alone.
-
-Initial weights and dropout draw from it, and no module can be given another. Threads wait for each other here: two that
-seed it at once would both draw from a mixture.
+Shapes: B batch, F input features, E output width, C channels, H/W image height and width, O outputs (1 for ``binary``
+and ``regression``, the number of classes for ``multiclass``).
 """
 
 from __future__ import annotations

@@ -14,17 +14,11 @@ computed where it is first asked for, and kept there with its graph. So a comput
 In the actor's own process the second call finds the graph of the first. To another process a publication travels as
 plain values, and the activation is computed again: the same numbers, to the bit.
 
+Cached local updates (CELU-VFL: Fu et al., PVLDB 15(10), 2022) step again on batches that were exchanged before, with
+what was then received, and send nothing. A row counts by how near what it gives now is to what it gave then (instance
+weighting); batches take turns (uniform sampling).
+
 Shapes: B batch, F features of one party, E embedding width, O outputs, P parameters, M parties.
-
-Cached local updates of a split network (CELU-VFL: Fu et al., PVLDB 15(10), 2022).
-
-Between two exchanges each party steps again on batches that were exchanged before, with what it then received: the
-label holder on embeddings, a feature holder on gradients. Nothing is sent. A row counts by how near what it gives now
-is to what it gave then (instance weighting); batches take turns (uniform sampling).
-
-    exchange ──rows, embeddings, gradients──▶ table ──the batch whose turn it is──▶ weighted gradient ──▶ step
-
-Shapes: B batch, F features of one party, E embedding width, P parameters.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""Curves as small inline SVG pictures, and what all pictures of the report are made of.
+"""The pictures of the report as inline SVG, and pictures of compared runs as files.
+
+- `line_chart`: curves with their bands
+- `draw_talk`: bytes between actors, a circle of few actors or a table of shades for many
+- `Timeline`: what each actor did in each moment. A moment is a column, in which computing is drawn from the ground up
+  and waiting above it, as high as their shares, so that a thousand short computations look like the long one that they
+  add up to.
+- `plot_comparison`, `write_figures`: by matplotlib, for a paper or a README, and the numbers in them
 
 Colours are CSS variables (``--c0`` to ``--c7``, ``--ink``, ``--grid``), so that the page decides on light or dark.
-
-Who talks to whom, as a picture: a circle of few actors, a table of shades for many.
-
-The timeline of a run as a picture: what each actor did in each moment, summed up and never left out.
-
-A moment is a column of the picture. In each, an actor's computing is drawn from the ground up and its waiting above it,
-as high as their shares of the moment, so that a thousand short computations look like the long one that they add up to.
-
-What a page shows of texts that come from files: nothing of them is markup, or steers anything.
-
-Pictures of runs compared, as files for a paper or a README, and the numbers in them.
+Texts come from files: `escape` makes sure that nothing of them is markup.
 """
 
 from __future__ import annotations

@@ -2,13 +2,9 @@
 
 Runs are run folders, or the finished rows of the tables of sweeps. Runs that differ in nothing but their seed form a
 group. The first group is the baseline of the differences, which are taken seed by seed over the seeds that both have
-(paired t interval). With fewer than `FEWEST` of them nothing is claimed.
-
-Differences and ratios of two settings over the same seeds, with intervals.
-
-Two runs with the same seed share data split and initial weights, so that their difference scatters less than they do.
-
-Curves of groups of runs: the mean of a metric over seeds with a band of one deviation, against a chosen axis.
+(paired t interval): two runs with the same seed share data split and initial weights, so that their difference scatters
+less than they do. With fewer than `FEWEST` common seeds nothing is claimed. Curves are means over seeds with a band of
+one deviation, against a chosen axis.
 """
 
 from __future__ import annotations

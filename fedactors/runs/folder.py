@@ -1,30 +1,21 @@
 """The folder of one run: ``runs/<UTC time>-<scenario>-<seed>/``, never overwritten, verified when opened again.
 
-manifest.json             kind, schema_version, status, parent, and size + sha256 of every file below
-config.json               the resolved configuration: scenario, protocol, runtime, seed, data, config
-environment.json          versions and host facts
-metrics/round_metrics.jsonl, metrics/summary.json
-events.jsonl              spans and the marks of rounds
-privacy.jsonl             what was released, with which clipping, noise and budget
-ledger.parquet            every message that left a party (ledger.arrows while the run lasts)
-checkpoints/<label>/<actor>.ckpt    one file an actor, in a folder of its party; ``_driver.ckpt`` is the driver's
-
-predictions.jsonl         what predictions with the model have released, as lines of privacy.jsonl
-audit.json                what `fedactors audit` found by replays and attacks, if it was asked to
+    manifest.json             kind, schema_version, status, parent, and size + sha256 of every file below
+    config.json               the resolved configuration: scenario, protocol, runtime, seed, data, config
+    environment.json          versions and host facts
+    metrics/round_metrics.jsonl, metrics/summary.json
+    events.jsonl              spans and the marks of rounds
+    privacy.jsonl             what was released, with which clipping, noise and budget
+    ledger.parquet            every message that left a party (ledger.arrows while the run lasts)
+    checkpoints/<label>/<actor>.ckpt    one file an actor, in a folder of its party; ``_driver.ckpt`` is the driver's
+    predictions.jsonl         what predictions with the model have released, as lines of privacy.jsonl
+    audit.json                what `fedactors audit` found by replays and attacks, if it was asked to
 
 No file holds a secret: no variable of the environment, no password, no command line. A file that the manifest does not
-list is not read, whoever put it there.
+list is not read, whoever put it there. Nothing that a command writes for its user goes into the record of a run.
 
-Whether the process that writes a run folder lives: what a killed run leaves says ``running`` for ever.
-
-manifest.json: process {place, boot, pid, start}      on the same host it is looked for, by number and start
-its time of change, set every `BEAT_SECONDS`          elsewhere: silent for `LEASE_SECONDS`, it is gone
-
-Facts about the machine and the installed versions, without anything that could be a secret.
-
-What a command writes where its user wants it is never written over the record of a run, or into it.
-
-Split of fedactors/runtime/interface.py
+The manifest names the process that writes it, and its time of change is set every `BEAT_SECONDS`. On the same host the
+process is looked for, by number and start; elsewhere it is gone after `LEASE_SECONDS` of silence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Metrics of rounds and the summary of a run, in files that hold no wall time and are the same for the same seed.
 
-Split of fedactors/plugins.py
+RunResult, Usage --Summary.of--> metrics/summary.json         metrics/round_metrics.jsonl --read_rounds--> mappings
 """
 
 from __future__ import annotations

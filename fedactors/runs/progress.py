@@ -1,8 +1,7 @@
-"""Live progress on standard error: a moving line on a terminal, one plain line a round elsewhere, or nothing.
+"""Live progress on standard error, and experiment trackers.
 
-Nothing here ever writes to standard output, which belongs to results.
-
-Optional experiment trackers behind one small interface; each library is imported only when it is asked for.
+Progress is a moving line on a terminal, one plain line a round elsewhere, or nothing; standard output belongs to
+results. Trackers stand behind one small interface; each library is imported only when it is asked for.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """The recorder: what a runtime tells about a run, kept in a run folder or only in memory.
 
-    runtime -- rounds, spans, ledger tables, checkpoints, privacy records --> Recorder --> run folder
-                                                                                 +-------> progress, trackers
+    runtime -- rounds, spans, ledger rows, checkpoints, privacy records --> Recorder --> run folder
+                                                                               +-------> progress, trackers
 
-Nobody waits for the recorder: its methods return as soon as the operating system has the bytes.
-
-The traffic ledger on disk: an append-only log while a run lasts, one Parquet file when it has ended.
-
-The log is a sequence of segments, each a whole Arrow stream; it grows at every checkpoint, so that after a kill -9 it
-holds everything that left before the last one. What a broken write left of a segment at its end is passed over.
+Nobody waits for the recorder: its methods return as soon as the operating system has the bytes. While a run lasts its
+ledger is an append-only log of segments, each a whole Arrow stream, which grows at every checkpoint; so after a kill -9
+it holds everything that left before the last one. What a broken write left at its end is passed over. When the run has
+ended the log becomes one Parquet file.
 """
 
 from __future__ import annotations

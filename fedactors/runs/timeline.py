@@ -1,9 +1,7 @@
-"""The timeline of a run: spans of what each actor did, streamed to disk, and their sums per actor.
+"""The timeline of a run: spans of what each actor did, streamed to disk, and their sums per actor and party.
 
-Memory does not grow with the run: spans go to a sink line by line, only sums are kept. After ``max_spans``
-spans only the sums go on, and `summary` says how many spans were left out.
-
-What each party of a run has done so far, for a display: summed from the ledger's totals and the timeline's.
+Memory does not grow with the run: spans go to a sink line by line, only sums are kept. After ``max_spans`` spans only
+the sums go on, and `summary` says how many spans were left out.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ It runs the protocol several times in the simulated runtime, on Ray and, if aske
 
 What it cannot show: that values which were encoded reveal nothing (see `fedactors.testing.leaks` for what it finds),
 that a malicious party could do no harm, or that the mathematics is right.
-
-What a reviewer says of one observed run: messages, leaks, ledger, channels past the ledger, unpaid arithmetic.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Runs of a protocol for the conformance kit: watched, interrupted, with lost processes, in simulation and on Ray.
+"""Runs of a protocol for the conformance kit: watched, interrupted, with lost processes, on Ray, and between sites.
 
-The conformance kit between sites: a small run of a protocol whose parties share nothing but TLS.
-
-Each site is a process of this machine, started as an organisation would start it, with a key, a log and data of its
-own; the protocol is the one that is installed. What is said of it comes from what the sites themselves wrote down.
-
-Small data of each layout, dealt to sites: what the conformance kit lets a protocol train on between sites.
+`simulate`, `simulate_elsewhere` and `run_on_ray` each return an `Outcome`. `remarks_on_sites` starts sites as
+organisations would, each a process with a key, a log and small data of its own, and trains between them the protocol
+that is installed; what is said of it comes from what the sites themselves wrote down.
 """
 
 from __future__ import annotations

@@ -1,31 +1,21 @@
-"""A query's joined rows for protocols of vertical data: each party holds its own columns of them, nobody the others'.
+"""The rows of a query's join: each table's owner keeps its own columns of them, and nobody sees another's.
 
-    owners of tables ──keyed hashes──▶ mapper: `fedactors.data.join`, joined rows in random order
-    mapper ──Places──▶ each owner: which of its rows stands in which joined row
-    owner ──TableSlice, or NewSlice──▶ its own party's actors alone: the rows as they are, and their places
+    mapper or server ──describe──▶ owners: columns       ──prepare──▶ owners: resolve the query, read their rows
+    one owner ──HashSecret──▶ the other owners, past the mapper
+    owners ──KeyHashes──▶ mapper: `fedactors.data.join`, the row of every table behind every joined row
+    mapper ──RowPositions──▶ each owner: which of its rows stands in which joined row, in random order
+    owner ──TableSlice, or NewSlice──▶ its own party's actors alone: its rows, and their positions
 
-After that the parties' rows are aligned: joined row j is row j at every party. One-to-one ids, that private set
-intersection aligns without a server, are the special case of keys that occur once.
+A protocol that joins by itself uses `JoinMember`, `agree_on_plan` and `collect_keys`. One of vertical data uses
+`join_rows`, after which joined row j is row j at every party. Joined rows of one row of the label's table are in one
+part of the split. A table in partitions is a column block of each of their owners: in another's joined rows its values
+are missing. Rows to predict are joined alike, by a query that means what it meant in training, without the label.
 
-Joined rows of one row of the label's table are in one part of the split. A table that several parties hold in
-partitions is a column block of each of them: in joined rows that are another's its values are missing, as
-columns tell.
-
-Rows to predict are joined alike. Their query must mean what it meant in training, without the label; the mapper tells
-the owner of the label's table which rows find no partner (`Lacks`).
+What is learnt. The mapper sees which rows have equal keys, how often each key occurs and how rows join; neither keys
+nor any other column. An owner is told what the protocol needs of the mapping. Owners have the key of the hashes: one
+that gave it to the mapper would let it test guessed keys.
 
 Legend: n rows of a table, N joined rows.
-
-A join across organisations: what the actors of tables' owners offer, and what a server asks of them.
-
-    server ──describe──▶ owners: columns          server ──prepare──▶ owners: resolve the query, read their rows
-    one owner ──HashSecret──▶ the other owners, past the server
-    server ──send_keys──▶ owners: keyed hashes of the join keys
-    server: `fedactors.data.join`: the row of every table behind every joined row
-
-What is learnt. The server sees which rows have equal keys, how often each key occurs and how rows join; neither keys
-nor any other column. An owner is told by the server what the protocol needs of the mapping. Owners have the key of the
-hashes: one that gave it to the server would let it test guessed keys.
 """
 
 from __future__ import annotations

@@ -1,21 +1,13 @@
 """Named data sets, loaded whole: `load` picks the loader by the kind that the catalogue states.
 
-Tabular data sets: real ones read by pyarrow, generated ones made column by column.
+- tabular: read by pyarrow, or generated column by column. A categorical column holds codes 0..C-1 as float32 (exact),
+  so that a million rows stay one dense array until a party encodes its own columns.
+- images: digits, Fashion-MNIST and the CIFAR families, kept as bytes until a client scales its own.
+- graphs: Planetoid (pickles, opened by an unpickler that knows seven harmless names only), Zachary's karate club, and
+  stochastic block models of any size; each undirected edge once, smaller node first.
+- relational, as Arrow tables: MovieLens 1M, nycflights13, and a generated shop of any size.
 
-Shapes: N rows, F columns before one-hot encoding. A categorical column holds codes 0..C-1 as float32 (exact), so that a
-million rows stay one dense array until a party encodes its own columns.
-
-Image data sets: digits, Fashion-MNIST and the CIFAR families, kept as bytes until a client scales its own.
-
-Shapes: N images, C channels, H rows, W columns.
-
-Graph data sets: Planetoid, Zachary's karate club, and stochastic block models of any size.
-
-Shapes: N nodes, F features, E undirected edges (each once, smaller node first).
-
-Reader of the Planetoid files, which are pickles: opened by an unpickler that knows seven harmless names only.
-
-Relational data sets as Arrow tables: MovieLens 1M, nycflights13, and a generated shop of any size.
+Shapes: N rows, images or nodes; F columns before one-hot encoding; C channels, H rows, W columns; E edges.
 """
 
 from __future__ import annotations

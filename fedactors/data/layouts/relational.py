@@ -1,15 +1,12 @@
-"""A query over tables that different organisations hold: who holds what of it, and the rows of one holder.
+"""A query over tables of different organisations: who holds what of it, and the rows of one owner.
 
-RelationalData --held_partitions--> Seat: one partition of one table, and where it lies        (the driver)
-RelationalQuery, everybody's Schemas --resolve_plan--> JoinPlan                                (everybody alike)
-Seat --read_rows--> OwnRows                                                                    (that owner alone)
+    RelationalData --held_partitions--> TableOwner: one partition of one table, and where it lies     (the driver)
+    RelationalQuery, everybody's Schemas --resolve_plan--> JoinPlan                                   (everybody alike)
+    TableOwner --read_rows--> UserRows                                                                (that owner alone)
+    rules of [parties.NAME.columns] --fit_table--> Preprocessing, in the owner's part of the model    (that owner alone)
 
-Columns of a table that a query joins, by its owner's rules: what `fedactors.data.columns` is of a file.
-
-    rules of [parties.NAME.columns] --RelationalPartition--> the owner's actor --fit_table--> Preprocessing, in its part
-
-Everybody knows which columns have rules, for the query is resolved with them; what they say, and what is measured by
-them, only the owner does. A row that misses a value which its rule drops it for is left out before keys are hashed.
+Everybody knows which columns have rules, for the query is resolved with them; what they say and measure only the owner
+knows. A row that misses a value which its rule drops it for is left out before keys are hashed.
 """
 
 from __future__ import annotations
