@@ -12,8 +12,8 @@
   the theta_r span the features, for predictions that touch the raw table again are no post-processing
 - link stealing (He et al., 2021, attack 0): layers of a graph network average over neighbours: joined nodes are alike
 - the strongest attack on a claim (`all_together`): from one run's messages to which of two adjacent data sets it had,
-  by the log likelihood ratio of all noised releases, by whatever leaves without noise, and by times and metrics fitted on
-  half of the runs. A mu that holds bounds its AUC by ``Phi(mu / sqrt(2))``; noise below its law shows as well.
+  by the log likelihood ratio of all noised releases, by whatever leaves without noise, and by times and metrics fitted
+  on half of the runs. A mu that holds bounds its AUC by ``Phi(mu / sqrt(2))``; noise below its law shows as well.
 
 An attack that finds nothing proves nothing; one that does shows what the noise must hide.
 
@@ -38,8 +38,7 @@ from fedactors.auditing.replay import Seen, seen_of
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.learning.local_training import model_outputs
 from fedactors.learning.metrics import Task, auc
-from fedactors.learning.models import task_loss
-from fedactors.learning.models import ModelSpec, build_model, build_skeleton
+from fedactors.learning.models import ModelSpec, build_model, build_skeleton, task_loss
 from fedactors.learning.network import as_tensor, trained_places
 from fedactors.plugins import Protocol
 from fedactors.privacy.accounting import Claim

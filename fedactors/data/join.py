@@ -15,8 +15,8 @@ for sums of squares, so that nothing large is taken from something large.
 
 Sources: the mapping is Section 3.1.1 of TablePuppet (Xu et al., "TablePuppet: A Generic Framework for Relational
 Federated Learning"); aggregates over factorised joins: Olteanu and Schleich, "Factorized Databases" (SIGMOD Record
-45(2), 2016), Schleich, Olteanu and Ciucanu, "Learning Linear Regression Models over Factorized Joins" (SIGMOD 2016); sums of
-squares: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
+45(2), 2016), Schleich, Olteanu and Ciucanu, "Learning Linear Regression Models over Factorized Joins" (SIGMOD 2016);
+sums of squares: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
 
 Legend: M tables, N joined rows, n_i rows of table i, K keys of an edge; p_i in [0, n_i)^N; G_ij = |{g : p_i(g) = j}|,
 sum_j G_ij = N; G_n joined rows behind each row of a table.
