@@ -6,8 +6,8 @@
 
 Arrow reads CSV files; what it refuses is read again by Python until the line at fault, which is named. Dates become
 days since 1970, and month, weekday and hour as points on a circle. Pixels are divided by `peak`, less the channel's
-`mean`, over its `deviation`: public numbers, so that no client's data enter them. Files are opened by Python and handed to the
-libraries that read them, so that an audit hook sees every one.
+`mean`, over its `deviation`: public numbers, so that no client's data enter them. Files are opened by Python and handed
+to the libraries that read them, so that an audit hook sees every one.
 
 Shapes: N images, C channels, H rows, W columns.
 """

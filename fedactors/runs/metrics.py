@@ -1,6 +1,6 @@
 """Metrics of rounds and the summary of a run, in files that hold no wall time and are the same for the same seed.
 
-RunResult, Usage --Summary.of--> metrics/summary.json         metrics/round_metrics.jsonl --read_rounds--> mappings
+A protocol's run returns a `RunResult`; with the runtime's usage it becomes a `Summary`.
 """
 
 from __future__ import annotations
