@@ -25,80 +25,6 @@ from fedactors.runs.metrics import Summary, read_events, read_rounds, read_summa
 from fedactors.runs.storage import is_remote
 from fedactors.runs.table import RunRow, is_table, read_facts, read_table
 
-
-def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[str, Any]:
-    """Return the mean of ours - theirs over the seeds that both have, with its 95 % interval of Student's t.
-
-    Not the bootstrap's: with five pairs a percentile interval covers the truth in 82 % of cases, and t in 95.
-
-    Args:
-        ours: values by seed.
-        theirs: values of the other setting by seed.
-
-    Returns:
-        n, difference and interval [low, high]; the interval is None for fewer than two common seeds, and the
-        difference for none.
-    """
-    gaps = [ours[key] - theirs[key] for key in sorted(ours.keys() & theirs.keys())]
-    if len(gaps) < 2:
-        return {"n": len(gaps), "difference": gaps[0] if gaps else None, "interval": None}
-    return {"n": len(gaps), "difference": statistics.fmean(gaps), "interval": t_interval(gaps)}
-
-
-def t_interval(values: Sequence[float]) -> list[float]:
-    """Return the 95 % interval [low, high] of Student's t for the mean of at least two values."""
-    from scipy.stats import t
-
-    mean, freedom = statistics.fmean(values), len(values) - 1
-    half = float(t.ppf(0.975, freedom)) * statistics.stdev(values) / math.sqrt(len(values))
-    return [mean - half, mean + half]
-
-
-def paired_ratio(
-    ours: Mapping[int, float | None],
-    theirs: Mapping[int, float | None],
-    *,
-    level: float = 0.95,
-    num_samples: int = 10_000,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Return the median of ours / theirs over the seeds that both have, with its percentile bootstrap interval.
-
-    The seeds are drawn again, with replacement; a median is covered in 93 % of cases with five pairs as with ten.
-    Times to a target may be censored (None: not reached). Then only the order of a pair is known: it counts as a ratio
-    of 0 where they did not reach it, as an infinite one where we did not, which a median bears; a pair in which
-    neither did says nothing and is left out.
-
-    Args:
-        ours: positive values by seed, or None.
-        theirs: those of the other setting.
-        level: of the interval.
-        num_samples: of seeds, drawn with replacement.
-        seed: decides what is drawn.
-
-    Returns:
-        n (pairs that say something), neither, ours_censored, theirs_censored, ratio and interval [low, high], both
-        None without a pair.
-    """
-    keys = sorted(ours.keys() & theirs.keys())
-    pairs = [(ours[key], theirs[key]) for key in keys if not (ours[key] is None and theirs[key] is None)]
-    ratios = [math.inf if a is None else 0.0 if b is None else a / b for a, b in pairs]
-    counts = {
-        "n": len(pairs),
-        "neither": len(keys) - len(pairs),
-        "ours_censored": sum(a is None for a, _ in pairs),
-        "theirs_censored": sum(b is None for _, b in pairs),
-    }
-    if not ratios:
-        return {**counts, "ratio": None, "interval": None}
-    stream = random.Random(seed)
-    # the lower of two middle values, as the mean of a finite and an infinite one would say nothing
-    medians = sorted(statistics.median_low(stream.choices(ratios, k=len(ratios))) for _ in range(num_samples))
-    tail = (1.0 - level) / 2.0
-    low, high = (medians[max(0, math.ceil(share * num_samples - 1e-9) - 1)] for share in (tail, 1.0 - tail))
-    return {**counts, "ratio": statistics.median_low(ratios), "interval": [low, high]}
-
-
 FEWEST = 3
 """Seeds that two groups must have in common before it is said that they differ: two pairs have one degree of freedom,
 so that their interval is wider than any difference."""
@@ -239,6 +165,28 @@ def group_runs(runs: Sequence[LoadedRun]) -> list[Group]:
     ]
 
 
+def _labels(representatives: Sequence[LoadedRun]) -> list[str]:
+    identities = [run.identity for run in representatives]
+    labels = []
+    for run, identity in zip(representatives, identities, strict=True):
+        name = str(identity["scenario"] or run.summary.protocol)
+        peers = [other for other in identities if other["scenario"] == identity["scenario"]]
+        differing = [
+            f"{key.removeprefix('config.')}={value}"
+            for key, value in identity.items()
+            if key != "scenario" and any(other.get(key) != value for other in peers)
+        ]
+        labels.append(" ".join([name, *differing]))
+    numbered = []
+    for index, label in enumerate(labels):
+        repeats = labels[:index].count(label)
+        numbered.append(label if repeats == 0 else f"{label} ({repeats + 1})")
+    return numbered
+
+
+# --- the comparison ---------------------------------------------------------------------------------------------------
+
+
 def compare(runs: Sequence[LoadedRun]) -> dict[str, Any]:
     """Return groups with mean, std and interval of every metric, their differences from the first, and notes on these.
 
@@ -304,6 +252,56 @@ def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[s
     }
 
 
+def table_rows(comparison: Mapping[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
+    """Return the comparison as tables (header, rows) for people: the groups, then the differences if any is stated."""
+    groups, differences = comparison["groups"], comparison["differences"]
+    names = list(dict.fromkeys(name for group in groups for name in group["metrics"]))
+    # what is free in every run says nothing
+    names = [name for name in names if name != "money" or any(g["metrics"].get(name, {}).get("mean") for g in groups)]
+    said = {_means(groups, name) for name in names if name not in USAGE}
+    names = [name for name in names if name not in USAGE or _means(groups, name) not in said]  # each figure once
+    rows = [
+        [group["label"], str(len(group["runs"])), *(_mean_text(group["metrics"].get(name)) for name in names)]
+        for group in groups
+    ]
+    tables = [(["run", "n", *names], rows)]
+    if any(gap["difference"] is not None for entry in differences for gap in entry["metrics"].values()):
+        rows = [
+            [f"{entry['label']} - {entry['baseline']}", *(_gap_text(entry["metrics"].get(name)) for name in names)]
+            for entry in differences
+        ]
+        tables.append((["difference [95 % interval]", *names], rows))
+    return tables
+
+
+def _means(groups: Sequence[Mapping[str, Any]], name: str) -> tuple[float | None, ...]:
+    return tuple(group["metrics"].get(name, {}).get("mean") for group in groups)
+
+
+def _mean_text(entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return "-"
+    return _number(entry["mean"]) + (f" ± {_number(entry['std'])}" if entry["std"] else "")
+
+
+def _gap_text(entry: Mapping[str, Any] | None) -> str:
+    if entry is None or entry["difference"] is None:
+        return "-"
+    low, high = entry["ci95"]
+    shown = "" if low == high else f" [{_number(low, sign=True)}, {_number(high, sign=True)}]"
+    return _number(entry["difference"], sign=True) + shown
+
+
+def _number(value: float, *, sign: bool = False) -> str:
+    plus = "+" if sign and value > 0 else ""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{plus}{int(value):,}"
+    return f"{plus}{value:.4g}"
+
+
+# --- rows of studies --------------------------------------------------------------------------------------------------
+
+
 def ratio_row(
     ours: Sequence[RunRow], theirs: Sequence[RunRow], spent: Callable[[RunRow], float | None], *, scale: float = 1.0
 ) -> RunRow:
@@ -360,70 +358,83 @@ def difference_row(
     return dataclasses.replace(ours[0], metrics={**metrics, "n": found["n"]}, censored=(), curve={}, extra={}, usage={})
 
 
-def table_rows(comparison: Mapping[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
-    """Return the comparison as tables (header, rows) for people: the groups, then the differences if any is stated."""
-    groups, differences = comparison["groups"], comparison["differences"]
-    names = list(dict.fromkeys(name for group in groups for name in group["metrics"]))
-    # what is free in every run says nothing
-    names = [name for name in names if name != "money" or any(g["metrics"].get(name, {}).get("mean") for g in groups)]
-    said = {_means(groups, name) for name in names if name not in USAGE}
-    names = [name for name in names if name not in USAGE or _means(groups, name) not in said]  # each figure once
-    rows = [
-        [group["label"], str(len(group["runs"])), *(_mean_text(group["metrics"].get(name)) for name in names)]
-        for group in groups
-    ]
-    tables = [(["run", "n", *names], rows)]
-    if any(gap["difference"] is not None for entry in differences for gap in entry["metrics"].values()):
-        rows = [
-            [f"{entry['label']} - {entry['baseline']}", *(_gap_text(entry["metrics"].get(name)) for name in names)]
-            for entry in differences
-        ]
-        tables.append((["difference [95 % interval]", *names], rows))
-    return tables
+# --- intervals --------------------------------------------------------------------------------------------------------
 
 
-def _means(groups: Sequence[Mapping[str, Any]], name: str) -> tuple[float | None, ...]:
-    return tuple(group["metrics"].get(name, {}).get("mean") for group in groups)
+def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[str, Any]:
+    """Return the mean of ours - theirs over the seeds that both have, with its 95 % interval of Student's t.
+
+    Not the bootstrap's: with five pairs a percentile interval covers the truth in 82 % of cases, and t in 95.
+
+    Args:
+        ours: values by seed.
+        theirs: values of the other setting by seed.
+
+    Returns:
+        n, difference and interval [low, high]; the interval is None for fewer than two common seeds, and the
+        difference for none.
+    """
+    gaps = [ours[key] - theirs[key] for key in sorted(ours.keys() & theirs.keys())]
+    if len(gaps) < 2:
+        return {"n": len(gaps), "difference": gaps[0] if gaps else None, "interval": None}
+    return {"n": len(gaps), "difference": statistics.fmean(gaps), "interval": t_interval(gaps)}
 
 
-def _labels(representatives: Sequence[LoadedRun]) -> list[str]:
-    identities = [run.identity for run in representatives]
-    labels = []
-    for run, identity in zip(representatives, identities, strict=True):
-        name = str(identity["scenario"] or run.summary.protocol)
-        peers = [other for other in identities if other["scenario"] == identity["scenario"]]
-        differing = [
-            f"{key.removeprefix('config.')}={value}"
-            for key, value in identity.items()
-            if key != "scenario" and any(other.get(key) != value for other in peers)
-        ]
-        labels.append(" ".join([name, *differing]))
-    numbered = []
-    for index, label in enumerate(labels):
-        repeats = labels[:index].count(label)
-        numbered.append(label if repeats == 0 else f"{label} ({repeats + 1})")
-    return numbered
+def t_interval(values: Sequence[float]) -> list[float]:
+    """Return the 95 % interval [low, high] of Student's t for the mean of at least two values."""
+    from scipy.stats import t
+
+    mean, freedom = statistics.fmean(values), len(values) - 1
+    half = float(t.ppf(0.975, freedom)) * statistics.stdev(values) / math.sqrt(len(values))
+    return [mean - half, mean + half]
 
 
-def _mean_text(entry: Mapping[str, Any] | None) -> str:
-    if entry is None:
-        return "-"
-    return _number(entry["mean"]) + (f" ± {_number(entry['std'])}" if entry["std"] else "")
+def paired_ratio(
+    ours: Mapping[int, float | None],
+    theirs: Mapping[int, float | None],
+    *,
+    level: float = 0.95,
+    num_samples: int = 10_000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return the median of ours / theirs over the seeds that both have, with its percentile bootstrap interval.
+
+    The seeds are drawn again, with replacement; a median is covered in 93 % of cases with five pairs as with ten.
+    Times to a target may be censored (None: not reached). Then only the order of a pair is known: it counts as a ratio
+    of 0 where they did not reach it, as an infinite one where we did not, which a median bears; a pair in which
+    neither did says nothing and is left out.
+
+    Args:
+        ours: positive values by seed, or None.
+        theirs: those of the other setting.
+        level: of the interval.
+        num_samples: of seeds, drawn with replacement.
+        seed: decides what is drawn.
+
+    Returns:
+        n (pairs that say something), neither, ours_censored, theirs_censored, ratio and interval [low, high], both
+        None without a pair.
+    """
+    keys = sorted(ours.keys() & theirs.keys())
+    pairs = [(ours[key], theirs[key]) for key in keys if not (ours[key] is None and theirs[key] is None)]
+    ratios = [math.inf if a is None else 0.0 if b is None else a / b for a, b in pairs]
+    counts = {
+        "n": len(pairs),
+        "neither": len(keys) - len(pairs),
+        "ours_censored": sum(a is None for a, _ in pairs),
+        "theirs_censored": sum(b is None for _, b in pairs),
+    }
+    if not ratios:
+        return {**counts, "ratio": None, "interval": None}
+    stream = random.Random(seed)
+    # the lower of two middle values, as the mean of a finite and an infinite one would say nothing
+    medians = sorted(statistics.median_low(stream.choices(ratios, k=len(ratios))) for _ in range(num_samples))
+    tail = (1.0 - level) / 2.0
+    low, high = (medians[max(0, math.ceil(share * num_samples - 1e-9) - 1)] for share in (tail, 1.0 - tail))
+    return {**counts, "ratio": statistics.median_low(ratios), "interval": [low, high]}
 
 
-def _gap_text(entry: Mapping[str, Any] | None) -> str:
-    if entry is None or entry["difference"] is None:
-        return "-"
-    low, high = entry["ci95"]
-    shown = "" if low == high else f" [{_number(low, sign=True)}, {_number(high, sign=True)}]"
-    return _number(entry["difference"], sign=True) + shown
-
-
-def _number(value: float, *, sign: bool = False) -> str:
-    plus = "+" if sign and value > 0 else ""
-    if value == int(value) and abs(value) < 1e15:
-        return f"{plus}{int(value):,}"
-    return f"{plus}{value:.4g}"
+# --- curves -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -334,7 +334,7 @@ class JoinSummary:
 
 
 @message(reveals="which rows of the label's table find no partner in which other table")
-class Lacks:
+class UnmatchedRows:
     """For each own row (n) the number of the first of the `tables` in which it finds no partner, -1 if it joins."""
 
     tables: tuple[str, ...]
@@ -494,7 +494,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
     def __init__(self, stored: StoredState, *facts: Any) -> None:
         RowHolder.__init__(self, *facts)
         self._stored = stored
-        self._lacks = Lacks((), np.zeros(0, np.int16))
+        self._lacks = UnmatchedRows((), np.zeros(0, np.int16))
 
     async def load(self) -> None:
         """Learn what the query meant in training, and look at the table's columns."""
@@ -505,7 +505,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
         await super().load()
 
     @remote(caller=SERVER, only="joiners")
-    async def take_lacks(self, lacks: Lacks) -> None:
+    async def take_lacks(self, lacks: UnmatchedRows) -> None:
         """Take which of the own rows do not join."""
         self._lacks = lacks
 
@@ -577,7 +577,7 @@ class RowMapper(Server):
         names = list(sizes)
         if self._query.is_new:
             (owner,) = self._members[names[side]]  # one party has all labels
-            await owner.take_lacks(Lacks(tuple(names), found.lacks))
+            await owner.take_lacks(UnmatchedRows(tuple(names), found.lacks))
         lacks = [(names[place], int(np.count_nonzero(found.lacks == place))) for place in range(len(names))]
         label = keys[names[side]]
         return JoinSummary(num_joined, label.num_rows, label.num_null, tuple((n, count) for n, count in lacks if count))
