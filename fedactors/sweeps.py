@@ -55,7 +55,7 @@ from fedactors.errors import BadInput, FedactorsError
 from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, find_protocol
 from fedactors.runs.folder import describe_environment
-from fedactors.runs.metrics import RunResult, Summary, jsonable
+from fedactors.runs.metrics import RunResult, Summary, is_number, jsonable
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.storage import write_atomic
 from fedactors.runs.table import RunRow, write_table
@@ -593,9 +593,9 @@ class Criterion:
 
     def value(self, row: RunRow) -> float | None:
         """Return the metric of a run, else the best of its rounds; None if it has none."""
-        if _is_number(row.metrics.get(self.metric)):
+        if is_number(row.metrics.get(self.metric)):
             return float(row.metrics[self.metric])
-        rounds = [float(value) for value in row.curve.get(self.metric, ()) if _is_number(value)]
+        rounds = [float(value) for value in row.curve.get(self.metric, ()) if is_number(value)]
         return None if not rounds else max(rounds) if self.mode == "max" else min(rounds)
 
 
@@ -633,10 +633,6 @@ def choose(rows: Sequence[RunRow], criterion: Criterion, settings: Mapping[str, 
         raise BadInput(f"--choose: no setting has {criterion.metric!r} in all its runs (there are {', '.join(names)})")
     best = (max if criterion.mode == "max" else min)(found, key=lambda entry: entry["mean"])
     return {"metric": criterion.metric, "mode": criterion.mode, "settings_tried": len(tried), **best, "tried": tried}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 # --- worker processes -------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from fedactors.runtime import snapshots
 ENDINGS = (".parquet", ".csv")
 LEAST_EACH = 10
 """Predicted rows for each class from which on it is told that one is never predicted."""
+S = TypeVar("S")
 Fault = Literal["own", "partner", "alone"]
 """Why there is no prediction: the own row, another party's row, or that another party has no such row."""
 
@@ -287,14 +288,22 @@ class StoredState:
         return ActorState(self.actor, PartyStates(place, self.actor, "").fetch(self.frame))
 
 
-def actor_state(states: Mapping[str, bytes], name: str) -> ActorState:
-    """Return the state of the actor `name` from a checkpoint.
+def state_of(states: Mapping[str, S], name: str) -> S:
+    """Return what a checkpoint has of the actor `name`.
 
     Raises:
-        NoPart: it has none.
-        BadInput: it is corrupt.
+        NoPart: nothing.
     """
     if name not in states:
         party = name.partition("/")[0]
         raise NoPart(f"{party!r} has no part of the model (the checkpoint holds {', '.join(sorted(states))})")
-    return ActorState(name, states[name])
+    return states[name]
+
+
+def actor_state(states: Mapping[str, bytes], name: str) -> ActorState:
+    """Return the state of the actor `name` from a checkpoint; see `state_of`.
+
+    Raises:
+        BadInput: it is corrupt.
+    """
+    return ActorState(name, state_of(states, name))

@@ -20,7 +20,7 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,7 @@ def draw_talk(edges: Edges) -> str:
     if len(_names(edges)) > MAX_CIRCLE:
         drawn = _around_hub(edges)
     if len(_names(drawn)) > MAX_MATRIX:
-        drawn = _by_party(edges)
+        drawn = _grouped(edges, lambda name: name.partition("/")[0])
     if len(_names(drawn)) > MAX_MATRIX:
         drawn = _largest(drawn)
     return talk_circle(drawn) if len(_names(drawn)) <= MAX_CIRCLE else talk_matrix(drawn)
@@ -197,10 +197,11 @@ def _names(edges: Edges) -> list[str]:
     return sorted({name for edge in edges for name in edge}, key=natural)
 
 
-def _by_party(edges: Edges) -> dict[tuple[str, str], int]:
+def _grouped(edges: Edges, called: Callable[[str], str]) -> Edges:
+    """Return the bytes between actors that are called otherwise, several of them by one name."""
     found: dict[tuple[str, str], int] = {}
     for (sender, receiver), count in edges.items():
-        edge = (sender.partition("/")[0], receiver.partition("/")[0])
+        edge = (called(sender), called(receiver))
         found[edge] = found.get(edge, 0) + count
     return found
 
@@ -215,14 +216,10 @@ def _around_hub(edges: Edges) -> Edges:
     for name in names:
         kinds.setdefault(name if name == hub else _NUMBER.sub("", name), []).append(name)
     called = {name: f"{len(same)} × {kind}" if len(same) > 1 else name for kind, same in kinds.items() for name in same}
-    found: dict[tuple[str, str], int] = {}
-    for (sender, receiver), count in edges.items():
-        edge = (called[sender], called[receiver])
-        found[edge] = found.get(edge, 0) + count
-    return found
+    return _grouped(edges, called.__getitem__)
 
 
-def _largest(edges: Edges) -> dict[tuple[str, str], int]:
+def _largest(edges: Edges) -> Edges:
     """Put all but the actors with the most bytes under one name."""
     totals: dict[str, int] = {}
     for edge, count in edges.items():
@@ -230,11 +227,7 @@ def _largest(edges: Edges) -> dict[tuple[str, str], int]:
             totals[name] = totals.get(name, 0) + count
     kept = set(sorted(totals, key=lambda name: (-totals[name], natural(name)))[: MAX_MATRIX - 1])
     others = f"{len(totals) - len(kept)} others"
-    found: dict[tuple[str, str], int] = {}
-    for (sender, receiver), count in edges.items():
-        edge = (sender if sender in kept else others, receiver if receiver in kept else others)
-        found[edge] = found.get(edge, 0) + count
-    return found
+    return _grouped(edges, lambda name: name if name in kept else others)
 
 
 def talk_matrix(edges: Edges) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from fedactors.errors import BadInput
 from fedactors.runs.folder import RunFolder
-from fedactors.runs.metrics import Summary, read_events, read_rounds, read_summary, shown_metric
+from fedactors.runs.metrics import Summary, is_number, read_events, read_rounds, read_summary, shown_metric
 from fedactors.runs.storage import is_remote
 from fedactors.runs.table import RunRow, is_table, read_facts, read_table
 
@@ -96,7 +96,7 @@ class Group:
         found = {}
         for run in self.runs:
             value = run.summary.metrics.get(name, getattr(run.summary, name, None) if name in USAGE else None)
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if is_number(value):
                 found[run.summary.seed] = float(value)
         return found
 
@@ -469,7 +469,7 @@ def shared_metrics(groups: Sequence[Group]) -> list[str]:
     for group in groups:
         for run in group.runs:
             for line in run.rounds():
-                recorded |= dict.fromkeys(key for key, value in line.items() if _is_number(value) and key != "round")
+                recorded |= dict.fromkeys(key for key, value in line.items() if is_number(value) and key != "round")
     wanted = dict.fromkeys(name for main in headlines if (name := shown_metric(main, recorded)) is not None)
     return list({**wanted, **recorded})
 
@@ -481,13 +481,9 @@ def _points(run: LoadedRun, metric: str, axis: str) -> dict[int, tuple[float, fl
         index: int = line["round"]
         value: Any = line.get(metric)
         x: Any = index if axis == "round" else marks.get(index)
-        if _is_number(x) and _is_number(value):
+        if is_number(x) and is_number(value):
             points[index] = (float(x), float(value))
     return points
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def is_of_decades(curves: Sequence[Curve]) -> bool:

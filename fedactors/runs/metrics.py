@@ -185,6 +185,11 @@ def shown_metric(name: str, present: Collection[str]) -> str | None:
     return next((one for one in tried if one in present), next(iter(present), None))
 
 
+def is_number(value: Any) -> bool:
+    """Say whether a value of a round's metrics is one that can be drawn or compared."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def json_line(value: Mapping[str, Any]) -> str:
     """Return `value` as one line of JSON; floats round-trip exactly and not-a-number is null."""
     return json.dumps(jsonable(value), allow_nan=False, separators=(", ", ": "))
@@ -223,7 +228,7 @@ def _reduce(runs: Sequence[Mapping[str, Any]], function: Callable[[list[float]],
         values = [run.get(key) for run in runs]
         if isinstance(first, Mapping):
             reduced[key] = _reduce([value if isinstance(value, Mapping) else {} for value in values], function)
-        elif all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        elif all(map(is_number, values)):
             reduced[key] = function([float(value) for value in values])  # type: ignore[arg-type]
     return reduced
 

@@ -58,7 +58,7 @@ from fedactors.data.layouts.horizontal import (
     read_reading,
 )
 from fedactors.data.layouts.vertical import VerticalData
-from fedactors.data.new_rows import ActorState, Listing, NewRows, NoPart, Predicted, PredictOrder, StoredState
+from fedactors.data.new_rows import ActorState, Listing, NewRows, Predicted, PredictOrder, StoredState, state_of
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.local_training import weighted_mean
 from fedactors.learning.metrics import Task
@@ -91,15 +91,8 @@ class Application:
     to: str
 
     def state_of(self, actor: str) -> StoredState:
-        """Return the state of an actor, to be sent to its party.
-
-        Raises:
-            NoPart: it has none.
-        """
-        if actor not in self.stored:
-            party = actor.partition("/")[0]
-            raise NoPart(f"{party!r} has no part of the model (the checkpoint holds {', '.join(sorted(self.stored))})")
-        return self.stored[actor]
+        """Return the state of an actor, to be sent to its party, or raise `NoPart`."""
+        return state_of(self.stored, actor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +125,14 @@ async def ask_writers(runtime: Runtime, writers: Mapping[str, Writer], to: str) 
         found = await asyncio.gather(*(write(PredictOrder(files[name])) for name, write in writers.items()))
     await runtime.settle()
     return tuple(Outcome(party=name, to=files[name], counts=one) for name, one in zip(writers, found, strict=True))
+
+
+def write_outputs(
+    listing: Listing, path: Path, part: Part, rows: NDArray[np.int64], output_NO: NDArray[Any]
+) -> Predicted:
+    """Write the file of predictions from a part's outputs for these rows."""
+    values, is_regression = probabilities(part, output_NO), part.task == "regression"
+    return listing.write(path, rows, values, part.class_names, is_regression=is_regression)
 
 
 def released(
@@ -281,13 +282,7 @@ class PredictingOwner(PredictingParty):
         num_parameters = part.models["top"].vector.size if "top" in part.models else 1
         work = Work("predict", float(len(common.rows) * num_parameters))
         output_NO = await self.compute(fused_output, part, values, work=work)
-        return self._listing(common, unusable).write(
-            self.output(order.to),
-            common.rows,
-            probabilities(part, output_NO),
-            part.class_names,
-            is_regression=part.task == "regression",
-        )
+        return write_outputs(self._listing(common, unusable), self.output(order.to), part, common.rows, output_NO)
 
     def _listing(self, common: CommonRows, unusable: Mapping[str, NDArray[np.bool_]]) -> Listing:
         """Return the lines of the file; what others cannot use, or do not have, with the reason."""
@@ -624,13 +619,8 @@ class PredictingSite(Client):
             )
         work = Work("predict", float(len(new.features) * model.vector.size))
         output_NO = await self.compute(contribution, part, new.features, work=work)
-        return Listing.of_ids(new.ids, new.unusable).write(
-            self.output(order.to),
-            np.arange(len(new.ids)),
-            probabilities(part, output_NO),
-            part.class_names,
-            is_regression=part.task == "regression",
-        )
+        listing, rows = Listing.of_ids(new.ids, new.unusable), np.arange(len(new.ids))
+        return write_outputs(listing, self.output(order.to), part, rows, output_NO)
 
     def _part(self, kept: Sequence[WholeModel], reading: Reading) -> Part:
         """Return the model, of several their mean, as a part."""
