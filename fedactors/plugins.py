@@ -219,7 +219,7 @@ def _part(name: str, default: str) -> Any:
 class LazyProtocol:
     """A `Protocol` whose heavy parts are imported at first use.
 
-        PROTOCOL = LazyProtocol("protocols.glasu", name="glasu", ...)
+        PROTOCOL = LazyProtocol("acme.ring", name="ring", ...)
 
     Each part has its customary file in `package`: ``run:run`` and ``run:actors``, ``data:load_data``, ... (below). A
     part whose file or attribute is missing is not offered. `NAME_at` gives another address; an empty one: no such

@@ -207,27 +207,20 @@ def nearest_neighbour(embedding_BE: Array, candidate_SE: Array, chunk: int = 102
 
 
 def invert_by_optimisation(
-    bottom: Callable[[Tensor], Tensor],
-    embedding_BE: Array,
-    num_features: int,
-    *,
-    seed: int,
-    steps: int = 500,
-    learning_rate: float = 0.05,
-    prior_weight: float = 1e-3,
+    bottom: Callable[[Tensor], Tensor], embedding_BE: Array, num_features: int, *, seed: int, steps: int
 ) -> Array:
     """Return inputs (B x F) whose embeddings under `bottom` come nearest to those observed.
 
-    Adam on ``||bottom(x) - z||^2 + prior_weight ||x||^2`` from small random starts; the prior is right for
-    standardised features.
+    Adam on ``||bottom(x) - z||^2 + .001 ||x||^2`` from small random starts; the prior is right for standardised
+    features.
     """
     target_BE = as_tensor(embedding_BE)
     start = np.random.default_rng(seed).normal(scale=0.1, size=(len(embedding_BE), num_features))
     guess_BF = as_tensor(start, target_BE.dtype).requires_grad_()
-    optimizer = torch.optim.Adam([guess_BF], lr=learning_rate)
+    optimizer = torch.optim.Adam([guess_BF], lr=0.05)
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = ((bottom(guess_BF) - target_BE) ** 2).sum() + prior_weight * (guess_BF**2).sum()
+        loss = ((bottom(guess_BF) - target_BE) ** 2).sum() + 1e-3 * (guess_BF**2).sum()
         (guess_BF.grad,) = torch.autograd.grad(loss, [guess_BF])
         optimizer.step()
     found: Array = guess_BF.detach().numpy()
@@ -235,15 +228,7 @@ def invert_by_optimisation(
 
 
 def train_decoder(
-    shadow_embedding_SE: Array,
-    shadow_input_SF: Array,
-    *,
-    seed: int,
-    hidden: int = 128,
-    layers: int = 3,
-    num_epochs: int = 50,
-    batch_size: int = 64,
-    learning_rate: float = 1e-3,
+    shadow_embedding_SE: Array, shadow_input_SF: Array, *, seed: int, num_epochs: int = 50
 ) -> Callable[[Array], Array]:
     """Train a decoder on the shadow set and return it as a function from embeddings (B x E) to inputs (B x F)."""
     mean_E = shadow_embedding_SE.mean(axis=0)
@@ -252,17 +237,17 @@ def train_decoder(
         name="mlp",
         inputs=(shadow_embedding_SE.shape[1],),
         outputs=shadow_input_SF.shape[1],
-        hidden=hidden,
-        layers=layers,
+        hidden=128,
+        layers=3,
     )
     decoder = build_model(spec, seed)
-    optimizer = torch.optim.Adam(decoder.parameters(), lr=learning_rate)
+    optimizer = torch.optim.Adam(decoder.parameters(), lr=1e-3)
     z, x = as_tensor((shadow_embedding_SE - mean_E) / deviation_E, torch.float32), as_tensor(shadow_input_SF).float()
     order = np.random.default_rng(seed)
     parameters = list(decoder.parameters())
     for _ in range(num_epochs):
         permutation = torch.from_numpy(order.permutation(len(x)))
-        for chosen in torch.split(permutation, batch_size):
+        for chosen in torch.split(permutation, 64):
             loss = ((decoder(z[chosen]) - x[chosen]) ** 2).mean()
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 parameter.grad = gradient

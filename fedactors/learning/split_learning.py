@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from fedactors.learning.metrics import Task
-from fedactors.learning.models import ModelSpec, weighted_loss
+from fedactors.learning.models import weighted_loss
 from fedactors.learning.network import Array, Model, on_host, placed, resident
 from fedactors.learning.network import initial_vector as initial_vector
 
@@ -115,28 +115,6 @@ def joint_output(top: Model, embeddings: Sequence[Array], fusion: Fusion = "conc
     """Return the outputs (B x O) without keeping a graph, for evaluation."""
     with torch.no_grad():
         return on_host(top(fuse([placed(z_BE, top.device, top.spec.dtype) for z_BE in embeddings], fusion)))
-
-
-def bottom_forward(spec: ModelSpec, vector_P: Array, x_BF: Array) -> Array:
-    """Return the embedding z_BE of a batch at the given parameters."""
-    return Model(spec, vector_P).output(x_BF)
-
-
-def bottom_gradient(spec: ModelSpec, vector_P: Array, x_BF: Array, gradient_BE: Array) -> Array | Tensor:
-    """Return the flat gradient at the parameters *of the publication*, by recomputing its activation."""
-    return Publication(Model(spec, vector_P), x_BF).gradient(gradient_BE)
-
-
-def top_gradient(
-    spec: ModelSpec,
-    vector_P: Array,
-    embeddings: Sequence[Array],
-    target_B: Array,
-    task: Task,
-    fusion: Fusion = "concatenate",
-) -> TopGradient:
-    """Return loss, outputs and gradients of one batch at the given top parameters."""
-    return loss_gradients(Model(spec, vector_P), embeddings, target_B, task, fusion)
 
 
 def fuse(embeddings: Sequence[Tensor], fusion: Fusion) -> Tensor:

@@ -311,8 +311,6 @@ def one_cluster(subject: Subject) -> Iterator[None]:
 
 def _ends(pid: int, seconds: float = 20.0) -> bool:
     """Say whether a process ends within `seconds`."""
-    import psutil
-
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
