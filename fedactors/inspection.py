@@ -1,4 +1,4 @@
-"""What would leave a party, told before anything runs: read from the doors of a protocol's actors."""
+"""What would leave a party, told before anything runs: read from the endpoints of a protocol's actors."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
 
     None where the protocol takes neither.
     """
-    if getattr(protocol, "takes_queries", False):
+    if protocol.takes_queries:
         from fedactors.data.alignment.rows import NewRowHolder, RowMapper
 
         return _described({"tables' owners": NewRowHolder, "mapper": RowMapper}, {}, None)
-    if getattr(protocol, "takes_nodes", False):
+    if protocol.takes_nodes:
         from fedactors.data.alignment.nodes import NewNodeHolder, NodeHolder
 
         return _described({"nodes' owners": NodeHolder, "new nodes' owners": NewNodeHolder}, {}, None)

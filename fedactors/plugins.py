@@ -11,23 +11,26 @@ import contextlib
 import difflib
 import functools
 import importlib
+import importlib.util
 import inspect
 import json
 import os
 import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from importlib.machinery import PathFinder
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote, urlsplit
 
-from fedactors.data.layouts.vertical import Neighbour
 from fedactors.errors import BadInput
-from fedactors.runs.metrics import RunResult
+
+if TYPE_CHECKING:
+    from fedactors.data.layouts.vertical import Neighbour
+    from fedactors.runs.metrics import RunResult
 
 GROUP = "fedactors.protocols"
 PARTY_LOSS = ("stop", "continue", "restart")
@@ -44,12 +47,14 @@ _OPTIONAL = (
     "network",
     "neighbours",
     "surface",
+    "emulate",
 )
+"""Parts of a protocol that may be None."""
 
 
 Actors = Callable[[Any], Mapping[str, type]]
 """``actors(config)``: what each kind of actor is called ("active party's workers") to its class."""
-Run = Callable[[Any, Any, Any], Awaitable[RunResult]]
+Run = Callable[[Any, Any, Any], Awaitable["RunResult"]]
 """``run(config, data, runtime)``: the protocol itself, an ``async`` function."""
 LoadData = Callable[[Any, Any, int], Any]
 """``load_data(config, name_or_file, seed)``: the partition for ``run``; one that is described already is checked."""
@@ -68,7 +73,7 @@ Network = Callable[[Any], Any]
 """``network(part)``: a module of torch that applies a part whose models are none by themselves."""
 
 
-Neighbours = Callable[[Any, Any, str, int, int], Sequence[Neighbour]]
+Neighbours = Callable[[Any, Any, str, int, int], Sequence["Neighbour"]]
 """``neighbours(config, data, party, count, seed)``: about `count` neighbours of the data, typical and extreme ones."""
 
 Surface = Callable[[Any, Any, Mapping[str, bytes], int], Any]
@@ -184,18 +189,52 @@ class Protocol(typing.Protocol):
     def surface(self) -> Surface | None:
         """What its attackers see, for `fedactors audit RUN --attacks`."""
 
+    @property
+    def takes_queries(self) -> bool:
+        """Whether it trains on a query's joined rows as well as on files (`fedactors.data.alignment.rows`)."""
 
-@dataclass(frozen=True, kw_only=True)
+    @property
+    def takes_nodes(self) -> bool:
+        """Whether it trains on graphs whose nodes lie in tables (`fedactors.data.alignment.nodes`)."""
+
+    @property
+    def problem(self) -> str:
+        """Whose data, lying where, it is for; `fedactors list` says so."""
+
+    @property
+    def emulate(self) -> float | None:
+        """Scale at which a run on embedded Ray emulates links and costs by default: for protocols of hours."""
+
+
+def _part(name: str, default: str) -> Any:
+    """Return a property that imports a part of a protocol: from `NAME_at`, or from its customary file."""
+
+    def get(self: LazyProtocol) -> Any:
+        return self._imported(getattr(self, f"{name}_at"), default)
+
+    return property(get)
+
+
+@dataclass(frozen=True)
 class LazyProtocol:
-    """A `Protocol` whose heavy parts are given by address and imported at first use."""
+    """A `Protocol` whose heavy parts are imported at first use.
 
+        PROTOCOL = LazyProtocol("acme.ring", name="ring", ...)
+
+    Each part has its customary file in `package`: ``run:run`` and ``run:actors``, ``data:load_data``, ... (below). A
+    part whose file or attribute is missing is not offered. `NAME_at` gives another address; an empty one: no such
+    part.
+    """
+
+    package: str = ""
+    _: KW_ONLY
     name: str
     summary: str
     partition: str
     default_data: str
     headline: Headline
-    config_at: str
-    run_at: str
+    config_at: str | None = None
+    run_at: str | None = None
     messages_at: str | None = None
     actors_at: str | None = None
     load_data_at: str | None = None
@@ -213,96 +252,42 @@ class LazyProtocol:
     smoke: Mapping[str, Any] = field(default_factory=dict)
     full: Mapping[str, Any] = field(default_factory=dict)
     takes_queries: bool = False
-    """Whether it trains on a query's joined rows as well as on files (`fedactors.data.alignment.rows`)."""
     takes_nodes: bool = False
-    """Whether it trains on graphs whose nodes lie in tables (`fedactors.data.alignment.nodes`)."""
     problem: str = ""
-    """Whose data, lying where, it is for; `fedactors list` says so."""
     emulate: float | None = None
-    """Scale at which a run on embedded Ray emulates links and costs unless told otherwise: for protocols of hours."""
 
     @property
     def Config(self) -> type[Any]:  # noqa: N802
-        """The config dataclass."""
-        made: type[Any] = resolve_address(self.config_at)
-        return made
+        """The config dataclass: the one class of the package's ``config`` whose name ends so."""
+        if self.config_at is not None:
+            return cast(type[Any], resolve_address(self.config_at))
+        module = importlib.import_module(f"{self.package}.config")
+        own = [value for name, value in vars(module).items() if name.endswith("Config")]
+        (found,) = (value for value in own if value.__module__ == module.__name__)
+        return cast(type[Any], found)
 
-    @property
-    def run(self) -> Run:
-        """The protocol's ``run``."""
-        made: Run = resolve_address(self.run_at)
-        return made
+    run = _part("run", "run:run")
+    messages = _part("messages", "messages")
+    actors = _part("actors", "run:actors")
+    load_data = _part("load_data", "data:load_data")
+    load_new = _part("load_new", "data:load_new")
+    plan = _part("plan", "planner:plan")
+    measure = _part("measure", "profiler:measure")
+    predict = _part("predict", "serving:predict")
+    predictors = _part("predictors", "serving:predictors")
+    export = _part("export", "serving:part")
+    network = _part("network", "exported:network_of")
+    neighbours = _part("neighbours", "privacy:neighbours")
+    surface = _part("surface", "privacy:surface")
 
-    @property
-    def messages(self) -> ModuleType | None:
-        """The module of its messages."""
-        return None if self.messages_at is None else importlib.import_module(self.messages_at)
-
-    @property
-    def actors(self) -> Actors | None:
-        """The classes of its actors in a configuration."""
-        made: Actors | None = _optional(self.actors_at)
-        return made
-
-    @property
-    def load_data(self) -> LoadData | None:
-        """Its own way to load and partition data."""
-        made: LoadData | None = _optional(self.load_data_at)
-        return made
-
-    @property
-    def load_new(self) -> LoadData | None:
-        """Its own way to load rows to predict."""
-        made: LoadData | None = _optional(self.load_new_at)
-        return made
-
-    @property
-    def plan(self) -> Plan | None:
-        """Its planner."""
-        made: Plan | None = _optional(self.plan_at)
-        return made
-
-    @property
-    def measure(self) -> Measure | None:
-        """What measures the parties for its planner."""
-        made: Measure | None = _optional(self.measure_at)
-        return made
-
-    @property
-    def predict(self) -> Predict | None:
-        """Its prediction from checkpointed states."""
-        made: Predict | None = _optional(self.predict_at)
-        return made
-
-    @property
-    def predictors(self) -> Actors | None:
-        """The classes of the actors that predict in a configuration."""
-        made: Actors | None = _optional(self.predictors_at)
-        return made
-
-    @property
-    def export(self) -> Export | None:
-        """Its export of one party's part."""
-        made: Export | None = _optional(self.export_at)
-        return made
-
-    @property
-    def network(self) -> Network | None:
-        """Makes a module of torch of a part's arrays and settings."""
-        made: Network | None = _optional(self.network_at)
-        return made
-
-    @property
-    def neighbours(self) -> Neighbours | None:
-        """The neighbours that its privacy claims speak of."""
-        made: Neighbours | None = _optional(self.neighbours_at)
-        return made
-
-    @property
-    def surface(self) -> Surface | None:
-        """What its attackers see."""
-        made: Surface | None = _optional(self.surface_at)
-        return made
+    def _imported(self, address: str | None, default: str) -> Any:
+        if address is not None:
+            return resolve_address(address) if address else None
+        file, _, attribute = default.partition(":")
+        if not self.package or importlib.util.find_spec(f"{self.package}.{file}") is None:
+            return None
+        module = importlib.import_module(f"{self.package}.{file}")
+        return getattr(module, attribute, None) if attribute else module
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,13 +348,10 @@ def find_protocol(name: str) -> Protocol:
 
 
 def resolve_address(address: str) -> Any:
-    """Import ``package.module:attribute``."""
+    """Import ``package.module:attribute``, or ``package.module``."""
     module, _, attribute = address.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def _optional(address: str | None) -> Any:
-    return None if address is None else resolve_address(address)
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
 
 
 def _points() -> tuple[EntryPoint, ...]:

@@ -63,6 +63,10 @@ class Scenario:
     default_party_loss: str = "stop"
     smoke: Mapping[str, Any] = field(default_factory=dict)
     full: Mapping[str, Any] = field(default_factory=dict)
+    takes_queries: bool = False
+    takes_nodes: bool = False
+    problem: str = ""
+    emulate: float | None = None
 
 
 def main(

@@ -1,13 +1,8 @@
-"""A sweep: plans trials, takes from the cache what is known, runs the rest, and writes one table.
+"""A sweep: plans trials, takes from the cache what is known, runs the rest, writes one table, and may choose a setting.
 
     settings x seeds --> trials --> cached? --> row                     DIR/cache/<digest>.json, one file a finished run
                             |                    |
                             +-- processes, Ray --+--> DIR/NAME.parquet
-
-Each row is kept as soon as its run ends, so that a sweep that was interrupted or killed goes on where it stopped. A run
-that failed is a row of the table too, but is not kept: it is tried again by the next sweep that has it.
-
-Which settings a sweep tries: lists and their products, random draws, explicit lists from a file.
 
     learning_rate=0.01,0.03 batch_size=64,256      four settings: the product of the lists
     learning_rate=loguniform(1e-4,1e-1)            a random draw, ``--draws`` of them
@@ -15,21 +10,13 @@ Which settings a sweep tries: lists and their products, random draws, explicit l
 
 Each key draws from a stream of its own, so that more draws begin with the ones before, and another key changes none.
 
-Choosing one setting of a sweep by a metric, and saying among how many it was chosen.
+Each row is kept as soon as its run ends, so that a sweep that was interrupted or killed goes on where it stopped. A run
+that failed is a row of the table too, but is not kept: the next sweep that has it tries it again. A trial's digest
+covers all that decides its result: protocol, resolved configuration, data set with the content of its files, runtime,
+seed, and the sources of fedactors and of the protocol.
 
-One run of a sweep: what decides its result, as a digest, and how it becomes a row of a table.
-
-The digest covers protocol, resolved configuration, data set with the content of its files, runtime, seed, and the
-sources of fedactors and of the protocol. A row that was computed under the same digest is not computed again.
-
-Runs a function over many arguments in several processes, none of which outlives the one that started them.
-
-    caller -- argument --> worker process -- result --> caller        one pipe a worker, one argument at a time
-
-A worker that dies takes only its argument with it; the others go on and a new worker takes its place. Ctrl-C and any
-error in the caller end all workers; when the caller is killed, they notice and end themselves.
-
-One run of a protocol without a folder, and the row that it becomes.
+Worker processes take one trial at a time. One that dies takes only its trial with it. Ctrl-C and any error in the
+caller end all workers; when the caller is killed, they notice and end themselves.
 """
 
 from __future__ import annotations
@@ -68,7 +55,7 @@ from fedactors.errors import BadInput, FedactorsError
 from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, find_protocol
 from fedactors.runs.folder import describe_environment
-from fedactors.runs.metrics import RunResult, Summary, jsonable
+from fedactors.runs.metrics import RunResult, Summary, is_number, jsonable
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.storage import write_atomic
 from fedactors.runs.table import RunRow, write_table
@@ -77,74 +64,273 @@ from fedactors.runtime.interface import Runtime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.validation import read_tree
 
-
-@dataclass(frozen=True, kw_only=True)
-class Criterion:
-    """A metric, and whether more or less of it is better."""
-
-    metric: str
-    mode: Literal["max", "min"]
-
-    @classmethod
-    def parse(cls, text: str) -> Criterion:
-        """Read ``metric:max`` or ``metric:min``.
-
-        Raises:
-            BadInput: another form, or a metric of the test rows: who chooses by it has none left to report.
-        """
-        metric, _, mode = text.rpartition(":")
-        if not metric or mode not in ("max", "min"):
-            raise BadInput(f"--choose: {text!r} is not allowed: METRIC:max or METRIC:min")
-        if metric.startswith("test/"):
-            raise BadInput(f"--choose: {metric!r} is not allowed: settings are chosen on validation or training rows")
-        return cls(metric=metric, mode="max" if mode == "max" else "min")
-
-    def value(self, row: RunRow) -> float | None:
-        """Return the metric of a run, else the best of its rounds; None if it has none."""
-        if _is_number(row.metrics.get(self.metric)):
-            return float(row.metrics[self.metric])
-        rounds = [float(value) for value in row.curve.get(self.metric, ()) if _is_number(value)]
-        return None if not rounds else max(rounds) if self.mode == "max" else min(rounds)
+# --- which settings are tried -----------------------------------------------------------------------------------------
 
 
-def by_setting(rows: Sequence[RunRow]) -> list[list[RunRow]]:
-    """Group rows that differ in nothing but their seed, in the order of their first ones."""
-    groups: dict[str, list[RunRow]] = {}
-    for row in rows:
-        key = [row.protocol, row.study, row.name, row.data, row.runtime, row.config]
-        groups.setdefault(json.dumps(key, sort_keys=True), []).append(row)
-    return list(groups.values())
+Draw = Callable[[random.Random], Any]
+_DISTRIBUTION = re.compile(r"(?P<name>[a-z]+)\((?P<arguments>.*)\)", re.DOTALL)
+_BRACKETS = {"[": "]", "{": "}", "(": ")"}
 
 
-def choose(rows: Sequence[RunRow], criterion: Criterion, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the setting with the best mean over seeds, JSON-ready, and how many settings were tried.
-
-    A setting one of whose seeds failed, or lacks the metric, is tried but cannot be chosen.
+def settings_of(
+    words: Sequence[str], *, listed: Sequence[Mapping[str, Any]] = (), draws: int | None = None, draw_seed: int = 0
+) -> list[dict[str, Any]]:
+    """Return every setting that the words stand for, each once, in the order of the lists.
 
     Args:
-        rows: of the whole sweep.
-        criterion: what decides.
-        settings: what was set, by a row's digest.
+        words: ``key=value``, where a value may be a list or a distribution.
+        listed: settings of a file; each is combined with those of the words.
+        draws: how often each distribution is drawn from; needed if there is one, and only then.
+        draw_seed: decides what is drawn.
 
     Raises:
-        BadInput: no setting has the metric in all its runs.
+        BadInput: a key given in the words and in the file, a distribution that is unknown or has wrong arguments.
     """
-    tried: list[dict[str, Any]] = []
-    for group in by_setting(rows):
-        values = [criterion.value(row) if row.status == "finished" else None for row in group]
-        known = [value for value in values if value is not None]
-        mean = statistics.fmean(known) if len(known) == len(values) else None
-        tried.append({"settings": dict(settings[group[0].digest]), "mean": mean, "seeds": [row.seed for row in group]})
-    found = [entry for entry in tried if entry["mean"] is not None]
-    if not found:
-        names = sorted({name for row in rows for name in (*row.metrics, *row.curve) if not name.startswith("test/")})
-        raise BadInput(f"--choose: no setting has {criterion.metric!r} in all its runs (there are {', '.join(names)})")
-    best = (max if criterion.mode == "max" else min)(found, key=lambda entry: entry["mean"])
-    return {"metric": criterion.metric, "mode": criterion.mode, "settings_tried": len(tried), **best, "tried": tried}
+    given = parse_words(words)
+    for key in given:
+        if any(key in setting for setting in listed):
+            raise BadInput(f"{key}: given both as a word and in the file of settings")
+    samplers = {key: draw for key, text in given.items() if (draw := _distribution(key, text)) is not None}
+    if samplers and draws is None:
+        raise BadInput(f"{next(iter(samplers))}: a distribution needs --draws N")
+    if draws is not None and not samplers:
+        raise BadInput("--draws: no key has a distribution: uniform, loguniform, integer or choice")
+    drawn = [dict[str, Any]() for _ in range(draws or 1)]
+    for key, draw in samplers.items():
+        stream = random.Random(f"{draw_seed} {key}")
+        for setting in drawn:
+            setting[key] = draw(stream)
+    lists = {key: split_list(text) for key, text in given.items() if key not in samplers}
+    grid = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    found = [{**base, **point, **more} for base in (listed or [{}]) for point in grid for more in drawn]
+    return [setting for place, setting in enumerate(found) if setting not in found[:place]]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def split_list(text: str) -> list[str]:
+    """Split ``a,b,c`` at the commas that stand in no brackets."""
+    parts, closing = [""], list[str]()
+    for letter in text:
+        if letter == "," and not closing:
+            parts.append("")
+            continue
+        if letter in _BRACKETS:
+            closing.append(_BRACKETS[letter])
+        elif closing and letter == closing[-1]:
+            closing.pop()
+        parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def read_settings(path: str) -> list[dict[str, Any]]:
+    """Read an explicit list of settings: JSON (a list of objects) or TOML (tables ``[[settings]]``).
+
+    Raises:
+        BadInput: the file cannot be read, or holds something else.
+    """
+    tree = read_tree(path, "--settings")
+    made = tree.get("settings") if isinstance(tree, dict) else tree
+    if not isinstance(made, list) or not made or not all(isinstance(setting, dict) for setting in made):
+        raise BadInput(f"--settings: {path!r} holds no list of settings: [[settings]] in TOML, [{{...}}] in JSON")
+    return made
+
+
+def _distribution(key: str, text: str) -> Draw | None:
+    """Return how the distribution `text` is drawn from, or None if it is a value or a list."""
+    match = _DISTRIBUTION.fullmatch(text.strip())
+    if match is None:
+        return None
+    name, arguments = match["name"], split_list(match["arguments"])
+    if name == "choice":
+        return lambda stream: stream.choice(arguments)
+    if name not in ("uniform", "loguniform", "integer"):
+        raise BadInput(f"{key}: {text!r} is not allowed: uniform, loguniform, integer or choice")
+    try:
+        low, high = (int(word) if name == "integer" else float(word) for word in arguments)
+    except ValueError:
+        raise BadInput(f"{key}: {text!r} is not allowed: {name}(LOW,HIGH)") from None
+    if not (-math.inf < low < high < math.inf and (name != "loguniform" or low > 0)):
+        raise BadInput(f"{key}: {text!r} is not allowed: {name} needs {'0 < ' * (name == 'loguniform')}LOW < HIGH")
+    if name == "integer":
+        return lambda stream: stream.randint(int(low), int(high))
+    if name == "uniform":
+        return lambda stream: _rounded(stream.uniform(low, high))
+    return lambda stream: _rounded(math.exp(stream.uniform(math.log(low), math.log(high))))
+
+
+def _rounded(value: float) -> float:
+    """Return six significant digits: enough for a search, and short in a command line."""
+    return float(f"{value:.6g}")
+
+
+# --- trials -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One run: a setting of a protocol, with one seed."""
+
+    protocol: str
+    settings: Mapping[str, Any]
+    """What is set, beside the size."""
+    size: str
+    """``smoke``, ``full`` or nothing: which of the protocol's own settings come first."""
+    config: Mapping[str, Any]
+    """The whole configuration, resolved."""
+    data: str
+    runtime: str
+    emulate: float | None
+    seed: int
+    code: str
+    """Digest of the sources."""
+    content: str
+    """Digest of the data."""
+
+    @property
+    def digest(self) -> str:
+        """The digest of all that decides the result."""
+        decides = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("settings", "size")
+        }
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def command(self) -> str:
+        """A command that runs this trial alone."""
+        words = [f"{key}={_text(value)}" for key, value in self.settings.items()]
+        flags = ["--data", self.data, "--runtime", self.runtime, "--seed", str(self.seed)]
+        flags += [f"--{self.size}"] if self.size else []
+        flags += [] if self.emulate is None else ["--emulate", f"{self.emulate:g}"]
+        return shlex.join(["fedactors", "run", self.protocol, *flags, *words])
+
+    @property
+    def label(self) -> str:
+        """Setting and seed, for people."""
+        return " ".join([*(f"{key}={_text(value)}" for key, value in self.settings.items()), f"seed {self.seed}"])
+
+
+def plan(protocol: Protocol, settings: Sequence[Mapping[str, Any]], options: RunOptions) -> list[Trial]:
+    """Return the trials of a sweep, by setting and then by seed; every setting is checked.
+
+    Args:
+        protocol: what to run.
+        settings: see `fedactors.sweeps.settings_of`.
+        options: data, runtime, seeds, ``smoke`` or ``full``.
+
+    Raises:
+        BadInput: a setting that the protocol does not allow.
+        DataMissing: the files of the data set are not here.
+    """
+    _, filled = resolve(protocol, [], options)
+    size = "smoke" if options.smoke else "full" if options.full else ""
+    preset = _preset(protocol, size)
+    data = filled.data or protocol.default_data
+    check_data(protocol, data)
+    code, content = code_digest(protocol), data_digest(data)
+    trials: dict[str, Trial] = {}
+    for given in settings:
+        config = as_dict(build(protocol.Config, {**preset, **given}))
+        for seed in filled.seeds or (0,):
+            trial = Trial(
+                protocol=protocol.name,
+                settings=given,
+                size=size,
+                config=config,
+                data=data,
+                runtime=filled.runtime or "simulated",
+                emulate=filled.emulate,
+                seed=seed,
+                code=code,
+                content=content,
+            )
+            trials.setdefault(trial.digest, trial)
+    return list(trials.values())
+
+
+def _preset(protocol: Protocol, size: str) -> Mapping[str, Any]:
+    return {"smoke": protocol.smoke, "full": protocol.full}.get(size, {})
+
+
+def _text(value: Any) -> str:
+    """Return a value as a word of the command line that is read as the same value."""
+    if isinstance(value, str):
+        return value
+    return "none" if value is None else json.dumps(jsonable(value)) if not isinstance(value, float) else repr(value)
+
+
+HASHED_BYTES = 256 * 2**20
+"""Larger files of data are known by size and time of change instead of their content."""
+
+
+def code_digest(protocol: Protocol) -> str:
+    """Return the digest of the sources of fedactors and of the protocol's package (or its one module)."""
+    digest = hashlib.sha256()
+    for root in (Path(fedactors.__file__).parent, _home(protocol)):
+        for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            digest.update(f"{file.relative_to(root.parent)}\n".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _home(protocol: Protocol) -> Path:
+    """Return the folder of the package that the protocol's ``run`` is in, or the file of its lone module."""
+    module = protocol.run.__module__
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise BadInput(f"protocol {protocol.name}: the source of {module} is not known")
+    return Path(spec.origin).parent if spec.parent else Path(spec.origin)
+
+
+def data_digest(name: str) -> str:
+    """Return the digest of the files of a data set, or of a description of one's own data and the files it names.
+
+    What is generated has no files, and tables of a database server cannot be looked at: their name stands for them.
+    """
+    digest = hashlib.sha256()
+    for file in _data_files(name):
+        status = file.stat()
+        digest.update(f"{file.name} {status.st_size}\n".encode())
+        if status.st_size <= HASHED_BYTES:
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        else:
+            digest.update(str(status.st_mtime_ns).encode())
+    return digest.hexdigest()
+
+
+def _data_files(name: str) -> Iterator[Path]:
+    if not name.endswith(".toml"):
+        yield from (path for file in describe(name).files if (path := find_file(file)) is not None)
+        return
+    description = Path(name)
+    try:
+        given = tomllib.loads(description.read_text())
+    except OSError:
+        raise BadInput(f"--data: {name!r} does not exist") from None
+    except ValueError as error:
+        raise BadInput(f"--data: {name!r} is not TOML: {error}") from None
+    yield description
+    for text in _texts(given):
+        path = description.parent / text
+        if len(text) < 1000 and path.is_file():
+            yield path
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries."""
+    facts = describe_environment()
+    return {"python": facts["python"], **facts["packages"]}
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
 
 
 class CurveRecorder(MemoryRecorder):
@@ -247,91 +433,6 @@ def run_once(
     )
 
 
-HASHED_BYTES = 256 * 2**20
-"""Larger files of data are known by size and time of change instead of their content."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One run: a setting of a protocol, with one seed."""
-
-    protocol: str
-    settings: Mapping[str, Any]
-    """What is set, beside the size."""
-    size: str
-    """``smoke``, ``full`` or nothing: which of the protocol's own settings come first."""
-    config: Mapping[str, Any]
-    """The whole configuration, resolved."""
-    data: str
-    runtime: str
-    emulate: float | None
-    seed: int
-    code: str
-    """Digest of the sources."""
-    content: str
-    """Digest of the data."""
-
-    @property
-    def digest(self) -> str:
-        """The digest of all that decides the result."""
-        decides = {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("settings", "size")
-        }
-        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def command(self) -> str:
-        """A command that runs this trial alone."""
-        words = [f"{key}={_text(value)}" for key, value in self.settings.items()]
-        flags = ["--data", self.data, "--runtime", self.runtime, "--seed", str(self.seed)]
-        flags += [f"--{self.size}"] if self.size else []
-        flags += [] if self.emulate is None else ["--emulate", f"{self.emulate:g}"]
-        return shlex.join(["fedactors", "run", self.protocol, *flags, *words])
-
-    @property
-    def label(self) -> str:
-        """Setting and seed, for people."""
-        return " ".join([*(f"{key}={_text(value)}" for key, value in self.settings.items()), f"seed {self.seed}"])
-
-
-def plan(protocol: Protocol, settings: Sequence[Mapping[str, Any]], options: RunOptions) -> list[Trial]:
-    """Return the trials of a sweep, by setting and then by seed; every setting is checked.
-
-    Args:
-        protocol: what to run.
-        settings: see `fedactors.sweeps.settings_of`.
-        options: data, runtime, seeds, ``smoke`` or ``full``.
-
-    Raises:
-        BadInput: a setting that the protocol does not allow.
-        DataMissing: the files of the data set are not here.
-    """
-    _, filled = resolve(protocol, [], options)
-    size = "smoke" if options.smoke else "full" if options.full else ""
-    preset = _preset(protocol, size)
-    data = filled.data or protocol.default_data
-    check_data(protocol, data)
-    code, content = code_digest(protocol), data_digest(data)
-    trials: dict[str, Trial] = {}
-    for given in settings:
-        config = as_dict(build(protocol.Config, {**preset, **given}))
-        for seed in filled.seeds or (0,):
-            trial = Trial(
-                protocol=protocol.name,
-                settings=given,
-                size=size,
-                config=config,
-                data=data,
-                runtime=filled.runtime or "simulated",
-                emulate=filled.emulate,
-                seed=seed,
-                code=code,
-                content=content,
-            )
-            trials.setdefault(trial.digest, trial)
-    return list(trials.values())
-
-
 def run_trial(trial: Trial) -> RunRow:
     """Run a trial and return its row; a run that fails gives a row that says why."""
     try:
@@ -368,84 +469,173 @@ def _facts(trial: Trial) -> dict[str, Any]:
     }
 
 
-@functools.cache
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries."""
-    facts = describe_environment()
-    return {"python": facts["python"], **facts["packages"]}
+# --- all runs ---------------------------------------------------------------------------------------------------------
 
 
-def _preset(protocol: Protocol, size: str) -> Mapping[str, Any]:
-    return {"smoke": protocol.smoke, "full": protocol.full}.get(size, {})
+Told = Callable[[int, int, Trial, RunRow], None]
+"""Called with (runs done, runs in all, trial, its row) after each run."""
 
 
-def code_digest(protocol: Protocol) -> str:
-    """Return the digest of the sources of fedactors and of the protocol's package (or its one module)."""
-    digest = hashlib.sha256()
-    for root in (Path(fedactors.__file__).parent, _home(protocol)):
-        for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
-            digest.update(f"{file.relative_to(root.parent)}\n".encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What a sweep left: its table, its rows in the order of the trials, and the choice if one was asked for."""
+
+    table: Path
+    rows: Sequence[RunRow]
+    num_cached: int
+    choice: Mapping[str, Any] | None
+
+    @property
+    def num_failed(self) -> int:
+        """Number of runs that failed."""
+        return sum(row.status == "failed" for row in self.rows)
 
 
-def _home(protocol: Protocol) -> Path:
-    """Return the folder of the package that the protocol's ``run`` is in, or the file of its lone module."""
-    module = protocol.run.__module__
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise BadInput(f"protocol {protocol.name}: the source of {module} is not known")
-    return Path(spec.origin).parent if spec.parent else Path(spec.origin)
+def sweep(
+    trials: Sequence[Trial],
+    table: Path,
+    *,
+    jobs: int = 1,
+    address: str | None = None,
+    again: bool = False,
+    criterion: Criterion | None = None,
+    told: Told | None = None,
+) -> Sweep:
+    """Run the trials that are not cached, write the table, and choose.
 
+    Args:
+        trials: see `fedactors.sweeps.plan`.
+        table: the file; the cache lies beside it.
+        jobs: number of processes of this machine.
+        address: a Ray cluster whose tasks run the trials instead.
+        again: run also what is cached.
+        criterion: what a setting is chosen by.
+        told: hears of each run that ends.
 
-def data_digest(name: str) -> str:
-    """Return the digest of the files of a data set, or of a description of one's own data and the files it names.
-
-    What is generated has no files, and tables of a database server cannot be looked at: their name stands for them.
+    Raises:
+        BadInput: the folder cannot be written, or nobody answers at the address.
     """
-    digest = hashlib.sha256()
-    for file in _data_files(name):
-        status = file.stat()
-        digest.update(f"{file.name} {status.st_size}\n".encode())
-        if status.st_size <= HASHED_BYTES:
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        else:
-            digest.update(str(status.st_mtime_ns).encode())
-    return digest.hexdigest()
-
-
-def _data_files(name: str) -> Iterator[Path]:
-    if not name.endswith(".toml"):
-        yield from (path for file in describe(name).files if (path := find_file(file)) is not None)
-        return
-    description = Path(name)
+    cache = Cache(table.parent / "cache")
+    rows = {} if again else {trial.digest: row for trial in trials if (row := cache.get(trial.digest)) is not None}
+    missing = [trial for trial in trials if trial.digest not in rows]
+    num_cached = len(rows)
     try:
-        given = tomllib.loads(description.read_text())
-    except OSError:
-        raise BadInput(f"--data: {name!r} does not exist") from None
-    except ValueError as error:
-        raise BadInput(f"--data: {name!r} is not TOML: {error}") from None
-    yield description
-    for text in _texts(given):
-        path = description.parent / text
-        if len(text) < 1000 and path.is_file():
-            yield path
+        for place, row in _executed(missing, jobs, address):
+            rows[row.digest] = row
+            if row.status == "finished":
+                cache.put(row)
+            if told is not None:
+                told(len(rows), len(trials), missing[place], row)
+    finally:
+        done = [rows[trial.digest] for trial in trials if trial.digest in rows]
+        headline = find_protocol(trials[0].protocol).headline
+        facts = {"headline": {"name": headline.name, "mode": headline.mode}}
+        if done:
+            write_table(table, done, facts)
+    choice = None
+    if criterion is not None:
+        choice = choose(done, criterion, {trial.digest: trial.settings for trial in trials})
+        write_table(table, done, {**facts, "choice": choice})
+    return Sweep(table=table, rows=done, num_cached=num_cached, choice=choice)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(item)
+class Cache:
+    """Rows of finished runs in a folder, by digest."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, digest: str) -> RunRow | None:
+        """Return the row of a run, or None if there is none that can be read."""
+        try:
+            return RunRow.from_dict(json.loads((self.folder / f"{digest}.json").read_bytes()))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def put(self, row: RunRow) -> None:
+        """Keep a row, whole or not at all."""
+        write_atomic(self.folder / f"{row.digest}.json", json.dumps(row.as_dict()).encode())
 
 
-def _text(value: Any) -> str:
-    """Return a value as a word of the command line that is read as the same value."""
-    if isinstance(value, str):
-        return value
-    return "none" if value is None else json.dumps(jsonable(value)) if not isinstance(value, float) else repr(value)
+def _executed(trials: Sequence[Trial], jobs: int, address: str | None) -> Any:
+    if address is None:
+        return run_all(run_trial, trials, jobs=jobs, when_lost=failed_row)
+    if any(trial.runtime != "simulated" for trial in trials):
+        raise BadInput("--address: needs --runtime simulated; each run of a sweep is one task of the cluster")
+    from fedactors.runtime.ray.jobs import run_on_cluster
+
+    return run_on_cluster(run_trial, trials, address=address, when_lost=failed_row)
+
+
+# --- the choice of a setting ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Criterion:
+    """A metric, and whether more or less of it is better."""
+
+    metric: str
+    mode: Literal["max", "min"]
+
+    @classmethod
+    def parse(cls, text: str) -> Criterion:
+        """Read ``metric:max`` or ``metric:min``.
+
+        Raises:
+            BadInput: another form, or a metric of the test rows: who chooses by it has none left to report.
+        """
+        metric, _, mode = text.rpartition(":")
+        if not metric or mode not in ("max", "min"):
+            raise BadInput(f"--choose: {text!r} is not allowed: METRIC:max or METRIC:min")
+        if metric.startswith("test/"):
+            raise BadInput(f"--choose: {metric!r} is not allowed: settings are chosen on validation or training rows")
+        return cls(metric=metric, mode="max" if mode == "max" else "min")
+
+    def value(self, row: RunRow) -> float | None:
+        """Return the metric of a run, else the best of its rounds; None if it has none."""
+        if is_number(row.metrics.get(self.metric)):
+            return float(row.metrics[self.metric])
+        rounds = [float(value) for value in row.curve.get(self.metric, ()) if is_number(value)]
+        return None if not rounds else max(rounds) if self.mode == "max" else min(rounds)
+
+
+def by_setting(rows: Sequence[RunRow]) -> list[list[RunRow]]:
+    """Group rows that differ in nothing but their seed, in the order of their first ones."""
+    groups: dict[str, list[RunRow]] = {}
+    for row in rows:
+        key = [row.protocol, row.study, row.name, row.data, row.runtime, row.config]
+        groups.setdefault(json.dumps(key, sort_keys=True), []).append(row)
+    return list(groups.values())
+
+
+def choose(rows: Sequence[RunRow], criterion: Criterion, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the setting with the best mean over seeds, JSON-ready, and how many settings were tried.
+
+    A setting one of whose seeds failed, or lacks the metric, is tried but cannot be chosen.
+
+    Args:
+        rows: of the whole sweep.
+        criterion: what decides.
+        settings: what was set, by a row's digest.
+
+    Raises:
+        BadInput: no setting has the metric in all its runs.
+    """
+    tried: list[dict[str, Any]] = []
+    for group in by_setting(rows):
+        values = [criterion.value(row) if row.status == "finished" else None for row in group]
+        known = [value for value in values if value is not None]
+        mean = statistics.fmean(known) if len(known) == len(values) else None
+        tried.append({"settings": dict(settings[group[0].digest]), "mean": mean, "seeds": [row.seed for row in group]})
+    found = [entry for entry in tried if entry["mean"] is not None]
+    if not found:
+        names = sorted({name for row in rows for name in (*row.metrics, *row.curve) if not name.startswith("test/")})
+        raise BadInput(f"--choose: no setting has {criterion.metric!r} in all its runs (there are {', '.join(names)})")
+    best = (max if criterion.mode == "max" else min)(found, key=lambda entry: entry["mean"])
+    return {"metric": criterion.metric, "mode": criterion.mode, "settings_tried": len(tried), **best, "tried": tried}
+
+
+# --- worker processes -------------------------------------------------------------------------------------------------
 
 
 A = TypeVar("A")
@@ -553,193 +743,3 @@ def _work(function: Callable[[Any], Any], pipe: Connection) -> None:
             refused = isinstance(error, BadInput)
             answer = (False, (refused, str(error) if refused else f"{type(error).__name__}: {error}"))
         pipe.send(answer)
-
-
-Told = Callable[[int, int, Trial, RunRow], None]
-"""Called with (runs done, runs in all, trial, its row) after each run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """What a sweep left: its table, its rows in the order of the trials, and the choice if one was asked for."""
-
-    table: Path
-    rows: Sequence[RunRow]
-    num_cached: int
-    choice: Mapping[str, Any] | None
-
-    @property
-    def num_failed(self) -> int:
-        """Number of runs that failed."""
-        return sum(row.status == "failed" for row in self.rows)
-
-
-def sweep(
-    trials: Sequence[Trial],
-    table: Path,
-    *,
-    jobs: int = 1,
-    address: str | None = None,
-    again: bool = False,
-    criterion: Criterion | None = None,
-    told: Told | None = None,
-) -> Sweep:
-    """Run the trials that are not cached, write the table, and choose.
-
-    Args:
-        trials: see `fedactors.sweeps.plan`.
-        table: the file; the cache lies beside it.
-        jobs: number of processes of this machine.
-        address: a Ray cluster whose tasks run the trials instead.
-        again: run also what is cached.
-        criterion: what a setting is chosen by.
-        told: hears of each run that ends.
-
-    Raises:
-        BadInput: the folder cannot be written, or nobody answers at the address.
-    """
-    cache = Cache(table.parent / "cache")
-    rows = {} if again else {trial.digest: row for trial in trials if (row := cache.get(trial.digest)) is not None}
-    missing = [trial for trial in trials if trial.digest not in rows]
-    num_cached = len(rows)
-    try:
-        for place, row in _executed(missing, jobs, address):
-            rows[row.digest] = row
-            if row.status == "finished":
-                cache.put(row)
-            if told is not None:
-                told(len(rows), len(trials), missing[place], row)
-    finally:
-        done = [rows[trial.digest] for trial in trials if trial.digest in rows]
-        headline = find_protocol(trials[0].protocol).headline
-        facts = {"headline": {"name": headline.name, "mode": headline.mode}}
-        if done:
-            write_table(table, done, facts)
-    choice = None
-    if criterion is not None:
-        choice = choose(done, criterion, {trial.digest: trial.settings for trial in trials})
-        write_table(table, done, {**facts, "choice": choice})
-    return Sweep(table=table, rows=done, num_cached=num_cached, choice=choice)
-
-
-class Cache:
-    """Rows of finished runs in a folder, by digest."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def get(self, digest: str) -> RunRow | None:
-        """Return the row of a run, or None if there is none that can be read."""
-        try:
-            return RunRow.from_dict(json.loads((self.folder / f"{digest}.json").read_bytes()))
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-
-    def put(self, row: RunRow) -> None:
-        """Keep a row, whole or not at all."""
-        write_atomic(self.folder / f"{row.digest}.json", json.dumps(row.as_dict()).encode())
-
-
-def _executed(trials: Sequence[Trial], jobs: int, address: str | None) -> Any:
-    if address is None:
-        return run_all(run_trial, trials, jobs=jobs, when_lost=failed_row)
-    if any(trial.runtime != "simulated" for trial in trials):
-        raise BadInput("--address: needs --runtime simulated; each run of a sweep is one task of the cluster")
-    from fedactors.runtime.ray.jobs import run_on_cluster
-
-    return run_on_cluster(run_trial, trials, address=address, when_lost=failed_row)
-
-
-_DISTRIBUTION = re.compile(r"(?P<name>[a-z]+)\((?P<arguments>.*)\)", re.DOTALL)
-_BRACKETS = {"[": "]", "{": "}", "(": ")"}
-Draw = Callable[[random.Random], Any]
-
-
-def settings_of(
-    words: Sequence[str], *, listed: Sequence[Mapping[str, Any]] = (), draws: int | None = None, draw_seed: int = 0
-) -> list[dict[str, Any]]:
-    """Return every setting that the words stand for, each once, in the order of the lists.
-
-    Args:
-        words: ``key=value``, where a value may be a list or a distribution.
-        listed: settings of a file; each is combined with those of the words.
-        draws: how often each distribution is drawn from; needed if there is one, and only then.
-        draw_seed: decides what is drawn.
-
-    Raises:
-        BadInput: a key given in the words and in the file, a distribution that is unknown or has wrong arguments.
-    """
-    given = parse_words(words)
-    for key in given:
-        if any(key in setting for setting in listed):
-            raise BadInput(f"{key}: given both as a word and in the file of settings")
-    samplers = {key: draw for key, text in given.items() if (draw := _distribution(key, text)) is not None}
-    if samplers and draws is None:
-        raise BadInput(f"{next(iter(samplers))}: a distribution needs --draws N")
-    if draws is not None and not samplers:
-        raise BadInput("--draws: no key has a distribution: uniform, loguniform, integer or choice")
-    drawn = [dict[str, Any]() for _ in range(draws or 1)]
-    for key, draw in samplers.items():
-        stream = random.Random(f"{draw_seed} {key}")
-        for setting in drawn:
-            setting[key] = draw(stream)
-    lists = {key: split_list(text) for key, text in given.items() if key not in samplers}
-    grid = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
-    found = [{**base, **point, **more} for base in (listed or [{}]) for point in grid for more in drawn]
-    return [setting for place, setting in enumerate(found) if setting not in found[:place]]
-
-
-def split_list(text: str) -> list[str]:
-    """Split ``a,b,c`` at the commas that stand in no brackets."""
-    parts, closing = [""], list[str]()
-    for letter in text:
-        if letter == "," and not closing:
-            parts.append("")
-            continue
-        if letter in _BRACKETS:
-            closing.append(_BRACKETS[letter])
-        elif closing and letter == closing[-1]:
-            closing.pop()
-        parts[-1] += letter
-    return [part.strip() for part in parts]
-
-
-def read_settings(path: str) -> list[dict[str, Any]]:
-    """Read an explicit list of settings: JSON (a list of objects) or TOML (tables ``[[settings]]``).
-
-    Raises:
-        BadInput: the file cannot be read, or holds something else.
-    """
-    tree = read_tree(path, "--settings")
-    made = tree.get("settings") if isinstance(tree, dict) else tree
-    if not isinstance(made, list) or not made or not all(isinstance(setting, dict) for setting in made):
-        raise BadInput(f"--settings: {path!r} holds no list of settings: [[settings]] in TOML, [{{...}}] in JSON")
-    return made
-
-
-def _distribution(key: str, text: str) -> Draw | None:
-    """Return how the distribution `text` is drawn from, or None if it is a value or a list."""
-    match = _DISTRIBUTION.fullmatch(text.strip())
-    if match is None:
-        return None
-    name, arguments = match["name"], split_list(match["arguments"])
-    if name == "choice":
-        return lambda stream: stream.choice(arguments)
-    if name not in ("uniform", "loguniform", "integer"):
-        raise BadInput(f"{key}: {text!r} is not allowed: uniform, loguniform, integer or choice")
-    try:
-        low, high = (int(word) if name == "integer" else float(word) for word in arguments)
-    except ValueError:
-        raise BadInput(f"{key}: {text!r} is not allowed: {name}(LOW,HIGH)") from None
-    if not (-math.inf < low < high < math.inf and (name != "loguniform" or low > 0)):
-        raise BadInput(f"{key}: {text!r} is not allowed: {name} needs {'0 < ' * (name == 'loguniform')}LOW < HIGH")
-    if name == "integer":
-        return lambda stream: stream.randint(int(low), int(high))
-    if name == "uniform":
-        return lambda stream: _rounded(stream.uniform(low, high))
-    return lambda stream: _rounded(math.exp(stream.uniform(math.log(low), math.log(high))))
-
-
-def _rounded(value: float) -> float:
-    """Return six significant digits: enough for a search, and short in a command line."""
-    return float(f"{value:.6g}")

@@ -73,5 +73,19 @@ def test_lazy_protocol_imports_at_first_use():
     assert protocol.messages is None
 
 
+def test_parts_follow_from_the_files_of_the_package():
+    facts = {
+        field.name: getattr(LAZY, field.name) for field in dataclasses.fields(LAZY) if not field.name.endswith("_at")
+    }
+    protocol = LazyProtocol(**{**facts, "package": "protocols.mtcd"})
+    assert protocol.Config.__name__ == "MtcdConfig"
+    assert protocol.run.__module__ == "protocols.mtcd.run"
+    assert protocol.messages.__name__ == "protocols.mtcd.messages"
+    assert (protocol.measure, protocol.load_new) == (None, None)  # no such file, no such attribute
+    assert protocol.plan is not None
+    assert dataclasses.replace(protocol, plan_at="").plan is None
+    assert dataclasses.replace(protocol, plan_at="tests.tiny:predict").plan is tiny.predict
+
+
 def test_contract_check_does_not_import_the_heavy_parts():
     check_contract(dataclasses.replace(LAZY, config_at="no.such:Config", run_at="no.such:run"), "lazy")

@@ -31,7 +31,7 @@ def test_the_readme_is_a_page():
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_both_pages_say_of_every_protocol_what_list_says(name):
-    problem = getattr(PROTOCOLS[name], "problem", "")
+    problem = PROTOCOLS[name].problem
     for page in (README, HOME):
         (row,) = [line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line]
         assert problem in row, f"{name}: the page says otherwise than its plugin"

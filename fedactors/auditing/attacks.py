@@ -1,59 +1,24 @@
-"""The attacks of this folder as one suite, for any protocol that says what its attackers see.
+"""Attacks on what a run sends, as one suite for any protocol that says what its attackers see.
 
     surface = protocol.surface(config, data, states, seed)      # from a checkpoint: see `fedactors.plugins.Protocol`
     for found in run_attacks(surface): ...                      # each with its chance level and its interval
 
+- embedding inversion (PubSub-VFL, Appendix G): who can list the possible inputs (`nearest_neighbour`), holds the bottom
+  model (`invert_by_optimisation`), or has a shadow set of inputs with their embeddings (`train_decoder`)
+- label inference from the gradients at the cut layer (Li et al., 2022)
+- whole models, or means of them: membership by smaller losses (Yeom et al., 2018), source of a row by the best fit (Hu
+  et al., 2021), classes held by the output biases (as in Wainakh et al., 2022)
+- least squares: R rounds of parameters theta_r and predictions h_r = X theta_r of the same rows determine X as soon as
+  the theta_r span the features, for predictions that touch the raw table again are no post-processing
+- link stealing (He et al., 2021, attack 0): layers of a graph network average over neighbours: joined nodes are alike
+- the strongest attack on a claim (`all_together`): from one run's messages to which of two adjacent data sets it had,
+  by the log likelihood ratio of all noised releases, by whatever leaves without noise, and by times and metrics fitted
+  on half of the runs. A mu that holds bounds its AUC by ``Phi(mu / sqrt(2))``; noise below its law shows as well.
+
 An attack that finds nothing proves nothing; one that does shows what the noise must hide.
 
-Shapes: B attacked rows, S shadow rows, E width of what is seen, F features.
-
-Everything that an adversary sees, put together to tell one record from another: the strongest attack on a claim.
-
-The adversary knows the protocol, the batches and both data sets, and says from one run's messages which of the two it
-was. It can compute what every noised release would be without its noise under either (`fedactors.auditing.replay`), so
-that the log likelihood ratio of all releases is its best statistic. What leaves without noise, sizes included, decides
-by itself if it differs. Times and the metrics of all rounds, which all may know, are a second statistic, fitted on half
-of the runs. A mu that holds bounds the AUC by ``Phi(mu / sqrt(2))``; over many runs the attack also finds noise that is
-less than the law that it is accounted by.
-
-Embedding inversion: from the embeddings a party publishes back to its features (PubSub-VFL, Appendix G).
-
-Three attackers of rising generality: one who can list the possible inputs (`nearest_neighbour`), one who holds the
-bottom model (`invert_by_optimisation`), one who holds a shadow set of inputs with their embeddings
-(`train_decoder`). Success is the share of features within a tolerance, and the AUC on binary features.
-
-Shapes: B attacked rows, S shadow or candidate rows, E embedding width, F features.
-
-What whole models tell of the rows that they were trained on, for protocols that send models or their changes.
-
-The attacker reads what each holder of rows makes of a common model, or under masks the mean of that only:
-
-- membership: the common model's losses on rows that it was trained on are smaller (Yeom et al., 2018);
-- source: a row is where the model is that fits it best (Hu et al., 2021);
-- classes held: training raises the output biases of the classes that a holder has more of (as in Wainakh et al., 2022).
-
-Shapes: P parameters, H holders, R rows, C classes.
-
-Least-squares reconstruction: who sees a linear model's parameters and its predictions solves for the features.
-
-After R rounds with parameters theta_r and predictions h_r = X theta_r of the same rows, ``Theta X^T = H`` determines
-X as soon as the R parameter vectors span the features: TablePuppet's predictions touch the raw table again, so they
-are no post-processing of noisy parameters.
-
-Shapes: R rounds, N rows, F features.
-
-Label inference by a feature holder from the gradients it receives at the cut layer (Li et al., 2022).
-
-Each function returns scores; `fedactors.learning.metrics.auc` of the true labels against them is the leak
-(0.5: none, 1: all labels). Gradients of different batches may be stacked when the model hardly moved between them.
-
-Shapes: B rows, E embedding width.
-
-Link stealing: from what is seen of two nodes to whether an edge joins them (He et al., 2021, attack 0).
-
-Layers of a graph network average over neighbours, so that what is sent of joined nodes is alike.
-
-Shapes: N nodes, D width of what is seen, P pairs.
+Shapes: B attacked rows, S shadow or candidate rows, E width of what is seen, F features, P parameters or pairs, H
+holders of models, R rows or rounds, C classes, N rows or nodes, D width of what is seen of a node.
 """
 
 from __future__ import annotations
@@ -72,147 +37,23 @@ from fedactors.auditing.audit import Attack, attack_by_auc, attack_by_share
 from fedactors.auditing.replay import Seen, seen_of
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.learning.local_training import model_outputs
-from fedactors.learning.metrics import Task, auc, task_loss
-from fedactors.learning.models import ModelSpec, build_model, build_skeleton
+from fedactors.learning.metrics import Task, auc
+from fedactors.learning.models import ModelSpec, build_model, build_skeleton, task_loss
 from fedactors.learning.network import as_tensor, trained_places
 from fedactors.plugins import Protocol
 from fedactors.privacy.accounting import Claim
 from fedactors.privacy.noise import Gaussian, Laplace, Law, RandomisedResponse
 
 Array = NDArray[Any]
-
-
-def nearest_neighbour(embedding_BE: Array, candidate_SE: Array, chunk: int = 1024) -> NDArray[np.int64]:
-    """Return for each row the index of the candidate whose embedding is nearest in L2 (ties: the lowest index)."""
-    square_S = np.sum(np.asarray(candidate_SE, dtype=np.float64) ** 2, axis=1)
-    parts = [
-        np.argmin(square_S - 2 * embedding_BE[first : first + chunk].astype(np.float64) @ candidate_SE.T, axis=1)
-        for first in range(0, len(embedding_BE), chunk)
-    ]
-    return np.concatenate(parts).astype(np.int64)
-
-
-def invert_by_optimisation(
-    bottom: Callable[[Tensor], Tensor],
-    embedding_BE: Array,
-    num_features: int,
-    *,
-    seed: int,
-    steps: int = 500,
-    learning_rate: float = 0.05,
-    prior_weight: float = 1e-3,
-) -> Array:
-    """Return inputs (B x F) whose embeddings under `bottom` come nearest to those observed.
-
-    Adam on ``||bottom(x) - z||^2 + prior_weight ||x||^2`` from small random starts; the prior is right for
-    standardised features.
-    """
-    target_BE = as_tensor(embedding_BE)
-    start = np.random.default_rng(seed).normal(scale=0.1, size=(len(embedding_BE), num_features))
-    guess_BF = as_tensor(start, target_BE.dtype).requires_grad_()
-    optimizer = torch.optim.Adam([guess_BF], lr=learning_rate)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = ((bottom(guess_BF) - target_BE) ** 2).sum() + prior_weight * (guess_BF**2).sum()
-        (guess_BF.grad,) = torch.autograd.grad(loss, [guess_BF])
-        optimizer.step()
-    found: Array = guess_BF.detach().numpy()
-    return found
-
-
-def train_decoder(
-    shadow_embedding_SE: Array,
-    shadow_input_SF: Array,
-    *,
-    seed: int,
-    hidden: int = 128,
-    layers: int = 3,
-    num_epochs: int = 50,
-    batch_size: int = 64,
-    learning_rate: float = 1e-3,
-) -> Callable[[Array], Array]:
-    """Train a decoder on the shadow set and return it as a function from embeddings (B x E) to inputs (B x F)."""
-    mean_E = shadow_embedding_SE.mean(axis=0)
-    deviation_E = shadow_embedding_SE.std(axis=0) + 1e-8
-    spec = ModelSpec(
-        name="mlp",
-        inputs=(shadow_embedding_SE.shape[1],),
-        outputs=shadow_input_SF.shape[1],
-        hidden=hidden,
-        layers=layers,
-    )
-    decoder = build_model(spec, seed)
-    optimizer = torch.optim.Adam(decoder.parameters(), lr=learning_rate)
-    z, x = as_tensor((shadow_embedding_SE - mean_E) / deviation_E, torch.float32), as_tensor(shadow_input_SF).float()
-    order = np.random.default_rng(seed)
-    parameters = list(decoder.parameters())
-    for _ in range(num_epochs):
-        permutation = torch.from_numpy(order.permutation(len(x)))
-        for chosen in torch.split(permutation, batch_size):
-            loss = ((decoder(z[chosen]) - x[chosen]) ** 2).mean()
-            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                parameter.grad = gradient
-            optimizer.step()
-
-    def decode(embedding_BE: Array) -> Array:
-        with torch.no_grad():
-            decoded: Array = decoder(as_tensor((embedding_BE - mean_E) / deviation_E, torch.float32)).numpy()
-        return decoded
-
-    return decode
-
-
-def success_rate(true_BF: Array, guess_BF: Array, tolerance: float) -> float:
-    """Return the share of features that the attack reconstructed to within `tolerance` (absolute)."""
-    return float(np.mean(np.abs(np.asarray(true_BF) - np.asarray(guess_BF)) <= tolerance))
-
-
-def baseline_success_rate(true_BF: Array, shadow_input_SF: Array, tolerance: float) -> float:
-    """Return the success of guessing each feature's shadow median: what an attacker has without any message."""
-    return success_rate(true_BF, np.median(shadow_input_SF, axis=0)[None, :], tolerance)
-
-
-def binary_feature_auc(true_BF: Array, guess_BF: Array) -> float:
-    """Return the mean AUC over the features that take exactly two values here; NaN if there are none."""
-    found = []
-    for column in range(true_BF.shape[1]):
-        values = np.unique(true_BF[:, column])
-        if len(values) == 2:
-            found.append(auc(true_BF[:, column] == values[1], guess_BF[:, column]))
-    return float(np.mean(found)) if found else float("nan")
-
-
-def norm_scores(gradient_BE: Array) -> Array:
-    """Return each row's gradient norm: the rarer class, of which the model is less sure, has the larger ones."""
-    norm_B: Array = np.linalg.norm(gradient_BE, axis=1)
-    return norm_B
-
-
-def direction_scores(gradient_BE: Array, positive: int) -> Array:
-    """Return the cosine of each row with that of one sample whose label the attacker knows to be positive.
-
-    The loss's derivative with respect to the logit is negative for positive samples and positive for negative ones,
-    so rows of the two classes tend to point in opposite directions.
-    """
-    unit_BE = gradient_BE / np.maximum(np.linalg.norm(gradient_BE, axis=1, keepdims=True), 1e-30)
-    cosine_B: Array = unit_BE @ unit_BE[positive]
-    return cosine_B
-
-
-def clustering_scores(gradient_BE: Array) -> Array:
-    """Return each row's projection on the first singular direction, signed so that the rarer side is positive.
-
-    Needs no known label, only that the positive class is the rarer one.
-    """
-    _, _, direction = np.linalg.svd(gradient_BE, full_matrices=False)
-    score_B: Array = gradient_BE @ direction[0]
-    return score_B if np.mean(score_B > 0) <= 0.5 else -score_B
-
-
+Rows = tuple[Array, Array]
+"""Samples and their labels."""
 TOLERANCE = 0.5
 """A feature counts as found within this distance: half a standard deviation of a standardised column."""
 _MOST_OPTIMISED = 200
 _MOST_CANDIDATES = 1000
+MOST_HOLDERS = 10
+_MOST_ROWS = 200
+"""Of each holder; of all holders and of rows that nobody holds, as many for each holder."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -352,6 +193,282 @@ def _tensor(rows: Array) -> Tensor:
     return as_tensor(np.ascontiguousarray(rows, np.float32))
 
 
+# --- embedding inversion ----------------------------------------------------------------------------------------------
+
+
+def nearest_neighbour(embedding_BE: Array, candidate_SE: Array, chunk: int = 1024) -> NDArray[np.int64]:
+    """Return for each row the index of the candidate whose embedding is nearest in L2 (ties: the lowest index)."""
+    square_S = np.sum(np.asarray(candidate_SE, dtype=np.float64) ** 2, axis=1)
+    parts = [
+        np.argmin(square_S - 2 * embedding_BE[first : first + chunk].astype(np.float64) @ candidate_SE.T, axis=1)
+        for first in range(0, len(embedding_BE), chunk)
+    ]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def invert_by_optimisation(
+    bottom: Callable[[Tensor], Tensor], embedding_BE: Array, num_features: int, *, seed: int, steps: int
+) -> Array:
+    """Return inputs (B x F) whose embeddings under `bottom` come nearest to those observed.
+
+    Adam on ``||bottom(x) - z||^2 + .001 ||x||^2`` from small random starts; the prior is right for standardised
+    features.
+    """
+    target_BE = as_tensor(embedding_BE)
+    start = np.random.default_rng(seed).normal(scale=0.1, size=(len(embedding_BE), num_features))
+    guess_BF = as_tensor(start, target_BE.dtype).requires_grad_()
+    optimizer = torch.optim.Adam([guess_BF], lr=0.05)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = ((bottom(guess_BF) - target_BE) ** 2).sum() + 1e-3 * (guess_BF**2).sum()
+        (guess_BF.grad,) = torch.autograd.grad(loss, [guess_BF])
+        optimizer.step()
+    found: Array = guess_BF.detach().numpy()
+    return found
+
+
+def train_decoder(
+    shadow_embedding_SE: Array, shadow_input_SF: Array, *, seed: int, num_epochs: int = 50
+) -> Callable[[Array], Array]:
+    """Train a decoder on the shadow set and return it as a function from embeddings (B x E) to inputs (B x F)."""
+    mean_E = shadow_embedding_SE.mean(axis=0)
+    deviation_E = shadow_embedding_SE.std(axis=0) + 1e-8
+    spec = ModelSpec(
+        name="mlp",
+        inputs=(shadow_embedding_SE.shape[1],),
+        outputs=shadow_input_SF.shape[1],
+        hidden=128,
+        layers=3,
+    )
+    decoder = build_model(spec, seed)
+    optimizer = torch.optim.Adam(decoder.parameters(), lr=1e-3)
+    z, x = as_tensor((shadow_embedding_SE - mean_E) / deviation_E, torch.float32), as_tensor(shadow_input_SF).float()
+    order = np.random.default_rng(seed)
+    parameters = list(decoder.parameters())
+    for _ in range(num_epochs):
+        permutation = torch.from_numpy(order.permutation(len(x)))
+        for chosen in torch.split(permutation, 64):
+            loss = ((decoder(z[chosen]) - x[chosen]) ** 2).mean()
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+
+    def decode(embedding_BE: Array) -> Array:
+        with torch.no_grad():
+            decoded: Array = decoder(as_tensor((embedding_BE - mean_E) / deviation_E, torch.float32)).numpy()
+        return decoded
+
+    return decode
+
+
+def success_rate(true_BF: Array, guess_BF: Array, tolerance: float) -> float:
+    """Return the share of features that the attack reconstructed to within `tolerance` (absolute)."""
+    return float(np.mean(np.abs(np.asarray(true_BF) - np.asarray(guess_BF)) <= tolerance))
+
+
+def baseline_success_rate(true_BF: Array, shadow_input_SF: Array, tolerance: float) -> float:
+    """Return the success of guessing each feature's shadow median: what an attacker has without any message."""
+    return success_rate(true_BF, np.median(shadow_input_SF, axis=0)[None, :], tolerance)
+
+
+def binary_feature_auc(true_BF: Array, guess_BF: Array) -> float:
+    """Return the mean AUC over the features that take exactly two values here; NaN if there are none."""
+    found = []
+    for column in range(true_BF.shape[1]):
+        values = np.unique(true_BF[:, column])
+        if len(values) == 2:
+            found.append(auc(true_BF[:, column] == values[1], guess_BF[:, column]))
+    return float(np.mean(found)) if found else float("nan")
+
+
+# --- label inference --------------------------------------------------------------------------------------------------
+
+
+def norm_scores(gradient_BE: Array) -> Array:
+    """Return each row's gradient norm: the rarer class, of which the model is less sure, has the larger ones."""
+    norm_B: Array = np.linalg.norm(gradient_BE, axis=1)
+    return norm_B
+
+
+def direction_scores(gradient_BE: Array, positive: int) -> Array:
+    """Return the cosine of each row with that of one sample whose label the attacker knows to be positive.
+
+    The loss's derivative with respect to the logit is negative for positive samples and positive for negative ones,
+    so rows of the two classes tend to point in opposite directions.
+    """
+    unit_BE = gradient_BE / np.maximum(np.linalg.norm(gradient_BE, axis=1, keepdims=True), 1e-30)
+    cosine_B: Array = unit_BE @ unit_BE[positive]
+    return cosine_B
+
+
+def clustering_scores(gradient_BE: Array) -> Array:
+    """Return each row's projection on the first singular direction, signed so that the rarer side is positive.
+
+    Needs no known label, only that the positive class is the rarer one.
+    """
+    _, _, direction = np.linalg.svd(gradient_BE, full_matrices=False)
+    score_B: Array = gradient_BE @ direction[0]
+    return score_B if np.mean(score_B > 0) <= 0.5 else -score_B
+
+
+# --- whole models -----------------------------------------------------------------------------------------------------
+
+
+def row_losses(spec: ModelSpec, task: Task, model_P: Array, rows: Rows) -> Array:
+    """Return the model's loss on each row (R)."""
+    output = torch.from_numpy(model_outputs(spec, model_P, rows[0]))
+    found: Array = task_loss(task, output, torch.from_numpy(rows[1]), "none").numpy()
+    return found
+
+
+def models_surface(
+    spec: ModelSpec,
+    task: Task,
+    num_classes: int,
+    common_P: Array,
+    models: Mapping[str, Array],
+    rows: Mapping[str, Rows],
+    others: Rows,
+    seed: int,
+) -> Surface:
+    """Return what attackers have of a model and of what holders of rows make of it.
+
+    Args:
+        spec: of the model.
+        task: what it is trained for.
+        num_classes: of the labels.
+        common_P: the model that all have; the attack on biases is on changes of it.
+        models: by holder, the model that the attacker reads; under masks the mean, which is everybody's.
+        rows: by holder, what it trains on.
+        others: rows that nobody trained on.
+        seed: of the choice among rows.
+    """
+    rng = np.random.default_rng(seed)
+    held = {name: _some(rows[name], _MOST_ROWS, rng) for name in models}
+    together = tuple(np.concatenate(arrays) for arrays in zip(*held.values(), strict=True))
+    members = (together[0], together[1])
+    scores = SeenScores(
+        name="common model",
+        members_B=-row_losses(spec, task, common_P, members),
+        others_S=-row_losses(spec, task, common_P, _some(others, len(members[1]), rng)),
+    )
+    place, classes = _bias_place(spec), np.arange(num_classes)[-spec.outputs :]
+    is_known = place is not None and task != "regression"
+    changes = [(model - common_P)[place] if is_known else np.zeros(0) for model in models.values()]
+    shares = [np.mean(rows[name][1][:, None] == classes, axis=0) if is_known else np.zeros(0) for name in models]
+    seen = SeenModels(
+        name="holders' models",
+        losses_HR=np.stack([row_losses(spec, task, model, members) for model in models.values()]),
+        holder_R=np.repeat(np.arange(len(held)), [len(one[1]) for one in held.values()]),
+        bias_HC=np.stack(changes),
+        shares_HC=np.stack(shares),
+    )
+    return Surface(scores=[scores], models=[seen] if len(models) > 1 else [])
+
+
+def _some(rows: Rows, most: int, rng: np.random.Generator) -> Rows:
+    chosen = rng.permutation(len(rows[1]))[:most]
+    return rows[0][chosen], rows[1][chosen]
+
+
+def _bias_place(spec: ModelSpec) -> slice | None:
+    """Return where the biases of the outputs are in a flat model; None: it does not end with a layer that has some."""
+    parameter, place = trained_places(build_skeleton(spec, device="cpu"))[-1]
+    return place if tuple(parameter.shape) == (spec.outputs,) else None
+
+
+# --- least squares ----------------------------------------------------------------------------------------------------
+
+
+def reconstruct_features(theta_RF: Array, prediction_RN: Array) -> Array:
+    """Return the least-squares (minimum-norm) estimate of the features, N x F."""
+    if len(theta_RF) != len(prediction_RN):
+        raise ValueError(f"{len(theta_RF)} parameter vectors but {len(prediction_RN)} prediction vectors")
+    exact_theta: Array = np.asarray(theta_RF, dtype=np.float64)
+    solution_FN, *_ = np.linalg.lstsq(exact_theta, np.asarray(prediction_RN, dtype=np.float64), rcond=None)
+    features: Array = solution_FN.T
+    return features
+
+
+def complete_rows(seen_NR: Array, known_places: NDArray[Any], known_KF: Array) -> Array:
+    """Return an estimate of all rows (N x F) of who knows some of them and never sees a parameter.
+
+    Features are a linear function of a linear model's predictions over as many rounds as there are features: the
+    function is fitted on the known rows, and applied to the others.
+
+    Args:
+        seen_NR: what was seen of each row in each round, predictions or sums in which they are.
+        known_places: which rows are known (K).
+        known_KF: their features.
+    """
+    exact = np.column_stack([np.asarray(seen_NR, dtype=np.float64), np.ones(len(seen_NR))])
+    fitted, *_ = np.linalg.lstsq(exact[known_places], np.asarray(known_KF, dtype=np.float64), rcond=1e-9)
+    rows: Array = exact @ fitted
+    return rows
+
+
+def complete_by_differences(
+    seen_NR: Array, rows_N: NDArray[Any], partners_N: NDArray[Any], known_KF: Array
+) -> tuple[NDArray[Any], Array]:
+    """Return which unknown rows of a table differences of sums tell (M), and an estimate of each (M x F).
+
+    Two sums in which everything else is the same differ by two rows of the table alone, as a linear function of these
+    that is fitted on pairs of known rows; a row that stands beside a known one follows from it.
+
+    Args:
+        seen_NR: the sum of each joined row in each round.
+        rows_N: which row of the table stands in each joined row; the first K are known.
+        partners_N: what else stands in it: equal numbers are equal rows of all other tables.
+        known_KF: features of the known rows.
+    """
+    exact_NR, num_known = np.asarray(seen_NR, dtype=np.float64), len(known_KF)
+    steps, between, estimates = [], [], dict[int, list[tuple[Array, Array]]]()
+    for members in np.split(
+        np.argsort(partners_N, kind="stable"), np.cumsum(np.unique(partners_N, return_counts=True)[1])
+    ):
+        known = [place for place in members if rows_N[place] < num_known]
+        for beside in known:
+            own = known_KF[rows_N[beside]]
+            for place in members:
+                moved = exact_NR[place] - exact_NR[beside]
+                if rows_N[place] >= num_known:
+                    estimates.setdefault(int(rows_N[place]), []).append((moved, own))
+                elif rows_N[place] != rows_N[beside]:
+                    steps.append(moved)
+                    between.append(known_KF[rows_N[place]] - own)
+    if not steps or not estimates:
+        return np.zeros(0, np.int64), np.zeros((0, known_KF.shape[1]))
+    fitted, *_ = np.linalg.lstsq(np.array(steps), np.array(between), rcond=1e-9)
+    found = np.array([np.mean([own + moved @ fitted for moved, own in ones], axis=0) for ones in estimates.values()])
+    return np.array(list(estimates)), found
+
+
+# --- link stealing ----------------------------------------------------------------------------------------------------
+
+
+def pair_scores(seen_ND: Array, pairs_2P: NDArray[np.int64]) -> Array:
+    """Return for each pair the correlation of what is seen of its nodes: higher for joined ones."""
+    centred = np.asarray(seen_ND, np.float64) - np.mean(seen_ND, axis=0)
+    unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-30)
+    scores: Array = np.sum(unit[pairs_2P[0]] * unit[pairs_2P[1]], axis=1)
+    return scores
+
+
+def sample_pairs(edges_2E: NDArray[np.int64], num_nodes: int, count: int, seed: int) -> tuple[Array, Array]:
+    """Return up to `count` edges and as many pairs without one (2 x P), and which are edges (P)."""
+    rng = np.random.default_rng(seed)
+    chosen = edges_2E[:, rng.permutation(edges_2E.shape[1])[:count]]
+    known = set((edges_2E.min(axis=0) * num_nodes + edges_2E.max(axis=0)).tolist())
+    drawn = rng.integers(0, num_nodes, (2, 4 * chosen.shape[1]))
+    free = [a != b and min(a, b) * num_nodes + max(a, b) not in known for a, b in drawn.T.tolist()]
+    others = drawn[:, np.array(free, dtype=bool)][:, : chosen.shape[1]]
+    truth = np.r_[np.ones(chosen.shape[1], dtype=bool), np.zeros(others.shape[1], dtype=bool)]
+    return np.concatenate([chosen, others], axis=1), truth
+
+
+# --- all that is seen, together ---------------------------------------------------------------------------------------
+
+
 _RIDGE = 1.0
 
 
@@ -463,156 +580,3 @@ def _fitted(number_NK: NDArray[Any], truth_N: NDArray[np.bool_], first_N: NDArra
     weight = max(0.0, float(ones.mean() - zeros.mean())) / variance if variance > 0 else 0.0
     score_N = x_NK @ (x.T @ np.linalg.solve(kernel + penalty, sign))
     return np.asarray(weight * (score_N - (ones.mean() + zeros.mean()) / 2))
-
-
-Rows = tuple[Array, Array]
-"""Samples and their labels."""
-MOST_HOLDERS = 10
-_MOST_ROWS = 200
-"""Of each holder; of all holders and of rows that nobody holds, as many for each holder."""
-
-
-def row_losses(spec: ModelSpec, task: Task, model_P: Array, rows: Rows) -> Array:
-    """Return the model's loss on each row (R)."""
-    output = torch.from_numpy(model_outputs(spec, model_P, rows[0]))
-    found: Array = task_loss(task, output, torch.from_numpy(rows[1]), "none").numpy()
-    return found
-
-
-def models_surface(
-    spec: ModelSpec,
-    task: Task,
-    num_classes: int,
-    common_P: Array,
-    models: Mapping[str, Array],
-    rows: Mapping[str, Rows],
-    others: Rows,
-    seed: int,
-) -> Surface:
-    """Return what attackers have of a model and of what holders of rows make of it.
-
-    Args:
-        spec: of the model.
-        task: what it is trained for.
-        num_classes: of the labels.
-        common_P: the model that all have; the attack on biases is on changes of it.
-        models: by holder, the model that the attacker reads; under masks the mean, which is everybody's.
-        rows: by holder, what it trains on.
-        others: rows that nobody trained on.
-        seed: of the choice among rows.
-    """
-    rng = np.random.default_rng(seed)
-    held = {name: _some(rows[name], _MOST_ROWS, rng) for name in models}
-    together = tuple(np.concatenate(arrays) for arrays in zip(*held.values(), strict=True))
-    members = (together[0], together[1])
-    scores = SeenScores(
-        name="common model",
-        members_B=-row_losses(spec, task, common_P, members),
-        others_S=-row_losses(spec, task, common_P, _some(others, len(members[1]), rng)),
-    )
-    place, classes = _bias_place(spec), np.arange(num_classes)[-spec.outputs :]
-    is_known = place is not None and task != "regression"
-    changes = [(model - common_P)[place] if is_known else np.zeros(0) for model in models.values()]
-    shares = [np.mean(rows[name][1][:, None] == classes, axis=0) if is_known else np.zeros(0) for name in models]
-    seen = SeenModels(
-        name="holders' models",
-        losses_HR=np.stack([row_losses(spec, task, model, members) for model in models.values()]),
-        holder_R=np.repeat(np.arange(len(held)), [len(one[1]) for one in held.values()]),
-        bias_HC=np.stack(changes),
-        shares_HC=np.stack(shares),
-    )
-    return Surface(scores=[scores], models=[seen] if len(models) > 1 else [])
-
-
-def _some(rows: Rows, most: int, rng: np.random.Generator) -> Rows:
-    chosen = rng.permutation(len(rows[1]))[:most]
-    return rows[0][chosen], rows[1][chosen]
-
-
-def _bias_place(spec: ModelSpec) -> slice | None:
-    """Return where the biases of the outputs are in a flat model; None: it does not end with a layer that has some."""
-    parameter, place = trained_places(build_skeleton(spec, device="cpu"))[-1]
-    return place if tuple(parameter.shape) == (spec.outputs,) else None
-
-
-def reconstruct_features(theta_RF: Array, prediction_RN: Array) -> Array:
-    """Return the least-squares (minimum-norm) estimate of the features, N x F."""
-    if len(theta_RF) != len(prediction_RN):
-        raise ValueError(f"{len(theta_RF)} parameter vectors but {len(prediction_RN)} prediction vectors")
-    exact_theta: Array = np.asarray(theta_RF, dtype=np.float64)
-    solution_FN, *_ = np.linalg.lstsq(exact_theta, np.asarray(prediction_RN, dtype=np.float64), rcond=None)
-    features: Array = solution_FN.T
-    return features
-
-
-def complete_rows(seen_NR: Array, known_places: NDArray[Any], known_KF: Array) -> Array:
-    """Return an estimate of all rows (N x F) of who knows some of them and never sees a parameter.
-
-    Features are a linear function of a linear model's predictions over as many rounds as there are features: the
-    function is fitted on the known rows, and applied to the others.
-
-    Args:
-        seen_NR: what was seen of each row in each round, predictions or sums in which they are.
-        known_places: which rows are known (K).
-        known_KF: their features.
-    """
-    exact = np.column_stack([np.asarray(seen_NR, dtype=np.float64), np.ones(len(seen_NR))])
-    fitted, *_ = np.linalg.lstsq(exact[known_places], np.asarray(known_KF, dtype=np.float64), rcond=1e-9)
-    rows: Array = exact @ fitted
-    return rows
-
-
-def complete_by_differences(
-    seen_NR: Array, rows_N: NDArray[Any], partners_N: NDArray[Any], known_KF: Array
-) -> tuple[NDArray[Any], Array]:
-    """Return which unknown rows of a table differences of sums tell (M), and an estimate of each (M x F).
-
-    Two sums in which everything else is the same differ by two rows of the table alone, as a linear function of these
-    that is fitted on pairs of known rows; a row that stands beside a known one follows from it.
-
-    Args:
-        seen_NR: the sum of each joined row in each round.
-        rows_N: which row of the table stands in each joined row; the first K are known.
-        partners_N: what else stands in it: equal numbers are equal rows of all other tables.
-        known_KF: features of the known rows.
-    """
-    exact_NR, num_known = np.asarray(seen_NR, dtype=np.float64), len(known_KF)
-    steps, between, estimates = [], [], dict[int, list[tuple[Array, Array]]]()
-    for members in np.split(
-        np.argsort(partners_N, kind="stable"), np.cumsum(np.unique(partners_N, return_counts=True)[1])
-    ):
-        known = [place for place in members if rows_N[place] < num_known]
-        for beside in known:
-            own = known_KF[rows_N[beside]]
-            for place in members:
-                moved = exact_NR[place] - exact_NR[beside]
-                if rows_N[place] >= num_known:
-                    estimates.setdefault(int(rows_N[place]), []).append((moved, own))
-                elif rows_N[place] != rows_N[beside]:
-                    steps.append(moved)
-                    between.append(known_KF[rows_N[place]] - own)
-    if not steps or not estimates:
-        return np.zeros(0, np.int64), np.zeros((0, known_KF.shape[1]))
-    fitted, *_ = np.linalg.lstsq(np.array(steps), np.array(between), rcond=1e-9)
-    found = np.array([np.mean([own + moved @ fitted for moved, own in ones], axis=0) for ones in estimates.values()])
-    return np.array(list(estimates)), found
-
-
-def pair_scores(seen_ND: Array, pairs_2P: NDArray[np.int64]) -> Array:
-    """Return for each pair the correlation of what is seen of its nodes: higher for joined ones."""
-    centred = np.asarray(seen_ND, np.float64) - np.mean(seen_ND, axis=0)
-    unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-30)
-    scores: Array = np.sum(unit[pairs_2P[0]] * unit[pairs_2P[1]], axis=1)
-    return scores
-
-
-def sample_pairs(edges_2E: NDArray[np.int64], num_nodes: int, count: int, seed: int) -> tuple[Array, Array]:
-    """Return up to `count` edges and as many pairs without one (2 x P), and which are edges (P)."""
-    rng = np.random.default_rng(seed)
-    chosen = edges_2E[:, rng.permutation(edges_2E.shape[1])[:count]]
-    known = set((edges_2E.min(axis=0) * num_nodes + edges_2E.max(axis=0)).tolist())
-    drawn = rng.integers(0, num_nodes, (2, 4 * chosen.shape[1]))
-    free = [a != b and min(a, b) * num_nodes + max(a, b) not in known for a, b in drawn.T.tolist()]
-    others = drawn[:, np.array(free, dtype=bool)][:, : chosen.shape[1]]
-    truth = np.r_[np.ones(chosen.shape[1], dtype=bool), np.zeros(others.shape[1], dtype=bool)]
-    return np.concatenate([chosen, others], axis=1), truth

@@ -4,10 +4,10 @@ A run is recorded in the simulated runtime, and run again with a neighbour of on
 the recorded messages leave in place of the new ones, so that everybody else does what they did and the party receives
 what it received. Two things are measured:
 
-- every noised release (`fedactors.privacy.noise.released`): the distance of the exact values, in units of the noise. The
-  party goes on from the recorded release, so that nothing that merely follows from it counts again. Gaussian releases
-  compose to ``sqrt(sum (shift / sigma)^2)``: no mu below that can be right for releases that depend on each other in
-  this way, so a smaller claim is refuted.
+- every noised release (`fedactors.privacy.noise.released`): the distance of the exact values, in units of the noise.
+  The party goes on from the recorded release, so that nothing that merely follows from it counts again. Gaussian
+  releases compose to ``sqrt(sum (shift / sigma)^2)``: no mu below that can be right for releases that depend on each
+  other in this way, so a smaller claim is refuted.
 - every message: what differs from the recorded one has left without noise, and no finite claim survives it.
 
 What it cannot show: that a claim is right. It looks at the neighbours that it is given, on one trajectory. Both runs

@@ -1,11 +1,9 @@
 """What one party holds after loading: its rows, checked, brought into the aligned order, split and standardised.
 
+`SparseRows` keep only what is not zero, for categories of many values; they stand where a dense array of rows (n, D)
+does in products: ``x @ theta``, ``x.T @ dh``, ``x[rows]``.
+
 Shapes: N rows, D columns after one-hot encoding.
-
-Rows with many columns of which few are not zero, as categories make them: what is not zero is all that is held.
-
-It stands where a dense array of rows (n, D) does in products: ``x @ theta``, ``x.T @ dh``, ``x[rows]``; `numpy.asarray`
-makes the dense one.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@
 Categories belong to the party's file; what is measured (means, medians, deviations) to its training rows. All of it is
 kept with the party's part of the model, as plain values. A category that training did not see is a row of zeros, which
 no known one is: a bucket of its own. With ``rare = n`` categories of fewer than n rows share a bucket that is trained.
+A row that cannot be used has a reason for its owner (``income: '12,5' is no number``); others may know its kind only.
 
 Shapes: N rows, D columns of numbers.
-
-Why a row cannot be used, as its owner reads it (`income: '12,5' is no number`), and what others may know of it.
 """
 
 from __future__ import annotations

@@ -3,18 +3,11 @@
 `TableSource.describe` gives column -> kind, `TableSource.load` the wanted columns of the wanted rows: projection and
 filter go to where the table lies. Every identifier is quoted, files and databases are opened read-only, DuckDB reads
 nothing but the file that was named (no view of it reaches another file, no extension is loaded), and a PostgreSQL
-password stays out of repr and errors.
+password stays out of repr and errors. PostgreSQL's rows come as CSV by COPY, which Arrow parses in blocks, from tables,
+partitioned and foreign ones, and views alike. Each process keeps one DuckDB for each choice of settings, because
+opening one takes longer than reading a small table; every use has a connection of its own.
 
 Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other.
-
-Rows of a PostgreSQL table as Arrow: COPY sends CSV, which Arrow parses in blocks; no value is an object of Python.
-
-Tables, partitioned and foreign ones, views and materialised views are read alike.
-
-DuckDB over tables that are in memory.
-
-To open a database takes longer than to read a small table, so each process keeps one for each choice of settings;
-every use gets a connection of its own, whose registered tables no other sees.
 """
 
 from __future__ import annotations

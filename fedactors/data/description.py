@@ -16,9 +16,8 @@
     region = { type = "categorical", missing = "indicator" }
     since = { type = "datetime", missing = "median" }
 
-The file is checked here; each party's data are read by that party alone, in its own process.
-
-A description's parts about rows in tables: the file of a party, and what all clients of a horizontal task share.
+The file is checked here (`load_own`); each party's data are read by that party alone, in its own process. The same
+tables describe a site's data in its ``site.toml``.
 """
 
 from __future__ import annotations

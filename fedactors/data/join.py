@@ -2,30 +2,24 @@
 
     a table's owner: key columns --hash_keys--> 16-byte keyed hashes, one column for each edge of the join tree
     who joins:       hashes of all tables --join_keys (DuckDB)--> JoinTree --listed--> p_i(j), counts G_ij; no feature
-
-One-to-one ids are the special case of two tables, one edge and keys that occur once.
+    of a join that is never listed: each table's part of a sum --by messages along the tree--> its sum over the joined
+                     rows behind each row of every table, where v_j = sum_i a_i[p_i(j)]
 
 Row ids are positions: before anything is sent an owner shuffles its rows, so that row k of what it sends is row k of
-the table in every later message and tells nothing about the order in its database.
+the table in every later message and tells nothing about the order in its database. One-to-one ids are the special case
+of two tables, one edge and keys that occur once.
 
-The mapping is Section 3.1.1 of TablePuppet (Xu et al., "TablePuppet: A Generic Framework for Relational Federated
-Learning").
+What a key's rows have behind them on one side of an edge is independent of what they have on the other, so counts of
+joined rows multiply and means add: an edge is passed twice, whatever N is. Means with sums of squares around them stand
+for sums of squares, so that nothing large is taken from something large.
 
-Legend: M tables, N joined rows, n_i rows of table i; p_i in [0, n_i)^N; G_ij = |{g : p_i(g) = j}|, sum_j G_ij = N.
+Sources: the mapping is Section 3.1.1 of TablePuppet (Xu et al., "TablePuppet: A Generic Framework for Relational
+Federated Learning"); aggregates over factorised joins: Olteanu and Schleich, "Factorized Databases" (SIGMOD Record
+45(2), 2016), Schleich, Olteanu and Ciucanu, "Learning Linear Regression Models over Factorized Joins" (SIGMOD 2016);
+sums of squares: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
 
-Sums over the rows of a join that is never listed: by messages between the tables along the join tree.
-
-    a value on joined rows that is a sum of one part a table, v_j = sum_i a_i[p_i(j)]
-    tables --mean of their part by key, and back--> its sum over the joined rows behind each row of every table
-
-What a key's rows have behind them on one side of an edge is independent of what they have on the other, so the counts
-of the joined rows multiply and means add: an edge is passed twice, whatever N is, and work and memory follow the
-tables' rows and their distinct keys. This is the factorised evaluation of aggregates over joins: Olteanu and Schleich,
-"Factorized Databases" (SIGMOD Record 45(2), 2016); Schleich, Olteanu and Ciucanu, "Learning Linear Regression Models
-over Factorized Joins" (SIGMOD 2016). Means with sums of squares around them stand for sums of squares, so that nothing
-large is taken from something large (Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance", 1983).
-
-Legend: N joined rows, n_i rows of table i, K keys of an edge; G_n joined rows behind each row of a table.
+Legend: M tables, N joined rows, n_i rows of table i, K keys of an edge; p_i in [0, n_i)^N; G_ij = |{g : p_i(g) = j}|,
+sum_j G_ij = N; G_n joined rows behind each row of a table.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Predictions as a party keeps and tells of them: a file with a line for each of its rows, and counts for others.
+"""Rows to predict, what comes of them, and the stored states that they are predicted with.
+
+    StoredState(actor, frame).read() --> ActorState: a trained actor's attributes, in the process of its party
+    Listing.write --> a file with a line for each row of a party       .counts --> Predicted: what others may know
 
 Columns of the file: ``id`` (or what else a row is called by), ``prediction``, for classes ``probability_NAME`` of each,
 and ``reason``: why there is no prediction.
-
-Actors' states from a checkpoint, for whoever goes on from a trained run: prediction, export, audits.
-
-state = actor_state(states, "bank/worker-0")                # of the states that `export` is given
-scale, vector = state["rows"], state["network"]["vector"]
-StoredState(actor=..., frame=...).read()                    # the same, in the process of the actor's party
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +29,7 @@ from fedactors.runtime import snapshots
 ENDINGS = (".parquet", ".csv")
 LEAST_EACH = 10
 """Predicted rows for each class from which on it is told that one is never predicted."""
+S = TypeVar("S")
 Fault = Literal["own", "partner", "alone"]
 """Why there is no prediction: the own row, another party's row, or that another party has no such row."""
 
@@ -290,14 +288,22 @@ class StoredState:
         return ActorState(self.actor, PartyStates(place, self.actor, "").fetch(self.frame))
 
 
-def actor_state(states: Mapping[str, bytes], name: str) -> ActorState:
-    """Return the state of the actor `name` from a checkpoint.
+def state_of(states: Mapping[str, S], name: str) -> S:
+    """Return what a checkpoint has of the actor `name`.
 
     Raises:
-        NoPart: it has none.
-        BadInput: it is corrupt.
+        NoPart: nothing.
     """
     if name not in states:
         party = name.partition("/")[0]
         raise NoPart(f"{party!r} has no part of the model (the checkpoint holds {', '.join(sorted(states))})")
-    return ActorState(name, states[name])
+    return states[name]
+
+
+def actor_state(states: Mapping[str, bytes], name: str) -> ActorState:
+    """Return the state of the actor `name` from a checkpoint; see `state_of`.
+
+    Raises:
+        BadInput: it is corrupt.
+    """
+    return ActorState(name, state_of(states, name))

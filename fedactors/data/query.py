@@ -10,8 +10,6 @@ Whatever is not allowed is refused with its name. Names are resolved by sqlglot,
 are the same.
 
 Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other.
-
-SQL text that states a training set, as far as it concerns everybody: it is a query, over which tables.
 """
 
 from __future__ import annotations

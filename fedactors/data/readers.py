@@ -1,20 +1,13 @@
-"""Tables as parties bring them: CSV, Parquet and npy files, read into columns whose values are not interpreted yet.
+"""Tables and images as parties bring them, read into columns or arrays whose values are not interpreted yet.
 
-Files are opened by Python and handed to the libraries that read them, so that an audit hook sees every one.
+    read_columns    CSV, Parquet or npy --> `Column` by name: its texts, numbers or dates
+    read_pictures   photos/cat/01.png (class = name of the folder; resized to the task's shape), or
+                    photos.npz: images (N, C, H, W), or (N, H, W) of one channel, and labels (N)
 
-CSV files as organisations have them: how one is written, and what is wrong with it where it cannot be read so.
-
-Arrow reads; what it refuses is read again by Python until the line that is at fault, which is named.
-
-Dates and times as numbers: days since 1970, and the month, weekday and hour as points on a circle.
-
-Images as clients bring them: a folder for each class, an ``.npz`` of arrays, or a table of pixels.
-
-    photos/cat/01.png  photos/dog/02.jpg ...     class = name of the folder; brought to the shape, if of another size
-    photos.npz                                   images (N, C, H, W), or (N, H, W) of one channel; labels (N)
-
-Every value is divided by `peak`, less the channel's `mean`, over its `deviation`: public numbers, so that no client's
-data enter them.
+Arrow reads CSV files; what it refuses is read again by Python until the line at fault, which is named. Dates become
+days since 1970, and month, weekday and hour as points on a circle. Pixels are divided by `peak`, less the channel's
+`mean`, over its `deviation`: public numbers, so that no client's data enter them. Files are opened by Python and handed
+to the libraries that read them, so that an audit hook sees every one.
 
 Shapes: N images, C channels, H rows, W columns.
 """

@@ -1,4 +1,1 @@
-"""Learning: models, losses, metrics, parameter vectors, split networks and local training.
-
-`metrics` needs numpy only; the other modules need torch.
-"""
+"""Models, optimisers, losses, metrics and training on tensors; stands on `runtime`. `metrics` needs numpy only."""

@@ -1,16 +1,11 @@
 """Local training and evaluation of a whole model, for protocols that average or rotate parameters.
 
 `train_locally` is a pure function: everything that it depends on, the seed of the sample order included, is an
-argument, so it can run anywhere and be done again.
+argument, so it can run anywhere and be done again. `clipped_gradient_sum` is DP-SGD's (Abadi
+et al., 2016): each row's own gradient by torch.func (vmap over grad), which serves any module without running
+statistics; noise and account are the caller's.
 
 Shapes: N samples, P flat parameters, B batch.
-
-The gradients of DP-SGD (Abadi et al., 2016): each row's own, clipped, and added up.
-
-Per-sample gradients come from torch.func (vmap over grad), so any module without running statistics serves. Noise and
-account are the caller's.
-
-Shapes: B samples in a batch, P flat parameters.
 """
 
 from __future__ import annotations
@@ -29,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import Task, task_metrics, weighted_loss
-from fedactors.learning.models import ModelSpec, build_skeleton, own_draws
+from fedactors.learning.metrics import Task, task_metrics
+from fedactors.learning.models import ModelSpec, build_skeleton, own_draws, weighted_loss
 from fedactors.learning.network import Array, load_vector, on_host, placed, to_vector, trained_places
 from fedactors.learning.network import Model as ModelFunction
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, clip_factor, optimizer_step

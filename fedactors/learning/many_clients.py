@@ -32,8 +32,8 @@ from torch.func import functional_call, vmap
 
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalResult, LocalTraining, batches, draws, train_locally
-from fedactors.learning.metrics import Task, task_loss
-from fedactors.learning.models import ModelSpec, build_skeleton
+from fedactors.learning.metrics import Task
+from fedactors.learning.models import ModelSpec, build_skeleton, task_loss
 from fedactors.learning.network import Array, placed, trained_places
 from fedactors.learning.optimizers import NORM_EPSILON, OptimizerState, optimizer_step
 

@@ -1,20 +1,16 @@
-"""Models by name, built from a small frozen description and a seed.
+"""Models by name, built from a small frozen description and a seed; and what a task makes of their outputs.
 
 A `ModelSpec` is a plain value: it can be a configuration entry, an argument of a compute function or a key.
-`build_model` initialises under a forked random state, so that a model depends on its spec and seed alone and the
-global generator is left as it was. Hidden layers before a ReLU get He initialisation (a ten-layer MLP with torch's
-default loses its signal by about 1/6 per layer), output layers keep unit gain.
+`build_model` initialises under a forked random state (`own_draws`), so that a model depends on its spec and seed alone
+and torch's one generator is left as it was. Hidden layers before a ReLU get He initialisation (a ten-layer MLP with
+torch's default loses its signal by about 1/6 per layer), output layers keep unit gain.
 
 A name with a colon is the address of a function of the user's own, ``package.module:function``, which is called with
 the shape of a sample and the width of the output, ``function(inputs, outputs)``, and returns a module; what it
 initialises stays as it is. `fedactors.learning.user_models` checks such a module before a run begins.
 
-Shapes: B batch, F input features, E output width, C channels, H/W image height and width.
-
-torch's one generator of a process, as if whoever draws from it were alone.
-
-Initial weights and dropout draw from it, and no module can be given another. Threads wait for each other here: two that
-seed it at once would both draw from a mixture.
+Shapes: B batch, F input features, E output width, C channels, H/W image height and width, O outputs (1 for ``binary``
+and ``regression``, the number of classes for ``multiclass``).
 """
 
 from __future__ import annotations
@@ -30,9 +26,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedactors.config import is_code, load_code
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
 
 _DRAWING = threading.RLock()
@@ -366,3 +364,38 @@ def _image(spec: ModelSpec) -> tuple[int, int, int]:
     if min(height, width) < 4:
         raise BadInput(f"model {spec.name}: images must be at least 4 x 4, got {height} x {width}")
     return channels, height, width
+
+
+# --- what outputs are for ---------------------------------------------------------------------------------------------
+
+
+def output_width(task: Task, num_classes: int = 2) -> int:
+    """Return how many outputs a model for `task` has."""
+    return num_classes if task == "multiclass" else 1
+
+
+def task_loss(
+    task: Task, output_BO: Tensor, target_B: Tensor, reduction: Literal["mean", "sum", "none"] = "mean"
+) -> Tensor:
+    """Return cross-entropy with logits (``binary``, ``multiclass``) or the squared error (``regression``).
+
+    A scalar, or with the reduction ``none`` one value a row (B).
+    """
+    if task == "multiclass":
+        return functional.cross_entropy(output_BO, target_B.long(), reduction=reduction)
+    flat_B = output_BO.squeeze(-1)
+    target_B = target_B.to(flat_B.dtype)
+    if task == "binary":
+        return functional.binary_cross_entropy_with_logits(flat_B, target_B, reduction=reduction)
+    return functional.mse_loss(flat_B, target_B, reduction=reduction)
+
+
+def weighted_loss(task: Task, output_BO: Tensor, target_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
+    """Return the mean of loss times weight over a batch (a scalar); None: every row counts 1.
+
+    It is not divided by the sum of weights: summed over batches, clients and rows, each row's loss counts its weight.
+    """
+    if weights_B is None:
+        return task_loss(task, output_BO, target_B)
+    losses_B = task_loss(task, output_BO, target_B, reduction="none")
+    return (losses_B * weights_B.to(losses_B.dtype)).mean()

@@ -7,25 +7,17 @@
 A `Model` is a specification at fixed parameters. A compute function takes it as an argument like any other: in the
 actor's own process it is used as it stands, to another process it travels as specification and flat vector and is
 built again there, from a skeleton that each process makes once. So there is one function and one call, whether the
-run has a pool or not.
+run has a pool or not. Parameters are never changed in place: they are views of one flat vector, and a step makes a new
+one. A graph that was built with the views of an earlier step stays valid, and a snapshot costs no copy.
 
-Parameters are never changed in place: they are views of one flat vector, and a step makes a new one. A graph that was
-built with the views of an earlier step therefore stays valid, and a snapshot costs no copy.
+Flat vectors hold the floating-point entries of the state dict (running statistics too), in its order and row-major.
+
+An actor asks once for its device (``auto``, ``cpu``, ``cuda`` or ``cuda:N``) and keeps parameters, moments and rows
+there; what leaves it is an array on the host. On Ray a process sees the GPUs of its share (`Resources.num_gpus`) and no
+others, so that ``auto`` without a share is the CPU. Values move here alone: `placed` and `on_device` there, through
+pinned memory and without waiting; `on_host` back.
 
 Shapes: B batch, F features, O outputs, P parameters.
-
-Parameters as numpy arrays: a tuple in state-dict order, or one flat vector.
-
-Only floating-point entries take part (parameters, and running statistics of batch normalisation); integer counters
-stay with their module. Vectors keep the entries in state-dict order, each in row-major order.
-
-Where an actor's tensors live: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``, as a configuration says it.
-
-An actor asks once, when it loads, and keeps its parameters, its optimiser's moments and its rows there; what leaves the
-actor is an array on the host. On Ray a process sees the GPUs that its share (`Resources.num_gpus`, which may be a
-fraction) gives it and no others, so that ``auto`` without a share is the CPU.
-
-Here alone do values move: `placed` and `on_device` there, through pinned memory and without waiting; `on_host` back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """SGD with momentum, Adam and AdamW: one description, one step, for torch and for numpy, without importing torch.
 
-With it come gradient clipping (``clip_norm``) and schedules of the step size (`Schedule`): one vocabulary for all.
-
     spec, moments = OptimizerSpec(name="adam", learning_rate=0.01), OptimizerState()
     vector_P = optimizer_step(spec, vector_P, gradient_P, moments)                      # a flat vector, torch or numpy
     tensors = optimizer_step(spec, tensors, gradients, moments)                         # a model's tensors
@@ -9,15 +7,12 @@ With it come gradient clipping (``clip_norm``) and schedules of the step size (`
 
 A step returns new values and leaves the old ones alone, so that a graph which still refers to them stays valid: that
 is what several batches in flight need. ``in_place`` changes them instead. The rules are those of torch.optim
-(momentum without dampening; weight decay added to the gradient, but by AdamW taken from the value).
-
-Tensors go through torch's operations on lists, which spares a small network most of its calls; for Adam a vector and a
-list agree to rounding, for SGD to the bit.
-
-Settings of gradient steps: the same names in every protocol that has them.
+(momentum without dampening; weight decay added to the gradient, but by AdamW taken from the value). Tensors go through
+torch's operations on lists, which spares a small network most of its calls; for Adam a vector and a list agree to
+rounding, for SGD to the bit.
 
 A protocol's config inherits `StepSettings`, or `ScheduleSettings` where its mathematics allows plain steps alone, and
-states defaults of its own. Importing this loads no torch.
+states defaults of its own: optimiser, gradient clipping and schedule have the same names everywhere.
 """
 
 from __future__ import annotations

@@ -14,17 +14,11 @@ computed where it is first asked for, and kept there with its graph. So a comput
 In the actor's own process the second call finds the graph of the first. To another process a publication travels as
 plain values, and the activation is computed again: the same numbers, to the bit.
 
+Cached local updates (CELU-VFL: Fu et al., PVLDB 15(10), 2022) step again on batches that were exchanged before, with
+what was then received, and send nothing. A row counts by how near what it gives now is to what it gave then (instance
+weighting); batches take turns (uniform sampling).
+
 Shapes: B batch, F features of one party, E embedding width, O outputs, P parameters, M parties.
-
-Cached local updates of a split network (CELU-VFL: Fu et al., PVLDB 15(10), 2022).
-
-Between two exchanges each party steps again on batches that were exchanged before, with what it then received: the
-label holder on embeddings, a feature holder on gradients. Nothing is sent. A row counts by how near what it gives now
-is to what it gave then (instance weighting); batches take turns (uniform sampling).
-
-    exchange ──rows, embeddings, gradients──▶ table ──the batch whose turn it is──▶ weighted gradient ──▶ step
-
-Shapes: B batch, F features of one party, E embedding width, P parameters.
 """
 
 from __future__ import annotations
@@ -38,8 +32,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedactors.learning.metrics import Task, weighted_loss
-from fedactors.learning.models import ModelSpec
+from fedactors.learning.metrics import Task
+from fedactors.learning.models import weighted_loss
 from fedactors.learning.network import Array, Model, on_host, placed, resident
 from fedactors.learning.network import initial_vector as initial_vector
 
@@ -121,28 +115,6 @@ def joint_output(top: Model, embeddings: Sequence[Array], fusion: Fusion = "conc
     """Return the outputs (B x O) without keeping a graph, for evaluation."""
     with torch.no_grad():
         return on_host(top(fuse([placed(z_BE, top.device, top.spec.dtype) for z_BE in embeddings], fusion)))
-
-
-def bottom_forward(spec: ModelSpec, vector_P: Array, x_BF: Array) -> Array:
-    """Return the embedding z_BE of a batch at the given parameters."""
-    return Model(spec, vector_P).output(x_BF)
-
-
-def bottom_gradient(spec: ModelSpec, vector_P: Array, x_BF: Array, gradient_BE: Array) -> Array | Tensor:
-    """Return the flat gradient at the parameters *of the publication*, by recomputing its activation."""
-    return Publication(Model(spec, vector_P), x_BF).gradient(gradient_BE)
-
-
-def top_gradient(
-    spec: ModelSpec,
-    vector_P: Array,
-    embeddings: Sequence[Array],
-    target_B: Array,
-    task: Task,
-    fusion: Fusion = "concatenate",
-) -> TopGradient:
-    """Return loss, outputs and gradients of one batch at the given top parameters."""
-    return loss_gradients(Model(spec, vector_P), embeddings, target_B, task, fusion)
 
 
 def fuse(embeddings: Sequence[Tensor], fusion: Fusion) -> Tensor:

@@ -1,17 +1,14 @@
-"""Curves as small inline SVG pictures, and what all pictures of the report are made of.
+"""The pictures of the report as inline SVG, and pictures of compared runs as files.
+
+- `line_chart`: curves with their bands
+- `draw_talk`: bytes between actors, a circle of few actors or a table of shades for many
+- `Timeline`: what each actor did in each moment. A moment is a column, in which computing is drawn from the ground up
+  and waiting above it, as high as their shares, so that a thousand short computations look like the long one that they
+  add up to.
+- `plot_comparison`, `write_figures`: by matplotlib, for a paper or a README, and the numbers in them
 
 Colours are CSS variables (``--c0`` to ``--c7``, ``--ink``, ``--grid``), so that the page decides on light or dark.
-
-Who talks to whom, as a picture: a circle of few actors, a table of shades for many.
-
-The timeline of a run as a picture: what each actor did in each moment, summed up and never left out.
-
-A moment is a column of the picture. In each, an actor's computing is drawn from the ground up and its waiting above it,
-as high as their shares of the moment, so that a thousand short computations look like the long one that they add up to.
-
-What a page shows of texts that come from files: nothing of them is markup, or steers anything.
-
-Pictures of runs compared, as files for a paper or a README, and the numbers in them.
+Texts come from files: `escape` makes sure that nothing of them is markup.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,7 +187,7 @@ def draw_talk(edges: Edges) -> str:
     if len(_names(edges)) > MAX_CIRCLE:
         drawn = _around_hub(edges)
     if len(_names(drawn)) > MAX_MATRIX:
-        drawn = _by_party(edges)
+        drawn = _grouped(edges, lambda name: name.partition("/")[0])
     if len(_names(drawn)) > MAX_MATRIX:
         drawn = _largest(drawn)
     return talk_circle(drawn) if len(_names(drawn)) <= MAX_CIRCLE else talk_matrix(drawn)
@@ -200,10 +197,11 @@ def _names(edges: Edges) -> list[str]:
     return sorted({name for edge in edges for name in edge}, key=natural)
 
 
-def _by_party(edges: Edges) -> dict[tuple[str, str], int]:
+def _grouped(edges: Edges, called: Callable[[str], str]) -> Edges:
+    """Return the bytes between actors that are called otherwise, several of them by one name."""
     found: dict[tuple[str, str], int] = {}
     for (sender, receiver), count in edges.items():
-        edge = (sender.partition("/")[0], receiver.partition("/")[0])
+        edge = (called(sender), called(receiver))
         found[edge] = found.get(edge, 0) + count
     return found
 
@@ -218,14 +216,10 @@ def _around_hub(edges: Edges) -> Edges:
     for name in names:
         kinds.setdefault(name if name == hub else _NUMBER.sub("", name), []).append(name)
     called = {name: f"{len(same)} × {kind}" if len(same) > 1 else name for kind, same in kinds.items() for name in same}
-    found: dict[tuple[str, str], int] = {}
-    for (sender, receiver), count in edges.items():
-        edge = (called[sender], called[receiver])
-        found[edge] = found.get(edge, 0) + count
-    return found
+    return _grouped(edges, called.__getitem__)
 
 
-def _largest(edges: Edges) -> dict[tuple[str, str], int]:
+def _largest(edges: Edges) -> Edges:
     """Put all but the actors with the most bytes under one name."""
     totals: dict[str, int] = {}
     for edge, count in edges.items():
@@ -233,11 +227,7 @@ def _largest(edges: Edges) -> dict[tuple[str, str], int]:
             totals[name] = totals.get(name, 0) + count
     kept = set(sorted(totals, key=lambda name: (-totals[name], natural(name)))[: MAX_MATRIX - 1])
     others = f"{len(totals) - len(kept)} others"
-    found: dict[tuple[str, str], int] = {}
-    for (sender, receiver), count in edges.items():
-        edge = (sender if sender in kept else others, receiver if receiver in kept else others)
-        found[edge] = found.get(edge, 0) + count
-    return found
+    return _grouped(edges, lambda name: name if name in kept else others)
 
 
 def talk_matrix(edges: Edges) -> str:

@@ -1,266 +1,102 @@
 """The folder of one run: ``runs/<UTC time>-<scenario>-<seed>/``, never overwritten, verified when opened again.
 
-manifest.json             kind, schema_version, status, parent, and size + sha256 of every file below
-config.json               the resolved configuration: scenario, protocol, runtime, seed, data, config
-environment.json          versions and host facts
-metrics/round_metrics.jsonl, metrics/summary.json
-events.jsonl              spans and the marks of rounds
-privacy.jsonl             what was released, with which clipping, noise and budget
-ledger.parquet            every message that left a party (ledger.arrows while the run lasts)
-checkpoints/<label>/<actor>.ckpt    one file an actor, in a folder of its party; ``_driver.ckpt`` is the driver's
-
-predictions.jsonl         what predictions with the model have released, as lines of privacy.jsonl
-audit.json                what `fedactors audit` found by replays and attacks, if it was asked to
+    manifest.json             kind, schema_version, status, parent, and size + sha256 of every file below
+    config.json               the resolved configuration: scenario, protocol, runtime, seed, data, config
+    environment.json          versions and host facts
+    metrics/round_metrics.jsonl, metrics/summary.json
+    events.jsonl              spans and the marks of rounds
+    privacy.jsonl             what was released, with which clipping, noise and budget
+    ledger.parquet            every message that left a party (ledger.arrows while the run lasts)
+    checkpoints/<label>/<actor>.ckpt    one file an actor, in a folder of its party; ``_driver.ckpt`` is the driver's
+    predictions.jsonl         what predictions with the model have released, as lines of privacy.jsonl
+    audit.json                what `fedactors audit` found by replays and attacks, if it was asked to
 
 No file holds a secret: no variable of the environment, no password, no command line. A file that the manifest does not
-list is not read, whoever put it there.
+list is not read, whoever put it there. Nothing that a command writes for its user goes into the record of a run.
 
-Whether the process that writes a run folder lives: what a killed run leaves says ``running`` for ever.
-
-manifest.json: process {place, boot, pid, start}      on the same host it is looked for, by number and start
-its time of change, set every `BEAT_SECONDS`          elsewhere: silent for `LEASE_SECONDS`, it is gone
-
-Facts about the machine and the installed versions, without anything that could be a secret.
-
-What a command writes where its user wants it is never written over the record of a run, or into it.
-
-Split of fedactors/runtime/interface.py
+The manifest names the process that writes it, and its time of change is set every `BEAT_SECONDS`. On the same host the
+process is looked for, by number and start; elsewhere it is gone after `LEASE_SECONDS` of silence.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import threading
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-from fedactors.runs.storage import place_of_processes
-from fedactors.runs.storage import start_of
-import platform
-from importlib import metadata
-from fedactors.errors import BadInput
-from fedactors.validation import LARGEST_FILE
-from fedactors.validation import shown
-import asyncio
-import contextlib
-import re
-from abc import ABC
-from abc import abstractmethod
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from dataclasses import field
-from typing import TYPE_CHECKING
-from typing import Protocol
-from typing import TypeVar
-from typing import cast
-import numpy as np
-from fedactors.errors import FedactorsError
-from fedactors.messages.codec import CodecError
-from fedactors.messages.codec import carry
-from fedactors.messages.codec import message
-from fedactors.runs.party_states import StateLocations
-from fedactors.actors.actor import Resources
-from fedactors.actors.context import ACTOR_NAME
-from fedactors.actors.context import Caller
-from fedactors.actors.context import Clock
-from fedactors.actors.context import Context
-from fedactors.actors.context import Handle
-from fedactors.actors.context import Job
-from fedactors.actors.context import MissingCost
-from fedactors.actors.context import NOWHERE
-from fedactors.actors.context import Ref
-from fedactors.actors.context import Work
-from fedactors.actors.context import derived_rng
-from fedactors.actors.context import derived_seed
-from fedactors.actors.context import noise_rng
-from fedactors.messages.ledger import Usage
 import fcntl
+import hashlib
 import json
 import logging
+import os
+import platform
+import re
 import shutil
+import threading
 import time
 import weakref
-from collections.abc import Container
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import datetime
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fedactors.actors.context import ACTOR_NAME
+from fedactors.errors import BadInput
 from fedactors.runs import schemas
-from fedactors.runs.storage import Mirror
-from fedactors.runs.storage import free_mirror
-from fedactors.runs.storage import is_remote
 from fedactors.runs.schemas import parse
-from fedactors.runs.storage import HALF_OF_MEMORY
-from fedactors.runs.storage import LineFile
-from fedactors.runs.storage import disk_errors
-from fedactors.runs.storage import entry_of
-from fedactors.runs.storage import is_as_listed
-from fedactors.runs.storage import json_bytes
-from fedactors.runs.storage import local_path
-from fedactors.runs.storage import make_unique
-from fedactors.runs.storage import read_plain
-from fedactors.runs.storage import sha256_of
-from fedactors.runs.storage import sync_folder
-from fedactors.runs.storage import write_atomic
-from fedactors.runs.storage import write_synced
-from fedactors.runs.storage import folder_of_copies
-
-if TYPE_CHECKING:
-    from fedactors.actors.actor import Actor
-    from fedactors.messages.ledger import Ledger
-    from fedactors.network.links import Network
-
-BEAT_SECONDS = 30.0
-LEASE_SECONDS = 300.0
-
-
-def this_process() -> dict[str, Any]:
-    """Return what the manifest says of the process that writes it."""
-    pid = os.getpid()
-    return {"place": place_of_processes(), "boot": _boot(), "pid": pid, "start": start_of(pid) or 0}
-
-
-def is_gone(process: Mapping[str, Any], silence: float) -> bool:
-    """Say whether a process is gone that last gave a sign of life `silence` seconds ago."""
-    if process["place"] != place_of_processes():
-        return silence > LEASE_SECONDS
-    return bool(process["boot"] != _boot() or start_of(process["pid"]) != process["start"])
-
-
-def is_here(process: Mapping[str, Any]) -> bool:
-    """Say whether a process is, or was, one of this machine's as it runs now: it can be looked for by its number."""
-    return bool(process["place"] == place_of_processes() and process["boot"] == _boot())
-
-
-class Heartbeat:
-    """Touches a file until it is ended, or the file is gone."""
-
-    def __init__(self, file: Path) -> None:
-        self._over = threading.Event()
-        threading.Thread(target=_beat, args=(file, self._over), name="heartbeat", daemon=True).start()
-
-    def end(self) -> None:
-        """Touch it no more."""
-        self._over.set()
-
-
-def _beat(file: Path, over: threading.Event) -> None:
-    while not over.wait(BEAT_SECONDS):
-        try:
-            os.utime(file)
-        except OSError:
-            return
-
-
-def _boot() -> str:
-    """Return a text that is another one after the machine was started again."""
-    return hashlib.sha256(Path("/proc/sys/kernel/random/boot_id").read_bytes()).hexdigest()[:16]
-
-
-_PACKAGES = (
-    "fedactors",
-    "ray",
-    "torch",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "networkx",
-    "opacus",
-    "pyarrow",
-    "pydantic",
-    "duckdb",
+from fedactors.runs.storage import (
+    HALF_OF_MEMORY,
+    LineFile,
+    Mirror,
+    disk_errors,
+    entry_of,
+    folder_of_copies,
+    free_mirror,
+    is_as_listed,
+    is_remote,
+    json_bytes,
+    local_path,
+    make_unique,
+    place_of_processes,
+    read_plain,
+    sha256_of,
+    start_of,
+    sync_folder,
+    write_atomic,
+    write_synced,
 )
-
-
-def describe_environment() -> dict[str, Any]:
-    """Return versions and host facts: no variable of the environment, no user name, no command line."""
-    return {
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "system": platform.system(),
-        "release": platform.release(),
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-        "memory_bytes": _memory_bytes(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
-
-
-_MANIFEST, _KIND = "manifest.json", b'"fedactors-run"'
-_RECORD = frozenset(
-    {
-        *(_MANIFEST, "config.json", "environment.json", "events.jsonl", "privacy.jsonl", "ledger.parquet"),
-        *("ledger.arrows", "predictions.jsonl", "audit.json", "error.txt", "metrics", "checkpoints"),
-    }
-)
-
-
-def apart_from_records(path: Path, field: str, *, wholly: bool = False) -> Path:
-    """Return a path that is to be written if it is no part of a run's record.
-
-    Args:
-        path: a file or folder; nothing need be there.
-        field: the flag that names it, for the error.
-        wholly: whether it may lie in no run folder at all; else it may lie beside the record, as a page about the run.
-
-    Raises:
-        BadInput: it is a run folder, or a part of one's record.
-    """
-    try:
-        resolved = path.resolve()
-    except (OSError, RuntimeError, ValueError):
-        return path  # whoever writes there says why that cannot be
-    for folder in (resolved, *resolved.parents):
-        inside = resolved.relative_to(folder).parts
-        if (wholly or not inside or inside[0].lower() in _RECORD) and _is_run(folder):
-            raise BadInput(f"{field}: {shown(str(path))} is not allowed: it lies in the record of the run {folder}")
-    return path
-
-
-def _is_run(folder: Path) -> bool:
-    try:
-        manifest = folder / _MANIFEST
-        return manifest.is_file() and manifest.stat().st_size <= LARGEST_FILE and _KIND in manifest.read_bytes()
-    except OSError:
-        return False
-
-
-FINAL = "final"  # label of the checkpoint that ends a run
-
+from fedactors.validation import LARGEST_FILE, shown
 
 SCHEMA_VERSION = 1
 KIND = "fedactors-run"
-WITHOUT_A_WORD = "ended without a word"
-"""What became of a run whose process is gone, and that never said so."""
 MANIFEST = "manifest.json"
-DRIVER = "_driver"
-BEST = "best"
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
 ROUND_METRICS = "metrics/round_metrics.jsonl"
 SUMMARY = "metrics/summary.json"
 EVENTS = "events.jsonl"
 PRIVACY = "privacy.jsonl"
-ENVIRONMENT = "environment.json"
 PREDICTIONS = "predictions.jsonl"
 """What predictions with the run's model have released, as lines of the privacy ledger."""
 AUDIT = "audit.json"
 """What `fedactors audit` found of an ended run."""
+_RECORD = frozenset(
+    {
+        *(MANIFEST, CONFIG, ENVIRONMENT, EVENTS, PRIVACY, PREDICTIONS, AUDIT),
+        *("ledger.parquet", "ledger.arrows", "error.txt", "metrics", "checkpoints"),
+    }
+)
+"""What lies at the top of a run folder."""
+DRIVER = "_driver"
+BEST = "best"
+FINAL = "final"
+"""Label of the checkpoint that ends a run."""
+WITHOUT_A_WORD = "ended without a word"
+"""What became of a run whose process is gone, and that never said so."""
+BEAT_SECONDS = 30.0
+LEASE_SECONDS = 300.0
+_PACKAGES = (
+    *("fedactors", "ray", "torch", "numpy", "scipy", "scikit-learn", "networkx", "opacus", "pyarrow", "pydantic"),
+    "duckdb",
+)
 
 _log = logging.getLogger(__name__)
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
@@ -330,7 +166,7 @@ class RunFolder:
         folder = cls(path, manifest)
         folder._mirror = mirror
         try:
-            folder.write_json("config.json", dict(config))
+            folder.write_json(CONFIG, dict(config))
             folder.write_json(ENVIRONMENT, describe_environment())
             folder.write_manifest()
         except BaseException:
@@ -393,7 +229,7 @@ class RunFolder:
     @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration of the run."""
-        return self.read_json("config.json", schemas.Config)
+        return self.read_json(CONFIG, schemas.Config)
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -427,14 +263,13 @@ class RunFolder:
 
     def read_json(self, name: str, kind: Any = schemas.Tree) -> dict[str, Any]:
         """Read the JSON object in the file `name` of this folder, by its schema."""
-        return dict(parse(kind, self._read(name), f"{self.path}: {name}"))
+        if self.listed(name) is None:
+            raise BadInput(f"{self.path}: {name} is missing, or {MANIFEST} does not list it")
+        return dict(parse(kind, self._plain(name, LARGEST_FILE), f"{self.path}: {name}"))
 
-    def _read(self, name: str) -> bytes:
-        path = self.listed(name)
-        if path is None:
-            raise BadInput(f"{self.path}: {name} is missing, or {MANIFEST} does not list it") from None
+    def _plain(self, name: str, most: int) -> bytes:
         try:
-            return read_plain(path, LARGEST_FILE)
+            return read_plain(self.inside(name), most)
         except OSError as error:
             raise BadInput(f"{self.path}: {name} is damaged ({error.strerror})") from None
 
@@ -526,24 +361,22 @@ class RunFolder:
         kept.append({"label": label, "folder": prefix, "actors": sorted(actors), "marks": reached})
         ordinary = [entry["label"] for entry in kept if entry["label"] != BEST]
         kept = [entry for entry in kept if entry["label"] == BEST or entry["label"] in ordinary[-keep:]]
-        # files go only after a manifest that no longer names them is on disk
-        gone = [entry["folder"] for entry in self.manifest["checkpoints"] if entry not in kept]
-        files = self.manifest["files"] | entries
-        self.manifest["files"] = {n: e for n, e in files.items() if not n.startswith(tuple(f"{g}/" for g in gone))}
-        self.manifest["checkpoints"] = kept
-        self.write_manifest()
-        for folder in gone:
-            shutil.rmtree(self.path / folder, ignore_errors=True)
+        self._replace_checkpoints(kept, entries)
 
     def relabel_checkpoint(self, label: str, to: str) -> None:
         """Give the checkpoint `label` the label `to`; one that had it goes, and the order stays."""
         entry = next(one for one in self.manifest["checkpoints"] if one["label"] == label)
-        gone = [one["folder"] for one in self.manifest["checkpoints"] if one["label"] == to]
         kept = [one for one in self.manifest["checkpoints"] if one["label"] != to]
-        self.manifest["checkpoints"] = [{**one, "label": to} if one is entry else one for one in kept]
-        files = self.manifest["files"]
+        self._replace_checkpoints([{**one, "label": to} if one is entry else one for one in kept], {})
+
+    def _replace_checkpoints(self, kept: list[dict[str, Any]], files: Mapping[str, Any]) -> None:
+        """Write a manifest with these checkpoints and further files, and remove what it no longer names."""
+        folders = [entry["folder"] for entry in kept]
+        gone = [entry["folder"] for entry in self.manifest["checkpoints"] if entry["folder"] not in folders]
+        files = self.manifest["files"] | files
         self.manifest["files"] = {n: e for n, e in files.items() if not n.startswith(tuple(f"{g}/" for g in gone))}
-        self.write_manifest()
+        self.manifest["checkpoints"] = kept
+        self.write_manifest()  # before files go that the one on disk names
         for folder in gone:
             shutil.rmtree(self.path / folder, ignore_errors=True)
 
@@ -645,13 +478,9 @@ class RunFolder:
 
     def _checked(self, name: str) -> bytes:
         entry = self.manifest["files"].get(name)
-        path = self.inside(name)
-        if entry is None or not path.is_file():
+        if entry is None or not self.inside(name).is_file():
             raise BadInput(f"{self.path}: {name} is missing")
-        try:
-            data = read_plain(path, min(entry["bytes"], HALF_OF_MEMORY))
-        except OSError as error:
-            raise BadInput(f"{self.path}: {name} is damaged ({error.strerror})") from None
+        data = self._plain(name, min(entry["bytes"], HALF_OF_MEMORY))
         if entry_of(data) != entry:
             raise BadInput(f"{self.path}: {name} is damaged (it differs from {MANIFEST})")
         return data
@@ -684,3 +513,117 @@ def _pulled(mirror: Mirror) -> Path:
     for name, entry in listed.items():
         mirror.fetch(name, folder.inside(name), entry["bytes"], grows=entry.get("grows", False))
     return path
+
+
+# --- whether the process that writes it lives -------------------------------------------------------------------------
+
+
+def this_process() -> dict[str, Any]:
+    """Return what the manifest says of the process that writes it."""
+    pid = os.getpid()
+    return {"place": place_of_processes(), "boot": _boot(), "pid": pid, "start": start_of(pid) or 0}
+
+
+def is_gone(process: Mapping[str, Any], silence: float) -> bool:
+    """Say whether a process is gone that last gave a sign of life `silence` seconds ago."""
+    if process["place"] != place_of_processes():
+        return silence > LEASE_SECONDS
+    return bool(process["boot"] != _boot() or start_of(process["pid"]) != process["start"])
+
+
+def is_here(process: Mapping[str, Any]) -> bool:
+    """Say whether a process is, or was, one of this machine's as it runs now: it can be looked for by its number."""
+    return bool(process["place"] == place_of_processes() and process["boot"] == _boot())
+
+
+class Heartbeat:
+    """Touches a file until it is ended, or the file is gone."""
+
+    def __init__(self, file: Path) -> None:
+        self._over = threading.Event()
+        threading.Thread(target=_beat, args=(file, self._over), name="heartbeat", daemon=True).start()
+
+    def end(self) -> None:
+        """Touch it no more."""
+        self._over.set()
+
+
+def _beat(file: Path, over: threading.Event) -> None:
+    while not over.wait(BEAT_SECONDS):
+        try:
+            os.utime(file)
+        except OSError:
+            return
+
+
+def _boot() -> str:
+    """Return a text that is another one after the machine was started again."""
+    return hashlib.sha256(Path("/proc/sys/kernel/random/boot_id").read_bytes()).hexdigest()[:16]
+
+
+# --- the host ---------------------------------------------------------------------------------------------------------
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return versions and host facts: no variable of the environment, no user name, no command line."""
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "system": platform.system(),
+        "release": platform.release(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+# --- what lies beside it ----------------------------------------------------------------------------------------------
+
+
+def apart_from_records(path: Path, field: str, *, wholly: bool = False) -> Path:
+    """Return a path that is to be written if it is no part of a run's record.
+
+    Args:
+        path: a file or folder; nothing need be there.
+        field: the flag that names it, for the error.
+        wholly: whether it may lie in no run folder at all; else it may lie beside the record, as a page about the run.
+
+    Raises:
+        BadInput: it is a run folder, or a part of one's record.
+    """
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return path  # whoever writes there says why that cannot be
+    for folder in (resolved, *resolved.parents):
+        inside = resolved.relative_to(folder).parts
+        if (wholly or not inside or inside[0].lower() in _RECORD) and _is_run(folder):
+            raise BadInput(f"{field}: {shown(str(path))} is not allowed: it lies in the record of the run {folder}")
+    return path
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        manifest = folder / MANIFEST
+        return (
+            manifest.is_file()
+            and manifest.stat().st_size <= LARGEST_FILE
+            and f'"{KIND}"'.encode() in manifest.read_bytes()
+        )
+    except OSError:
+        return False

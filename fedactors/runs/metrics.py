@@ -1,52 +1,26 @@
 """Metrics of rounds and the summary of a run, in files that hold no wall time and are the same for the same seed.
 
-Split of fedactors/plugins.py
+A protocol's run returns a `RunResult`; with the runtime's usage it becomes a `Summary`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import functools
-import importlib
-import inspect
-import json
-import os
-import sys
-import typing
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from importlib.machinery import PathFinder
-from importlib.metadata import Distribution
-from importlib.metadata import EntryPoint
-from importlib.metadata import entry_points
-from pathlib import Path
-from types import ModuleType
-from typing import Any
-from typing import Literal
-from urllib.parse import unquote
-from urllib.parse import urlsplit
-from fedactors.errors import BadInput
 import dataclasses
+import json
 import math
 import statistics
-from collections.abc import Collection
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedactors.errors import BadInput
 from fedactors.runs import schemas
-from fedactors.runs.folder import EVENTS
-from fedactors.runs.folder import ROUND_METRICS
-from fedactors.runs.folder import SCHEMA_VERSION
-from fedactors.runs.folder import SUMMARY
-from fedactors.runs.folder import RunFolder
+from fedactors.runs.folder import EVENTS, ROUND_METRICS, SCHEMA_VERSION, SUMMARY, RunFolder
 from fedactors.runs.schemas import parse
 
 if TYPE_CHECKING:
     from fedactors.messages.ledger import Usage
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
@@ -211,6 +185,11 @@ def shown_metric(name: str, present: Collection[str]) -> str | None:
     return next((one for one in tried if one in present), next(iter(present), None))
 
 
+def is_number(value: Any) -> bool:
+    """Say whether a value of a round's metrics is one that can be drawn or compared."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def json_line(value: Mapping[str, Any]) -> str:
     """Return `value` as one line of JSON; floats round-trip exactly and not-a-number is null."""
     return json.dumps(jsonable(value), allow_nan=False, separators=(", ", ": "))
@@ -249,7 +228,7 @@ def _reduce(runs: Sequence[Mapping[str, Any]], function: Callable[[list[float]],
         values = [run.get(key) for run in runs]
         if isinstance(first, Mapping):
             reduced[key] = _reduce([value if isinstance(value, Mapping) else {} for value in values], function)
-        elif all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        elif all(map(is_number, values)):
             reduced[key] = function([float(value) for value in values])  # type: ignore[arg-type]
     return reduced
 

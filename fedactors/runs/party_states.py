@@ -20,19 +20,13 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 from fedactors.errors import BadInput
-from fedactors.runs.storage import Store
-from fedactors.runs.storage import is_remote
-from fedactors.runs.storage import disk_errors
-from fedactors.runs.storage import local_path
-from fedactors.runs.storage import read_plain
-from fedactors.runs.storage import write_atomic
+from fedactors.runs.storage import Store, disk_errors, is_remote, local_path, read_plain, write_atomic
 
 _REFERENCE = b"fedactors state elsewhere\n"
 _CLEAR, _SEALED = b"fedactors-state-clear-1\n", b"fedactors-state-aes-1\n"

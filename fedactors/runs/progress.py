@@ -1,33 +1,28 @@
-"""Live progress on standard error: a moving line on a terminal, one plain line a round elsewhere, or nothing.
+"""Live progress on standard error, and experiment trackers.
 
-Nothing here ever writes to standard output, which belongs to results.
-
-Optional experiment trackers behind one small interface; each library is imported only when it is asked for.
+Progress is a moving line on a terminal, one plain line a round elsewhere, or nothing; standard output belongs to
+results. Trackers stand behind one small interface; each library is imported only when it is asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from typing import Any
-from typing import Protocol
-from typing import TextIO
-from rich.console import Group
-from rich.console import RenderableType
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from fedactors.runs.timeline import Activity
-from fedactors.runs.metrics import shown_metric
-from fedactors.validation import without_controls
-import importlib
-from pathlib import Path
+
 from fedactors.errors import BadInput
+from fedactors.runs.metrics import shown_metric
+from fedactors.runs.timeline import Activity
+from fedactors.validation import without_controls
 
 if TYPE_CHECKING:
     from fedactors.runs.timeline import Look
@@ -141,9 +136,7 @@ class LiveProgress:
     ) -> None:
         from rich.console import Console
         from rich.live import Live
-        from rich.progress import BarColumn
-        from rich.progress import SpinnerColumn
-        from rich.progress import TextColumn
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn
         from rich.progress import Progress as Bar
 
         self._total, self._headline, self._now = total, headline, now

@@ -1,52 +1,30 @@
 """The recorder: what a runtime tells about a run, kept in a run folder or only in memory.
 
-    runtime -- rounds, spans, ledger tables, checkpoints, privacy records --> Recorder --> run folder
-                                                                                 +-------> progress, trackers
+    runtime -- rounds, spans, ledger rows, checkpoints, privacy records --> Recorder --> run folder
+                                                                               +-------> progress, trackers
 
-Nobody waits for the recorder: its methods return as soon as the operating system has the bytes.
-
-The traffic ledger on disk: an append-only log while a run lasts, one Parquet file when it has ended.
-
-The log is a sequence of segments, each a whole Arrow stream; it grows at every checkpoint, so that after a kill -9 it
-holds everything that left before the last one. What a broken write left of a segment at its end is passed over.
+Nobody waits for the recorder: its methods return as soon as the operating system has the bytes. While a run lasts its
+ledger is an append-only log of segments, each a whole Arrow stream, which grows at every checkpoint; so after a kill -9
+it holds everything that left before the last one. What a broken write left at its end is passed over. When the run has
+ended the log becomes one Parquet file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
+
 from fedactors.errors import BadInput
 from fedactors.messages.ledger import DRIVER as CONTROL
 from fedactors.runs import schemas
-from fedactors.runs.folder import SUMMARY
-from fedactors.runs.folder import RunFolder
-from fedactors.runs.storage import LineFile
-from fedactors.runs.storage import disk_errors
-import os
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import Protocol
-from fedactors.runs.timeline import LOST
-from fedactors.runs.timeline import EventLog
-from fedactors.runs.timeline import Span
-from fedactors.runs.metrics import encode_round
-from fedactors.runs.metrics import json_line
-from fedactors.runs.metrics import jsonable
-from fedactors.runs.progress import NoProgress
-from fedactors.runs.progress import Progress
-from fedactors.runs.progress import RoundProgress
-from fedactors.runs.folder import EVENTS
-from fedactors.runs.folder import PRIVACY
-from fedactors.runs.folder import ROUND_METRICS
-from fedactors.runs.folder import Checkpoint
+from fedactors.runs.folder import EVENTS, PRIVACY, ROUND_METRICS, SUMMARY, Checkpoint, RunFolder
+from fedactors.runs.metrics import encode_round, json_line, jsonable
+from fedactors.runs.progress import NoProgress, Progress, RoundProgress, Tracker, scalars
 from fedactors.runs.schemas import parse
-from fedactors.runs.storage import HALF_OF_MEMORY
-from fedactors.runs.progress import Tracker
-from fedactors.runs.progress import scalars
+from fedactors.runs.storage import HALF_OF_MEMORY, LineFile, disk_errors
+from fedactors.runs.timeline import LOST, EventLog, Span
 
 if TYPE_CHECKING:
     from fedactors.messages.ledger import Usage

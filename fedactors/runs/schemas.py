@@ -10,16 +10,11 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from typing import TypeVar
-from pydantic import AfterValidator
-from pydantic import ConfigDict
-from pydantic import Field
-from pydantic import TypeAdapter
-from pydantic import ValidationError
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
+
 from fedactors.errors import BadInput
 from fedactors.validation import shown
 

@@ -1,41 +1,33 @@
-"""Writing files so that nothing is ever half-written: atomic files and append-only line files.
+"""Files that are never half-written, here or at an fsspec address, and temporary folders whose owner is known.
 
-Every path that a run writes goes through this module, so that another kind of storage has one place to go.
-
-Run folders at an fsspec address (``s3://bucket/runs``): written here, and copied there at each manifest.
-
-The run goes on in a folder of this machine. Whenever its manifest is written (each checkpoint, and the end) what has
-changed is copied, the manifest last, so that a reader there sees a whole run folder at any time.
-
-Temporary folders that are known to be ours: what a process left that was killed is found, and removed.
-
-A folder carries in its name where its process is (host and namespace of process numbers), the process's number and its
-start, so that it is known whose it was when that process is gone. A folder from elsewhere, a container with the same
-/tmp say, stays: whether its owner lives cannot be seen here.
+- atomic files and append-only line files: every path that a run writes goes through this module
+- `Mirror`: a run folder at an address (``s3://bucket/runs``). The run goes on in a folder of this machine; whenever its
+  manifest is written what has changed is copied, the manifest last, so that a reader there always sees a whole folder.
+- `make_folder`, `remove_folders`: a folder carries in its name where its process is (host and namespace of process
+  numbers), the process's number and its start, so that what a killed process left is found, and removed. A folder from
+  elsewhere, a container with the same /tmp say, stays: whether its owner lives cannot be seen here.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
-import secrets
-import stat
-from collections.abc import Iterator
-from collections.abc import Mapping
-from contextlib import contextmanager
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
-from fedactors.errors import BadInput
-from fedactors.validation import without_password
-import itertools
 import re
+import secrets
 import shutil
 import socket
+import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fedactors.errors import BadInput
+from fedactors.validation import without_password
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FLUSH_BYTES = 64 * 1024

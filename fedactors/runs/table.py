@@ -32,22 +32,16 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
 from fedactors.errors import BadInput
-from fedactors.runs.metrics import Summary
-from fedactors.runs.metrics import jsonable
 from fedactors.runs.folder import SCHEMA_VERSION
-from fedactors.runs.storage import disk_errors
-from fedactors.runs.storage import write_atomic
+from fedactors.runs.metrics import Summary, jsonable
+from fedactors.runs.storage import disk_errors, write_atomic
 
 USAGE = (
     "rounds", "bytes", "messages", "header_bytes", "seconds", "money", "cpu_utilisation", "waiting_seconds",

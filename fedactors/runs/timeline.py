@@ -1,22 +1,17 @@
-"""The timeline of a run: spans of what each actor did, streamed to disk, and their sums per actor.
+"""The timeline of a run: spans of what each actor did, streamed to disk, and their sums per actor and party.
 
-Memory does not grow with the run: spans go to a sink line by line, only sums are kept. After ``max_spans``
-spans only the sums go on, and `summary` says how many spans were left out.
-
-What each party of a run has done so far, for a display: summed from the ledger's totals and the timeline's.
+Memory does not grow with the run: spans go to a sink line by line, only sums are kept. After ``max_spans`` spans only
+the sums go on, and `summary` says how many spans were left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from fedactors.messages.ledger import DRIVER, Total
 from fedactors.runs.metrics import json_line
-from collections.abc import Iterable
-from fedactors.messages.ledger import DRIVER
-from fedactors.messages.ledger import Total
 
 WAIT = "wait"
 COMPUTE = "compute"

@@ -1,45 +1,21 @@
-"""What all ways to predict have in common: a trained run and new rows go in, files of predictions and counts come out.
+"""Predictions of a trained run on new rows: one engine for aligned, joined, masked and horizontal rows.
 
     driver ──spawn──▶ actors that restore their parts of the model (`StoredState`) and load their own new rows
     driver ──PredictOrder──▶ each writer: asks the others for their parts' outputs, writes its own file
     driver ◀──Predicted── writers: counts only
 
-How rows find each other and how outputs are combined is what differs: `vertical` (aligned by id, or joined by a
-query), `secure` (sums under masks), `horizontal` (each writer its own rows), or a protocol's own.
+    predict_vertical   PredictingOwner ──alignment, as in training──▶ PredictingParty
+                       PredictingOwner ◀──Contribution── PredictingParty: what its bottom makes of its rows, once
+      with exchange=   SummingOwner ──sum_up──▶ SumExchange ──add_up──▶ every SummingParty; only the sum is read
+    predict_sites      PredictingSite ──give_model──▶ ModelServer; each site predicts its own rows
 
-Predictions of a trained split model on new rows: the parties' actors once more, each with its own part and file.
+Each party's process reads its own state and its own rows, and nobody else's; predictions stay with the party that
+writes them. Rows that no partner has, or that somebody cannot use, are listed in the file with the reason. Rows of a
+query are joined first (`fedactors.data.alignment.rows`). Before parties mask anything they compare which rows they add
+up and in which order, so that no two sums differ by somebody's part or rows. A protocol subclasses an actor and says
+what its part of the model is (`make_part`).
 
-    driver ──predict──▶ label party ──alignment, as in training──▶ other parties
-                        label party ◀──contribution: what their bottoms make of their rows──
-                        label party: top model, probabilities, a file of its own ──▶ how many rows, to the driver
-
-Each party's process reads its own state from the checkpoint and its own file, and nobody else's. Predictions stay with
-the party that owns the labels: it writes them where its own process runs. Rows that no partner has, or that somebody
-cannot use, are listed in the same file with the reason. Rows of a query are joined first (`fedactors.data.alignment.rows`).
-
-A protocol declares what its parts are: a subclass of `PredictingParty` with `make_part`, and a `predict` that calls
-`predict_vertical`.
-
-Shapes: N rows that all parties share, E width of a contribution.
-
-Predictions after a run that summed representations under masks: again nobody reads what a single party contributes.
-
-    label party ──alignment, as ever──▶ other parties
-    label party ──sum_up──▶ exchange ──add_up──▶ every party: what its model makes of the shared rows, under masks
-    label party ◀──Summed── exchange                                   Z, which it had of its rows in training, too
-
-Every party of the run takes part, and before it masks anything it has compared with the others which rows it is to
-add up and in which order, so that no two sums differ by somebody's part or rows. Which rows a party cannot use it tells
-the label party alone, as in open predictions.
-
-Shapes: N shared rows, E width of a contribution.
-
-Predictions of one model on the rows of many organisations: each predicts its own, and keeps what it predicts.
-
-    site ──give_model──▶ whoever kept the model of the run (a server; every center its own, whose mean it is)
-    site: its own new rows, its own file of predictions ──▶ how many rows, to the driver
-
-With a named data set the rows are those that belong to nobody, which the models' keeper predicts.
+Shapes: N rows that all parties share, E width of a contribution, P parameters.
 """
 
 from __future__ import annotations
@@ -82,7 +58,7 @@ from fedactors.data.layouts.horizontal import (
     read_reading,
 )
 from fedactors.data.layouts.vertical import VerticalData
-from fedactors.data.new_rows import ActorState, Listing, NewRows, NoPart, Predicted, PredictOrder, StoredState
+from fedactors.data.new_rows import ActorState, Listing, NewRows, Predicted, PredictOrder, StoredState, state_of
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.local_training import weighted_mean
 from fedactors.learning.metrics import Task
@@ -115,15 +91,8 @@ class Application:
     to: str
 
     def state_of(self, actor: str) -> StoredState:
-        """Return the state of an actor, to be sent to its party.
-
-        Raises:
-            NoPart: it has none.
-        """
-        if actor not in self.stored:
-            party = actor.partition("/")[0]
-            raise NoPart(f"{party!r} has no part of the model (the checkpoint holds {', '.join(sorted(self.stored))})")
-        return self.stored[actor]
+        """Return the state of an actor, to be sent to its party, or raise `NoPart`."""
+        return state_of(self.stored, actor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +125,14 @@ async def ask_writers(runtime: Runtime, writers: Mapping[str, Writer], to: str) 
         found = await asyncio.gather(*(write(PredictOrder(files[name])) for name, write in writers.items()))
     await runtime.settle()
     return tuple(Outcome(party=name, to=files[name], counts=one) for name, one in zip(writers, found, strict=True))
+
+
+def write_outputs(
+    listing: Listing, path: Path, part: Part, rows: NDArray[np.int64], output_NO: NDArray[Any]
+) -> Predicted:
+    """Write the file of predictions from a part's outputs for these rows."""
+    values, is_regression = probabilities(part, output_NO), part.task == "regression"
+    return listing.write(path, rows, values, part.class_names, is_regression=is_regression)
 
 
 def released(
@@ -305,13 +282,7 @@ class PredictingOwner(PredictingParty):
         num_parameters = part.models["top"].vector.size if "top" in part.models else 1
         work = Work("predict", float(len(common.rows) * num_parameters))
         output_NO = await self.compute(fused_output, part, values, work=work)
-        return self._listing(common, unusable).write(
-            self.output(order.to),
-            common.rows,
-            probabilities(part, output_NO),
-            part.class_names,
-            is_regression=part.task == "regression",
-        )
+        return write_outputs(self._listing(common, unusable), self.output(order.to), part, common.rows, output_NO)
 
     def _listing(self, common: CommonRows, unusable: Mapping[str, NDArray[np.bool_]]) -> Listing:
         """Return the lines of the file; what others cannot use, or do not have, with the reason."""
@@ -570,8 +541,8 @@ SENT = (*MESSAGES, Summed, Unusable, RowOrder)
 class WholeModel:
     """Its flat parameters (P, none where there is no model), the shape of a sample, the task and the number of classes.
 
-    `reading` says how rows are read (`fedactors.data.layouts.horizontal.Reading.text`): columns and classes, which every site has
-    had from the start, and of CSV files how the asking party's own was written.
+    `reading` is a `fedactors.data.layouts.horizontal.Reading` as text: columns and classes, which every site has had
+    from the start, and of CSV files how the asking party's own was written.
     """
 
     parameters: NDArray[np.floating[Any]]
@@ -648,13 +619,8 @@ class PredictingSite(Client):
             )
         work = Work("predict", float(len(new.features) * model.vector.size))
         output_NO = await self.compute(contribution, part, new.features, work=work)
-        return Listing.of_ids(new.ids, new.unusable).write(
-            self.output(order.to),
-            np.arange(len(new.ids)),
-            probabilities(part, output_NO),
-            part.class_names,
-            is_regression=part.task == "regression",
-        )
+        listing, rows = Listing.of_ids(new.ids, new.unusable), np.arange(len(new.ids))
+        return write_outputs(listing, self.output(order.to), part, rows, output_NO)
 
     def _part(self, kept: Sequence[WholeModel], reading: Reading) -> Part:
         """Return the model, of several their mean, as a part."""

@@ -9,13 +9,9 @@ a few parts in a million. What is found, of the feature columns, the rows and th
     coarse    of class labels, counts and categories, whose few values are everywhere: 49 entries that stand side by
               side in their own order, or 32 in the order of a batch
 
-What is not found: values behind noise or rounding, mixtures, affine copies in an order that nobody held, and less than
-that of one vector. Texts and bytes are read in `fedactors.testing.leaks`.
-
-Reading numbers in texts and bytes that left a party, as an honest author may have put them there.
-
-Numbers in a text, numbers in their binary form, and either of them in base64 or compressed with zlib or gzip. An author
-who wants to hide values has a thousand other ways, which nobody can list: this search is against accidents.
+`decoded` reads numbers in texts and bytes: as text, in their binary form, and either of them in base64 or compressed
+with zlib or gzip. The search is against accidents of an honest author, who does not hide values. It does not find
+values behind noise or rounding, mixtures, affine copies in an order that nobody held, and less than that of one vector.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""A simulated runtime that is observed: everything that leaves a party, and the processor time spent outside computes.
+"""What a protocol's actors send, and what their code does besides, noted while a simulated run goes on.
 
-Observing costs time, never virtual time, and changes no result.
-
-Watching what the protocol's own code does behind the frame's back while a run goes on.
-
-Clocks and generators of the process, functions run outside of computes, files, connections and processes, variables of
-modules and classes, and what is printed. Attribution is by source file: what a library does by itself is its business.
+`ObservedRuntime` notes everything that leaves a party, and the processor time spent outside of computes. `WatchedCode`
+notes what goes past the framework: clocks and generators of the process, functions run outside of computes, files,
+connections and processes, variables of modules and classes, and what is printed, each by the source file that asked
+for it: what a library does by itself is its business. Observing costs time, never virtual time, and changes no result.
 """
 
 from __future__ import annotations
@@ -461,8 +459,8 @@ class WatchedCode:
                 if frame.f_code.co_filename == random.__file__:
                     # its own functions; other libraries draw from it for names and the like, which is their business
                     self._used.add("random")
-                if self._is_at_work():
-                    self.observed.called.setdefault(frame.f_code, _place(caller))
+                if frame.f_code not in self.observed.called and self._is_at_work():
+                    self.observed.called[frame.f_code] = _place(caller)
         elif event == "return" and arg is not None:
             if frame.f_code.co_filename.startswith(_DATA_FOLDER):
                 self._note_data(arg)

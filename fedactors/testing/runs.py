@@ -1,11 +1,8 @@
-"""Runs of a protocol for the conformance kit: watched, interrupted, with lost processes, in simulation and on Ray.
+"""Runs of a protocol for the conformance kit: watched, interrupted, with lost processes, on Ray, and between sites.
 
-The conformance kit between sites: a small run of a protocol whose parties share nothing but TLS.
-
-Each site is a process of this machine, started as an organisation would start it, with a key, a log and data of its
-own; the protocol is the one that is installed. What is said of it comes from what the sites themselves wrote down.
-
-Small data of each layout, dealt to sites: what the conformance kit lets a protocol train on between sites.
+`simulate`, `simulate_elsewhere` and `run_on_ray` each return an `Outcome`. `remarks_on_sites` starts sites as
+organisations would, each a process with a key, a log and small data of its own, and trains between them the protocol
+that is installed; what is said of it comes from what the sites themselves wrote down.
 """
 
 from __future__ import annotations
@@ -244,7 +241,7 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
     observed = Observed()
     keeper = _Keeper(observed, on_round=kill_once)
     # a protocol whose parties wait for hours of their own says how fast they pass on embedded Ray
-    scale = getattr(subject.protocol, "emulate", None)
+    scale = subject.protocol.emulate
     runtime = RayRuntime(
         seed=subject.seed,
         recorder=keeper,
@@ -314,8 +311,6 @@ def one_cluster(subject: Subject) -> Iterator[None]:
 
 def _ends(pid: int, seconds: float = 20.0) -> bool:
     """Say whether a process ends within `seconds`."""
-    import psutil
-
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:

@@ -8,8 +8,8 @@ from pathlib import Path
 from fedactors.data.description import load_new_rows, load_own_as, refuse_settings
 from fedactors.data.layouts.horizontal import HorizontalData, deal
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import Task, output_width
-from fedactors.learning.models import ModelSpec, model_for
+from fedactors.learning.metrics import Task
+from fedactors.learning.models import ModelSpec, model_for, output_width
 from fedactors.learning.user_models import check_model
 from protocols.horizontal.config import DEFAULT_CLIENTS, HorizontalConfig
 

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from fedactors.plugins import Headline, LazyProtocol
 
-_HERE = "protocols.mtcd"
-
 PROTOCOL = LazyProtocol(
+    "protocols.mtcd",
     name="mtcd",
     summary="tokens between peers, with and without a server (multi-token coordinate descent)",
     problem="other columns of the same rows at each party, who may talk to neighbours only, with or without a server",
     partition="vertical",
     default_data="synthetic",
     headline=Headline(name="training/objective", mode="min"),
-    surface_at=f"{_HERE}.privacy:surface",
-    config_at=f"{_HERE}.config:MtcdConfig",
-    run_at=f"{_HERE}.run:run",
-    messages_at=f"{_HERE}.messages",
-    actors_at=f"{_HERE}.run:actors",
-    load_data_at=f"{_HERE}.data:load_data",
     takes_queries=True,
-    neighbours_at=f"{_HERE}.privacy:neighbours",
-    plan_at=f"{_HERE}.planner:plan",
-    predict_at=f"{_HERE}.serving:predict",
-    predictors_at=f"{_HERE}.serving:predictors",
-    export_at=f"{_HERE}.serving:part",
     party_loss=frozenset({"stop", "continue"}),
     default_party_loss="stop",
     smoke={

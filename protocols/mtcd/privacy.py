@@ -109,7 +109,7 @@ def row_losses(config: MtcdConfig, z_NE: Array, theta_0: Array, labels_N: Array,
     else:
         import torch
 
-        from fedactors.learning.metrics import task_loss
+        from fedactors.learning.models import task_loss
         from fedactors.learning.network import Model
         from protocols.mtcd.networks import fusion_spec
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart
 from fedactors.learning.local_training import clipped_gradient_sum
-from fedactors.learning.metrics import Task, num_unpredicted, output_width, task_metrics
-from fedactors.learning.models import ModelSpec
+from fedactors.learning.metrics import Task, num_unpredicted, task_metrics
+from fedactors.learning.models import ModelSpec, output_width
 from fedactors.learning.network import Model, on_host
 from fedactors.learning.split_learning import Publication, TopGradient, joint_output, loss_gradients
 from fedactors.learning.user_models import check_model

@@ -21,7 +21,7 @@ from fedactors.auditing.attacks import SeenEmbeddings, SeenGradients, SeenScores
 from fedactors.data.blocks import prepare, split
 from fedactors.data.columns import Preprocessing
 from fedactors.data.layouts.vertical import Neighbour, VerticalData, replaced_labels, replaced_rows
-from fedactors.learning.metrics import task_loss
+from fedactors.learning.models import task_loss
 from fedactors.learning.network import Model, on_host
 from fedactors.learning.split_learning import joint_output, loss_gradients
 from fedactors.privacy import mechanisms

@@ -12,7 +12,7 @@ from fedactors.data.columns import Preprocessing
 from fedactors.data.layouts.vertical import VerticalData
 from fedactors.data.new_rows import ActorState, actor_state
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import output_width
+from fedactors.learning.models import output_width
 from fedactors.runtime.interface import Runtime
 from fedactors.serving.parts import Part, TrainedModel
 from fedactors.serving.predictions import Application, Outcomes, PredictingOwner, PredictingParty, predict_vertical

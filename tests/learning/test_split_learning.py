@@ -7,17 +7,13 @@ import pytest
 import torch
 
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import task_loss
-from fedactors.learning.models import ModelSpec, build_model
-from fedactors.learning.network import Network, initial_vector, to_vector
+from fedactors.learning.models import ModelSpec, build_model, task_loss
+from fedactors.learning.network import Model, Network, initial_vector, to_vector
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 from fedactors.learning.split_learning import (
     Publication,
-    bottom_forward,
-    bottom_gradient,
     joint_output,
     loss_gradients,
-    top_gradient,
 )
 from fedactors.runtime import snapshots
 
@@ -106,12 +102,12 @@ def test_publication_survives_an_average_of_the_replicas():
     network = Network(BOTTOMS[0], OPTIMIZERS[0], 0)
     x, g = np.ones((2, 5)), np.ones((2, 4))
     publication = publish(network, x)
-    before = bottom_gradient(BOTTOMS[0], network.vector, x, g)
+    before = Publication(Model(BOTTOMS[0], network.vector), x).gradient(g)
     network.load(network.vector * 0.5)
     np.testing.assert_array_equal(publication.gradient(g), before)
 
 
-def test_pure_functions_give_the_same_numbers():
+def test_a_model_of_the_same_vector_gives_the_same_numbers():
     rng = np.random.default_rng(2)
     x, y = batch(rng, "binary")
     networks = [Network(spec, OPTIMIZERS[0], seed) for seed, spec in enumerate(BOTTOMS)]
@@ -120,17 +116,18 @@ def test_pure_functions_give_the_same_numbers():
     for part in x:
         part.flags.writeable = False
     publications = [publish(network, part) for network, part in zip(networks, x, strict=True)]
-    embeddings = [bottom_forward(s, n.vector, part) for s, n, part in zip(BOTTOMS, networks, x, strict=True)]
+    embeddings = [Model(s, n.vector).output(part) for s, n, part in zip(BOTTOMS, networks, x, strict=True)]
     for publication, network, part, embedding in zip(publications, networks, x, embeddings, strict=True):
         np.testing.assert_array_equal(publication.embedding, embedding)
         np.testing.assert_array_equal(network.model.output(part), embedding)
     stateful = loss_gradients(top.model, embeddings, y, "binary")
-    pure = top_gradient(spec, top.vector, embeddings, y, "binary")
+    pure = loss_gradients(Model(spec, top.vector), embeddings, y, "binary")
     assert stateful.loss == pure.loss
     np.testing.assert_array_equal(stateful.gradient, pure.gradient)
     np.testing.assert_array_equal(joint_output(top.model, embeddings), pure.output)
     g = pure.embedding_gradients[0]
-    np.testing.assert_array_equal(publications[0].gradient(g), bottom_gradient(BOTTOMS[0], networks[0].vector, x[0], g))
+    again = Publication(Model(BOTTOMS[0], networks[0].vector), x[0])
+    np.testing.assert_array_equal(publications[0].gradient(g), again.gradient(g))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "momentum", "adam"])

@@ -4,29 +4,33 @@ import json
 import math
 import statistics
 from pathlib import Path
+
 import pytest
+
 from fedactors.cli.main import main
 from fedactors.errors import BadInput
-from fedactors.runs.compare import FEWEST
-from fedactors.runs.compare import NO_INTERVAL
-from fedactors.runs.compare import compare
-from fedactors.runs.compare import describe_values
-from fedactors.runs.compare import difference
-from fedactors.runs.compare import difference_row
-from fedactors.runs.compare import group_runs
-from fedactors.runs.compare import load_runs
-from fedactors.runs.compare import median_spent
-from fedactors.runs.compare import ratio_row
-from fedactors.runs.compare import table_rows
-from fedactors.runs.compare import make_curve
-from fedactors.runs.compare import shared_metrics
-from fedactors.runs.metrics import Summary
-from fedactors.report.charts import plot_comparison
-from fedactors.runs.recorder import FolderRecorder
-from fedactors.runs.folder import SUMMARY
-from fedactors.runs.folder import RunFolder
-from fedactors.runs.table import RunRow
 from fedactors.messages.ledger import Usage
+from fedactors.report.charts import plot_comparison
+from fedactors.runs.compare import (
+    FEWEST,
+    NO_INTERVAL,
+    compare,
+    describe_values,
+    difference,
+    difference_row,
+    group_runs,
+    load_runs,
+    make_curve,
+    median_spent,
+    ratio_row,
+    shared_metrics,
+    table_rows,
+)
+from fedactors.runs.folder import SUMMARY, RunFolder
+from fedactors.runs.metrics import Summary
+from fedactors.runs.recorder import FolderRecorder
+from fedactors.runs.table import RunRow
+
 
 def make_run(out: Path, auc: float, seed: int, **config: object) -> Path:
     resolved = {

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import math
 import random
+
 import pytest
-from fedactors.runs.compare import paired_difference
-from fedactors.runs.compare import paired_ratio
+
+from fedactors.runs.compare import paired_difference, paired_ratio
+
 
 def test_two_seeds_by_hand():
     # gaps 0 and 3: mean 1.5, deviation 3 / sqrt(2), t(1, 97.5 %) = 12.706205: half width 12.706205 * 1.5

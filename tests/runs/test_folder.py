@@ -7,19 +7,16 @@ import os
 import resource
 import signal
 import time
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+
 import pytest
+
 from fedactors.errors import BadInput
 from fedactors.runs import folder as liveness
+from fedactors.runs.folder import MANIFEST, RunFolder
 from fedactors.runs.metrics import read_summary
-from fedactors.runs.folder import MANIFEST
-from fedactors.runs.folder import RunFolder
-from fedactors.runs.storage import LineFile
-from fedactors.runs.storage import disk_errors
-from fedactors.runs.storage import local_path
-from fedactors.runs.storage import write_atomic
+from fedactors.runs.storage import LineFile, disk_errors, local_path, write_atomic
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
+
 import numpy as np
 import pytest
+
 from fedactors.errors import BadInput
-from fedactors.runs.metrics import Summary
-from fedactors.runs.metrics import encode_round
-from fedactors.runs.metrics import jsonable
-from fedactors.runs.metrics import read_lines
 from fedactors.runs.folder import RunFolder
+from fedactors.runs.metrics import Summary, encode_round, jsonable, read_lines
 
 SUMMARY = Summary(
     run="runs/x",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+
 import pytest
+
 from fedactors.cli.main import main
 from tests.bad_inputs import world
 

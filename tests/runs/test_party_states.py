@@ -6,15 +6,19 @@ import base64
 import json
 import os
 from pathlib import Path
+
 import pytest
+
 from fedactors.errors import BadInput
-from fedactors.runs.party_states import FoundStates
-from fedactors.runs.party_states import PartyStates
-from fedactors.runs.party_states import StateLocations
-from fedactors.runs.party_states import StateLocation
-from fedactors.runs.party_states import is_reference
-from fedactors.runs.party_states import make_places
-from fedactors.runs.party_states import proven_places
+from fedactors.runs.party_states import (
+    FoundStates,
+    PartyStates,
+    StateLocation,
+    StateLocations,
+    is_reference,
+    make_places,
+    proven_places,
+)
 
 FRAME = b"\x00\x01\x02\x03 the labels of all customers " * 40
 KEY = base64.b64encode(bytes(range(32))).decode()

@@ -8,35 +8,31 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from fedactors.errors import BadInput
+
 from fedactors.auditing.audit import check_run
-from fedactors.runs import recorder as ledger_log
-from fedactors.runs.compare import compare
-from fedactors.runs.compare import load_runs
-from fedactors.runs.recorder import LEDGER
-from fedactors.runs.recorder import LEDGER_LOG
-from fedactors.runs.recorder import LedgerLog
-from fedactors.runs.recorder import Row
-from fedactors.runs.recorder import make_parquet
-from fedactors.runs.recorder import read_ledger
-from fedactors.runs.recorder import read_rows
-from fedactors.runs.metrics import read_events
-from fedactors.runs.metrics import read_rounds
-from fedactors.runs.recorder import FolderRecorder
+from fedactors.errors import BadInput
 from fedactors.report.page import render_report
-from fedactors.runs.folder import AUDIT
-from fedactors.runs.folder import EVENTS
-from fedactors.runs.folder import PRIVACY
-from fedactors.runs.folder import ROUND_METRICS
-from fedactors.runs.folder import SUMMARY
-from fedactors.runs.folder import RunFolder
+from fedactors.runs import recorder as ledger_log
+from fedactors.runs.compare import compare, load_runs
+from fedactors.runs.folder import AUDIT, EVENTS, PRIVACY, ROUND_METRICS, SUMMARY, RunFolder
+from fedactors.runs.metrics import read_events, read_rounds
+from fedactors.runs.recorder import (
+    LEDGER,
+    LEDGER_LOG,
+    FolderRecorder,
+    LedgerLog,
+    Row,
+    make_parquet,
+    read_ledger,
+    read_rows,
+)
 from fedactors.runs.storage import LineFile
+from tests.report.test_page import ROWS, make_run
 from tests.runs.test_recorder import usage_of
-from tests.report.test_page import ROWS
-from tests.report.test_page import make_run
 
 REPLAY = {"neighbour": "row", "kind": "row", "mu": 0.123456, "bare": [], "to_driver": [], "moved": {}}
 FOUND = {

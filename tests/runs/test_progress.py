@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import io
-from fedactors.runs.progress import LiveProgress
-from fedactors.runs.progress import NoProgress
-from fedactors.runs.progress import PlainProgress
-from fedactors.runs.progress import RoundProgress
-from fedactors.runs.progress import describe
-from fedactors.runs.progress import format_bytes
-from fedactors.runs.progress import format_seconds
-from fedactors.runs.progress import open_progress
+
+from fedactors.runs.progress import (
+    LiveProgress,
+    NoProgress,
+    PlainProgress,
+    RoundProgress,
+    describe,
+    format_bytes,
+    format_seconds,
+    open_progress,
+)
+
 
 class Terminal(io.StringIO):
     def isatty(self):

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+
 import pytest
+
 from fedactors.errors import BadInput
-from fedactors.runs.progress import open_trackers
-from fedactors.runs.progress import scalars
+from fedactors.runs.progress import open_trackers, scalars
 
 ROOT = Path(__file__).parents[2]
 CODE = """

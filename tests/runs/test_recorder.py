@@ -1,27 +1,16 @@
 from __future__ import annotations
 
 import json
+
 import pytest
+
 from fedactors.errors import BadInput
-from fedactors.runs.timeline import EventLog
-from fedactors.runs.timeline import Span
-from fedactors.runs.recorder import LEDGER
-from fedactors.runs.recorder import LEDGER_LOG
-from fedactors.runs.recorder import read_ledger
-from fedactors.runs.metrics import read_lines
-from fedactors.runs.metrics import read_rounds
-from fedactors.runs.recorder import FolderRecorder
-from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runs.recorder import Recorder
-from fedactors.runs.folder import EVENTS
-from fedactors.runs.folder import PRIVACY
-from fedactors.runs.folder import ROUND_METRICS
-from fedactors.runs.folder import RunFolder
-from fedactors.runs.progress import Tracker
-from fedactors.runs.progress import check_trackers
-from fedactors.runs.progress import open_trackers
-from fedactors.runs.progress import scalars
 from fedactors.messages.ledger import Usage
+from fedactors.runs.folder import EVENTS, PRIVACY, ROUND_METRICS, RunFolder
+from fedactors.runs.metrics import read_lines, read_rounds
+from fedactors.runs.progress import Tracker, check_trackers, open_trackers, scalars
+from fedactors.runs.recorder import LEDGER, LEDGER_LOG, FolderRecorder, MemoryRecorder, Recorder, read_ledger
+from fedactors.runs.timeline import EventLog, Span
 
 ROWS = [
     (0.5, "bank", "shop", "client-client", "Embedding", 100),

@@ -4,19 +4,18 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
+
 import fsspec
 import pytest
+
+from fedactors.api import launch, resolve
+from fedactors.errors import BadInput, Stopped
 from fedactors.options import RunOptions
-from fedactors.errors import BadInput
-from fedactors.errors import Stopped
-from fedactors.api import launch
-from fedactors.api import resolve
-from fedactors.runs.compare import compare
-from fedactors.runs.compare import load_runs
-from fedactors.runs.metrics import Summary
-from fedactors.runs.metrics import read_rounds
+from fedactors.runs.compare import compare, load_runs
 from fedactors.runs.folder import RunFolder
+from fedactors.runs.metrics import Summary, read_rounds
 from tests.tiny_parties import PROTOCOL
+
 
 @pytest.fixture(params=["memory", "file"])
 def out(request, tmp_path):

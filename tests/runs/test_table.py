@@ -3,15 +3,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import multiprocessing
+
 import pyarrow.parquet as parquet
 import pytest
+
 from fedactors.errors import BadInput
 from fedactors.runs.metrics import Summary
-from fedactors.runs.table import RunRow
-from fedactors.runs.table import put_rows
-from fedactors.runs.table import read_facts
-from fedactors.runs.table import read_table
-from fedactors.runs.table import write_table
+from fedactors.runs.table import RunRow, put_rows, read_facts, read_table, write_table
+
 
 def row(name="a", seed=0, **more):
     return RunRow(protocol="vfl", study="table", name=name, seed=seed, data="bank", **more)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+
 from rich.console import Console
-from fedactors.messages.ledger import CLIENT_CLIENT
-from fedactors.messages.ledger import DRIVER
-from fedactors.messages.ledger import INTRA_PARTY
-from fedactors.messages.ledger import Ledger
-from fedactors.runs.timeline import Activity
-from fedactors.runs.timeline import activities
-from fedactors.runs.timeline import EventLog
-from fedactors.runs.timeline import Span
-from fedactors.runs.progress import LiveProgress
-from fedactors.runs.progress import RoundProgress
-from fedactors.runs.progress import party_table
+
+from fedactors.messages.ledger import CLIENT_CLIENT, DRIVER, INTRA_PARTY, Ledger
+from fedactors.runs.progress import LiveProgress, RoundProgress, party_table
+from fedactors.runs.timeline import Activity, EventLog, Span, activities
 from tests.runs.test_progress import Terminal
+
 
 def span(actor: str, kind: str, start: float, end: float) -> Span:
     return Span(actor=actor, kind=kind, label="", start=start, end=end)

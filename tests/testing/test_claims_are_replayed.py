@@ -34,9 +34,9 @@ def test_a_claim_that_is_asserted_is_refuted(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 def test_a_claim_without_neighbours_cannot_be_replayed() -> None:
-    (remark,) = remarks(dataclasses.replace(PROTOCOL, neighbours_at=None))
+    (remark,) = remarks(dataclasses.replace(PROTOCOL, neighbours_at=""))
     assert "give it a function `neighbours`" in remark
-    assert remarks(dataclasses.replace(PROTOCOL, neighbours_at=None), bottom_training="plain") == []
+    assert remarks(dataclasses.replace(PROTOCOL, neighbours_at=""), bottom_training="plain") == []
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
     label party's holder ──alignment, as of rows──▶ other holders: the shared nodes, and their parts of the split
     label party's holder ──NodeLabels──▶ other holders
-    holder ──OwnNodes──▶ its own party's actors alone
+    holder ──UserNodes──▶ its own party's actors alone
 
 Predictions do the same with new files, without labels. Shapes: N shared nodes, E entries of the neighbours' lists,
 F features.
@@ -83,7 +83,7 @@ class UnusableNodes:
 
 @message(reveals="nothing: it stays within the party")
 class NewNodes:
-    """A party's nodes to predict, as `OwnNodes`; and the lines of a file of predictions, if it writes one."""
+    """A party's nodes to predict, as `UserNodes`; and the lines of a file of predictions, if it writes one."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int64]

@@ -1,31 +1,21 @@
-"""A query's joined rows for protocols of vertical data: each party holds its own columns of them, nobody the others'.
+"""The rows of a query's join: each table's owner keeps its own columns of them, and nobody sees another's.
 
-    owners of tables ──keyed hashes──▶ mapper: `fedactors.data.join`, joined rows in random order
-    mapper ──Places──▶ each owner: which of its rows stands in which joined row
-    owner ──TableSlice, or NewSlice──▶ its own party's actors alone: the rows as they are, and their places
+    mapper or server ──describe──▶ owners: columns       ──prepare──▶ owners: resolve the query, read their rows
+    one owner ──HashSecret──▶ the other owners, past the mapper
+    owners ──KeyHashes──▶ mapper: `fedactors.data.join`, the row of every table behind every joined row
+    mapper ──RowPositions──▶ each owner: which of its rows stands in which joined row, in random order
+    owner ──TableSlice, or NewSlice──▶ its own party's actors alone: its rows, and their positions
 
-After that the parties' rows are aligned: joined row j is row j at every party. One-to-one ids, that private set
-intersection aligns without a server, are the special case of keys that occur once.
+A protocol that joins by itself uses `JoinMember`, `agree_on_plan` and `collect_keys`. One of vertical data uses
+`join_rows`, after which joined row j is row j at every party. Joined rows of one row of the label's table are in one
+part of the split. A table in partitions is a column block of each of their owners: in another's joined rows its values
+are missing. Rows to predict are joined alike, by a query that means what it meant in training, without the label.
 
-Joined rows of one row of the label's table are in one part of the split. A table that several parties hold in
-partitions is a column block of each of them: in joined rows that are another's its values are missing, as
-columns tell.
-
-Rows to predict are joined alike. Their query must mean what it meant in training, without the label; the mapper tells
-the owner of the label's table which rows find no partner (`Lacks`).
+What is learnt. The mapper sees which rows have equal keys, how often each key occurs and how rows join; neither keys
+nor any other column. An owner is told what the protocol needs of the mapping. Owners have the key of the hashes: one
+that gave it to the mapper would let it test guessed keys.
 
 Legend: n rows of a table, N joined rows.
-
-A join across organisations: what the actors of tables' owners offer, and what a server asks of them.
-
-    server ──describe──▶ owners: columns          server ──prepare──▶ owners: resolve the query, read their rows
-    one owner ──HashSecret──▶ the other owners, past the server
-    server ──send_keys──▶ owners: keyed hashes of the join keys
-    server: `fedactors.data.join`: the row of every table behind every joined row
-
-What is learnt. The server sees which rows have equal keys, how often each key occurs and how rows join; neither keys
-nor any other column. An owner is told by the server what the protocol needs of the mapping. Owners have the key of the
-hashes: one that gave it to the server would let it test guessed keys.
 """
 
 from __future__ import annotations
@@ -344,7 +334,7 @@ class JoinSummary:
 
 
 @message(reveals="which rows of the label's table find no partner in which other table")
-class Lacks:
+class UnmatchedRows:
     """For each own row (n) the number of the first of the `tables` in which it finds no partner, -1 if it joins."""
 
     tables: tuple[str, ...]
@@ -504,7 +494,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
     def __init__(self, stored: StoredState, *facts: Any) -> None:
         RowHolder.__init__(self, *facts)
         self._stored = stored
-        self._lacks = Lacks((), np.zeros(0, np.int16))
+        self._lacks = UnmatchedRows((), np.zeros(0, np.int16))
 
     async def load(self) -> None:
         """Learn what the query meant in training, and look at the table's columns."""
@@ -515,7 +505,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
         await super().load()
 
     @remote(caller=SERVER, only="joiners")
-    async def take_lacks(self, lacks: Lacks) -> None:
+    async def take_lacks(self, lacks: UnmatchedRows) -> None:
         """Take which of the own rows do not join."""
         self._lacks = lacks
 
@@ -587,7 +577,7 @@ class RowMapper(Server):
         names = list(sizes)
         if self._query.is_new:
             (owner,) = self._members[names[side]]  # one party has all labels
-            await owner.take_lacks(Lacks(tuple(names), found.lacks))
+            await owner.take_lacks(UnmatchedRows(tuple(names), found.lacks))
         lacks = [(names[place], int(np.count_nonzero(found.lacks == place))) for place in range(len(names))]
         label = keys[names[side]]
         return JoinSummary(num_joined, label.num_rows, label.num_null, tuple((n, count) for n, count in lacks if count))

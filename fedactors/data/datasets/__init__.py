@@ -1,1 +1,1 @@
-"""datasets."""
+"""Named data sets: what there is, where its files lie, and loading them."""

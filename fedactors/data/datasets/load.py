@@ -1,21 +1,13 @@
 """Named data sets, loaded whole: `load` picks the loader by the kind that the catalogue states.
 
-Tabular data sets: real ones read by pyarrow, generated ones made column by column.
+- tabular: read by pyarrow, or generated column by column. A categorical column holds codes 0..C-1 as float32 (exact),
+  so that a million rows stay one dense array until a party encodes its own columns.
+- images: digits, Fashion-MNIST and the CIFAR families, kept as bytes until a client scales its own.
+- graphs: Planetoid (pickles, opened by an unpickler that knows seven harmless names only), Zachary's karate club, and
+  stochastic block models of any size; each undirected edge once, smaller node first.
+- relational, as Arrow tables: MovieLens 1M, nycflights13, and a generated shop of any size.
 
-Shapes: N rows, F columns before one-hot encoding. A categorical column holds codes 0..C-1 as float32 (exact), so that a
-million rows stay one dense array until a party encodes its own columns.
-
-Image data sets: digits, Fashion-MNIST and the CIFAR families, kept as bytes until a client scales its own.
-
-Shapes: N images, C channels, H rows, W columns.
-
-Graph data sets: Planetoid, Zachary's karate club, and stochastic block models of any size.
-
-Shapes: N nodes, F features, E undirected edges (each once, smaller node first).
-
-Reader of the Planetoid files, which are pickles: opened by an unpickler that knows seven harmless names only.
-
-Relational data sets as Arrow tables: MovieLens 1M, nycflights13, and a generated shop of any size.
+Shapes: N rows, images or nodes; F columns before one-hot encoding; C channels, H rows, W columns; E edges.
 """
 
 from __future__ import annotations
@@ -29,7 +21,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,10 +32,32 @@ from fedactors.data.datasets.catalogue import Dataset, Task, describe
 from fedactors.data.datasets.download import locate
 from fedactors.errors import BadInput
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 Float32 = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+Index = NDArray[np.int64]
+
+
+def load(name: str) -> TabularDataset | ImageDataset | GraphDataset | dict[str, pa.Table]:
+    """Load data set `name` from this machine; tables come as a mapping from their names.
+
+    Raises:
+        BadInput: unknown name, or a damaged file.
+        DataMissing: a file is not on this machine.
+    """
+    kind = describe(name).kind
+    if kind == "tabular":
+        return load_tabular(name)
+    if kind == "images":
+        return load_images(name)
+    if kind == "graph":
+        return load_graph(name)
+
+    return load_tables(name)
+
+
+# --- tables of rows ---------------------------------------------------------------------------------------------------
+
 
 _CREDIT_COLUMNS = (
     "LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE", "PAY_0", "PAY_2", "PAY_3", "PAY_4", "PAY_5", "PAY_6",
@@ -53,6 +67,8 @@ _CREDIT_COLUMNS = (
 _CREDIT_CATEGORICAL = ("SEX", "EDUCATION", "MARRIAGE")
 _CRITEO_COUNTS, _CRITEO_CATEGORIES = 13, 26
 _CRITEO_SIZES = tuple(4 + 60 * rank // (_CRITEO_CATEGORIES - 1) for rank in range(_CRITEO_CATEGORIES))
+_COLUMNS_AT_ONCE = 16
+"""Written together: one column after the other, a million rows apart, takes five times as long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,10 +288,6 @@ def _flattened(dataset: Dataset) -> TabularDataset:
     )
 
 
-_COLUMNS_AT_ONCE = 16
-"""Written together: one column after the other, a million rows apart, takes five times as long."""
-
-
 @functools.lru_cache(maxsize=1)
 def _synthetic_core(rows: int, columns: int) -> tuple[Float32, NDArray[np.int64], NDArray[np.int64]]:
     from sklearn.datasets import make_classification
@@ -351,8 +363,7 @@ def _criteo_like(dataset: Dataset) -> TabularDataset:
     )
 
 
-Bytes = NDArray[np.uint8]
-Labels = NDArray[np.int64]
+# --- images -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -473,6 +484,9 @@ def _cifar(name: str, path: Path) -> tuple[Bytes, Labels, Bytes, Labels]:
     return (*split(whole_train), *split(whole_test))
 
 
+# --- pickles ----------------------------------------------------------------------------------------------------------
+
+
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): ("numpy._core.multiarray", "_reconstruct"),
     ("numpy", "dtype"): ("numpy", "dtype"),
@@ -529,7 +543,8 @@ def read_planetoid(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64], N
     return features, labels, np.unique(pairs[source != target], axis=0)
 
 
-Index = NDArray[np.int64]
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
 
 _AVERAGE_DEGREE = 10.0
 _SAME_CLASS = 0.8
@@ -632,22 +647,7 @@ def _blocks(dataset: Dataset) -> tuple[NDArray[np.float32], Index, Index]:
     return features, shuffled, np.unique(pairs[source != target], axis=0)
 
 
-def load(name: str) -> TabularDataset | ImageDataset | GraphDataset | dict[str, pa.Table]:
-    """Load data set `name` from this machine; tables come as a mapping from their names.
-
-    Raises:
-        BadInput: unknown name, or a damaged file.
-        DataMissing: a file is not on this machine.
-    """
-    kind = describe(name).kind
-    if kind == "tabular":
-        return load_tabular(name)
-    if kind == "images":
-        return load_images(name)
-    if kind == "graph":
-        return load_graph(name)
-
-    return load_tables(name)
+# --- several tables ---------------------------------------------------------------------------------------------------
 
 
 _LATE_MINUTES = 15

@@ -1,1 +1,1 @@
-"""layouts."""
+"""Who holds what: vertical, horizontal, graph and relational data, described without their rows."""

@@ -1,8 +1,7 @@
-"""Graph data: clients that share the nodes of one graph and hold different edges and feature columns.
+"""Graph data: clients share the nodes of one graph and hold different edges and feature columns.
 
-User-provided graphs: each client's edges and features, and the nodes, which all clients know.
-
-A ``.toml`` file; its paths are relative to it, and arrays lie in ``.npz`` files (no pickles)::
+User-provided graphs are described by a ``.toml`` file; its paths are relative to it, and arrays lie in ``.npz`` files
+(no pickles)::
 
     [task]
     layout = "graph"

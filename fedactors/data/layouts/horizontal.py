@@ -1,12 +1,8 @@
-"""Horizontal data: clients that hold different rows of the same columns, of a named data set or of user-provided files.
+"""Horizontal data: clients hold different rows of the same columns, of a named data set or of user-provided files.
 
-Training rows of a named set are held out in this order before the rest is dealt: validation rows, public rows.
-
-A named data set dealt to clients by its labels, as a configuration says it.
-
-How the rows of a horizontal model are read: found in training, kept with the model, applied to new rows.
-
-Every client's rows are read alike, but for how its own CSV file is written.
+Rows of a named data set are held out for validation first, then as public rows; the rest is dealt to clients by their
+labels. `Reading` says how rows of a user-provided table are read: found in training, kept with the model, applied to
+new rows, the same for every client but for how its own CSV file is written.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@
     edges.csv      source,target                ids of nodes; each edge once or twice, in any order
     words.csv      node,feature,value           sparse features; value 1 where the column is not there
 
-Nodes are aligned by their ids, as rows are (`fedactors.data.alignment.nodes`). Shapes: N shared nodes, E edges, F features.
+Nodes are aligned by their ids, as rows are (`fedactors.data.alignment.nodes`).
+
+Shapes: N shared nodes, E edges, F features.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""A query over tables that different organisations hold: who holds what of it, and the rows of one holder.
+"""A query over tables of different organisations: who holds what of it, and the rows of one owner.
 
-RelationalData --held_partitions--> Seat: one partition of one table, and where it lies        (the driver)
-RelationalQuery, everybody's Schemas --resolve_plan--> JoinPlan                                (everybody alike)
-Seat --read_rows--> OwnRows                                                                    (that owner alone)
+    RelationalData --held_partitions--> TableOwner: one partition of one table, and where it lies     (the driver)
+    RelationalQuery, everybody's Schemas --resolve_plan--> JoinPlan                                   (everybody alike)
+    TableOwner --read_rows--> UserRows                                                                (that owner alone)
+    rules of [parties.NAME.columns] --fit_table--> Preprocessing, in the owner's part of the model    (that owner alone)
 
-Columns of a table that a query joins, by its owner's rules: what `fedactors.data.columns` is of a file.
-
-    rules of [parties.NAME.columns] --RelationalPartition--> the owner's actor --fit_table--> Preprocessing, in its part
-
-Everybody knows which columns have rules, for the query is resolved with them; what they say, and what is measured by
-them, only the owner does. A row that misses a value which its rule drops it for is left out before keys are hashed.
+Everybody knows which columns have rules, for the query is resolved with them; what they say and measure only the owner
+knows. A row that misses a value which its rule drops it for is left out before keys are hashed.
 """
 
 from __future__ import annotations
@@ -43,81 +40,6 @@ from fedactors.data.query import (
 from fedactors.data.readers import Column
 from fedactors.errors import BadInput
 from fedactors.messages.codec import message, wire_type
-
-
-def rules_of_features(features: Sequence[Feature], own: RelationalPartition) -> dict[str, ColumnRule]:
-    """Return the rule of each feature: the owner's, else categories or numbers, as the query has them.
-
-    Raises:
-        BadInput: the owner has a rule for a column that is no feature.
-    """
-    given = dict(own.rules)
-    if unknown := set(given) - {feature.column for feature in features}:
-        raise BadInput(
-            f"parties.{own.party}.columns: {min(unknown)!r} is not allowed: the query selects "
-            f"{', '.join(feature.column for feature in features) or 'no feature'} of {own.table}"
-        )
-    usual = {"one_hot": ColumnRule(type="categorical")}
-    return {one.column: given.get(one.column, usual.get(one.encoding, ColumnRule())) for one in features}
-
-
-def dropped_for(own: RelationalPartition) -> tuple[str, ...]:
-    """Return the columns for whose missing values a row is left out."""
-    return tuple(name for name, rule in own.rules if rule.missing == "drop")
-
-
-def rows_with_values(columns: pa.Table) -> np.ndarray:
-    """Return which rows have a value in every column (n); NaN is none."""
-    complete = np.ones(columns.num_rows, dtype=bool)
-    for column in columns.columns:
-        complete &= ~pyarrow.compute.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
-    return complete
-
-
-def column_of(rows: pa.Table, name: str, rule: ColumnRule) -> Column:
-    """Return a column as its rule reads it: texts of categories, moments of dates, numbers; texts elsewhere stay."""
-    column = rows.column(name)
-    kind = column.type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if rule.is_category or is_text:
-        return Column(name, np.array(column.cast(pa.string()).to_pylist(), dtype=object))
-    if rule.type == "datetime":
-        if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
-            return Column(name, np.array(column.to_pylist(), dtype=object))
-        moments = np.asarray(column.cast(pa.timestamp("us")).to_numpy(), "datetime64[us]")  # of zones: UTC
-        return Column(name, moments)
-    return Column(name, np.asarray(pyarrow.compute.cast(column, pa.float64()).to_numpy(), np.float64))
-
-
-def fit_table(
-    columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], where: str, scales: bool
-) -> Preprocessing:
-    """Return what turns a whole table into numbers in double precision, measured on its rows.
-
-    Args:
-        columns: of the table, in the order of the features.
-        rules: of each.
-        where: owner and table, for errors.
-        scales: whether numbers are standardised at all.
-
-    Raises:
-        BadInput: values that their rules do not allow.
-    """
-    fitted = fit(columns, rules, where)
-    values = encode(columns, fitted, where, new=False, dtype=np.float64).features
-    fills = tuple(how for one in fitted for how in one.fills)
-    keeps = np.asarray([not scales or kept for one in fitted for kept in one.keeps_scale], np.bool_)
-    names = tuple(name for one in fitted for name in one.names)
-    for place, how in enumerate(fills):
-        bad = np.flatnonzero(np.isinf(values[:, place]) if how else ~np.isfinite(values[:, place]))
-        if len(bad):
-            raise BadInput(
-                f"{where}: {names[place]} has no finite number in {len(bad)} of {len(values)} rows; give a rule, such "
-                f'as {names[place]} = {{ missing = "median" }}, or filter them in the query'
-            )
-    fill = measured_fill(values, fills)
-    mean, deviation = measured_scale(np.where(np.isnan(values), fill, values), keeps)
-    return Preprocessing(columns=fitted, feature_names=names, fill=fill, mean=mean, deviation=deviation)
 
 
 @message(reveals="names and types of the table's columns; no row")
@@ -229,7 +151,7 @@ def _source_name(query: RelationalQuery, table: str, partition: int) -> str:
     return table if sum(t == table for _, t, _ in query.holders) == 1 else f"{table}#{partition}"
 
 
-# --- a holder's own rows -------------------------------------------------------------------------------------------
+# --- an owner's rows --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -323,3 +245,81 @@ def _sortable(column: pa.ChunkedArray) -> Any:
     if types.is_decimal(kind) or types.is_date(kind) or types.is_time(kind) or types.is_timestamp(kind):
         return column
     return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
+
+
+# --- an owner's columns -----------------------------------------------------------------------------------------------
+
+
+def rules_of_features(features: Sequence[Feature], own: RelationalPartition) -> dict[str, ColumnRule]:
+    """Return the rule of each feature: the owner's, else categories or numbers, as the query has them.
+
+    Raises:
+        BadInput: the owner has a rule for a column that is no feature.
+    """
+    given = dict(own.rules)
+    if unknown := set(given) - {feature.column for feature in features}:
+        raise BadInput(
+            f"parties.{own.party}.columns: {min(unknown)!r} is not allowed: the query selects "
+            f"{', '.join(feature.column for feature in features) or 'no feature'} of {own.table}"
+        )
+    usual = {"one_hot": ColumnRule(type="categorical")}
+    return {one.column: given.get(one.column, usual.get(one.encoding, ColumnRule())) for one in features}
+
+
+def dropped_for(own: RelationalPartition) -> tuple[str, ...]:
+    """Return the columns for whose missing values a row is left out."""
+    return tuple(name for name, rule in own.rules if rule.missing == "drop")
+
+
+def rows_with_values(columns: pa.Table) -> np.ndarray:
+    """Return which rows have a value in every column (n); NaN is none."""
+    complete = np.ones(columns.num_rows, dtype=bool)
+    for column in columns.columns:
+        complete &= ~pyarrow.compute.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
+    return complete
+
+
+def column_of(rows: pa.Table, name: str, rule: ColumnRule) -> Column:
+    """Return a column as its rule reads it: texts of categories, moments of dates, numbers; texts elsewhere stay."""
+    column = rows.column(name)
+    kind = column.type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if rule.is_category or is_text:
+        return Column(name, np.array(column.cast(pa.string()).to_pylist(), dtype=object))
+    if rule.type == "datetime":
+        if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+            return Column(name, np.array(column.to_pylist(), dtype=object))
+        moments = np.asarray(column.cast(pa.timestamp("us")).to_numpy(), "datetime64[us]")  # of zones: UTC
+        return Column(name, moments)
+    return Column(name, np.asarray(pyarrow.compute.cast(column, pa.float64()).to_numpy(), np.float64))
+
+
+def fit_table(
+    columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], where: str, scales: bool
+) -> Preprocessing:
+    """Return what turns a whole table into numbers in double precision, measured on its rows.
+
+    Args:
+        columns: of the table, in the order of the features.
+        rules: of each.
+        where: owner and table, for errors.
+        scales: whether numbers are standardised at all.
+
+    Raises:
+        BadInput: values that their rules do not allow.
+    """
+    fitted = fit(columns, rules, where)
+    values = encode(columns, fitted, where, new=False, dtype=np.float64).features
+    fills = tuple(how for one in fitted for how in one.fills)
+    keeps = np.asarray([not scales or kept for one in fitted for kept in one.keeps_scale], np.bool_)
+    names = tuple(name for one in fitted for name in one.names)
+    for place, how in enumerate(fills):
+        bad = np.flatnonzero(np.isinf(values[:, place]) if how else ~np.isfinite(values[:, place]))
+        if len(bad):
+            raise BadInput(
+                f"{where}: {names[place]} has no finite number in {len(bad)} of {len(values)} rows; give a rule, such "
+                f'as {names[place]} = {{ missing = "median" }}, or filter them in the query'
+            )
+    fill = measured_fill(values, fills)
+    mean, deviation = measured_scale(np.where(np.isnan(values), fill, values), keeps)
+    return Preprocessing(columns=fitted, feature_names=names, fill=fill, mean=mean, deviation=deviation)

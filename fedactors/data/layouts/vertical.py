@@ -1,13 +1,8 @@
-"""The types of partition that a protocol declares: who holds what, described small enough to be sent to every actor.
+"""Vertical and relational data: who holds which columns or tables, described without any row.
 
-A description never holds rows (but for `ArraySource` in tests): each actor takes its own source and loads it itself.
-
-Neighbours of vertical data: one party's row, or one label, otherwise; typical values and extreme ones.
-
-They are what a privacy claim speaks of (replace one record), as audits need them: a claim holds for every value that a
-row could have, so rows that no data set has are among them.
-
-Split of fedactors/plugins.py
+A description is small enough to be sent to every actor (only `ArraySource`, in tests, holds rows): each actor takes its
+own source and loads it itself. `replaced_rows` and `replaced_labels` give adjacent data sets, which privacy claims
+speak of: one row or label replaced, by typical values and by extreme ones that no data set has.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ def test_each_party_is_told_of_its_own_files_only(place):
     own = {
         (sender.partition("/")[0], receiver.partition("/")[0])
         for sender, receiver, kind in totals
-        if kind == "OwnNodes"
+        if kind == "UserNodes"
     }
     assert own == {("bank", "bank"), ("shop", "shop")}
     assert {(sender, receiver) for sender, receiver, kind in totals if kind == "NodeLabels"} == {

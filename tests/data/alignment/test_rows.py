@@ -213,7 +213,7 @@ def test_nobody_but_its_owner_is_sent_a_row_or_a_place(folder):
     assert {(s.partition("/")[0], r.partition("/")[0]) for s, r, kind in totals if kind == "TableSlice"} == {
         (party, party) for party in KINDS
     }
-    assert {(s, r) for s, r, kind in totals if kind == "Places"} == {(MAPPER, f"{party}/table") for party in KINDS}
+    assert {(s, r) for s, r, kind in totals if kind == "RowPositions"} == {(MAPPER, f"{party}/table") for party in KINDS}
     assert {r for _, r, kind in totals if kind == "HashSecret"} <= {f"{party}/table" for party in KINDS}
     assert {kind for s, r, kind in totals if r == MAPPER and not kind.endswith("()")} == {"Schema", "KeyHashes"}
     assert RowPositions.__message__.reveals.startswith("which of its rows")  # type: ignore[attr-defined]

@@ -15,12 +15,27 @@ from fedactors.data.partitioners import IidPartitioner
 from fedactors.learning.local_training import batches
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import initial_vector
-from fedactors.learning.split_learning import bottom_forward, bottom_gradient, top_gradient
+from fedactors.learning.network import Model, initial_vector
+from fedactors.learning.split_learning import Publication, TopGradient, loss_gradients
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Costs, Runtime
 
 Source = HorizontalSource | HorizontalFile
+
+
+def bottom_forward(spec: ModelSpec, vector, x):
+    """Return the embedding of a batch at the given parameters."""
+    return Model(spec, vector).output(x)
+
+
+def bottom_gradient(spec: ModelSpec, vector, x, gradient):
+    """Return the flat gradient at the given parameters."""
+    return Publication(Model(spec, vector), x).gradient(gradient)
+
+
+def top_gradient(spec: ModelSpec, vector, embeddings, targets, task: Task) -> TopGradient:
+    """Return loss, outputs and gradients of one batch at the given top parameters."""
+    return loss_gradients(Model(spec, vector), embeddings, targets, task)
 
 
 @config

@@ -15,7 +15,7 @@ import torch
 from fedactors.actors.context import derived_seed
 from fedactors.config import build_given
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import task_loss
+from fedactors.learning.models import task_loss
 from fedactors.network.links import Link, Network
 from protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
 from protocols.pubsub_vfl.config import PubSubVflConfig

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedactors.actors.context import derived_seed
-from fedactors.learning.metrics import task_loss
+from fedactors.learning.models import task_loss
 from protocols.pubsub_vfl.data import batches as batches_of
 from tests.protocols.pubsub_vfl.plain import beginning
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
