@@ -431,12 +431,7 @@ class GraphClient(SecureSummand):
         return self._score(averaged.values)
 
     def _check_score(self, door: str) -> None:
-        """Check that an accuracy is due: of predictions that somebody chooses freely, each one tells of the labels.
-
-        Raises:
-            Refused: no evaluation is due in this round, or it was answered; only a loss, after which fewer take part,
-                begins it anew.
-        """
+        """Check that an accuracy is due: of predictions that somebody chooses freely, each one tells of the labels."""
         config, stamp = self._config, self._round.stamp
         is_due = stamp.round == config.num_rounds or stamp.round % config.evaluate_every == 0
         if not (stamp.scoring and is_due and 1 <= stamp.round <= config.num_rounds):

@@ -87,12 +87,7 @@ def block_of(gradient_SW: Floats, position: int, hidden_size: int) -> Floats:
 
 
 class AggregationServer(Server):
-    """See the module.
-
-    Args:
-        config: the run's settings.
-        names: the clients' names, in order.
-    """
+    """See the module."""
 
     state: ClassVar[tuple[str, ...]] = ("clients", "introductions", "summed")
 

@@ -79,11 +79,7 @@ class ClientGraph:
 
 
 def load_data(config: GlasuConfig, name: str | UserGraph, seed: int) -> GraphSource:
-    """Return who holds what: a named graph dealt to the clients, or the user's own files.
-
-    Raises:
-        BadInput: an unknown or unfitting data set, a description that does not fit, or another number of clients.
-    """
+    """Return who holds what: a named graph dealt to the clients, or the user's own files."""
     if config.own_layer:
         _check_own_layer(config)
     if isinstance(name, str) and not name.endswith(".toml"):
@@ -132,11 +128,7 @@ def parts_of(config: GlasuConfig, data: GraphSource, party: str) -> tuple[AnyPar
 
 
 def read_blocks(parts: Sequence[AnyPart]) -> dict[str, GraphBlock]:
-    """Return what the parties of these parts hold, outside of a run.
-
-    Raises:
-        BadInput: it lies in tables, whose nodes only a run aligns.
-    """
+    """Return what the parties of these parts hold, outside of a run."""
     found = {}
     for part in parts:
         if isinstance(part, GraphTablesPart):
@@ -204,9 +196,6 @@ def load_new_client(
 
     Returns:
         the graph, its features scaled as in training, and the nodes' ids.
-
-    Raises:
-        BadInput: a file that cannot be read, or arrays that do not fit together.
     """
     loaded, ids = [], np.zeros(0, np.int64)
     for name, block in blocks.items():
@@ -244,22 +233,14 @@ def renumber(own: ClientGraph, numbers_N: IntArray) -> ClientGraph:
 
 
 def check_degrees(config: GlasuConfig, own: ClientGraph) -> None:
-    """Check that no node has more neighbours than the account of noised representations counts on.
-
-    Raises:
-        BadInput: one has.
-    """
+    """Check that no node has more neighbours than the account of noised representations counts on."""
     highest = int(own.graph.degrees.max(initial=0))
     if config.noise_multiplier and config.max_degree is not None and highest > config.max_degree:
         raise BadInput(f"max_degree: {config.max_degree} is not allowed: {own.name} has a node of degree {highest}")
 
 
 def check(own: ClientGraph) -> None:
-    """Check that a client's data fit together.
-
-    Raises:
-        BadInput: lengths that differ, unknown classes, overlapping or empty splits, an empty feature block.
-    """
+    """Check that a client's data fit together."""
     labels_N, features_NF = own.nodes.labels_N, own.features_NF
     if features_NF.ndim != 2 or len(features_NF) != len(labels_N):
         raise BadInput(
@@ -325,11 +306,7 @@ def scale_features(own: ClientGraph, length: float = 2.5, *, by_row: bool = Fals
 
 
 def read_own(path: Path) -> UserGraph | GraphTables:
-    """Read a description of own data; the files that it names are read and checked by the clients.
-
-    Raises:
-        BadInput: not TOML, missing or unknown keys, or another layout.
-    """
+    """Read a description of own data; the files that it names are read and checked by the clients."""
     own = load_own(path)
     if not isinstance(own, UserGraph | GraphTables):
         raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give graph or graph-tables")

@@ -48,15 +48,7 @@ _SERVER = "server"
 
 
 class PredictingClient(SecureSummand):
-    """A client with its best parameters, on the whole of a graph.
-
-    Args:
-        config: of the run that trained.
-        parts: where its own block is; everybody's in the two centralised baselines.
-        position: the own place among the clients.
-        stored: its state in the run's checkpoint.
-        names: of all clients that predict.
-    """
+    """A client with its best parameters, on the whole of a graph."""
 
     def __init__(
         self,
@@ -178,14 +170,7 @@ class PredictingClient(SecureSummand):
 
 
 class PredictingServer(Server):
-    """Aggregates what the clients represent (Algorithm 3).
-
-    Args:
-        config: of the run that trained.
-        names: of the clients, in order.
-        present: those that have a part of the model.
-        writer: whose the predictions are.
-    """
+    """Aggregates what the clients represent (Algorithm 3)."""
 
     def __init__(self, config: GlasuConfig, names: Sequence[str], present: Sequence[str], writer: str) -> None:
         self._config = config
@@ -233,10 +218,6 @@ async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, aske
     """Predict the class of each node of a graph, which may be new; clients that work alone each have their own file.
 
     A client that was lost in the run has no checkpoint and is left out, as it was in the run.
-
-    Raises:
-        NoPart: the checkpoint holds no network.
-        BadInput: a client is missing whose sums with the others are known.
     """
     runtime.use_costs(Costs({"segment": (2e-4, 5e-11), "unmask": (1e-3, 1e-8)}))
     names = data.parties[:1] if config.special_case == "centralised" else data.parties
@@ -274,11 +255,7 @@ def predictors(config: GlasuConfig) -> Mapping[str, type]:
 
 
 def part(config: GlasuConfig, party: str, states: Mapping[str, bytes]) -> Part:
-    """Return a client's best parameters, by layer.
-
-    Raises:
-        NoPart: the party has none.
-    """
+    """Return a client's best parameters, by layer."""
     if party == _SERVER:
         raise NoPart("--party: 'server' is not allowed: the server has no part of the model")
     state = actor_state(states, party)

@@ -53,15 +53,7 @@ from protocols.horizontal.messages import (
 
 
 class ClientProcess(SecureSummand):
-    """One organisation's clients.
-
-    Args:
-        config: of the run.
-        part: where its clients' rows are.
-        first: number of its first client in the run.
-        run_seed: seed of the run.
-        sites: names of all sites.
-    """
+    """One organisation's clients."""
 
     state: ClassVar[tuple[str, ...]] = ("controls", "total_weight", *SecureSummand.state)
 
@@ -106,11 +98,7 @@ class ClientProcess(SecureSummand):
 
     @remote(caller=SERVER)
     async def take_weight(self, total: TotalWeight) -> None:
-        """Learn what all sites' clients weigh together, once.
-
-        Raises:
-            Refused: it is known here: another one would scale the same change anew, for a second sum.
-        """
+        """Learn what all sites' clients weigh together, once."""
         if self.total_weight:
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
@@ -177,14 +165,7 @@ class ClientProcess(SecureSummand):
 
 
 class HorizontalServer(Server):
-    """The server: it has the model, and the rows that it is measured on.
-
-    Args:
-        config: of the run.
-        part: where the rows to measure on are.
-        sites: names of all sites, in order.
-        run_seed: seed of the run.
-    """
+    """The server: it has the model, and the rows that it is measured on."""
 
     state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "reading")
 

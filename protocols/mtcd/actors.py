@@ -67,13 +67,7 @@ _MOST_UNDER_WAY = 64
 
 
 class Party(Client):
-    """A party with its rows, whatever it trains by.
-
-    Args:
-        config: the run's settings.
-        part: its own part of the data.
-        seed: shared by all parties, for batches and the split of rows.
-    """
+    """A party with its rows, whatever it trains by."""
 
     state: ClassVar[tuple[str, ...]] = ("rows", "theta")
 
@@ -138,11 +132,7 @@ class Party(Client):
 
     @remote(caller=CLIENT, only="label_party")
     async def take_labels(self, labels: Labels) -> None:
-        """Take the labels from the label party, once.
-
-        Raises:
-            Refused: they are known here already.
-        """
+        """Take the labels from the label party, once."""
         if self.rows.labels is not None:
             raise Refused(self.caller, f"tells {self.name} labels, which it knows already")
         self.rows.labels = labels
@@ -158,11 +148,7 @@ class Party(Client):
 
     @remote(caller=DRIVER)
     async def measure(self, order: MeasureOrder) -> Measured:
-        """Return h_k on all training or test rows, and r(theta_k).
-
-        Raises:
-            Refused: noise is to protect it.
-        """
+        """Return h_k on all training or test rows, and r(theta_k)."""
         is_hidden = self._config.noise is not None or self._config.secure_sums
         if is_hidden and not self._context.reproducible_noise:
             raise Refused(self.caller, f"asks {self.name} for a representation that noise or a sum is to protect")
@@ -360,11 +346,7 @@ class ServedParty(LinkedParty):
 
     @remote(caller=(SERVER, CLIENT))
     async def relay(self, relayed: Relayed | RelayedZ) -> Representation | SquaredNorm | ProbeImage | None:
-        """Pass an order of the server's on to the next station or, at the end of its way, follow it.
-
-        Raises:
-            Refused: the server has not given it, or it was followed already.
-        """
+        """Pass an order of the server's on to the next station or, at the end of its way, follow it."""
         if relayed.route:
             onwards = self.peer(relayed.route[0], ServedParty)
             return await onwards.relay(replace(relayed, route=relayed.route[1:]))

@@ -418,13 +418,7 @@ class LinearBlock:
 
 
 class LinearHead:
-    """The server's side: labels, the loss of Z, and no theta_0.
-
-    Args:
-        config: the run's settings.
-        y_N: training labels.
-        weights_N: of the training rows; None: all count alike.
-    """
+    """The server's side: labels, the loss of Z, and no theta_0."""
 
     def __init__(self, config: MtcdConfig, y_N: Array, weights_N: Array | None = None) -> None:
         self.problem = problem_of(config)

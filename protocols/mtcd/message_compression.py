@@ -65,11 +65,7 @@ def unpack(array: FloatArray | Encoded) -> FloatArray:
 
 
 class Estimates:
-    """What the server has of clients' representations, per training row, when differences travel: both ends keep it.
-
-    Args:
-        num_samples: N; 0 until the rows are there.
-    """
+    """What the server has of clients' representations, per training row, when differences travel: both ends keep it."""
 
     def __init__(self, num_samples: int = 0) -> None:
         self.num_samples = num_samples

@@ -36,9 +36,6 @@ def plan(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]] = ()) -> dict
     """Return the settings that reach the gap at the least weighted cost, that cost, and those of the two extremes.
 
     Costs are weighted bytes; an extreme that cannot run here, or was given up, has None.
-
-    Raises:
-        BadInput: settings that cannot be planned with, or no candidate reaches the gap.
     """
     _check(config, profiles)
     gap = config.target_gap or DEFAULT_GAP

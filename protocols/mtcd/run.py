@@ -412,11 +412,7 @@ async def fusion_parameters(federation: Federation) -> Any:
 
 
 async def check_divergence(federation: Federation, round_: int) -> None:
-    """Stop a run whose objective has left the region where it began, and name a step size that is safe.
-
-    Raises:
-        Diverged: it has.
-    """
+    """Stop a run whose objective has left the region where it began, and name a step size that is safe."""
     config, state = federation.config, federation.state
     value = objective_of(state.found)
     if not has_diverged(value, state.start) or config.noise is not None:

@@ -122,11 +122,7 @@ class GatheringServer(Server):
 
     @remote(caller=CLIENT, only="label_party")
     async def take_labels(self, labels: Labels) -> None:
-        """Take the labels from the label party, once.
-
-        Raises:
-            Refused: they are known here already.
-        """
+        """Take the labels from the label party, once."""
         if self.labels is not None:
             raise Refused(self.caller, f"tells {self.name} labels, which it knows already")
         self.labels = labels.train
@@ -282,11 +278,7 @@ class TokenServer(GatheringServer):
 
     @remote(caller=DRIVER)
     async def roam(self, order: RoundOrder) -> None:
-        """Issue the round's tokens, train theta_0 meanwhile, and wait for the end of all roaming.
-
-        Raises:
-            CallTimeout: a token was not back in time although nobody was lost.
-        """
+        """Issue the round's tokens, train theta_0 meanwhile, and wait for the end of all roaming."""
         self._round, self._step = order.round_, order.step
         self._over.clear()
         for issue in self.roaming.begin(order.round_):

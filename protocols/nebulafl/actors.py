@@ -58,13 +58,7 @@ EVALUATION = "evaluation"
 
 
 class NebulaCenter(ContainerCenter):
-    """See the module.
-
-    Args:
-        config: of the run.
-        part: the rows of this center's containers.
-        members: the centers of the run, and which of them this is.
-    """
+    """See the module."""
 
     state: ClassVar[tuple[str, ...]] = ("models", "trainings", "timer", "present", "model_facts", "reading")
     jobs = (train, train_batched)
@@ -226,11 +220,6 @@ class Auditor(Server):
 
     News of leases that end and begin at once may come in any order, so that each names its training: what is told of a
     training whose beginning has not been told yet waits for it.
-
-    Args:
-        config: of the run.
-        part: the test rows.
-        units: how many units of hardware each center has.
     """
 
     state: ClassVar[tuple[str, ...]] = ("bill", "open_leases", "early_ends")

@@ -58,23 +58,13 @@ class RunMembers:
 
 
 def check_speaker(actor: Actor, name: str) -> None:
-    """Check that who calls a door is the one for whom it speaks.
-
-    Raises:
-        Refused: naming the caller.
-    """
+    """Check that who calls a door is the one for whom it speaks."""
     if actor.caller != name:
         raise Refused(actor.caller, f"speaks to {actor.name} for {name!r}; everybody speaks for itself only")
 
 
 class Container(Client):
-    """A data owner that is a process of its own, of its center's party; only its center may call it.
-
-    Args:
-        config: of the run.
-        part: its rows.
-        run_seed: seed of the run.
-    """
+    """A data owner that is a process of its own, of its center's party; only its center may call it."""
 
     state: ClassVar[tuple[str, ...]] = ("orders",)
     jobs = (train, train_batched)

@@ -109,11 +109,7 @@ class TableClient(JoinMember, MaskedTable):
         await super().load()
 
     async def open(self) -> None:
-        """After a resume, read the rows again and rebuild what follows from them and the restored state.
-
-        Raises:
-            RowsChangedError: the rows are others than those that the run began with.
-        """
+        """After a resume, read the rows again and rebuild what follows from them and the restored state."""
         self._is_restored = self.schemas is not None
         if self.schemas is not None:
             self._resolve(self.schemas)
@@ -213,11 +209,7 @@ class TableClient(JoinMember, MaskedTable):
 
     @remote(caller=SERVER, only="joiners")
     async def receive_test_rows(self, test_rows: messages.TestRows) -> None:
-        """Take the own row of each joined test row.
-
-        Raises:
-            Refused: a row was not kept for the test; its score would tell the label that `label_dp` is to protect.
-        """
+        """Take the own row of each joined test row."""
         if not self._is_test[test_rows.rows].all():
             raise Refused(self.caller, f"would score rows of {self.name} that are not kept for the test")
         self.test_rows = test_rows
@@ -318,11 +310,7 @@ class TableClient(JoinMember, MaskedTable):
 
     @remote(caller=SERVER, only="joiners")
     async def give_rows(self) -> messages.DesignMatrix:
-        """Give every feature away, in the centralised baseline only.
-
-        Raises:
-            Refused: in every other algorithm.
-        """
+        """Give every feature away, in the centralised baseline only."""
         if self._config.algorithm != "centralised":
             raise Refused(self.caller, f"asks {self.name} for its rows, which are given away in centralised only")
         return messages.DesignMatrix(np.asarray(self._x), np.asarray(self._x_test), self.theta)

@@ -60,13 +60,7 @@ DISTILLATION = "distillation"
 
 
 class OrderCenter(ContainerCenter, SummingCenter):
-    """A center as the baselines use it. In a flat method a slot is a task, else a container.
-
-    Args:
-        config: of the run.
-        part: the rows of this center's containers.
-        members: the centers of the run, and which of them this is.
-    """
+    """A center as the baselines use it. In a flat method a slot is a task, else a container."""
 
     state: ClassVar[tuple[str, ...]] = ("trainings", "desk", "reading", *SummingCenter.state)
     jobs = (train, train_batched)
@@ -196,13 +190,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
 
 
 class Exchange(DataCenter):
-    """What the exchanges of all baselines do.
-
-    Args:
-        config: of the run.
-        part: what the exchange may know of the data.
-        members: the centers of the run.
-    """
+    """What the exchanges of all baselines do."""
 
     state: ClassVar[tuple[str, ...]] = ("began_at", "model_facts", "reading")
 

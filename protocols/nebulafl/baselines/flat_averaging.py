@@ -470,13 +470,6 @@ class FlatServer:
 
     arrived, lost, container_back, the clock --> FlatServer --> Orders
                                                      `-- FlatMethod: takes models, says when to aggregate, whom to call
-
-    Args:
-        config: of the run; `algorithm` says which method.
-        model_P: the first model.
-        sizes_C: samples of each container.
-        seconds_C: predicted training time of each container.
-        generator: draws containers.
     """
 
     def __init__(

@@ -48,12 +48,7 @@ def summand(result: RoundResult, share: float, limit: float) -> NDArray[np.float
 
 
 class SummingCenter(DataCenter, SecureSummand):
-    """A center whose answer to a round may be added to the others' under masks.
-
-    Args:
-        config: of the run.
-        members: the centers of the run.
-    """
+    """A center whose answer to a round may be added to the others' under masks."""
 
     state: ClassVar[tuple[str, ...]] = ("total_weight", "kept", *SecureSummand.state)
     trainings: Trainings
@@ -82,22 +77,14 @@ class SummingCenter(DataCenter, SecureSummand):
 
     @remote(caller=DATA_CENTER, only="adder")
     async def take_weight(self, total: TotalWeight) -> None:
-        """Learn what all centers' containers weigh together, once.
-
-        Raises:
-            Refused: it is known here: another one would scale the same model anew, for a second sum.
-        """
+        """Learn what all centers' containers weigh together, once."""
         if self.total_weight:
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
 
     @remote(caller=DATA_CENTER, only="adder")
     async def give_part(self) -> Masked:
-        """Give the part of the round that is over, under masks.
-
-        Raises:
-            Refused: no round is over here.
-        """
+        """Give the part of the round that is over, under masks."""
         kept = self.kept
         if kept is None or not self.total_weight:
             raise Refused(self.caller, f"asks {self.name} for its part of a round that is not over there")
@@ -110,13 +97,7 @@ class SummingCenter(DataCenter, SecureSummand):
 
 
 class RoundSums:
-    """The exchange's part.
-
-    Args:
-        exchange: the actor.
-        config: of the run.
-        centers: names of all centers.
-    """
+    """The exchange's part."""
 
     def __init__(self, exchange: DataCenter, config: NebulaFLConfig, centers: tuple[str, ...]) -> None:
         # without sums a lost center is the driver's business, who tells of it
