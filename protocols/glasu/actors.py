@@ -27,29 +27,12 @@ from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.protocol import SecureSumError
-from protocols.glasu import algorithm, backbones, privacy, sampling
+from protocols.glasu import algorithm, backbones, messages, privacy, sampling
 from protocols.glasu.algorithm import ClientBatch, Inferred, Stale
 from protocols.glasu.backbones import Network, Parameters
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import AnyPart, blocks_of, check_degrees, load_client, renumber
-from protocols.glasu.messages import (
-    Aggregated,
-    AveragedClassifier,
-    AveragedLogits,
-    Classifier,
-    Floats,
-    GradientPart,
-    GradientShare,
-    IndexSet,
-    Introduction,
-    Logits,
-    Prediction,
-    Report,
-    Representation,
-    Scores,
-    Stamp,
-    Targets,
-)
+from protocols.glasu.messages import Floats
 from protocols.glasu.sampling import SampledLayer
 
 T = TypeVar("T")
@@ -59,7 +42,7 @@ T = TypeVar("T")
 class Round:
     """What a client holds while a round lasts; lists have an entry for each segment, lowest first."""
 
-    stamp: Stamp
+    stamp: messages.Stamp
     network: Network
     layers: list[SampledLayer] = field(default_factory=list)
     batch: ClientBatch | None = None
@@ -177,12 +160,12 @@ class GraphClient(SecureSummand):
         return int.from_bytes(self.common_secret) >> 193
 
     @remote(caller=SERVER)
-    async def introduce(self) -> Introduction:
+    async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
         if self._is_secret and not self._is_ordered:
             self._order_nodes()
             self.parameters = self._first_parameters(self._agreed_seed)
-        return Introduction(
+        return messages.Introduction(
             num_nodes=len(self._own.nodes.labels_N),
             num_classes=self._own.num_classes,
             train=np.sort(self._own.nodes.train),
@@ -192,12 +175,12 @@ class GraphClient(SecureSummand):
     # --- Algorithm 2 ---
 
     @remote(caller=SERVER)
-    async def sample(self, targets: Targets) -> IndexSet:
+    async def sample(self, targets: messages.Targets) -> messages.IndexSet:
         """Sample the neighbours of a segment above the lowest; return the own index set at its input level."""
         await self._sample(targets)
-        return IndexSet(self._round.layers[0].sources_S)
+        return messages.IndexSet(self._round.layers[0].sources_S)
 
-    async def _sample(self, targets: Targets) -> None:
+    async def _sample(self, targets: messages.Targets) -> None:
         stamp, num_neighbours = targets.stamp, self._config.num_neighbours
         if targets.segment == len(self._network.segments) - 1:
             self._begin(stamp)
@@ -210,7 +193,7 @@ class GraphClient(SecureSummand):
         arguments = (self._own.graph, targets.nodes, num_layers, num_neighbours, rng)
         current.layers[:0] = await self.compute(sampling.sample_segment, *arguments, work=work)
 
-    def _begin(self, stamp: Stamp) -> None:
+    def _begin(self, stamp: messages.Stamp) -> None:
         """Forget the round before; average over those who take part, and drop no entries in an evaluation."""
         self._keep_whole()
         network = self._network
@@ -224,7 +207,7 @@ class GraphClient(SecureSummand):
     # --- Algorithm 3 ---
 
     @remote(caller=SERVER)
-    async def infer_lowest(self, targets: Targets) -> Representation | Masked:
+    async def infer_lowest(self, targets: messages.Targets) -> messages.Representation | Masked:
         """Sample the lowest segment, unless the graph is used whole, and compute it."""
         await self._build(targets)
         if self._goes_in_chunks:
@@ -252,7 +235,7 @@ class GraphClient(SecureSummand):
         work = Work("segment", algorithm.whole_operations(network, own, index))
         return await self.compute(algorithm.whole_segment, self.parameters, network, *arguments_, work=work)
 
-    async def _build(self, targets: Targets) -> None:
+    async def _build(self, targets: messages.Targets) -> None:
         """Make the batch of the round, of the whole graph in an evaluation."""
         stamp = targets.stamp
         seed = self._seed(f"dropout {stamp.round}/{stamp.attempt}")
@@ -271,7 +254,7 @@ class GraphClient(SecureSummand):
         self._round.batch = await self.compute(algorithm.make_batch, *arguments, work=work)
 
     @remote(caller=SERVER)
-    async def infer(self, aggregated: Aggregated) -> Representation | Masked:
+    async def infer(self, aggregated: messages.Aggregated) -> messages.Representation | Masked:
         """Compute the segment above an aggregation."""
         current, index = self._round, aggregated.segment + 1
         current.aggregated.append(placed(aggregated.values, self._device))
@@ -282,7 +265,7 @@ class GraphClient(SecureSummand):
         arguments = (index, current.aggregated[-1], current.own[-1], current.h0)
         return self._send(index, await self._run("segment", algorithm.infer_segment, *arguments, segments=[index]))
 
-    def _send(self, segment: int, part: Inferred) -> Representation | Masked:
+    def _send(self, segment: int, part: Inferred) -> messages.Representation | Masked:
         """Keep the own part as it is; what leaves is noised and, under masks, a part of a noised sum."""
         self._round.own.append(Inferred(part.values.new_empty(0)) if self._goes_in_chunks else part)
         values: Floats = on_host(part.values)
@@ -292,7 +275,7 @@ class GraphClient(SecureSummand):
             privacy.count_release(self.releases, config, hops, len(values), first=self.moments.step == 0)
         if self._is_masked:
             return self._masked(f"forward/{segment}", values, sigma)
-        return Representation(add_gaussian(values, sigma, self._noise, "Representation"))
+        return messages.Representation(add_gaussian(values, sigma, self._noise, "Representation"))
 
     @property
     def _is_masked(self) -> bool:
@@ -314,7 +297,7 @@ class GraphClient(SecureSummand):
     # --- mode joint: the server sends back gradients of the mean loss ---
 
     @remote(caller=SERVER)
-    async def head_gradient(self, aggregated: Aggregated) -> GradientPart | Masked:
+    async def head_gradient(self, aggregated: messages.Aggregated) -> messages.GradientPart | Masked:
         """Take the last aggregate and return the own part of the gradient there."""
         last = placed(aggregated.values, self._device)
         self._round.aggregated.append(last)
@@ -322,36 +305,36 @@ class GraphClient(SecureSummand):
         return self._send_gradient(aggregated.segment, gradient)
 
     @remote(caller=SERVER)
-    async def pass_gradient(self, share: GradientShare) -> GradientPart | Masked:
+    async def pass_gradient(self, share: messages.GradientShare) -> messages.GradientPart | Masked:
         """Carry what reached an aggregation's own part back to the aggregation below."""
         received, index = self._take_share(share), share.segment
         arguments = (index, self._round.aggregated[index - 1], received)
         gradient = await self._run("gradient", algorithm.segment_gradient, *arguments, segments=[index])
         return self._send_gradient(index - 1, gradient)
 
-    def _take_share(self, share: GradientShare) -> Tensor:
+    def _take_share(self, share: messages.GradientShare) -> Tensor:
         current, received = self._round, placed(share.values, self._device)
         assert current.own_gradient is not None
         current.crosses.insert(0, algorithm.cross_gradient(received, current.own_gradient, current.network))
         return received
 
-    def _send_gradient(self, segment: int, gradient: Tensor) -> GradientPart | Masked:
+    def _send_gradient(self, segment: int, gradient: Tensor) -> messages.GradientPart | Masked:
         self._round.own_gradient = gradient
         values: Floats = on_host(gradient)
-        return self._masked(f"backward/{segment}", values) if self._is_masked else GradientPart(values)
+        return self._masked(f"backward/{segment}", values) if self._is_masked else messages.GradientPart(values)
 
     # --- Algorithm 4 ---
 
     @remote(caller=SERVER)
-    async def update(self, last: Aggregated | GradientShare) -> Report:
+    async def update(self, last: messages.Aggregated | messages.GradientShare) -> messages.Report:
         """Do the Q local updates on what the round has left; the message is the last one that they need."""
         current = self._round
-        if isinstance(last, GradientShare):
+        if isinstance(last, messages.GradientShare):
             self._take_share(last)
         else:
             current.aggregated.append(placed(last.values, self._device))
         losses = await self._update(self._stale(), current.crosses or None)
-        return Report(losses[0], losses[-1])
+        return messages.Report(losses[0], losses[-1])
 
     @remote(caller=SERVER)
     async def advance(self) -> None:
@@ -392,13 +375,13 @@ class GraphClient(SecureSummand):
         return losses
 
     @remote(caller=SERVER)
-    async def classifier(self, stamp: Stamp) -> Classifier | Masked:
+    async def classifier(self, stamp: messages.Stamp) -> messages.Classifier | Masked:
         """Give the classifier to be averaged."""
         values = np.concatenate([on_host(self.parameters[name]).reshape(-1) for name in self._classifier_names])
-        return self._masked("classifier", values) if self._is_masked else Classifier(values)
+        return self._masked("classifier", values) if self._is_masked else messages.Classifier(values)
 
     @remote(caller=SERVER)
-    async def take_classifier(self, averaged: AveragedClassifier) -> None:
+    async def take_classifier(self, averaged: messages.AveragedClassifier) -> None:
         """Go on with the averaged classifier."""
         values, start, changed = placed(averaged.values, self._device), 0, dict(self.parameters)
         for name in self._classifier_names:
@@ -414,18 +397,18 @@ class GraphClient(SecureSummand):
     # --- evaluation, and what follows it ---
 
     @remote(caller=SERVER)
-    async def predict(self, aggregated: Aggregated) -> Prediction:
+    async def predict(self, aggregated: messages.Aggregated) -> messages.Prediction:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
         self._check_score("predict")
         last = placed(aggregated.values, self._device)
         logits = await self.compute(algorithm.classify, self.parameters, last, work=Work("gradient", 0))
         values = self._scored(logits)
         self._round.aggregated.append(last)
-        part = self._masked("logits", values) if self._is_masked else Logits(values)
-        return Prediction(part, self._score(values).test.get("accuracy", math.nan))
+        part = self._masked("logits", values) if self._is_masked else messages.Logits(values)
+        return messages.Prediction(part, self._score(values).test.get("accuracy", math.nan))
 
     @remote(caller=SERVER)
-    async def score(self, averaged: AveragedLogits) -> Scores:
+    async def score(self, averaged: messages.AveragedLogits) -> messages.Scores:
         """Compare the averaged predictions with the labels."""
         self._check_score("score")
         return self._score(averaged.values)
@@ -447,10 +430,10 @@ class GraphClient(SecureSummand):
         nodes = self._own.nodes
         return on_host(logits[placed(np.concatenate([nodes.validation, nodes.test]), self._device)])
 
-    def _score(self, values: Floats) -> Scores:
+    def _score(self, values: Floats) -> messages.Scores:
         nodes, border = self._own.nodes, len(self._own.nodes.validation)
         parts = ((nodes.validation, values[:border]), (nodes.test, values[border:]))
-        return Scores(
+        return messages.Scores(
             *(
                 known(task_metrics("multiclass", nodes.labels_N[chosen], rows)) if len(chosen) else {}
                 for chosen, rows in parts

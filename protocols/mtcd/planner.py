@@ -132,11 +132,14 @@ class CostLimitExceeded(FedactorsError):
 
 
 class CostLimit(CurveRecorder):
+    """Ends a run that has cost more than `limit`."""
+
     def __init__(self, limit: float) -> None:
         super().__init__()
         self._limit = limit
 
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Record a round, or end the run."""
         super().record_round(index, metrics)
         if metrics["weighted_cost"] > self._limit:
             raise CostLimitExceeded("dearer than another")

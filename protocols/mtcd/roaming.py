@@ -5,7 +5,7 @@
 
 Values in, values out: no clock, no I/O. Every draw is a pure function of (walk seed, hop), and a seed of (run, round,
 token, attempt): a walk is the same on every runtime, whatever the order in which tokens move, and costs no generator.
-Graphs by name and exact visit probabilities are in `fedactors.network.topology`, sweeps in `fedactors.network.topology`.
+Graphs by name, visit probabilities and sweeps are in `fedactors.network.topology`.
 
 A lost client leaves the graph. A token that may have visited it is issued again from the last sync, because Z must be
 the sum of representations at copies that exist. A cluster that falls apart is served through the server: each part

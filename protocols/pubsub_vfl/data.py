@@ -168,7 +168,7 @@ class PartyRows:
         return self._prepared
 
     def part(self, name: str) -> Part:
-        """Return the part of the split that a peer names: validation or test, whose embeddings it may ask for at once."""
+        """Return the part of the split that a peer names: validation or test, of which it may ask for all."""
         parts = {"validation": self.prepared.validation, "test": self.prepared.test}
         if name not in parts:
             raise BadInput(f"part: {name!r} is not allowed: use {', '.join(parts)}")
