@@ -7,7 +7,7 @@ round and is forgotten when the next begins. What depends on chance is derived f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from fedactors.actors.context import Work, derived_seed
 from fedactors.actors.remote import SERVER, remote
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import Refused
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.network import find_device, on_device, on_host, placed
 from fedactors.learning.optimizers import OptimizerState
-from fedactors.privacy.accounting import without_guarantee
+from fedactors.privacy.accounting import GaussianReleases, PrivacyRecord, without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand
@@ -55,16 +55,49 @@ class Round:
     """Parameters of which the joint inference is the one update's forward pass too."""
 
 
-class GraphClient(SecureSummand):
+class ProtectedClient(SecureSummand):
+    """A client whose representations leave noised and, under masks, as parts of a sum; in training and prediction."""
+
+    _config: GlasuConfig
+    _noise: np.random.Generator
+    releases: GaussianReleases
+
+    @property
+    def draws_reproducibly(self) -> bool:
+        """Whether noise and masks follow from the run's seed."""
+        return self._config.reproducible_noise or self._context.reproducible_noise
+
+    def _protected(
+        self, segment: int, hops: int, values: Floats, *, first: bool = False
+    ) -> messages.Representation | Masked:
+        """Return a representation as it may leave; `first`: no parameter has seen data yet."""
+        sigma = privacy.noise_of(self._config)
+        if sigma > 0:
+            privacy.count_release(self.releases, self._config, hops, len(values), first=first)
+        if self._config.secure_aggregation:
+            return self._masked(f"forward/{segment}", values, sigma)
+        return messages.Representation(add_gaussian(values, sigma, self._noise, "Representation"))
+
+    def _masked(self, what: str, values: Floats, sigma: float = 0.0) -> Masked:
+        point = privacy.point_of(self._config, what.partition("/")[0])
+        return self.masked(values, point, self._id_of(what), sigma, what=what, limit=self._config.secure_range)
+
+    def _id_of(self, what: str) -> str | None:
+        """Return by what name it is remembered among whom values were summed."""
+        return None
+
+    def _record(self, records: Iterable[PrivacyRecord]) -> None:
+        for record in records:
+            self.record_privacy(without_guarantee(record) if self.draws_reproducibly else record)
+
+
+class GraphClient(ProtectedClient):
     """One of the M clients.
 
     Args:
-        config: the run's settings.
         parts: where its own block is; everybody's in the two centralised baselines.
-        position: the own place among the clients.
         common_seed: shared by the clients; it shuffles the nodes' numbers. The server can derive it, as all seeds of
             the run: with secure aggregation secrets take its place.
-        names: of all clients.
     """
 
     state: ClassVar[tuple[str, ...]] = (
@@ -134,11 +167,6 @@ class GraphClient(SecureSummand):
         return on_device(made, self._device)
 
     # --- what the server may not derive ---
-
-    @property
-    def draws_reproducibly(self) -> bool:
-        """Whether noise and masks follow from the run's seed."""
-        return self._config.reproducible_noise or self._context.reproducible_noise
 
     @property
     def _is_secret(self) -> bool:
@@ -268,25 +296,15 @@ class GraphClient(SecureSummand):
     def _send(self, segment: int, part: Inferred) -> messages.Representation | Masked:
         """Keep the own part as it is; what leaves is noised and, under masks, a part of a noised sum."""
         self._round.own.append(Inferred(part.values.new_empty(0)) if self._goes_in_chunks else part)
-        values: Floats = on_host(part.values)
-        config, sigma = self._config, privacy.noise_of(self._config)
-        if sigma > 0:
-            hops = len(self._network.segments[segment])
-            privacy.count_release(self.releases, config, hops, len(values), first=self.moments.step == 0)
-        if self._is_masked:
-            return self._masked(f"forward/{segment}", values, sigma)
-        return messages.Representation(add_gaussian(values, sigma, self._noise, "Representation"))
+        hops = len(self._network.segments[segment])
+        return self._protected(segment, hops, on_host(part.values), first=self.moments.step == 0)
 
     @property
     def _is_masked(self) -> bool:
         return self._config.secure_aggregation
 
-    def _masked(self, what: str, values: Floats, sigma: float = 0.0) -> Masked:
-        point = privacy.point_of(self._config, what.partition("/")[0])
-        try:
-            return self.masked(values, point, f"{self.num_changes}/{what}", sigma)
-        except ValueError as error:
-            raise BadInput(f"secure_range: {self._config.secure_range:g} is too small for {what}: {error}") from None
+    def _id_of(self, what: str) -> str:
+        return f"{self.num_changes}/{what}"
 
     def _changed(self, parameters: Parameters) -> None:
         """Take other parameters: what was summed under the ones before will not be summed again."""
@@ -448,8 +466,7 @@ class GraphClient(SecureSummand):
     @remote(caller=SERVER)
     async def account(self) -> None:
         """Write the lines of the privacy ledger."""
-        for record in privacy.records(self._config, self.party, self.releases):
-            self.record_privacy(without_guarantee(record) if self.draws_reproducibly else record)
+        self._record(privacy.records(self._config, self.party, self.releases))
 
     async def _run(
         self, kind: str, function: Callable[..., T], *arguments: Any, segments: Sequence[int] = (), times: int = 1

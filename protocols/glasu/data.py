@@ -150,12 +150,6 @@ def load_client(
 ) -> tuple[ClientGraph, list[str]]:
     """Load and check what the client at `position` trains on.
 
-    Args:
-        config: the run's settings.
-        blocks: what the parties of its parts hold (`parts_of`), by name.
-        position: its place among all clients.
-        common_seed: shuffles the nodes' numbers as all clients do; None leaves them.
-
     Returns:
         the graph, and remarks on what is allowed but worth saying.
 
@@ -186,13 +180,6 @@ def load_new_client(
     config: GlasuConfig, blocks: Mapping[str, NewGraph], position: int, factor: float, num_classes: int
 ) -> tuple[ClientGraph, IntArray]:
     """Load what the client at `position` predicts on: nodes that need no labels.
-
-    Args:
-        config: the run's settings.
-        blocks: what the parties of its parts hold (`parts_of`), by name.
-        position: its place among all clients.
-        factor: what features were multiplied by in training.
-        num_classes: of the trained model.
 
     Returns:
         the graph, its features scaled as in training, and the nodes' ids.

@@ -64,8 +64,6 @@ class ClientNetwork(nn.Module):
     """A client's trained layers and classifier.
 
     Args:
-        network: its shape.
-        parameters: by name.
         factor: what features are multiplied by; None: each row by a number of its own.
     """
 

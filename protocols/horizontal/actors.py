@@ -87,7 +87,7 @@ class ClientProcess(SecureSummand):
     @remote(caller=SERVER)
     async def take_weight(self, total: messages.TotalWeight) -> None:
         """Learn what all sites' clients weigh together, once."""
-        if self.total_weight:
+        if self.total_weight:  # another one would scale the same change anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
 
@@ -99,11 +99,9 @@ class ClientProcess(SecureSummand):
             return change
         limit = self._config.secure_range
         part = algorithm.summand(change, self.total_weight, order, limit)
-        try:
-            # one id a round: what is asked for again must be summed among the same sites
-            return self.masked(part, FixedPoint(limit=limit, num_clients=len(self.clients)), f"{order.round}")
-        except ValueError as error:
-            raise BadInput(f"secure_range: {limit:g} is too small for a change of {self.name}: {error}") from None
+        point = FixedPoint(limit=limit, num_clients=len(self.clients))
+        # one id a round: what is asked for again must be summed among the same sites
+        return self.masked(part, point, f"{order.round}", what=f"a change of {self.name}")
 
     @remote(caller=SERVER)
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:

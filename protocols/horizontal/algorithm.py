@@ -29,6 +29,7 @@ from fedactors.learning.local_training import LocalTraining, evaluate_model
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known
 from fedactors.learning.models import ModelSpec
+from fedactors.runtime.snapshots import Stateful
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 
@@ -182,7 +183,7 @@ def mean_of_summands(total: Doubles, model: ServerModel, limit: float) -> Change
 
 
 @dataclass
-class ServerModel:
+class ServerModel(Stateful):
     """The server's model and what its method keeps beside it; moments are in double precision."""
 
     vector: Floats
@@ -222,15 +223,6 @@ class ServerModel:
                 self.second = self.second - (1 - beta2) * square_P * np.sign(self.second - square_P)
             step_P = self.first / (np.sqrt(self.second) + config.adaptivity)
         self.vector = (self.vector + config.server_rate * step_P).astype(self.vector.dtype)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that a snapshot needs."""
-        return dict(vars(self))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put a snapshot back."""
-        for name in vars(self):
-            setattr(self, name, np.array(state[name]))
 
 
 def mean_scores(found: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from fedactors.secure_sums.messages import FEWEST
 from protocols.horizontal.actors import ClientProcess, HorizontalServer
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
-from protocols.horizontal.messages import Progress, RoundOrder
+from protocols.horizontal.messages import RoundOrder
 
 SERVER = "server"
 
@@ -68,24 +68,24 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch, remedy=remedy)
     state = rounds.state
     if await rounds.start():
-        found = (await server.ask(lambda one: one.prepare()))[SERVER]
+        found = await server.ask_one(lambda one: one.prepare())
         state.num_clients, state.num_parameters = found.num_clients, found.num_parameters
         await rounds.checkpoint()
     async for t in rounds:
         order = RoundOrder(t)
-        progress = await train(server, order)
+        progress = await server.ask_one(lambda one, order=order: one.train(order))
         # where every client dropped out there is no loss, which is no divergence
         loss = progress.loss if progress.num_clients else None
         rounds.record({"training/loss": loss, "clients": progress.num_clients})
         if t % config.evaluate_every == 0 or t == config.num_rounds:
-            measured = await validate(server, order) if data.holds_out else await measure(server, order)
+            measured = await measure(server, order, by_clients=data.holds_out)
             scores = of_split(split, measured)
             is_best = rounds.judge(scores)
             rounds.record(scores)
             if not data.holds_out:
                 state.scores = scores
             elif is_best:
-                await remember(server, order)
+                await server.ask_one(lambda one, order=order: one.remember(order))
                 state.scores = scores
     if data.holds_out:  # of the round that the clients' validation rows chose
         state.scores |= of_split("test", await measure(server, RoundOrder(state.round)))
@@ -95,24 +95,11 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     return await rounds.result(metrics, extra)
 
 
-async def train(server: ActorGroup[HorizontalServer], order: RoundOrder) -> Progress:
-    """Let a round be done."""
-    return (await server.ask(lambda one: one.train(order)))[SERVER]
-
-
-async def measure(server: ActorGroup[HorizontalServer], order: RoundOrder) -> dict[str, float]:
-    """Let the model be measured; return its metrics by name."""
-    return (await server.ask(lambda one: one.measure(order)))[SERVER].metrics
-
-
-async def remember(server: ActorGroup[HorizontalServer], order: RoundOrder) -> None:
-    """Let the model be kept as the best so far."""
-    await server.ask(lambda one: one.remember(order))
-
-
-async def validate(server: ActorGroup[HorizontalServer], order: RoundOrder) -> dict[str, float]:
-    """Let the clients measure the model on their own validation rows; return its metrics by name."""
-    return (await server.ask(lambda one: one.validate(order)))[SERVER].metrics
+async def measure(
+    server: ActorGroup[HorizontalServer], order: RoundOrder, *, by_clients: bool = False
+) -> dict[str, float]:
+    """Return the metrics of the model on the server's rows, or on the clients' own validation rows."""
+    return (await server.ask_one(lambda one: one.validate(order) if by_clients else one.measure(order))).metrics
 
 
 def actors(config: HorizontalConfig) -> dict[str, type[Actor]]:

@@ -28,7 +28,7 @@ from fedactors.actors.remote import CLIENT, DRIVER, SERVER, endpoints, remote
 from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import Refused
 from fedactors.secure_sums.actors import SecureSummand
 from fedactors.secure_sums.messages import Masked
 from protocols.mtcd import messages
@@ -173,9 +173,6 @@ class LinkedParty(Party):
     """A party with links to others, over which noised and compressed arrays may go.
 
     Args:
-        config: the run's settings.
-        part: its own part of the data.
-        seed: shared by all parties, for batches and the split of rows.
         links: its neighbours, as far as it is told, and its way to a server.
         walks: shared by all parties, for walks.
         order_key: shared with the server alone, which seals with it what others relay.
@@ -446,8 +443,4 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         found = await self._representation(round_)
         if not self._config.secure_sums:
             return found
-        try:
-            return self.masked(summand(unpack(found.h), found.penalty), point_of(self._config))
-        except ValueError as error:
-            limit = self._config.secure_range
-            raise BadInput(f"secure_range: {limit:g} is too small for {self.name}: {error}") from None
+        return self.masked(summand(unpack(found.h), found.penalty), point_of(self._config))

@@ -37,12 +37,7 @@ class GatheringServer(Server):
     """A server that forms Z of its clients' representations and trains theta_0.
 
     Args:
-        config: the run's settings.
-        names: the clients' names, by number.
         public: the data where their labels are public, else None: then the label party sends them.
-        num_classes: for the fusion model of a network.
-        plan: who is linked with whom, and who may roam where.
-        seed: shared by all parties, for batches.
         label_party: its name; "" where labels are public.
         order_keys: shared with each client alone, by number: they seal what others relay.
     """

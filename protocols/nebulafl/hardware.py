@@ -19,6 +19,7 @@ import networkx as nx
 from fedactors.errors import BadInput
 from fedactors.messages.ledger import CLIENT_SERVER
 from fedactors.network.links import LOCAL, HostCapacity, Link, Network
+from fedactors.runtime.snapshots import Stateful
 from protocols.nebulafl.messages import CenterBill
 
 SECONDS_PER_HOUR = 3600.0
@@ -67,8 +68,10 @@ class Catalogue:
         return tuple(self.types[name] for name, count in self.centers[center].items() if count > 0)
 
 
-class HardwarePool:
+class HardwarePool(Stateful):
     """The units of one center: let and returned; each unit has at most one holder."""
+
+    state = ("free",)
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         if not any(count > 0 for count in counts.values()):
@@ -92,14 +95,6 @@ class HardwarePool:
         if int(number) in self.free[type_name] or not 0 <= int(number) < self.counts[type_name]:
             raise ValueError(f"unit {unit!r} is not let")
         heapq.heappush(self.free[type_name], int(number))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that a snapshot needs."""
-        return {"free": {name: sorted(numbers) for name, numbers in self.free.items()}}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put a snapshot back."""
-        self.free = {name: list(numbers) for name, numbers in state["free"].items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from fedactors.actors.remote import CLIENT, DRIVER, SERVER, remote
 from fedactors.data.alignment.rows import JoinMember
 from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dropped_for, meaning_of, read_rows
 from fedactors.data.layouts.vertical import RelationalQuery
-from fedactors.errors import BadInput, Refused, RowsChangedError
+from fedactors.errors import Refused, RowsChangedError
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.secure_sums.actors import SecureSummand
@@ -43,23 +43,15 @@ class MaskedTable(SecureSummand):
 
     def mask(self, values_NC: Array) -> Masked:
         """Return predictions of joined rows under masks."""
-        limit = self._config.secure_range
-        try:
-            return self.masked(values_NC, FixedPoint(limit=limit, num_clients=len(self.clients)))
-        except ValueError as error:
-            raise BadInput(f"secure_range: {limit:g} is too small for predictions of {self.name}: {error}") from None
+        point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.clients))
+        return self.masked(values_NC, point, what=f"predictions of {self.name}")
 
 
 class TableClient(JoinMember, MaskedTable):
     """One client with one horizontal partition of one table.
 
     Args:
-        config: the run's settings.
-        query: what every party knows of the training set.
         seat: which table and partition it has, and where its rows lie; no other client's place is known here.
-        partners: names of the clients of its table, in the order of its partitions.
-        clients: names of all clients.
-        server: name of the server.
     """
 
     state: ClassVar[tuple[str, ...]] = (
