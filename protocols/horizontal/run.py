@@ -18,7 +18,7 @@ from fedactors.secure_sums.messages import FEWEST
 from protocols.horizontal.actors import ClientProcess, HorizontalServer
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
-from protocols.horizontal.messages import RoundOrder
+from protocols.horizontal.messages import Progress, RoundOrder
 
 SERVER = "server"
 
@@ -73,7 +73,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         await rounds.checkpoint()
     async for t in rounds:
         order = RoundOrder(t)
-        progress = await server.ask_one(lambda one, order=order: one.train(order))
+        progress = await train(server, order)
         # where every client dropped out there is no loss, which is no divergence
         loss = progress.loss if progress.num_clients else None
         rounds.record({"training/loss": loss, "clients": progress.num_clients})
@@ -85,7 +85,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
             if not data.holds_out:
                 state.scores = scores
             elif is_best:
-                await server.ask_one(lambda one, order=order: one.remember(order))
+                await remember(server, order)
                 state.scores = scores
     if data.holds_out:  # of the round that the clients' validation rows chose
         state.scores |= of_split("test", await measure(server, RoundOrder(state.round)))
@@ -93,6 +93,16 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     metrics = {**state.scores, best: state.best, "best_round": state.best_round}
     extra = {"clients": state.num_clients, "parameters": state.num_parameters}
     return await rounds.result(metrics, extra)
+
+
+async def train(server: ActorGroup[HorizontalServer], order: RoundOrder) -> Progress:
+    """Let a round be done."""
+    return await server.ask_one(lambda one: one.train(order))
+
+
+async def remember(server: ActorGroup[HorizontalServer], order: RoundOrder) -> None:
+    """Let the model be kept as the best so far."""
+    await server.ask_one(lambda one: one.remember(order))
 
 
 async def measure(

@@ -50,7 +50,7 @@ def test_no_secret_of_a_secure_sum_is_in_the_run_folder(
 
     def draw(size: int) -> bytes:
         found = urandom(size)
-        if sys._getframe(1).f_globals["__name__"].startswith("fedactors.privacy."):
+        if sys._getframe(1).f_globals["__name__"].startswith("fedactors.secure_sums."):
             drawn.append(found)
         return found
 
