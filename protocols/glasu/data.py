@@ -148,10 +148,9 @@ async def blocks_of(actor: Actor, parts: Sequence[AnyPart]) -> dict[str, GraphBl
 def load_client(
     config: GlasuConfig, blocks: Mapping[str, GraphBlock], position: int, common_seed: int | None = None
 ) -> tuple[ClientGraph, list[str]]:
-    """Load and check what the client at `position` trains on.
+    """Return what the client at `position` trains on, checked, and remarks on what is allowed but worth saying.
 
-    Returns:
-        the graph, and remarks on what is allowed but worth saying.
+    `blocks` are by party (`parts_of`); `common_seed` shuffles the nodes' numbers as all clients do.
 
     Raises:
         BadInput: data that does not fit together, see `check`.
@@ -179,11 +178,7 @@ def load_client(
 def load_new_client(
     config: GlasuConfig, blocks: Mapping[str, NewGraph], position: int, factor: float, num_classes: int
 ) -> tuple[ClientGraph, IntArray]:
-    """Load what the client at `position` predicts on: nodes that need no labels.
-
-    Returns:
-        the graph, its features scaled as in training, and the nodes' ids.
-    """
+    """Return what the client at `position` predicts on, features scaled as in training, and the nodes' ids."""
     loaded, ids = [], np.zeros(0, np.int64)
     for name, block in blocks.items():
         nothing = np.zeros(0, np.int64)
