@@ -165,8 +165,8 @@ class PredictingServer(Server):
             await self._sums.prepare(last + 2)
         parts = await clients.ask(lambda client: client.infer_lowest())
         for segment in range(last):
-            below = await self._aggregate(segment, parts)
-            parts = await clients.ask(lambda client, below=below: client.infer(below))
+            sent = dict.fromkeys(clients.members, await self._aggregate(segment, parts))
+            parts = await clients.ask_each(lambda client, below: client.infer(below), sent)
         above = await self._aggregate(last, parts)
         found = await clients.ask(lambda client: client.classify(above))
         summed = SummedLogits(await self._sum("logits", found))
