@@ -60,19 +60,9 @@ def train(
     together: bool,
     device: str,
 ) -> SiteResult:
-    """Let clients train from the server's model; return their mean change.
+    """Let clients train from the server's model x (`model_P`); return their mean change.
 
-    Args:
-        spec: the model.
-        model_P: x.
-        keys: names of the clients' rows.
-        seeds: of their orders of rows.
-        training: how they train.
-        controls: SCAFFOLD: c_i of each; else nothing.
-        control_P: SCAFFOLD: c.
-        counts_samples: whether a client counts by its samples.
-        together: in one batched call.
-        device: where.
+    SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
     """
     corrections = [control_P - own_P for own_P in controls] or None
     results = train_clients(
