@@ -93,7 +93,7 @@ def record_text(base: Path, files: Sequence[str]) -> str:
 
 def _why_not(row: RunRow) -> str:
     if is_of_earlier_version(row):
-        return "Made by an earlier version, which kept no command for each row"
+        return "Made by an earlier version"
     if row.config and row.data and not row.content:
         return "Made by an earlier version, with a command but without the digest of the data that it compares"
     if draws_noise(row):

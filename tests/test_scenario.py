@@ -13,7 +13,7 @@ from fedactors.options import RunOptions
 ROOT = Path(__file__).parents[1]
 SCRIPT = '''"""A scenario for tests."""
 
-from fedactors import launch
+from fedactors import api as launch
 from fedactors.plugins import Headline
 from fedactors.scenario import main
 from tests import tiny

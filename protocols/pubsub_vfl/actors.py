@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedactors.actors.actor import Client
 from fedactors.actors.context import Ref, Work
-from fedactors.actors.remote import CLIENT, DRIVER, OWN_PARTY, remote
+from fedactors.actors.remote import CLIENT, DRIVER, OWN_PARTY, SERVER, remote
 from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
@@ -34,6 +34,7 @@ from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import add_gaussian, clip_and_noise, clip_rows_backward
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.algorithm import ActiveGradients
+from protocols.pubsub_vfl.broker import BROKER
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import PartyRows
 from protocols.pubsub_vfl.messages import (
@@ -43,6 +44,7 @@ from protocols.pubsub_vfl.messages import (
     EpochLoss,
     EpochOrder,
     Evaluated,
+    FirstOrders,
     Gradient,
     PartEmbedding,
     PartRequest,
@@ -51,7 +53,7 @@ from protocols.pubsub_vfl.messages import (
     RowOrder,
     Stamp,
 )
-from protocols.pubsub_vfl.pipeline import Embedder, Pipeline
+from protocols.pubsub_vfl.pipeline import Pipeline
 from protocols.pubsub_vfl.privacy import Counts, KeptReleases, active_records, add_counts, bottom_sigma, passive_records
 from protocols.pubsub_vfl.replicas import AveragingServer, Replica
 
@@ -67,6 +69,10 @@ class PartyWorker(Client):
     """
 
     state: ClassVar[tuple[str, ...]] = ("rows", "replica", "counts", "cached")
+    embeds: ClassVar[bool]
+    """Whether the broker assigns batches to embed; else it brings embeddings to train on."""
+    waits_for: ClassVar[str]
+    """What the timeline calls the wait for the broker."""
 
     def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, workers: Sequence[str]) -> None:
         self.config = config
@@ -75,6 +81,8 @@ class PartyWorker(Client):
         self._workers = tuple(workers)
         self.counts = Counts(self.keeps_releases)
         self.cached = ExchangeTable(config.cached_batches, config.local_updates)
+        self._batches: list[tuple[int, np.ndarray]] = []
+        self._refs: dict[Stamp, tuple[Ref, ...]] = {}
         self._pipeline: Pipeline | None = None
 
     @property
@@ -86,7 +94,11 @@ class PartyWorker(Client):
         """Load the party's own rows and build its bottom model."""
         block = await load_block(self, self._data)
         self.rows = PartyRows(self.config, self._data, self._run_seed, block)
-        spec = algorithm.bottom_spec(self.config, self.rows.num_features)
+        self._build(self.rows.num_features)
+
+    def _build(self, num_features: int) -> None:
+        """Build the models as they are in the beginning, alike in all workers of the party."""
+        spec = algorithm.bottom_spec(self.config, num_features)
         self._held = Held(find_device(self.config.device))
         self._bottom = Network(spec, self.bottom_rule, self.party_seed("bottom"), self._held.device)
         self.replica = Replica((self._bottom,), self.config)
@@ -123,17 +135,57 @@ class PartyWorker(Client):
     async def run_epoch(self, order: EpochOrder) -> EpochLoss | None:
         """Work until the broker says that the epoch is over."""
 
-    async def _work_until_over(self, order: EpochOrder, **how: Any) -> None:
-        """Run a pipeline; `how` says what is done with what comes."""
-        meanwhile = self._update_locally if self.config.local_updates else None
+    async def _work_until_over(self, order: EpochOrder) -> None:
+        """Work on what the broker brings; at the end nothing of the epoch is held or under way."""
+        self._batches = self.rows.batches_until(order.epoch, order.num_epochs)
         self.replica.begin_epoch(order.epoch - order.num_epochs + 1)
-        self._pipeline = Pipeline(self, order.epoch, self.config, meanwhile=meanwhile, **how)
-        async with self.replica.mixing(self.server if self.config.mixes else None):
-            await self._pipeline.run()
+        self._pipeline = pipeline = Pipeline(self, order.epoch, self._first_of(order.epoch))
+        async with self.replica.mixing(self.server if self.config.mixes else None), pipeline.running():
+            while not pipeline.is_over:
+                if (received := pipeline.next_received()) is not None:
+                    await self._use(pipeline, *received)
+                if (assigned := pipeline.next_assigned()) is not None:
+                    pipeline.publish_embedding(assigned, await self.embed(assigned))
+                await pipeline.exchange()
+
+    def _first_of(self, epoch: int) -> tuple[Stamp, ...] | None:
+        """Return the batches to embed that are not asked for; None: the broker is still to tell of them."""
+        return ()
 
     @abstractmethod
-    async def _update_locally(self) -> bool:
+    async def _use(self, pipeline: Pipeline, stamp: Stamp, payloads: list[Any]) -> None:
+        """Compute on the payloads that came for a batch."""
+
+    @abstractmethod
+    async def embed(self, stamp: Stamp) -> tuple[Payload, ...]:
+        """Embed a batch; return what is published of it."""
+
+    @abstractmethod
+    async def update_locally(self) -> bool:
         """Step on a batch that was exchanged before, with what was received then; say whether there was one."""
+
+    def post(self, stamp: Stamp, values: Sequence[Embedding | Gradient], readers: Sequence[str]) -> tuple[Payload, ...]:
+        """Return a batch's values as they travel: themselves, or references by which each reader fetches its own."""
+        if self.config.sends_payloads:
+            return tuple(values)
+        refs = tuple(self.put(value, to=reader) for value, reader in zip(values, readers, strict=True))
+        self._refs[stamp] = refs
+        return refs
+
+    async def opened(self, payload: Payload) -> Embedding | Gradient:
+        """Return the value of a payload, fetched from its owner if it is a reference."""
+        value: Embedding | Gradient = await self.get(payload) if isinstance(payload, Ref) else payload
+        return value
+
+    def forget(self, stamp: Stamp) -> None:
+        """Give up what is kept for a batch."""
+        for ref in self._refs.pop(stamp, ()):
+            self.free(ref)
+
+    def forget_all(self) -> None:
+        """Give up what is kept for the batches of an epoch."""
+        for stamp in list(self._refs):
+            self.forget(stamp)
 
     @remote(caller=DRIVER)
     async def leave_epoch(self) -> None:
@@ -213,16 +265,19 @@ class PartyWorker(Client):
         """Return the party's lines of the privacy ledger."""
 
 
-class PassiveWorker(PartyWorker, Embedder):
+class PassiveWorker(PartyWorker):
     """One of a passive party's workers: own features and a bottom model."""
 
     payloads: ClassVar[tuple[type, ...]] = (Embedding,)
+    embeds, waits_for = True, "gradient"
+    broker: ClassVar[str] = BROKER
+    """Who alone says what to begin with."""
 
     def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, workers: Sequence[str]) -> None:
         super().__init__(config, part, run_seed, workers)
         self._publications: dict[Stamp, tuple[Publication, np.ndarray, np.ndarray]] = {}
-        self._refs: dict[Stamp, Ref] = {}
         self._kept = KeptReleases()
+        self._first: FirstOrders | None = None
 
     @property
     def keeps_releases(self) -> bool:
@@ -254,28 +309,37 @@ class PassiveWorker(PartyWorker, Embedder):
     @remote(caller=DRIVER)
     async def run_epoch(self, order: EpochOrder) -> None:
         """Embed batches and apply their gradients until the broker says that the epoch is over."""
-        batches, again = self.rows.batches_until(order.epoch, order.num_epochs), self.config.stale_gradients == "apply"
+        await self._work_until_over(order)
 
-        async def embed(stamp: Stamp) -> Payload:
-            epoch, positions = batches[stamp[0]]
-            embedding = await self._embed(epoch, stamp, positions)
-            if self.config.payloads == "sent":
-                return embedding
-            self._refs[stamp] = self.put(embedding, to=self._data.label_party)
-            return self._refs[stamp]
+    @remote(caller=SERVER, only="broker")
+    async def take_first(self, orders: FirstOrders) -> None:
+        """Begin with these batches, now or when the driver says that the epoch has begun."""
+        if self._pipeline is not None and self._pipeline.epoch == orders.epoch:
+            self._pipeline.begin_with(orders.assigned)
+        else:
+            self._first = orders
 
-        async def use(stamp: Stamp, payloads: list[Gradient]) -> bool:
-            if again and stamp not in self._publications:
-                # it was given up meanwhile: embed the batch again, at the present parameters
-                self._publications[stamp] = await self._forward(batches[stamp[0]][1])
-            gradient = await self._backward(payloads[0])
-            if gradient is not None:
-                await self.step([gradient], batches[stamp[0]][0])
-            return gradient is not None
+    def _first_of(self, epoch: int) -> tuple[Stamp, ...] | None:
+        if not self.config.sends_payloads:
+            return ()
+        first, self._first = self._first, None
+        return first.assigned if first is not None and first.epoch == epoch else None
 
-        drop = (self._forget, self._publications)
-        first = self._first_of(order.epoch) if self.config.payloads == "sent" else ()
-        await self._work_until_over(order, use=use, embed=embed, drop=drop, waits_for="gradient", first=first)
+    async def embed(self, stamp: Stamp) -> tuple[Payload, ...]:
+        """Embed a batch; return the embedding as it travels."""
+        epoch, positions = self._batches[stamp[0]]
+        embedding = await self._embed(epoch, stamp, positions)
+        return self.post(stamp, [embedding], [self._data.label_party])
+
+    async def _use(self, pipeline: Pipeline, stamp: Stamp, payloads: list[Gradient]) -> None:
+        epoch, positions = self._batches[stamp[0]]
+        if self.config.stale_gradients == "apply" and stamp not in self._publications:
+            # it was given up meanwhile: embed the batch again, at the present parameters
+            self._publications[stamp] = await self._forward(positions)
+        gradient = await self._backward(payloads[0])
+        if gradient is not None:
+            await self.step([gradient], epoch)
+            pipeline.finish(stamp)
 
     async def _embed(self, epoch: int, stamp: Stamp, positions: np.ndarray) -> Embedding:
         """Embed a batch and keep its publication for its gradient."""
@@ -289,7 +353,7 @@ class PassiveWorker(PartyWorker, Embedder):
         if key not in self._publications:
             return None
         publication, values, positions = self._publications[key]
-        self._forget(key)
+        self.forget(key)
         config, gradient_BE = self.config, await self._values(gradient)
         if config.bottom_training == "frozen":
             return np.zeros(self.replica.sizes[0], values.dtype)
@@ -306,7 +370,8 @@ class PassiveWorker(PartyWorker, Embedder):
         noisy: np.ndarray = add_gaussian(total_P, bottom_sigma(config), self._noise, "bottom gradients")
         return noisy / len(positions)
 
-    async def _update_locally(self) -> bool:
+    async def update_locally(self) -> bool:
+        """Step on a kept batch with the gradient of then, weighted by how far its embedding has moved."""
         if (then := self.cached.take()) is None:
             return False
         publication, now_BE, _ = await self._forward(then.rows)
@@ -318,14 +383,22 @@ class PassiveWorker(PartyWorker, Embedder):
         self.replica.step([await self.compute(algorithm.backward, publication, gradient_BE, work=work)])
         return True
 
-    def _forget(self, stamp: Stamp) -> None:
+    def forget(self, stamp: Stamp) -> None:
         """Give up a publication."""
         self._publications.pop(stamp, None)
-        if (ref := self._refs.pop(stamp, None)) is not None:
-            self.free(ref)
+        super().forget(stamp)
+
+    def forget_all(self) -> None:
+        """Give up all publications."""
+        self._publications.clear()
+        super().forget_all()
+
+    def _key(self, epoch: int, stamp: Stamp) -> Stamp:
+        """Return what a publication is kept by until its gradient comes."""
+        return stamp
 
     async def _forward(self, positions: np.ndarray) -> tuple[Publication, np.ndarray, np.ndarray]:
-        features_BF = self._held.take("features", self.rows.prepared.train.features, positions)
+        features_BF = self._held.take("features", self.rows.train.features, positions)
         publication = Publication(self._bottom.model, features_BF)
         work = self._work("bottom-forward", len(positions))
         return publication, await self.compute(algorithm.embed, publication, work=work), positions
@@ -371,6 +444,7 @@ class ActiveWorker(PartyWorker):
     """One of the active party's workers: own features, labels, a bottom and the top model."""
 
     payloads: ClassVar[tuple[type, ...]] = (Gradient,)
+    embeds, waits_for = False, "embedding"
 
     async def load(self) -> None:
         """Load the party's own rows and labels, and build its models."""
@@ -378,10 +452,12 @@ class ActiveWorker(PartyWorker):
             raise BadInput(f"label_epsilon: {self.config.label_epsilon} is not allowed: a regression has no classes")
         await super().load()
         import_metrics()
+
+    def _build(self, num_features: int) -> None:
+        super()._build(num_features)
         spec = algorithm.top_spec(self.config, self._data)
         self._top = Network(spec, self.config.step_rule, self.party_seed("top"), self._held.device)
         self.replica = Replica((self._bottom, self._top), self.config)
-        self._refs: dict[Stamp, tuple[Ref, ...]] = {}
 
     async def open(self) -> None:
         """Take a noise generator of this process."""
@@ -409,31 +485,24 @@ class ActiveWorker(PartyWorker):
     @remote(caller=DRIVER)
     async def run_epoch(self, order: EpochOrder) -> EpochLoss:
         """Train on batches whose embeddings are there until the broker says that the epoch is over."""
-        batches, parties = self.rows.batches_until(order.epoch, order.num_epochs), self._data.passive_parties
-        loss_sum, num_rows = 0.0, 0
+        self._loss_sum, self._num_rows = 0.0, 0
+        await self._work_until_over(order)
+        return EpochLoss(self._loss_sum, self._num_rows)
 
-        async def train(stamp: Stamp, payloads: list[Embedding]) -> tuple[Payload, ...]:
-            nonlocal loss_sum, num_rows
-            epoch, positions = batches[stamp[0]]
-            received = [await self._values(embedding) for embedding in payloads]
-            found = await self._gradients(positions, received)
-            self.cached.add(positions, received, found.embeddings)
-            gradients = await self._pack(found.embeddings, epoch, stamp, positions)
-            await self.step([found.bottom, found.top], epoch)
-            loss_sum += found.loss * len(positions)
-            num_rows += len(positions)
-            if self.config.payloads == "sent":
-                return tuple(gradients)
-            refs = tuple(self.put(gradient, to=party) for gradient, party in zip(gradients, parties, strict=True))
-            self._refs[stamp] = refs
-            return refs
+    async def embed(self, stamp: Stamp) -> tuple[Payload, ...]:
+        """Refuse: the broker brings embeddings to this side."""
+        raise ValueError(f"{self.name}: batch {stamp[0]} is assigned to a party that trains on embeddings")
 
-        await self._work_until_over(order, use=train, drop=(self._free, self._refs), waits_for="embedding")
-        return EpochLoss(loss_sum, num_rows)
-
-    def _free(self, stamp: Stamp) -> None:
-        for ref in self._refs.pop(stamp, ()):
-            self.free(ref)
+    async def _use(self, pipeline: Pipeline, stamp: Stamp, payloads: list[Embedding]) -> None:
+        epoch, positions = self._batches[stamp[0]]
+        received = [await self._values(embedding) for embedding in payloads]
+        found = await self._gradients(positions, received)
+        self.cached.add(positions, received, found.embeddings)
+        gradients = await self._pack(found.embeddings, epoch, stamp, positions)
+        await self.step([found.bottom, found.top], epoch)
+        self._loss_sum += found.loss * len(positions)
+        self._num_rows += len(positions)
+        pipeline.publish(stamp, self.post(stamp, gradients, self._data.passive_parties))
 
     async def _pack(
         self, gradients: Sequence[np.ndarray], epoch: int, stamp: Stamp, positions: np.ndarray
@@ -447,16 +516,17 @@ class ActiveWorker(PartyWorker):
 
     async def _gradients(self, positions: np.ndarray, received: Sequence[np.ndarray]) -> ActiveGradients:
         """Return loss and gradients of one batch with the others' embeddings."""
-        x_BF = self._held.take("features", self.rows.prepared.train.features, positions)
+        x_BF = self._held.take("features", self.rows.train.features, positions)
         targets = self._targets(positions)
         work = Work("active-step", algorithm.operations(len(x_BF), sum(self.replica.sizes), updates=self.updates))
         networks, task = (self._bottom.model, self._top.model), self._data.task
         return await self.compute(algorithm.active_gradients, *networks, task, x_BF, received, *targets, work=work)
 
-    async def _update_locally(self) -> bool:
+    async def update_locally(self) -> bool:
+        """Step on a kept batch with the gradient of then, weighted by how far its embedding has moved."""
         if (then := self.cached.take()) is None:
             return False
-        x_BF = self._held.take("features", self.rows.prepared.train.features, then.rows)
+        x_BF = self._held.take("features", self.rows.train.features, then.rows)
         args = (self._bottom.model, self._top.model, self._data.task, x_BF, then, self.config.least_cosine)
         work = Work("local-step", algorithm.operations(len(then.rows), sum(self.replica.sizes), updates=True))
         self.replica.step(await self.compute(local_gradients, *args, *self._targets(then.rows), work=work))
@@ -464,7 +534,7 @@ class ActiveWorker(PartyWorker):
 
     def _targets(self, positions: np.ndarray) -> tuple[Any, Any]:
         """Return labels and, where rows do not count alike, weights."""
-        train = self.rows.prepared.train
+        train = self.rows.train
         assert train.labels is not None
         weights_B = None if train.weights is None else self._held.take("weights", train.weights, positions)
         return self._held.take("labels", train.labels, positions), weights_B

@@ -218,7 +218,7 @@ class PairedActiveWorker(ActiveWorker):
 
     async def _embed_own(self, positions: np.ndarray) -> tuple[Publication, Tensor]:
         """Embed a batch of one's own rows while the others' embeddings are under way."""
-        x_BF = self._held.take("features", self.rows.prepared.train.features, positions)
+        x_BF = self._held.take("features", self.rows.train.features, positions)
         publication = Publication(self._bottom.model, x_BF)
         work = Work("bottom-forward", algorithm.operations(len(positions), self.replica.sizes[0]))
         return publication, await self.compute(algorithm.embed_here, publication, work=work)

@@ -15,7 +15,7 @@ taken back: where a worker, active or passive, had stepped on a batch that is ab
 Who lets a deadline pass is fenced: it gets no more batches of the epoch, which ends without waiting for it.
 
 Who waits for whom: a worker's report waits when there is nothing for it; where payloads are fetched, only if the worker
-has nothing else to do. Where they are sent the broker tells each passive worker what an epoch begins with.
+has nothing else to do. Where they are sent the broker tells each passive worker which batches to embed first.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from fedactors.actors.actor import Client, Server
-from fedactors.actors.remote import CLIENT, DRIVER, SERVER, remote
+from fedactors.actors.actor import Server
+from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import FedactorsError, PartyLost
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import BatchCount, EpochCounts, FirstOrders, LostWorker, Orders, Report, Stamp
+
+if TYPE_CHECKING:
+    from protocols.pubsub_vfl.actors import PassiveWorker
 
 BROKER = "broker"
 _RESOLUTION = 1e-9
@@ -145,12 +147,12 @@ class Dispatch:
             gradients, dropped = self.outbox(worker)
             # gradients are on their way to a worker with enough under way: new batches come with the next of them
             will_hear = wait and self.in_flight_of(worker) > room and not (gradients or dropped)
-            will_hear = will_hear and self._config.payloads == "fetched"
+            will_hear = will_hear and not self._config.sends_payloads
             assigned = () if will_hear else self.assign(worker, room, now)
             told = bool(assigned or gradients or dropped or self.finished)
             return Orders(assigned, gradients, dropped, self.finished) if told or not wait else None
         # whose reports wait all the time gets one at a time: the first to ask would take what others could begin with
-        claims = self.claim(worker, room if self._config.payloads == "fetched" else min(room, 1), now)
+        claims = self.claim(worker, room if not self._config.sends_payloads else min(room, 1), now)
         # to free a payload is not worth waking a worker for
         if wait and not (claims or self.finished):
             return None
@@ -248,7 +250,7 @@ class Dispatch:
             batch.graded = True
             batch.since = now
             readers = {party: slot.worker for party, slot in batch.slots.items()}
-            if self._config.payloads == "sent":
+            if self._config.sends_payloads:
                 # the gradient takes the order for the next batch along: the acknowledgement would come too late for it
                 for party, slot in batch.slots.items():
                     self._uncount(party, slot)
@@ -384,20 +386,6 @@ def _waited_for(batch: _Batch) -> set[str]:
     return {worker for worker in late if worker is not None}
 
 
-class Addressee(Client):
-    """Who is told what an epoch begins with, as the broker sees it."""
-
-    @property
-    def broker(self) -> str:
-        """Who alone says what to begin with."""
-        return BROKER
-
-    @remote(caller=SERVER, only="broker")
-    @abstractmethod
-    async def take_first(self, orders: FirstOrders) -> None:
-        """Begin with these batches, now or when the driver says that the epoch has begun."""
-
-
 class BatchBroker(Server):
     """Runs a `Dispatch` between workers.
 
@@ -426,16 +414,17 @@ class BatchBroker(Server):
                 self._begin(f"{party}/worker-{index}")
 
     def _begin(self, worker: str) -> None:
-        """Tell a passive worker what to begin with, where payloads are sent: asking for it takes another way."""
+        """Assign a passive worker what it embeds first, where payloads are sent: to ask for it takes another way."""
         config = self._config
-        if config.payloads == "sent":
+        if config.sends_payloads:
             most = min(config.prefetch, max(1, config.max_in_flight // config.num_passive_workers))
             assigned = self._dispatch.assign(worker, most, self.clock.now())
-            self.background(self._hand_out(worker, FirstOrders(self._epoch, assigned)))
+            self.background(self._tell(worker, FirstOrders(self._epoch, assigned)))
 
-    async def _hand_out(self, worker: str, orders: FirstOrders) -> None:
+    async def _tell(self, worker: str, orders: FirstOrders) -> None:
+        passive = cast("PassiveWorker", self.peer(worker, object))  # its module loads torch
         with contextlib.suppress(PartyLost):  # `lose` gives its batches to others
-            await self.peer(worker, Addressee).take_first(orders)  # type: ignore[type-abstract]
+            await passive.take_first(orders)
 
     @remote(caller=DRIVER)
     async def serve_epoch(self) -> EpochCounts:
@@ -482,7 +471,7 @@ class BatchBroker(Server):
         self._parked = [parked for parked in self._parked if parked[0] != lost.worker]
         self._dispatch.lose(lost.worker, self.clock.now())
         self._wake()
-        if lost.worker.partition("/")[0] in self._parties[1:]:
+        if _party(lost.worker) in self._parties[1:]:
             self._begin(lost.worker)
 
     def _wake(self) -> None:

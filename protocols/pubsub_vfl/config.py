@@ -263,6 +263,11 @@ class PubSubVflConfig(StepSettings):
         return self.algorithm == "vfl-ps"
 
     @property
+    def sends_payloads(self) -> bool:
+        """Whether embeddings and gradients travel with reports and orders."""
+        return self.payloads == "sent"
+
+    @property
     def averages(self) -> bool:
         """Whether the workers of a party, if it has several, become one model at the end of certain epochs."""
         return self.algorithm == "pubsub-vfl" or (self.algorithm == "avfl-ps" and not self.pushes)

@@ -167,6 +167,11 @@ class PartyRows:
             raise RuntimeError("rows are used before they are aligned")
         return self._prepared
 
+    @property
+    def train(self) -> Part:
+        """The training rows."""
+        return self.prepared.train
+
     def part(self, name: str) -> Part:
         """Return the part of the split that a peer names: validation or test, of which it may ask for all."""
         parts = {"validation": self.prepared.validation, "test": self.prepared.test}
@@ -182,7 +187,7 @@ class PartyRows:
     @property
     def num_train(self) -> int:
         """Training rows."""
-        return len(self.prepared.train.features)
+        return len(self.train.features)
 
     def batches(self, epoch: int) -> list[Index]:
         """Return the positions of an epoch's batches in the training part, the same at every party."""

@@ -368,7 +368,7 @@ def sent(config: PubSubVflConfig) -> tuple[type, ...]:
         orders = (EpochOrder,) if several and (config.averages or config.pushes) else ()
         return (*always, *within, *orders, PairOrder, PairRequest, Embedding, Gradient)
     losses = (LostWorker,) if config.on_party_loss == "restart" else ()
-    first = (FirstOrders,) if config.payloads == "sent" else ()
+    first = (FirstOrders,) if config.sends_payloads else ()
     broker = (BatchCount, EpochCounts, Report, Orders, *first, EpochOrder, *losses)
     return (*always, *within, *broker, Embedding, Gradient)
 

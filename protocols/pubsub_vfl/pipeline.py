@@ -1,9 +1,9 @@
-"""A worker's epoch over the broker: it computes while its reports and the payloads that it fetches are under way.
+"""What a worker exchanges with the broker in an epoch, while it computes.
 
-    broker ──orders: batches to embed, references to payloads──▶ todo, fetch ──▶ ready ──▶ compute ──report──▶ broker
+    broker ──orders: batches to embed, payloads or references──▶ assigned, received ──▶ worker ──report──▶ broker
 
-    passive worker   todo: embed a batch and publish it         ready: apply its gradient, it is done
-    active worker    (none)                                     ready: train on its embeddings, publish the gradients
+    passive worker   assigned: embed a batch and publish it     received: apply its gradient, it is done
+    active worker    (none)                                     received: train on its embeddings, publish the gradients
 
 Who waits for whom: a worker waits for news (orders, a payload) only when it has nothing to compute. Several reports
 may be under way; where payloads are fetched at most one of them waits at the broker, and only when the worker has
@@ -13,58 +13,38 @@ nothing to compute; where they are sent each waits there until there is somethin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from typing import TYPE_CHECKING, Any
 
-from fedactors.actors.actor import Actor
 from fedactors.actors.context import Ref
-from fedactors.actors.remote import SERVER, remote
 from fedactors.errors import PartyLost
-from protocols.pubsub_vfl.broker import BROKER, Addressee, BatchBroker
-from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import FirstOrders, Orders, Payload, Report, Stamp
+from protocols.pubsub_vfl.broker import BROKER, BatchBroker
+from protocols.pubsub_vfl.messages import Orders, Payload, Report, Stamp
+
+if TYPE_CHECKING:
+    from protocols.pubsub_vfl.actors import PartyWorker
 
 _log = logging.getLogger(__name__)
 
 
 class Pipeline:
-    """What a worker has in hand during an epoch.
+    """A worker's reports, orders and payloads of an epoch.
 
     Args:
-        worker: whose epoch it is.
+        worker: whose they are.
         epoch: its number, as the broker was told.
-        config: prefetch, the interval between reports, what becomes of stale gradients.
-        use: computes on a batch's payloads; returns what to publish, or whether the batch is done.
-        embed: embeds a batch and returns what to publish; None at the active party.
-        drop: is told of batches that are done with or abandoned, and at the end of all that are then held.
-        waits_for: what the timeline calls the wait for news.
-        meanwhile: computes something of use where there is nothing else to do; says whether there was something.
         first: batches to embed that are not asked for; None: they are still to come, and none is asked for before.
     """
 
-    def __init__(
-        self,
-        worker: Actor,
-        epoch: int,
-        config: PubSubVflConfig,
-        *,
-        use: Callable[[Stamp, list[Any]], Awaitable[tuple[Payload, ...] | bool]],
-        embed: Callable[[Stamp], Awaitable[Payload]] | None = None,
-        drop: tuple[Callable[[Stamp], None], Mapping[Stamp, Any]],
-        waits_for: str,
-        meanwhile: Callable[[], Awaitable[bool]] | None = None,
-        first: Iterable[Stamp] | None = (),
-    ) -> None:
-        self._worker, self.epoch, self._config = worker, epoch, config
-        self._use, self._embed = use, embed
-        self._drop, self._held = drop
-        self._waits_for, self._meanwhile = waits_for, meanwhile
+    def __init__(self, worker: PartyWorker, epoch: int, first: Iterable[Stamp] | None = ()) -> None:
+        self._worker, self._config, self.epoch = worker, worker.config, epoch
         self._broker = worker.peer(BROKER, BatchBroker)
-        self._todo: deque[Stamp] = deque(first or ())
+        self._assigned: deque[Stamp] = deque(first or ())
         self._knows_first = first is not None
-        self._ready: deque[tuple[Stamp, list[Any]]] = deque()
+        self._received: deque[tuple[Stamp, list[Any]]] = deque()
         self._num_fetching = 0
         self._published: list[tuple[int, int, tuple[Payload, ...]]] = []
         self._done: list[Stamp] = []
@@ -79,22 +59,14 @@ class Pipeline:
         self._task: asyncio.Task[Any] | None = None
         self._is_left = False
 
-    async def run(self) -> None:
-        """Work until the broker says that the epoch is over and all has been reported, or until it is left."""
+    # --- what the worker does ---
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Exchange while the worker works inside; leave when all has been reported, or at once after `leave`."""
         self._task = asyncio.current_task()
         try:
-            while not self._is_over:
-                if self._ready:
-                    if self._takes_one_at_a_time:
-                        self._report()  # what comes next is to be there when this is done
-                    await self._compute(*self._ready.popleft())
-                if self._todo:
-                    await self._publish(self._todo.popleft())
-                self._report()
-                if not (self._ready or self._todo or self._is_over or await self._has_other_work()):
-                    with self._worker.span("wait", self._waits_for):
-                        await self._news.wait()
-                self._check()
+            yield
             while self._under_way:
                 await self._news.wait()
                 self._check()
@@ -105,13 +77,12 @@ class Pipeline:
             self._task = None
             for task in list(self._under_way):
                 task.cancel()
-            for stamp in list(self._held):
-                self._drop(stamp)
+            self._worker.forget_all()
 
     def begin_with(self, assigned: Iterable[Stamp]) -> None:
         """Take batches to embed that were not asked for."""
         self._knows_first = True
-        self._todo.extend(assigned)
+        self._assigned.extend(assigned)
         self._news.set()
 
     def leave(self) -> None:
@@ -120,49 +91,67 @@ class Pipeline:
             self._is_left = True
             self._task.cancel()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the broker has said that the epoch is over, and all has been reported."""
+        return self._finished and not (self._done or self._published)
+
+    def next_received(self) -> tuple[Stamp, list[Any]] | None:
+        """Return a batch and the payloads that came for it, if there is one."""
+        if not self._received:
+            return None
+        if self._takes_one_at_a_time:
+            self._report()  # what comes next is to be there when this is done
+        return self._received.popleft()
+
+    def next_assigned(self) -> Stamp | None:
+        """Return a batch to embed, if there is one."""
+        return self._assigned.popleft() if self._assigned else None
+
+    def publish(self, stamp: Stamp, payloads: tuple[Payload, ...]) -> None:
+        """Tell the broker of a batch's embedding, or of its gradients; no payloads: those to train on were gone."""
+        self._published.append((*stamp, payloads))
+
+    def publish_embedding(self, stamp: Stamp, payloads: tuple[Payload, ...]) -> None:
+        """Publish a batch's embedding, unless the batch was abandoned meanwhile."""
+        if stamp in self._dropped:
+            self._worker.forget(stamp)
+        else:
+            self.publish(stamp, payloads)
+
+    def finish(self, stamp: Stamp) -> None:
+        """Tell the broker that a batch's gradient was applied."""
+        self._done.append(stamp)
+
+    async def exchange(self) -> None:
+        """Report what was done; with nothing in hand do other work, or wait for news."""
+        self._report()
+        if not (self._received or self._assigned or self.is_over or await self._has_other_work()):
+            with self._worker.span("wait", self._worker.waits_for):
+                await self._news.wait()
+        self._check()
+
     async def _has_other_work(self) -> bool:
-        """Do a piece of other work, if there is one and no news has come."""
-        return self._meanwhile is not None and not self._news.is_set() and await self._meanwhile()
+        """Take a local update, if there is one and no news has come."""
+        return self._config.local_updates > 0 and not self._news.is_set() and await self._worker.update_locally()
+
+    # --- reports and orders ---
 
     @property
     def _takes_one_at_a_time(self) -> bool:
         """Whether a report brings at most one batch to train on, so that it must leave before the last is used up."""
-        return self._embed is None and self._config.payloads == "sent"
-
-    @property
-    def _is_over(self) -> bool:
-        return self._finished and not (self._done or self._published)
-
-    async def _compute(self, stamp: Stamp, payloads: list[Any]) -> None:
-        found = await self._use(stamp, payloads)
-        if isinstance(found, tuple):
-            self._published.append((*stamp, found))
-        elif found:
-            self._done.append(stamp)
-
-    async def _publish(self, stamp: Stamp) -> None:
-        assert self._embed is not None
-        ref = await self._embed(stamp)
-        if stamp in self._dropped:
-            self._drop(stamp)
-        else:
-            self._published.append((*stamp, (ref,)))
-
-    # --- reports and orders ---
+        return self._config.sends_payloads and not self._worker.embeds
 
     def _report(self) -> None:
         if not self._knows_first:
             return  # what is asked for now would be asked for once more with each batch that is told of first
-        in_hand, now = len(self._ready) + len(self._todo), self._worker.clock.now()
+        in_hand, now = len(self._received) + len(self._assigned), self._worker.clock.now()
         if in_hand > 1 and now < self._no_report_before:
             return  # there is enough to do: collect more before the next report
-        held = len(self._ready) + self._num_fetching if self._embed is None else len(self._todo)
-        # who computes on one may hold the next, and leaves the others to its siblings
-        most = min(self._config.prefetch, 2) if self._takes_one_at_a_time else self._config.prefetch
-        room = max(0, most - held - self._room_asked)
+        room = self._room()
         # gradients come to a passive worker that has asked for no more batches
-        has_use = room > 0 or (self._embed is not None and not self._num_parked)
-        if self._config.payloads == "sent":
+        has_use = room > 0 or (self._worker.embeds and not self._num_parked)
+        if self._config.sends_payloads:
             # every report waits for what it can bring back: orders need not wait for the next one to come
             wait, worth = True, has_use
         else:
@@ -176,9 +165,16 @@ class Pipeline:
         self._no_report_before = now + self._config.report_interval
         self._room_asked += room
         self._num_parked += wait
-        self._start(self._exchange(self._broker.report(report), room, wait))
+        self._start(self._take_orders(self._broker.report(report), room, wait))
 
-    async def _exchange(self, answer: Awaitable[Orders], room: int, wait: bool) -> None:
+    def _room(self) -> int:
+        """Return how many more batches to ask for."""
+        held = len(self._assigned) if self._worker.embeds else len(self._received) + self._num_fetching
+        # who computes on one may hold the next, and leaves the others to its siblings
+        most = min(self._config.prefetch, 2) if self._takes_one_at_a_time else self._config.prefetch
+        return max(0, most - held - self._room_asked)
+
+    async def _take_orders(self, answer: Awaitable[Orders], room: int, wait: bool) -> None:
         try:
             orders = await answer
         finally:
@@ -187,29 +183,29 @@ class Pipeline:
         self._finished = self._finished or orders.finished
         for stamp in orders.dropped:
             self._dropped.add(stamp)
-            self._drop(stamp)
-        self._todo = deque(stamp for stamp in (*self._todo, *orders.assigned) if stamp not in self._dropped)
-        for batch_id, sequence, refs in orders.payloads:
+            self._worker.forget(stamp)
+        self._assigned = deque(stamp for stamp in (*self._assigned, *orders.assigned) if stamp not in self._dropped)
+        for batch_id, sequence, payloads in orders.payloads:
             stamp = (batch_id, sequence)
             if stamp in self._dropped and self._config.stale_gradients != "apply":
                 continue
-            if self._config.payloads == "sent":
-                self._ready.append((stamp, list(refs)))
-                continue
-            self._num_fetching += 1
-            self._start(self._fetch(stamp, refs))
+            if any(isinstance(payload, Ref) for payload in payloads):
+                self._num_fetching += 1
+                self._start(self._fetch(stamp, payloads))
+            else:
+                self._received.append((stamp, list(payloads)))
 
-    async def _fetch(self, stamp: Stamp, refs: tuple[Payload, ...]) -> None:
+    async def _fetch(self, stamp: Stamp, payloads: tuple[Payload, ...]) -> None:
         try:
             # one payload of a neighbour is there at once: tasks of its own would let the worker report "idle" meanwhile
-            gets = [self._worker.get(ref) for ref in refs if isinstance(ref, Ref)]
-            self._ready.append((stamp, [await gets[0]] if len(gets) == 1 else list(await asyncio.gather(*gets))))
+            gets = [self._worker.opened(payload) for payload in payloads]
+            self._received.append((stamp, [await gets[0]] if len(gets) == 1 else list(await asyncio.gather(*gets))))
         except (KeyError, PartyLost) as error:
             # its owner is gone, or has abandoned the batch: the broker assigns it anew
             if isinstance(error, PartyLost):
                 _log.warning("%s: batch %d is abandoned: %s", self._worker.name, stamp[0], error)
-            if self._embed is None:
-                self._published.append((*stamp, ()))
+            if not self._worker.embeds:
+                self.publish(stamp, ())
         finally:
             self._num_fetching -= 1
 
@@ -232,27 +228,3 @@ class Pipeline:
         self._news.clear()
         if self._failure is not None:
             raise self._failure
-
-
-class Embedder(Addressee):
-    """Who embeds batches: what it is to begin with goes to its pipeline."""
-
-    _pipeline: Pipeline | None = None
-    _first: FirstOrders | None = None
-
-    @remote(caller=SERVER, only="broker")
-    async def take_first(self, orders: FirstOrders) -> None:
-        """Begin with these batches, now or when the driver says that the epoch has begun."""
-        if self._pipeline is not None and self._pipeline.epoch == orders.epoch:
-            self._pipeline.begin_with(orders.assigned)
-        else:
-            self._first = orders
-
-    def _first_of(self, epoch: int) -> tuple[Stamp, ...] | None:
-        """Return, and forget, the batches that came before their epoch did; None if they have not come."""
-        first, self._first = self._first, None
-        return first.assigned if first is not None and first.epoch == epoch else None
-
-    def _key(self, epoch: int, stamp: Stamp) -> Stamp:
-        """Return what a batch is kept by until its gradient comes."""
-        return stamp

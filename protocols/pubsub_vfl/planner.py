@@ -1,4 +1,4 @@
-"""Which (w_a, w_p, B) to train with: the paper's cost model, bounds of whole epochs, and replays (Section 4).
+"""Which (w_a, w_p, B) to train with: the paper's cost model, bounds of whole epochs, and dry runs (Section 4).
 
 `fedactors plan pubsub-vfl` goes from the parties' profile files to a setting, with what it is predicted to cost.
 
@@ -6,7 +6,7 @@
     epoch      ceil(n/B) (max(T_A, T_P) / min(w_a, w_p) + (E + G) / bandwidth) + synchronisation
     pipeline   max(b max(S, H), W + (b/w_a - 1) T_A, b/w_p T_P + ends, W + (b - 1) max(E, G) / bandwidth)
                + synchronisation, of b = floor(n/B) batches
-    replay     `replay.epoch_seconds` + synchronisation: what the runtime does, event by event
+    replay     `dry_run.epoch_seconds` + synchronisation: the run's actors on the simulated runtime
 
 The literal cost grows with w and so always asks for the fewest workers. In the others T is the time of one worker that
 computes on one core, and w/C times that when more workers than cores share them, with the processor time of a batch's
@@ -14,7 +14,7 @@ messages, which the paper leaves out. `pipeline` is a bound: all batches pass th
 direction, where the first comes and from where the last goes on its way W of computing, transfers and hops, and all
 are at a passive worker before and after; S are a batch's steps at a parameter server that steps for its workers one
 gradient after another, H the processor time of all processes of parties on one host, over its cores. It says which
-settings are worth a replay; the command chooses by the replay. The search tries all settings (the paper calls it
+settings are worth a dry run; the command chooses by the dry run. The search tries all settings (the paper calls it
 dynamic programming); ties go to fewer workers, then to the smaller batch.
 
 Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's embedding and gradient.
@@ -31,18 +31,18 @@ from typing import Any, Literal, cast
 from fedactors.errors import BadInput
 from fedactors.network.links import LAN
 from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.dry_run import Problem, epoch_seconds, seconds_of
 from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
-from protocols.pubsub_vfl.replay import Problem, epoch_seconds, seconds_of
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = range(2, 51)
 """Those of the paper."""
 WORKER_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
-"""Those that the command tries: counts between them differ by less than the costs of their replays."""
+"""Those that the command tries: counts between them differ by less than the costs of their dry runs."""
 _WORTH = 0.01
 """Share of the seconds that is not worth further workers."""
 _SHOWN = 10
-_MOST_REPLAYS = 40
+_MOST_DRY_RUNS = 40
 HOPS_OF_BATCH: Mapping[str, int] = {"fetched": 8, "sent": 4}
 """Messages between parties, one after another, for which a batch can take a place in the window, by `payloads`."""
 HOPS_OF_TRAINING: Mapping[str, int] = {"fetched": 8, "sent": 5}
@@ -310,14 +310,14 @@ def choose(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     workers: Iterable[int] = WORKER_STEPS,
 ) -> list[Plan]:
-    """Return the settings that were worth a replay with what it says, the best first.
+    """Return the settings that were worth a dry run with what it says, the best first.
 
-    A setting is replayed if its bound is below what is known by then. Of those that differ by 1 % from the best the
+    A setting is run dry if its bound is below what is known by then. Of those that differ by 1 % from the best the
     one of fewest workers is the best.
     """
     found: list[Plan] = []
     for bound in search(problem, "pipeline", batch_sizes=batch_sizes, workers=workers):
-        if len(found) == _MOST_REPLAYS or (found and bound.cost >= min(made.cost for made in found)):
+        if len(found) == _MOST_DRY_RUNS or (found and bound.cost >= min(made.cost for made in found)):
             break
         found.append(dataclasses.replace(bound, cost=predict(with_plan(config, problem, bound), problem)))
     least = min(made.cost for made in found)

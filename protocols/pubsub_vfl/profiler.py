@@ -24,19 +24,20 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import psutil
 import torch
 from numpy.typing import NDArray
 
-from fedactors.actors.context import Ref, Work
+from fedactors.actors.context import Work
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.data.alignment.rows import load_block
+from fedactors.data.blocks import Part
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart
 from fedactors.errors import BadInput
 from fedactors.learning.network import Network, initial_vector
@@ -45,26 +46,24 @@ from fedactors.learning.split_learning import Publication, loss_gradients
 from fedactors.network import links
 from fedactors.runtime.interface import CostModel, Costs, Runtime
 from protocols.pubsub_vfl import algorithm
+from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.broker import BROKER, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.data import Index, PartyRows
 from protocols.pubsub_vfl.messages import (
     BatchCount,
-    Embedding,
-    Gradient,
+    EpochOrder,
     Link,
     Machine,
     Neighbour,
     Orders,
     PartyProfile,
-    Payload,
     PowerLaw,
     Probe,
     Report,
     Spent,
-    Stamp,
     TrialOrder,
 )
-from protocols.pubsub_vfl.pipeline import Embedder, Pipeline
 from protocols.pubsub_vfl.planner import batch_seconds
 from protocols.pubsub_vfl.replicas import steps, weighted_mean
 
@@ -119,7 +118,33 @@ def profile_machine(
     )
 
 
-class PartyProfiler(Embedder):
+class TrialRows(PartyRows):
+    """Random rows in random batches of one size.
+
+    Args:
+        data: the party's part, whose task the labels are for.
+        num_features: columns.
+        order: number and size of the batches.
+    """
+
+    def __init__(self, data: VerticalPart, num_features: int, order: TrialOrder) -> None:
+        rng = np.random.default_rng(0)
+        features = rng.normal(size=(_TRIAL_ROWS, num_features)).astype(np.float32)
+        positions = rng.integers(0, _TRIAL_ROWS, size=(order.num_batches, order.batch_size))
+        self._positions = list(positions)
+        self._train = Part(features=features, labels=_targets(data, _TRIAL_ROWS, rng))
+
+    @property
+    def train(self) -> Part:
+        """The random rows."""
+        return self._train
+
+    def batches(self, epoch: int) -> list[Index]:
+        """Return the positions of each batch."""
+        return self._positions
+
+
+class PartyProfiler(PartyWorker):
     """Measures a party's machine in a process of its own, and the link to another one's.
 
     Args:
@@ -127,88 +152,36 @@ class PartyProfiler(Embedder):
         data: the party's part.
     """
 
-    payloads: ClassVar[tuple[type, ...]] = (Embedding, Gradient)
-
     def __init__(self, config: PubSubVflConfig, data: VerticalPart) -> None:
-        self._config, self._data = config, data
+        super().__init__(config, data, 0, (f"{data.party}/worker-0",))
         self._num_features = 0
-        self._held: dict[Stamp, Publication] = {}
-        self._refs: dict[Stamp, tuple[Ref, ...]] = {}
+
+    async def load(self) -> None:
+        """Load nothing before the machine is measured."""
 
     @remote(caller=DRIVER)
     async def measure_machine(self) -> Machine:
         """Return what the party's models take here, on batches of random values shaped as its rows."""
         block = await load_block(self, self._data)
         self._num_features = block.features.shape[1]
-        args = (self._config, self._data, self._num_features)
+        args = (self.config, self._data, self._num_features)
         profile: PartyProfile = await self.compute(profile_machine, *args, work=_WORK)
         return Machine(profile, len(block.ids))
 
     @remote(caller=DRIVER)
     async def attempt(self, order: TrialOrder) -> Spent:
-        """Train on batches of random values as a worker would; return what that took this thread, which does it all."""
-        networks, rng = _networks(self._config, self._data, self._num_features), np.random.default_rng(0)
-        x_NF = rng.normal(size=(_TRIAL_ROWS, self._num_features)).astype(np.float32)
-        batches = rng.integers(0, _TRIAL_ROWS, size=(order.num_batches, order.batch_size))
-        if self._data.party == self._data.label_party:
-            how: dict[str, Any] = {"use": self._step(networks, x_NF, batches, _targets(self._data, _TRIAL_ROWS, rng))}
-        else:
-            how = {"use": self._back(networks[0]), "embed": self._ahead(networks[0], x_NF, batches)}
-            if self._config.payloads == "sent":
-                how["first"] = self._first_of(order.epoch)
-        begun, drop = time.thread_time(), (self._forget, self._held)
-        self._pipeline = Pipeline(self, order.epoch, self._config, drop=drop, waits_for="trial", **how)
-        await self._pipeline.run()
+        """Train on random rows as a worker does; return what that took this thread, which does it all."""
+        self._build(self._num_features)
+        self.rows = TrialRows(self._data, self._num_features, order)
+        self.counts.start(_TRIAL_ROWS)
+        begun = time.thread_time()
+        await self.run_epoch(EpochOrder(order.epoch))
         return Spent(time.thread_time() - begun, 0, os.getpid())
-
-    def _ahead(
-        self, bottom: Network, x_NF: NDArray[Any], batches: NDArray[np.int64]
-    ) -> Callable[[Stamp], Awaitable[Payload]]:
-        async def embed(stamp: Stamp) -> Payload:
-            self._held[stamp] = made = Publication(bottom.model, x_NF[batches[stamp[0]]])
-            values = algorithm.embed(made)
-            return self._payloads(stamp, [Embedding(stamp[0], 0, stamp[1], 0.0, values)], self._data.label_party)[0]
-
-        return embed
-
-    def _back(self, bottom: Network) -> Callable[[Stamp, list[Gradient]], Awaitable[bool]]:
-        async def use(stamp: Stamp, payloads: list[Gradient]) -> bool:
-            made = self._held.pop(stamp)
-            bottom.apply(algorithm.backward(made, np.asarray(payloads[0].values)))
-            self._forget(stamp)
-            return True
-
-        return use
-
-    def _step(
-        self, networks: Sequence[Network], x_NF: NDArray[Any], batches: NDArray[np.int64], target_N: NDArray[Any]
-    ) -> Callable[[Stamp, list[Embedding]], Awaitable[tuple[Payload, ...]]]:
-        async def train(stamp: Stamp, payloads: list[Embedding]) -> tuple[Payload, ...]:
-            (bottom, top), rows = (network.model for network in networks), batches[stamp[0]]
-            received = [np.asarray(sent.values) for sent in payloads]
-            found = algorithm.active_gradients(bottom, top, self._data.task, x_NF[rows], received, target_N[rows])
-            for network, gradient in zip(networks, (found.bottom, found.top), strict=True):
-                network.apply(gradient)
-            gradients = [Gradient(stamp[0], 0, stamp[1], 0.0, values) for values in found.embeddings]
-            return self._payloads(stamp, gradients, *self._data.passive_parties)
-
-        return train
-
-    def _payloads(self, stamp: Stamp, made: Sequence[Payload], *readers: str) -> tuple[Payload, ...]:
-        if self._config.payloads == "sent":
-            return tuple(made)
-        self._refs[stamp] = refs = tuple(self.put(one, to=to) for one, to in zip(made, readers, strict=True))
-        return refs
-
-    def _forget(self, stamp: Stamp) -> None:
-        self._held.pop(stamp, None)
-        for ref in self._refs.pop(stamp, ()):
-            self.free(ref)
 
     @remote(caller=DRIVER)
     async def measure_link(self, neighbour: Neighbour) -> Link:
         """Return the latency and bandwidth on the way to another party's profiler and back."""
-        other = self.peer(neighbour.name, PartyProfiler)
+        other = self.peer(neighbour.name, PassiveProfiler)
         seconds = {}
         for size, repetitions in ((0, _PINGS), (_PROBE_BYTES, _PROBES)):
             probe, taken = Probe(np.zeros(size, np.uint8)), []
@@ -224,6 +197,14 @@ class PartyProfiler(Embedder):
     async def answer(self, probe: Probe) -> Probe:
         """Answer a message of some length with an empty one, for its sender's clock."""
         return Probe(np.zeros(0, np.uint8))
+
+
+class PassiveProfiler(PartyProfiler, PassiveWorker):
+    """Measures a passive party's machine."""
+
+
+class ActiveProfiler(PartyProfiler, ActiveWorker):
+    """Measures the active party's machine."""
 
 
 class TrialBroker(BatchBroker):
@@ -254,19 +235,21 @@ async def measure(config: PubSubVflConfig, data: VerticalData, runtime: Runtime)
     """
     if data.query is not None:
         raise BadInput("--measure: not for a query, whose rows a run joins first; give --profile")
-    runtime.use_costs(Costs({_WORK.kind: (0.0, 0.0)}))
+    runtime.use_costs(Costs(dict.fromkeys((*algorithm.FITTED, _WORK.kind), (0.0, 0.0))))
     config = replace(config, algorithm="pubsub-vfl", num_active_workers=1, num_passive_workers=1, deadline=math.inf)
-    profilers = {
-        party: runtime.spawn(PartyProfiler, f"{party}/worker-0", config, data.part(party)) for party in data.parties
-    }
+    config = replace(config, local_updates=0)
+    profilers: dict[str, PartyProfiler] = {}
     for party in data.parties:
-        runtime.spawn(PartyProfiler, f"{party}/neighbour", config, data.part(party))
+        cls = ActiveProfiler if party == data.label_party else PassiveProfiler
+        profilers[party] = runtime.spawn(cls, f"{party}/worker-0", config, data.part(party))
+    for party in data.parties:
+        runtime.spawn(PassiveProfiler, f"{party}/neighbour", config, data.part(party))
     broker = runtime.spawn(TrialBroker, BROKER, config, data.label_party, data.passive_parties)
     await runtime.start()
     measured = await asyncio.gather(*(profiler.measure_machine() for profiler in profilers.values()))
     machines = dict(zip(profilers, measured, strict=True))
     active = profilers[data.label_party]
-    links = [await active.measure_link(Neighbour(f"{party}/worker-0")) for party in data.passive_parties]
+    ways = [await active.measure_link(Neighbour(f"{party}/worker-0")) for party in data.passive_parties]
     found = []
     messages = await _try_messages(profilers, broker, {party: made.profile for party, made in machines.items()})
     for party, machine in machines.items():
@@ -275,8 +258,8 @@ async def measure(config: PubSubVflConfig, data: VerticalData, runtime: Runtime)
         num_rows = round(machine.num_rows * (1 - config.test_share) * (1 - config.validation_share))
         found.append({**asdict(machine.profile), **messages[party], **way, "num_rows": num_rows})
     found[data.parties.index(data.label_party)] |= {
-        "latency": max(link.latency for link in links),
-        "bandwidth": min(link.bandwidth for link in links),
+        "latency": max(way.latency for way in ways),
+        "bandwidth": min(way.bandwidth for way in ways),
     }
     return found
 

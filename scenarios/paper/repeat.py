@@ -75,7 +75,7 @@ class Repeat:
 
 def can_repeat(row: RunRow) -> bool:
     """Say whether a row can be made again by its own command: it is whole, and no clock and no noise decides it."""
-    is_whole = not row.lacks and " --row " in row.command and row.status == "finished"
+    is_whole = not row.lacks and " --row " in row.command and row.status == "finished" and bool(row.code)
     return is_whole and row.runtime == "simulated" and not draws_noise(row)
 
 
@@ -95,7 +95,7 @@ def _noise_scales(told: Any) -> Iterator[float]:
 
 
 def is_of_earlier_version(row: RunRow) -> bool:
-    """Say whether a row was made before rows kept the command that makes them again."""
+    """Say whether a row keeps no command or no digest of the code that made it: that code was another."""
     return not row.command or not row.code
 
 

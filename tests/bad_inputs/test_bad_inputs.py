@@ -34,9 +34,9 @@ DRAWN = 100
 ABOUT = {
     "settings by their types": ("fedactors/config.py",),
     "settings": ("fedactors/config.py",),
-    "flags": ("fedactors/command_line",),
+    "flags": ("fedactors/cli",),
     "files": ("fedactors/data",),
-    "folders": ("fedactors/records",),
+    "folders": ("fedactors/runs",),
 }
 """What each table is about: if it was changed, all of the table's cases run."""
 ROOT = Path(__file__).parents[2]

@@ -43,7 +43,7 @@ class Cores:
     Args:
         runtime: whose clock and actors these are.
         costs: seconds for each kind of work.
-        shared: per party, the cores that all its actors share; other actors have those of their resources.
+        shared: per party or host, the cores that all its actors share; other actors have those of their resources.
     """
 
     def __init__(self, runtime: SimulatedRuntime, costs: CostModel | None, shared: Mapping[str, int]) -> None:
@@ -87,8 +87,8 @@ class Cores:
         return sum(map(self._count, self.free_at))
 
     def _group(self, actor: str) -> str:
-        party = actor.partition("/")[0]
-        return party if party in self._shared else actor
+        places = (actor.partition("/")[0], self._runtime.network.host(actor))
+        return next((place for place in places if place in self._shared), actor)
 
     def _count(self, group: str) -> int:
         if group in self._shared:
@@ -108,7 +108,7 @@ class SimulatedRuntime(Runtime):
     Args:
         costs: seconds for each kind of work; a protocol's stated default is used when None.
         network: the links; `Network()` (every pair of parties on a LAN) by default.
-        cores: per party, the cores that all its actors share; by default each actor has those of its resources.
+        cores: per party or host, the cores that all its actors share; by default each actor has those of its resources.
         pool: number of worker processes that run computes (0: here), or a `Pool`.
         faults: actor name to the virtual time at which its process is lost.
         restart_seconds: virtual time that bringing an actor back takes.

@@ -25,8 +25,8 @@ from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.sweeps import run_once
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.config import PubSubVflConfig
+from protocols.pubsub_vfl.dry_run import Problem
 from protocols.pubsub_vfl.plugin import PROTOCOL
-from protocols.pubsub_vfl.replay import Problem
 
 EPOCHS = 4
 """The first of them is left out: it loads and allocates what the others find."""

@@ -28,13 +28,13 @@ def scripts():
 
 @pytest.fixture(scope="module")
 def rows(scripts):
-    made = scripts["ablations"].points("breast-cancer", {"num_epochs": 2, "batch_size": 64}, 25_948)
+    made = scripts["ablations"].points("breast-cancer", {"num_epochs": 2, "batch_size": 256}, 25_948)
     return {point.name: point for point in made}
 
 
 @pytest.mark.slow
 def test_the_planner_chooses_the_workers_and_its_ablation_takes_equal_numbers(scripts, rows):
-    best = scripts["_planning"].choice({"batch_size": 64}, "breast-cancer", {"active": 50, "passive": 14}, 25_948)
+    best = scripts["_planning"].choice({"batch_size": 256}, "breast-cancer", {"active": 50, "passive": 14}, 25_948)
     chosen = {"num_active_workers": best.num_active_workers, "num_passive_workers": best.num_passive_workers}
     assert best.num_active_workers != best.num_passive_workers
     assert best.num_active_workers <= 50

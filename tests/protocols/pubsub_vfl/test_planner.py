@@ -6,9 +6,9 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.network.links import LAN
 from protocols.pubsub_vfl import planner
+from protocols.pubsub_vfl.dry_run import Problem
 from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
 from protocols.pubsub_vfl.planner import plan
-from protocols.pubsub_vfl.replay import Problem
 from tests.protocols.pubsub_vfl.runs import config_of
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HELD = """
 import sys, time
 from pathlib import Path
-from fedactors.runtime.ray import backstop
+from fedactors.runtime.ray import cleanup as backstop
 backstop._LOOKS, backstop._START_LOOKS = 2, 4
 one = backstop.Backstop(Path(sys.argv[1]))
 for word in sys.argv[3:]:

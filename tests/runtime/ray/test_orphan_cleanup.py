@@ -224,7 +224,7 @@ def test_a_process_is_ended_only_if_it_is_the_one_that_was_meant() -> None:
 
 POOL = """
 import os, sys
-from fedactors.runtime import shared_arrays
+from fedactors.runtime import compute as shared_arrays
 from fedactors.runtime.compute import ProcessPool
 
 shared_arrays.MEMORY_FOLDER = {folder!r}

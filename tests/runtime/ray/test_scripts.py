@@ -16,7 +16,7 @@ from fedactors.messages.codec import message
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.actors.remote import DRIVER, remote
 from fedactors.actors.actor import Client
-from fedactors.runtime import snapshot
+from fedactors.runtime import snapshots as snapshot
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
 
