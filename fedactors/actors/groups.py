@@ -157,6 +157,11 @@ class ActorGroup(Generic[C]):
         names = self.names if of is None else tuple(of)
         return await self._ask(lambda name: call(self.handle(name)), names, whole, timeout)
 
+    async def ask_one(self, call: Callable[[C], Awaitable[T]]) -> T:
+        """Ask the one member of a group; return its reply."""
+        (reply,) = (await self.ask(call)).values()
+        return reply
+
     async def ask_each(
         self,
         call: Callable[[C, M], Awaitable[T]],

@@ -24,6 +24,7 @@ everywhere, and an empty list or array says little. What does not fit is one lin
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import hashlib
 import importlib
@@ -35,7 +36,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -55,6 +56,31 @@ from fedactors.validation import first_line, shown
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 DRIVERS = "the checkpoint of the driver"
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+
+
+class Stateful:
+    """A part of an actor's state with a state of its own.
+
+    `state` names its attributes that a snapshot holds (none: all): plain values, generators, or parts of this kind.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return these attributes."""
+        values = {name: getattr(self, name) for name in self.state or vars(self)}
+        return {name: one.state_dict() if isinstance(one, Stateful) else one for name, one in values.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for name in self.state or tuple(vars(self)):
+            current = getattr(self, name)
+            if isinstance(current, Stateful):
+                current.load_state_dict(state[name])
+            elif isinstance(current, np.random.Generator):
+                current.bit_generator.state = state[name].bit_generator.state  # others may hold the same generator
+            else:
+                setattr(self, name, copy.deepcopy(state[name]))
 
 
 def capture(owner: Any, names: Iterable[str]) -> dict[str, Any]:

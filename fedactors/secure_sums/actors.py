@@ -34,7 +34,7 @@ from fedactors.actors.actor import Actor, Client
 from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import CLIENT, DATA_CENTER, SERVER, remote
-from fedactors.errors import PartyLost, Refused
+from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.messages.codec import message
 from fedactors.secure_sums.messages import (
     Arrived,
@@ -152,10 +152,25 @@ class SecureSummand(Client):
         return self.rng(purpose).bytes if self.draws_reproducibly else os.urandom
 
     def masked(
-        self, values: NDArray[Any], point: FixedPoint, values_id: str | None = None, sigma: float = 0.0
+        self,
+        values: NDArray[Any],
+        point: FixedPoint,
+        values_id: str | None = None,
+        sigma: float = 0.0,
+        *,
+        what: str = "",
+        limit: float | None = None,
     ) -> Masked:
-        """Return an array under the masks of the next sum; see `SecureSumClient.mask`."""
-        return self._sums.mask(values, point, values_id, sigma)
+        """Return an array under the masks of the next sum; see `SecureSumClient.mask`.
+
+        Raises:
+            BadInput: the setting `secure_range` (`limit`, if not the point's) is too small for `what`.
+        """
+        try:
+            return self._sums.mask(values, point, values_id, sigma)
+        except ValueError as error:
+            given = point.limit if limit is None else limit
+            raise BadInput(f"secure_range: {given:g} is too small for {what or self.name}: {error}") from None
 
     def forget_values(self) -> None:
         """Learn that what ids stand for has changed; values that turn out to be equal are remembered all the same."""

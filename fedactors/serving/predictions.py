@@ -465,11 +465,7 @@ class SummingParty(SecureSummand, PredictingParty):
                 raise Refused(self.label_party, f"has {self.name} and {name} add up different rows, or in other orders")
         made = await PredictingParty.contribute(self)
         self._unusable = made.unusable
-        try:
-            return self.masked(made.values, self.point)
-        except ValueError as error:
-            limit = self.point.limit
-            raise BadInput(f"secure_range: {limit:g} is too small for {self.name}: {error}") from None
+        return self.masked(made.values, self.point)
 
     @remote(caller=CLIENT, only="label_party")
     async def tell_unusable(self) -> Unusable:

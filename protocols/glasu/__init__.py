@@ -18,18 +18,4 @@ One round (I = aggregation layers, Q = number of local updates)::
 
 Who waits for whom: the driver for the server (or for the clients that work alone), the server for all clients at
 every exchange; a client waits for the server only there.
-
-| file | what |
-|---|---|
-| config.py, plugin.py | one run's settings and the special cases; the plugin |
-| data.py | what a client holds: named graphs and own files, checks, the data of each special case |
-| run.py | Algorithm 1: rounds, evaluation, selection; whom the driver orders; the cost model |
-| messages.py | everything that the driver, the clients and the server tell one another |
-| aggregation.py | Agg and its backward pass on numpy arrays, and the server that does them |
-| actors.py, baselines.py | the graph client, and the one that works alone |
-| algorithm.py | Extract, joint inference (Algorithm 3), local updates (Algorithm 4), joint gradients |
-| backbones.py | GCN, GAT and GCNII layers, their parameters |
-| sampling.py | adjacency, neighbour sampling and the blocks that a layer works on (Algorithm 2) |
-| privacy.py | the account of noised releases |
-| serving.py | predictions and export |
 """

@@ -7,7 +7,7 @@ round and is forgotten when the next begins. What depends on chance is derived f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -17,39 +17,22 @@ from torch import Tensor
 
 from fedactors.actors.context import Work, derived_seed
 from fedactors.actors.remote import SERVER, remote
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import Refused
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.network import find_device, on_device, on_host, placed
 from fedactors.learning.optimizers import OptimizerState
-from fedactors.privacy.accounting import without_guarantee
+from fedactors.privacy.accounting import GaussianReleases, PrivacyRecord, without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.protocol import SecureSumError
-from protocols.glasu import algorithm, backbones, privacy, sampling
+from protocols.glasu import algorithm, backbones, messages, privacy, sampling
 from protocols.glasu.algorithm import ClientBatch, Inferred, Stale
 from protocols.glasu.backbones import Network, Parameters
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import AnyPart, blocks_of, check_degrees, load_client, renumber
-from protocols.glasu.messages import (
-    Aggregated,
-    AveragedClassifier,
-    AveragedLogits,
-    Classifier,
-    Floats,
-    GradientPart,
-    GradientShare,
-    IndexSet,
-    Introduction,
-    Logits,
-    Prediction,
-    Report,
-    Representation,
-    Scores,
-    Stamp,
-    Targets,
-)
+from protocols.glasu.messages import Floats
 from protocols.glasu.sampling import SampledLayer
 
 T = TypeVar("T")
@@ -59,7 +42,7 @@ T = TypeVar("T")
 class Round:
     """What a client holds while a round lasts; lists have an entry for each segment, lowest first."""
 
-    stamp: Stamp
+    stamp: messages.Stamp
     network: Network
     layers: list[SampledLayer] = field(default_factory=list)
     batch: ClientBatch | None = None
@@ -72,16 +55,49 @@ class Round:
     """Parameters of which the joint inference is the one update's forward pass too."""
 
 
-class GraphClient(SecureSummand):
+class ProtectedClient(SecureSummand):
+    """A client whose representations leave noised and, under masks, as parts of a sum; in training and prediction."""
+
+    _config: GlasuConfig
+    _noise: np.random.Generator
+    releases: GaussianReleases
+
+    @property
+    def draws_reproducibly(self) -> bool:
+        """Whether noise and masks follow from the run's seed."""
+        return self._config.reproducible_noise or self._context.reproducible_noise
+
+    def _protected(
+        self, segment: int, hops: int, values: Floats, *, first: bool = False
+    ) -> messages.Representation | Masked:
+        """Return a representation as it may leave; `first`: no parameter has seen data yet."""
+        sigma = privacy.noise_of(self._config)
+        if sigma > 0:
+            privacy.count_release(self.releases, self._config, hops, len(values), first=first)
+        if self._config.secure_aggregation:
+            return self._masked(f"forward/{segment}", values, sigma)
+        return messages.Representation(add_gaussian(values, sigma, self._noise, "Representation"))
+
+    def _masked(self, what: str, values: Floats, sigma: float = 0.0) -> Masked:
+        point = privacy.point_of(self._config, what.partition("/")[0])
+        return self.masked(values, point, self._id_of(what), sigma, what=what, limit=self._config.secure_range)
+
+    def _id_of(self, what: str) -> str | None:
+        """Return by what name it is remembered among whom values were summed."""
+        return None
+
+    def _record(self, records: Iterable[PrivacyRecord]) -> None:
+        for record in records:
+            self.record_privacy(without_guarantee(record) if self.draws_reproducibly else record)
+
+
+class GraphClient(ProtectedClient):
     """One of the M clients.
 
     Args:
-        config: the run's settings.
         parts: where its own block is; everybody's in the two centralised baselines.
-        position: the own place among the clients.
         common_seed: shared by the clients; it shuffles the nodes' numbers. The server can derive it, as all seeds of
             the run: with secure aggregation secrets take its place.
-        names: of all clients.
     """
 
     state: ClassVar[tuple[str, ...]] = (
@@ -153,11 +169,6 @@ class GraphClient(SecureSummand):
     # --- what the server may not derive ---
 
     @property
-    def draws_reproducibly(self) -> bool:
-        """Whether noise and masks follow from the run's seed."""
-        return self._config.reproducible_noise or self._context.reproducible_noise
-
-    @property
     def _is_secret(self) -> bool:
         """Whether orders and first weights come from the operating system: the server can derive all seeds."""
         return self._config.secure_aggregation and not self.draws_reproducibly
@@ -177,12 +188,12 @@ class GraphClient(SecureSummand):
         return int.from_bytes(self.common_secret) >> 193
 
     @remote(caller=SERVER)
-    async def introduce(self) -> Introduction:
+    async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
         if self._is_secret and not self._is_ordered:
             self._order_nodes()
             self.parameters = self._first_parameters(self._agreed_seed)
-        return Introduction(
+        return messages.Introduction(
             num_nodes=len(self._own.nodes.labels_N),
             num_classes=self._own.num_classes,
             train=np.sort(self._own.nodes.train),
@@ -192,12 +203,12 @@ class GraphClient(SecureSummand):
     # --- Algorithm 2 ---
 
     @remote(caller=SERVER)
-    async def sample(self, targets: Targets) -> IndexSet:
+    async def sample(self, targets: messages.Targets) -> messages.IndexSet:
         """Sample the neighbours of a segment above the lowest; return the own index set at its input level."""
         await self._sample(targets)
-        return IndexSet(self._round.layers[0].sources_S)
+        return messages.IndexSet(self._round.layers[0].sources_S)
 
-    async def _sample(self, targets: Targets) -> None:
+    async def _sample(self, targets: messages.Targets) -> None:
         stamp, num_neighbours = targets.stamp, self._config.num_neighbours
         if targets.segment == len(self._network.segments) - 1:
             self._begin(stamp)
@@ -210,7 +221,7 @@ class GraphClient(SecureSummand):
         arguments = (self._own.graph, targets.nodes, num_layers, num_neighbours, rng)
         current.layers[:0] = await self.compute(sampling.sample_segment, *arguments, work=work)
 
-    def _begin(self, stamp: Stamp) -> None:
+    def _begin(self, stamp: messages.Stamp) -> None:
         """Forget the round before; average over those who take part, and drop no entries in an evaluation."""
         self._keep_whole()
         network = self._network
@@ -224,7 +235,7 @@ class GraphClient(SecureSummand):
     # --- Algorithm 3 ---
 
     @remote(caller=SERVER)
-    async def infer_lowest(self, targets: Targets) -> Representation | Masked:
+    async def infer_lowest(self, targets: messages.Targets) -> messages.Representation | Masked:
         """Sample the lowest segment, unless the graph is used whole, and compute it."""
         await self._build(targets)
         if self._goes_in_chunks:
@@ -252,7 +263,7 @@ class GraphClient(SecureSummand):
         work = Work("segment", algorithm.whole_operations(network, own, index))
         return await self.compute(algorithm.whole_segment, self.parameters, network, *arguments_, work=work)
 
-    async def _build(self, targets: Targets) -> None:
+    async def _build(self, targets: messages.Targets) -> None:
         """Make the batch of the round, of the whole graph in an evaluation."""
         stamp = targets.stamp
         seed = self._seed(f"dropout {stamp.round}/{stamp.attempt}")
@@ -271,7 +282,7 @@ class GraphClient(SecureSummand):
         self._round.batch = await self.compute(algorithm.make_batch, *arguments, work=work)
 
     @remote(caller=SERVER)
-    async def infer(self, aggregated: Aggregated) -> Representation | Masked:
+    async def infer(self, aggregated: messages.Aggregated) -> messages.Representation | Masked:
         """Compute the segment above an aggregation."""
         current, index = self._round, aggregated.segment + 1
         current.aggregated.append(placed(aggregated.values, self._device))
@@ -282,28 +293,18 @@ class GraphClient(SecureSummand):
         arguments = (index, current.aggregated[-1], current.own[-1], current.h0)
         return self._send(index, await self._run("segment", algorithm.infer_segment, *arguments, segments=[index]))
 
-    def _send(self, segment: int, part: Inferred) -> Representation | Masked:
+    def _send(self, segment: int, part: Inferred) -> messages.Representation | Masked:
         """Keep the own part as it is; what leaves is noised and, under masks, a part of a noised sum."""
         self._round.own.append(Inferred(part.values.new_empty(0)) if self._goes_in_chunks else part)
-        values: Floats = on_host(part.values)
-        config, sigma = self._config, privacy.noise_of(self._config)
-        if sigma > 0:
-            hops = len(self._network.segments[segment])
-            privacy.count_release(self.releases, config, hops, len(values), first=self.moments.step == 0)
-        if self._is_masked:
-            return self._masked(f"forward/{segment}", values, sigma)
-        return Representation(add_gaussian(values, sigma, self._noise, "Representation"))
+        hops = len(self._network.segments[segment])
+        return self._protected(segment, hops, on_host(part.values), first=self.moments.step == 0)
 
     @property
     def _is_masked(self) -> bool:
         return self._config.secure_aggregation
 
-    def _masked(self, what: str, values: Floats, sigma: float = 0.0) -> Masked:
-        point = privacy.point_of(self._config, what.partition("/")[0])
-        try:
-            return self.masked(values, point, f"{self.num_changes}/{what}", sigma)
-        except ValueError as error:
-            raise BadInput(f"secure_range: {self._config.secure_range:g} is too small for {what}: {error}") from None
+    def _id_of(self, what: str) -> str:
+        return f"{self.num_changes}/{what}"
 
     def _changed(self, parameters: Parameters) -> None:
         """Take other parameters: what was summed under the ones before will not be summed again."""
@@ -314,7 +315,7 @@ class GraphClient(SecureSummand):
     # --- mode joint: the server sends back gradients of the mean loss ---
 
     @remote(caller=SERVER)
-    async def head_gradient(self, aggregated: Aggregated) -> GradientPart | Masked:
+    async def head_gradient(self, aggregated: messages.Aggregated) -> messages.GradientPart | Masked:
         """Take the last aggregate and return the own part of the gradient there."""
         last = placed(aggregated.values, self._device)
         self._round.aggregated.append(last)
@@ -322,36 +323,36 @@ class GraphClient(SecureSummand):
         return self._send_gradient(aggregated.segment, gradient)
 
     @remote(caller=SERVER)
-    async def pass_gradient(self, share: GradientShare) -> GradientPart | Masked:
+    async def pass_gradient(self, share: messages.GradientShare) -> messages.GradientPart | Masked:
         """Carry what reached an aggregation's own part back to the aggregation below."""
         received, index = self._take_share(share), share.segment
         arguments = (index, self._round.aggregated[index - 1], received)
         gradient = await self._run("gradient", algorithm.segment_gradient, *arguments, segments=[index])
         return self._send_gradient(index - 1, gradient)
 
-    def _take_share(self, share: GradientShare) -> Tensor:
+    def _take_share(self, share: messages.GradientShare) -> Tensor:
         current, received = self._round, placed(share.values, self._device)
         assert current.own_gradient is not None
         current.crosses.insert(0, algorithm.cross_gradient(received, current.own_gradient, current.network))
         return received
 
-    def _send_gradient(self, segment: int, gradient: Tensor) -> GradientPart | Masked:
+    def _send_gradient(self, segment: int, gradient: Tensor) -> messages.GradientPart | Masked:
         self._round.own_gradient = gradient
         values: Floats = on_host(gradient)
-        return self._masked(f"backward/{segment}", values) if self._is_masked else GradientPart(values)
+        return self._masked(f"backward/{segment}", values) if self._is_masked else messages.GradientPart(values)
 
     # --- Algorithm 4 ---
 
     @remote(caller=SERVER)
-    async def update(self, last: Aggregated | GradientShare) -> Report:
+    async def update(self, last: messages.Aggregated | messages.GradientShare) -> messages.Report:
         """Do the Q local updates on what the round has left; the message is the last one that they need."""
         current = self._round
-        if isinstance(last, GradientShare):
+        if isinstance(last, messages.GradientShare):
             self._take_share(last)
         else:
             current.aggregated.append(placed(last.values, self._device))
         losses = await self._update(self._stale(), current.crosses or None)
-        return Report(losses[0], losses[-1])
+        return messages.Report(losses[0], losses[-1])
 
     @remote(caller=SERVER)
     async def advance(self) -> None:
@@ -392,13 +393,13 @@ class GraphClient(SecureSummand):
         return losses
 
     @remote(caller=SERVER)
-    async def classifier(self, stamp: Stamp) -> Classifier | Masked:
+    async def classifier(self, stamp: messages.Stamp) -> messages.Classifier | Masked:
         """Give the classifier to be averaged."""
         values = np.concatenate([on_host(self.parameters[name]).reshape(-1) for name in self._classifier_names])
-        return self._masked("classifier", values) if self._is_masked else Classifier(values)
+        return self._masked("classifier", values) if self._is_masked else messages.Classifier(values)
 
     @remote(caller=SERVER)
-    async def take_classifier(self, averaged: AveragedClassifier) -> None:
+    async def take_classifier(self, averaged: messages.AveragedClassifier) -> None:
         """Go on with the averaged classifier."""
         values, start, changed = placed(averaged.values, self._device), 0, dict(self.parameters)
         for name in self._classifier_names:
@@ -414,29 +415,24 @@ class GraphClient(SecureSummand):
     # --- evaluation, and what follows it ---
 
     @remote(caller=SERVER)
-    async def predict(self, aggregated: Aggregated) -> Prediction:
+    async def predict(self, aggregated: messages.Aggregated) -> messages.Prediction:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
         self._check_score("predict")
         last = placed(aggregated.values, self._device)
         logits = await self.compute(algorithm.classify, self.parameters, last, work=Work("gradient", 0))
         values = self._scored(logits)
         self._round.aggregated.append(last)
-        part = self._masked("logits", values) if self._is_masked else Logits(values)
-        return Prediction(part, self._score(values).test.get("accuracy", math.nan))
+        part = self._masked("logits", values) if self._is_masked else messages.Logits(values)
+        return messages.Prediction(part, self._score(values).test.get("accuracy", math.nan))
 
     @remote(caller=SERVER)
-    async def score(self, averaged: AveragedLogits) -> Scores:
+    async def score(self, averaged: messages.AveragedLogits) -> messages.Scores:
         """Compare the averaged predictions with the labels."""
         self._check_score("score")
         return self._score(averaged.values)
 
     def _check_score(self, door: str) -> None:
-        """Check that an accuracy is due: of predictions that somebody chooses freely, each one tells of the labels.
-
-        Raises:
-            Refused: no evaluation is due in this round, or it was answered; only a loss, after which fewer take part,
-                begins it anew.
-        """
+        """Check that an accuracy is due: of predictions that somebody chooses freely, each one tells of the labels."""
         config, stamp = self._config, self._round.stamp
         is_due = stamp.round == config.num_rounds or stamp.round % config.evaluate_every == 0
         if not (stamp.scoring and is_due and 1 <= stamp.round <= config.num_rounds):
@@ -452,10 +448,10 @@ class GraphClient(SecureSummand):
         nodes = self._own.nodes
         return on_host(logits[placed(np.concatenate([nodes.validation, nodes.test]), self._device)])
 
-    def _score(self, values: Floats) -> Scores:
+    def _score(self, values: Floats) -> messages.Scores:
         nodes, border = self._own.nodes, len(self._own.nodes.validation)
         parts = ((nodes.validation, values[:border]), (nodes.test, values[border:]))
-        return Scores(
+        return messages.Scores(
             *(
                 known(task_metrics("multiclass", nodes.labels_N[chosen], rows)) if len(chosen) else {}
                 for chosen, rows in parts
@@ -470,8 +466,7 @@ class GraphClient(SecureSummand):
     @remote(caller=SERVER)
     async def account(self) -> None:
         """Write the lines of the privacy ledger."""
-        for record in privacy.records(self._config, self.party, self.releases):
-            self.record_privacy(without_guarantee(record) if self.draws_reproducibly else record)
+        self._record(privacy.records(self._config, self.party, self.releases))
 
     async def _run(
         self, kind: str, function: Callable[..., T], *arguments: Any, segments: Sequence[int] = (), times: int = 1

@@ -28,36 +28,16 @@ from fedactors.actors.remote import DRIVER, remote
 from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.messages import Masked
-from protocols.glasu import privacy, sampling
+from protocols.glasu import messages, privacy, sampling
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.messages import (
-    Aggregated,
-    AveragedClassifier,
-    AveragedLogits,
-    Classifier,
-    Evaluation,
-    Floats,
-    GradientPart,
-    GradientShare,
-    Index,
-    Introduction,
-    Logits,
-    Progress,
-    Remarks,
-    Report,
-    Representation,
-    RoundOrder,
-    Scores,
-    Stamp,
-    Targets,
-)
+from protocols.glasu.messages import Floats, Index
 
 if TYPE_CHECKING:
     from protocols.glasu.actors import GraphClient
 
 M = TypeVar("M")
 T = TypeVar("T")
-Part = Representation | GradientPart | Classifier | Logits | Masked
+Part = messages.Representation | messages.GradientPart | messages.Classifier | messages.Logits | Masked
 
 
 def add(parts_SD: Sequence[Floats]) -> Floats:
@@ -87,12 +67,7 @@ def block_of(gradient_SW: Floats, position: int, hidden_size: int) -> Floats:
 
 
 class AggregationServer(Server):
-    """See the module.
-
-    Args:
-        config: the run's settings.
-        names: the clients' names, in order.
-    """
+    """See the module."""
 
     state: ClassVar[tuple[str, ...]] = ("clients", "introductions", "summed")
 
@@ -110,14 +85,14 @@ class AggregationServer(Server):
         self.summed: dict[str, tuple[str, ...]] = {}
         """What was summed since the parameters changed, and whose."""
         self._sums = SecureSums(self, self.clients)
-        self.introductions: dict[str, Introduction] = {}
+        self.introductions: dict[str, messages.Introduction] = {}
         self._last = len(config.resolved_layers) - 1
         """The topmost segment."""
 
     # --- before the first round ---
 
     @remote(caller=DRIVER)
-    async def prepare(self) -> Remarks:
+    async def prepare(self) -> messages.Remarks:
         """Ask every client for what the server must know."""
         if self._config.secure_aggregation:
             await self._sums.prepare(self._num_sums)
@@ -135,7 +110,7 @@ class AggregationServer(Server):
                     f"classes of {name}: {one.num_classes} are not allowed: all clients know the same labels, "
                     f"{next(iter(found))} has {first.num_classes}"
                 )
-        return Remarks(tuple(dict.fromkeys(remark for one in found.values() for remark in one.remarks)))
+        return messages.Remarks(tuple(dict.fromkeys(remark for one in found.values() for remark in one.remarks)))
 
     @property
     def _num_sums(self) -> int:
@@ -159,11 +134,11 @@ class AggregationServer(Server):
     # --- one round ---
 
     @remote(caller=DRIVER)
-    async def train(self, order: RoundOrder) -> Progress:
+    async def train(self, order: messages.RoundOrder) -> messages.Progress:
         """Do one round of Algorithm 1."""
         return await self.clients.repeat(lambda: self._train(order.round))
 
-    async def _train(self, number: int) -> Progress:
+    async def _train(self, number: int) -> messages.Progress:
         await self._begin()
         stamp = self._stamp(number, scoring=False)
         targets = await self._sample(stamp)
@@ -175,9 +150,11 @@ class AggregationServer(Server):
         if self._config.average_classifiers:
             await self.clients.repeat(lambda: self._average_classifiers(self._stamp(stamp.round, scoring=False)))
         found = list(reports.values())
-        return Progress(mean([one.first_loss for one in found]), mean([one.last_loss for one in found]), len(found))
+        return messages.Progress(
+            mean([one.first_loss for one in found]), mean([one.last_loss for one in found]), len(found)
+        )
 
-    async def _sample(self, stamp: Stamp) -> Index:
+    async def _sample(self, stamp: messages.Stamp) -> Index:
         """Algorithm 2: from S[L] down, every level that an aggregation writes is the union of the index sets."""
         if self._config.batch_size is None:
             return np.empty(0, dtype=np.int64)
@@ -185,28 +162,34 @@ class AggregationServer(Server):
         rng = self.rng(f"batch {stamp.round}/{stamp.attempt}")
         nodes = sampling.choose_batch(train, self._config.batch_size, rng)
         for segment in range(self._last, 0, -1):
-            sets = await self._tell(lambda client, targets: client.sample(targets), Targets(stamp, segment, nodes))
+            sets = await self._tell(
+                lambda client, targets: client.sample(targets), messages.Targets(stamp, segment, nodes)
+            )
             parts = [one.nodes for one in sets.values()]
             nodes = await self.compute(sampling.union, parts, work=Work("union", sum(len(part) for part in parts)))
         return nodes
 
-    async def _infer(self, stamp: Stamp, targets: Index) -> Aggregated:
+    async def _infer(self, stamp: messages.Stamp, targets: Index) -> messages.Aggregated:
         """Algorithm 3: one exchange for each aggregation layer; the last aggregate is still to be sent."""
-        parts = await self._tell(lambda client, lowest: client.infer_lowest(lowest), Targets(stamp, 0, targets))
+        parts = await self._tell(
+            lambda client, lowest: client.infer_lowest(lowest), messages.Targets(stamp, 0, targets)
+        )
         for segment in range(self._last):
             aggregated = await self._aggregate(segment, parts)
             parts = await self._tell(lambda client, aggregated: client.infer(aggregated), aggregated)
         return await self._aggregate(self._last, parts)
 
-    async def _aggregate(self, segment: int, parts: Mapping[str, Representation | Masked]) -> Aggregated:
+    async def _aggregate(
+        self, segment: int, parts: Mapping[str, messages.Representation | Masked]
+    ) -> messages.Aggregated:
         if self._config.aggregation == "average":
             total = await self._sum(f"forward/{segment}", parts)
-            return Aggregated(segment, average(total, len(parts)))
-        values = {name: part.values for name, part in parts.items() if isinstance(part, Representation)}
+            return messages.Aggregated(segment, average(total, len(parts)))
+        values = {name: part.values for name, part in parts.items() if isinstance(part, messages.Representation)}
         work = Work("aggregate", sum(value.size for value in values.values()))
-        return Aggregated(segment, await self.compute(concatenate, values, self._names, work=work))
+        return messages.Aggregated(segment, await self.compute(concatenate, values, self._names, work=work))
 
-    async def _backpropagate(self, aggregated: Aggregated) -> dict[str, GradientShare]:
+    async def _backpropagate(self, aggregated: messages.Aggregated) -> dict[str, messages.GradientShare]:
         """Mode joint: sum the clients' gradients at every aggregation, from the last down, and send the shares back."""
         parts = await self._tell(lambda client, last: client.head_gradient(last), aggregated)
         shares = await self._shares(self._last, parts)
@@ -215,43 +198,49 @@ class AggregationServer(Server):
             shares = await self._shares(segment, parts)
         return shares
 
-    async def _shares(self, segment: int, parts: Mapping[str, GradientPart | Masked]) -> dict[str, GradientShare]:
+    async def _shares(
+        self, segment: int, parts: Mapping[str, messages.GradientPart | Masked]
+    ) -> dict[str, messages.GradientShare]:
         total = await self._sum(f"backward/{segment}", parts)
         if self._config.aggregation == "average":
-            return dict.fromkeys(parts, GradientShare(segment, average(total, len(parts))))
+            return dict.fromkeys(parts, messages.GradientShare(segment, average(total, len(parts))))
         width = self._config.hidden_size
-        return {name: GradientShare(segment, block_of(total, self._names.index(name), width)) for name in parts}
+        return {
+            name: messages.GradientShare(segment, block_of(total, self._names.index(name), width)) for name in parts
+        }
 
-    async def _update(self, messages: Mapping[str, Aggregated | GradientShare]) -> dict[str, Report]:
+    async def _update(
+        self, sent: Mapping[str, messages.Aggregated | messages.GradientShare]
+    ) -> dict[str, messages.Report]:
         """Algorithm 4 at every client; who is lost now has not held up the others, whose updates stand."""
-        reports = await self.clients.ask_each(lambda client, last: client.update(last), messages)
+        reports = await self.clients.ask_each(lambda client, last: client.update(last), sent)
         self.summed = {}
         return reports
 
-    async def _average_classifiers(self, stamp: Stamp) -> None:
+    async def _average_classifiers(self, stamp: messages.Stamp) -> None:
         parts = await self._tell(lambda client, stamp: client.classifier(stamp), stamp)
-        averaged = AveragedClassifier(average(await self._sum("classifier", parts), len(parts)))
+        averaged = messages.AveragedClassifier(average(await self._sum("classifier", parts), len(parts)))
         await self.clients.ask(lambda client: client.take_classifier(averaged))
 
     # --- evaluation, and what follows it ---
 
     @remote(caller=DRIVER)
-    async def evaluate(self, order: RoundOrder) -> Evaluation:
+    async def evaluate(self, order: messages.RoundOrder) -> messages.Evaluation:
         """Infer on the whole graph and let the clients compare their own and the averaged logits with the labels."""
         return await self.clients.repeat(lambda: self._evaluate(order.round))
 
-    async def _evaluate(self, number: int) -> Evaluation:
+    async def _evaluate(self, number: int) -> messages.Evaluation:
         await self._begin()
         stamp = self._stamp(number, scoring=True)
         aggregated = await self._infer(stamp, np.empty(0, dtype=np.int64))
         predictions = await self._tell(lambda client, last: client.predict(last), aggregated)
         total = await self._sum("logits", {name: one.part for name, one in predictions.items()})
-        averaged, scored = AveragedLogits(average(total, len(predictions))), dict[str, Scores]()
+        averaged, scored = messages.AveragedLogits(average(total, len(predictions))), dict[str, messages.Scores]()
         while not scored:
             first = {self.clients.members[0]: averaged}
             scored = await self._tell_each(lambda client, logits: client.score(logits), first)
         (scores,), each = scored.values(), [one.accuracy for one in predictions.values()]
-        return Evaluation(scores.validation, scores.test, mean(each), min(each))
+        return messages.Evaluation(scores.validation, scores.test, mean(each), min(each))
 
     @remote(caller=DRIVER)
     async def remember(self) -> None:
@@ -265,18 +254,16 @@ class AggregationServer(Server):
 
     # --- what an exchange is made of ---
 
-    def _stamp(self, round_index: int, *, scoring: bool) -> Stamp:
-        return Stamp(round_index, self.clients.attempt, scoring, tuple(self.clients.members))
+    def _stamp(self, round_index: int, *, scoring: bool) -> messages.Stamp:
+        return messages.Stamp(round_index, self.clients.attempt, scoring, tuple(self.clients.members))
 
     async def _tell(self, call: Callable[[GraphClient, M], Awaitable[T]], message: M) -> dict[str, T]:
         """Send all members one message."""
         return await self._tell_each(call, dict.fromkeys(self.clients.members, message))
 
-    async def _tell_each(
-        self, call: Callable[[GraphClient, M], Awaitable[T]], messages: Mapping[str, M]
-    ) -> dict[str, T]:
+    async def _tell_each(self, call: Callable[[GraphClient, M], Awaitable[T]], sent: Mapping[str, M]) -> dict[str, T]:
         """Send each member its message; nothing is returned unless everybody has answered, or sums are masked."""
-        return await self.clients.ask_each(call, messages, whole=not self._config.secure_aggregation)
+        return await self.clients.ask_each(call, sent, whole=not self._config.secure_aggregation)
 
     async def _sum(self, what: str, parts: Mapping[str, Part]) -> Floats:
         """Return the sum of the members' arrays, in the order of names; masks are removed with the members' help."""

@@ -244,17 +244,6 @@ def whole_segment(
 
     The same as `segment` on the whole graph without dropout. What is held beside h_NW, h0_ND and the layer's output
     grows with the chunk and its neighbours, not with N.
-
-    Args:
-        parameters: the client's.
-        network: its shape.
-        own: its edges and features.
-        index: of the segment.
-        h_NW: what the segment reads; None: the features, by rows.
-        h0_ND: GCNII's h0.
-        chunk: output nodes at a time.
-        dtype: of the representations.
-        device: where they are.
     """
     num_nodes = own.graph.num_nodes
     for layer in network.segments[index]:

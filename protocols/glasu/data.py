@@ -79,11 +79,7 @@ class ClientGraph:
 
 
 def load_data(config: GlasuConfig, name: str | UserGraph, seed: int) -> GraphSource:
-    """Return who holds what: a named graph dealt to the clients, or the user's own files.
-
-    Raises:
-        BadInput: an unknown or unfitting data set, a description that does not fit, or another number of clients.
-    """
+    """Return who holds what: a named graph dealt to the clients, or the user's own files."""
     if config.own_layer:
         _check_own_layer(config)
     if isinstance(name, str) and not name.endswith(".toml"):
@@ -132,11 +128,7 @@ def parts_of(config: GlasuConfig, data: GraphSource, party: str) -> tuple[AnyPar
 
 
 def read_blocks(parts: Sequence[AnyPart]) -> dict[str, GraphBlock]:
-    """Return what the parties of these parts hold, outside of a run.
-
-    Raises:
-        BadInput: it lies in tables, whose nodes only a run aligns.
-    """
+    """Return what the parties of these parts hold, outside of a run."""
     found = {}
     for part in parts:
         if isinstance(part, GraphTablesPart):
@@ -156,16 +148,9 @@ async def blocks_of(actor: Actor, parts: Sequence[AnyPart]) -> dict[str, GraphBl
 def load_client(
     config: GlasuConfig, blocks: Mapping[str, GraphBlock], position: int, common_seed: int | None = None
 ) -> tuple[ClientGraph, list[str]]:
-    """Load and check what the client at `position` trains on.
+    """Return what the client at `position` trains on, checked, and remarks on what is allowed but worth saying.
 
-    Args:
-        config: the run's settings.
-        blocks: what the parties of its parts hold (`parts_of`), by name.
-        position: its place among all clients.
-        common_seed: shuffles the nodes' numbers as all clients do; None leaves them.
-
-    Returns:
-        the graph, and remarks on what is allowed but worth saying.
+    `blocks` are by party (`parts_of`); `common_seed` shuffles the nodes' numbers as all clients do.
 
     Raises:
         BadInput: data that does not fit together, see `check`.
@@ -193,21 +178,7 @@ def load_client(
 def load_new_client(
     config: GlasuConfig, blocks: Mapping[str, NewGraph], position: int, factor: float, num_classes: int
 ) -> tuple[ClientGraph, IntArray]:
-    """Load what the client at `position` predicts on: nodes that need no labels.
-
-    Args:
-        config: the run's settings.
-        blocks: what the parties of its parts hold (`parts_of`), by name.
-        position: its place among all clients.
-        factor: what features were multiplied by in training.
-        num_classes: of the trained model.
-
-    Returns:
-        the graph, its features scaled as in training, and the nodes' ids.
-
-    Raises:
-        BadInput: a file that cannot be read, or arrays that do not fit together.
-    """
+    """Return what the client at `position` predicts on, features scaled as in training, and the nodes' ids."""
     loaded, ids = [], np.zeros(0, np.int64)
     for name, block in blocks.items():
         nothing = np.zeros(0, np.int64)
@@ -244,22 +215,14 @@ def renumber(own: ClientGraph, numbers_N: IntArray) -> ClientGraph:
 
 
 def check_degrees(config: GlasuConfig, own: ClientGraph) -> None:
-    """Check that no node has more neighbours than the account of noised representations counts on.
-
-    Raises:
-        BadInput: one has.
-    """
+    """Check that no node has more neighbours than the account of noised representations counts on."""
     highest = int(own.graph.degrees.max(initial=0))
     if config.noise_multiplier and config.max_degree is not None and highest > config.max_degree:
         raise BadInput(f"max_degree: {config.max_degree} is not allowed: {own.name} has a node of degree {highest}")
 
 
 def check(own: ClientGraph) -> None:
-    """Check that a client's data fit together.
-
-    Raises:
-        BadInput: lengths that differ, unknown classes, overlapping or empty splits, an empty feature block.
-    """
+    """Check that a client's data fit together."""
     labels_N, features_NF = own.nodes.labels_N, own.features_NF
     if features_NF.ndim != 2 or len(features_NF) != len(labels_N):
         raise BadInput(
@@ -325,11 +288,7 @@ def scale_features(own: ClientGraph, length: float = 2.5, *, by_row: bool = Fals
 
 
 def read_own(path: Path) -> UserGraph | GraphTables:
-    """Read a description of own data; the files that it names are read and checked by the clients.
-
-    Raises:
-        BadInput: not TOML, missing or unknown keys, or another layout.
-    """
+    """Read a description of own data; the files that it names are read and checked by the clients."""
     own = load_own(path)
     if not isinstance(own, UserGraph | GraphTables):
         raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give graph or graph-tables")

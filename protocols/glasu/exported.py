@@ -34,25 +34,14 @@ _NOTHING = np.zeros(0, np.int64)
 
 
 def settings_of(config: GlasuConfig, num_features: int, num_classes: int, factor: float) -> dict[str, Any]:
-    """Return what else is needed to apply a client's parameters, as plain values.
-
-    Args:
-        config: of the run.
-        num_features: the client's.
-        num_classes: of the nodes.
-        factor: what its features were multiplied by.
-    """
+    """Return what else is needed to apply a client's parameters, as plain values."""
     network = replace(algorithm.network_of(config, num_features, num_classes, position=0), dropout=0.0)
     by_row = config.scale_features and config.noise_multiplier > 0
     return {"network": asdict(network), "feature_factor": factor, "scaled_by_row": by_row}
 
 
 def network_of(part: Part) -> ClientNetwork:
-    """Return the network of an exported part.
-
-    Raises:
-        BadInput: the part is damaged, or names code beside that which was trusted.
-    """
+    """Return the network of an exported part."""
     where = f"the part of {part.party}"
     try:
         network = TypeAdapter(Network).validate_python(part.settings["network"])
@@ -75,8 +64,6 @@ class ClientNetwork(nn.Module):
     """A client's trained layers and classifier.
 
     Args:
-        network: its shape.
-        parameters: by name.
         factor: what features are multiplied by; None: each row by a number of its own.
     """
 

@@ -87,34 +87,26 @@ def records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iter
     else:
         bare.insert(0, Representation)
     for cls in bare:
-        hidden = config.secure_aggregation and cls not in (Report, IndexSet)
-        mechanism = "secure-sum" if hidden else "none"
-        yield PrivacyRecord(
-            party=party,
-            message_type=cls.__name__,
-            mechanism=mechanism,
-            neighbour="node",
-            epsilon=math.inf,
-            note="no noise: not covered",
-        )
+        is_hidden = config.secure_aggregation and cls not in (Report, IndexSet)
+        yield _bare(party, cls, is_hidden)
 
 
 def prediction_records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iterator[PrivacyRecord]:
     """Yield a client's lines for one prediction, where representations are noised or summed under masks."""
-    hidden = "secure-sum" if config.secure_aggregation else "none"
     bare: tuple[type, ...] = (Representation, Logits)
     if config.noise_multiplier:
         bare = (Logits,)
         yield replace(releases.record(party, uncovered=("Logits without noise",)), neighbour="node")
     for cls in bare if config.noise_multiplier or config.secure_aggregation else ():
-        yield PrivacyRecord(
-            party=party,
-            message_type=cls.__name__,
-            mechanism=hidden,
-            neighbour="node",
-            epsilon=math.inf,
-            note="no noise: not covered",
-        )
+        yield _bare(party, cls, config.secure_aggregation)
 
 
-# --- what audits change, and what attackers see ---
+def _bare(party: str, cls: type, is_hidden: bool) -> PrivacyRecord:
+    return PrivacyRecord(
+        party=party,
+        message_type=cls.__name__,
+        mechanism="secure-sum" if is_hidden else "none",
+        neighbour="node",
+        epsilon=math.inf,
+        note="no noise: not covered",
+    )

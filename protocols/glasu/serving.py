@@ -29,14 +29,13 @@ from fedactors.data.layouts.graph import NewGraph
 from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart
 from fedactors.data.new_rows import ActorState, Listing, NoPart, Predicted, PredictOrder, StoredState, actor_state
 from fedactors.errors import BadInput
-from fedactors.privacy.accounting import without_guarantee
-from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.runtime.interface import Costs, Runtime
-from fedactors.secure_sums.actors import SecureSummand, SecureSums
+from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.messages import Masked
 from fedactors.serving.parts import Part, softmax
 from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_writers
 from protocols.glasu import algorithm, privacy
+from protocols.glasu.actors import ProtectedClient
 from protocols.glasu.aggregation import add, average, concatenate
 from protocols.glasu.backbones import Parameters, initial_parameters
 from protocols.glasu.config import GlasuConfig
@@ -47,16 +46,8 @@ from protocols.glasu.messages import Aggregated, Floats, Logits, Representation,
 _SERVER = "server"
 
 
-class PredictingClient(SecureSummand):
-    """A client with its best parameters, on the whole of a graph.
-
-    Args:
-        config: of the run that trained.
-        parts: where its own block is; everybody's in the two centralised baselines.
-        position: the own place among the clients.
-        stored: its state in the run's checkpoint.
-        names: of all clients that predict.
-    """
+class PredictingClient(ProtectedClient):
+    """A client with its best parameters, on the whole of a graph."""
 
     def __init__(
         self,
@@ -87,7 +78,7 @@ class PredictingClient(SecureSummand):
         check_degrees(config, own)
         self._own, self._numbers = own, np.arange(own.graph.num_nodes)
         dtype = torch.float64 if config.float64 else torch.float32
-        self._releases, self._noise = privacy.noised_releases(config), self.noise_rng("representations")
+        self.releases, self._noise = privacy.noised_releases(config), self.noise_rng("representations")
         rng = np.random.default_rng(0)
         needed = initial_parameters(network, rng, rng, dtype)
         if {name: one.shape for name, one in needed.items()} != {n: one.shape for n, one in self._parameters.items()}:
@@ -100,11 +91,6 @@ class PredictingClient(SecureSummand):
             return part.load_new()
         self._share = await load_new_nodes(self, part)
         return self._share.graph
-
-    @property
-    def draws_reproducibly(self) -> bool:
-        """Whether noise and masks follow from the run's seed."""
-        return self._config.reproducible_noise or self._context.reproducible_noise
 
     @cached_property
     def _batch(self) -> algorithm.ClientBatch:
@@ -120,7 +106,7 @@ class PredictingClient(SecureSummand):
             self._own = renumber(self._own, self._numbers)
         members = (self._parameters, self._network, self._batch)
         first, self._h0 = await self.compute(algorithm.first_segment, *members, work=self._work())
-        return self._send(0, first.numpy())
+        return self._protected(0, len(self._network.segments[0]), first.numpy())
 
     @remote(caller=SERVER)
     async def infer(self, below: Aggregated) -> Representation | Masked:
@@ -128,29 +114,12 @@ class PredictingClient(SecureSummand):
         members, index = (self._parameters, self._network, self._batch), below.segment + 1
         arguments = (index, algorithm.tensor(below.values), self._h0)
         found = await self.compute(algorithm.segment, *members, *arguments, work=self._work())
-        return self._send(index, found.numpy())
-
-    def _send(self, segment: int, values: Floats) -> Representation | Masked:
-        """Hide a representation as training did: noise, and masks."""
-        sigma = privacy.noise_of(self._config)
-        if sigma > 0:
-            hops = len(self._network.segments[segment])
-            privacy.count_release(self._releases, self._config, hops, len(values), first=False)
-        if self._config.secure_aggregation:
-            return self._masked("forward", values, sigma)
-        return Representation(add_gaussian(values, sigma, self._noise, "Representation"))
-
-    def _masked(self, what: str, values: Floats, sigma: float = 0.0) -> Masked:
-        try:
-            return self.masked(values, privacy.point_of(self._config, what), sigma=sigma)
-        except ValueError as error:
-            raise BadInput(f"secure_range: {self._config.secure_range:g} is too small for {what}: {error}") from None
+        return self._protected(index, len(self._network.segments[index]), found.numpy())
 
     @remote(caller=SERVER)
     async def classify(self, last: Aggregated) -> Logits | Masked:
         """Return the own logits of all nodes, from the last aggregate."""
-        for record in privacy.prediction_records(self._config, self.party, self._releases):
-            self.record_privacy(without_guarantee(record) if self.draws_reproducibly else record)
+        self._record(privacy.prediction_records(self._config, self.party, self.releases))
         logits: Floats = algorithm.classify(self._parameters, algorithm.tensor(last.values)).numpy()
         return self._masked("logits", logits) if self._config.secure_aggregation else Logits(logits)
 
@@ -178,14 +147,7 @@ class PredictingClient(SecureSummand):
 
 
 class PredictingServer(Server):
-    """Aggregates what the clients represent (Algorithm 3).
-
-    Args:
-        config: of the run that trained.
-        names: of the clients, in order.
-        present: those that have a part of the model.
-        writer: whose the predictions are.
-    """
+    """Aggregates what the clients represent (Algorithm 3)."""
 
     def __init__(self, config: GlasuConfig, names: Sequence[str], present: Sequence[str], writer: str) -> None:
         self._config = config
@@ -203,17 +165,12 @@ class PredictingServer(Server):
             await self._sums.prepare(last + 2)
         parts = await clients.ask(lambda client: client.infer_lowest())
         for segment in range(last):
-            below = await self._aggregate(segment, parts)
-            parts = await self._tell(clients, below)
+            sent = dict.fromkeys(clients.members, await self._aggregate(segment, parts))
+            parts = await clients.ask_each(lambda client, below: client.infer(below), sent)
         above = await self._aggregate(last, parts)
         found = await clients.ask(lambda client: client.classify(above))
         summed = SummedLogits(await self._sum("logits", found))
         await clients.handle(self._writer).take(summed)
-
-    async def _tell(
-        self, clients: ActorGroup[PredictingClient], below: Aggregated
-    ) -> dict[str, Representation | Masked]:
-        return await clients.ask(lambda client: client.infer(below))
 
     async def _aggregate(self, segment: int, parts: Mapping[str, Representation | Masked]) -> Aggregated:
         if self._config.aggregation == "concatenation":
@@ -233,10 +190,6 @@ async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, aske
     """Predict the class of each node of a graph, which may be new; clients that work alone each have their own file.
 
     A client that was lost in the run has no checkpoint and is left out, as it was in the run.
-
-    Raises:
-        NoPart: the checkpoint holds no network.
-        BadInput: a client is missing whose sums with the others are known.
     """
     runtime.use_costs(Costs({"segment": (2e-4, 5e-11), "unmask": (1e-3, 1e-8)}))
     names = data.parties[:1] if config.special_case == "centralised" else data.parties
@@ -274,11 +227,7 @@ def predictors(config: GlasuConfig) -> Mapping[str, type]:
 
 
 def part(config: GlasuConfig, party: str, states: Mapping[str, bytes]) -> Part:
-    """Return a client's best parameters, by layer.
-
-    Raises:
-        NoPart: the party has none.
-    """
+    """Return a client's best parameters, by layer."""
     if party == _SERVER:
         raise NoPart("--party: 'server' is not allowed: the server has no part of the model")
     state = actor_state(states, party)

@@ -33,35 +33,15 @@ from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand, SecureSums
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
-from protocols.horizontal import algorithm
+from protocols.horizontal import algorithm, messages
 from protocols.horizontal.algorithm import NOTHING, ServerModel
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.data import model_spec
-from protocols.horizontal.messages import (
-    Change,
-    Federation,
-    Floats,
-    Introduction,
-    LocalScores,
-    MeasureOrder,
-    Progress,
-    RoundOrder,
-    Scores,
-    TotalWeight,
-    TrainOrder,
-)
+from protocols.horizontal.messages import Floats
 
 
 class ClientProcess(SecureSummand):
-    """One organisation's clients.
-
-    Args:
-        config: of the run.
-        part: where its clients' rows are.
-        first: number of its first client in the run.
-        run_seed: seed of the run.
-        sites: names of all sites.
-    """
+    """One organisation's clients."""
 
     state: ClassVar[tuple[str, ...]] = ("controls", "total_weight", *SecureSummand.state)
 
@@ -92,11 +72,11 @@ class ClientProcess(SecureSummand):
         self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
 
     @remote(caller=SERVER)
-    async def introduce(self) -> Introduction:
+    async def introduce(self) -> messages.Introduction:
         """Say what the coordinator must know before the first round."""
         names = () if self._part.columns else self._reading.names
         csv = csv_text(self._reading.csv.get(self.party))
-        return Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv)
+        return messages.Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv)
 
     @remote(caller=SERVER)
     async def weigh(self) -> Masked:
@@ -105,45 +85,39 @@ class ClientProcess(SecureSummand):
         return self.masked(np.array([weight]), count_point(len(self.clients)))
 
     @remote(caller=SERVER)
-    async def take_weight(self, total: TotalWeight) -> None:
-        """Learn what all sites' clients weigh together, once.
-
-        Raises:
-            Refused: it is known here: another one would scale the same change anew, for a second sum.
-        """
-        if self.total_weight:
+    async def take_weight(self, total: messages.TotalWeight) -> None:
+        """Learn what all sites' clients weigh together, once."""
+        if self.total_weight:  # another one would scale the same change anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
 
     @remote(caller=SERVER)
-    async def train(self, order: TrainOrder) -> Change | Masked:
+    async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
         change = await self._train(order)
         if not self._config.secure_sums:
             return change
         limit = self._config.secure_range
         part = algorithm.summand(change, self.total_weight, order, limit)
-        try:
-            # one id a round: what is asked for again must be summed among the same sites
-            return self.masked(part, FixedPoint(limit=limit, num_clients=len(self.clients)), f"{order.round}")
-        except ValueError as error:
-            raise BadInput(f"secure_range: {limit:g} is too small for a change of {self.name}: {error}") from None
+        point = FixedPoint(limit=limit, num_clients=len(self.clients))
+        # one id a round: what is asked for again must be summed among the same sites
+        return self.masked(part, point, f"{order.round}", what=f"a change of {self.name}")
 
     @remote(caller=SERVER)
-    async def measure(self, order: MeasureOrder) -> LocalScores:
+    async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:
         """Measure a model on the own validation rows."""
         (source,) = self._part.validation  # own files: a client a site
         key, size = rows_key(source), order.parameters.size
         num_rows = len(rows_of(key)[1])
         arguments = (self._spec, order.parameters, key, self._part.task, self._device)
         found = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
-        return LocalScores(num_rows, found)
+        return messages.LocalScores(num_rows, found)
 
-    async def _train(self, order: TrainOrder) -> Change:
+    async def _train(self, order: messages.TrainOrder) -> messages.Change:
         config = self._config
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         if not clients:
-            return Change(0, 0.0, 0.0, NOTHING, NOTHING)
+            return messages.Change(0, 0.0, 0.0, NOTHING, NOTHING)
         num_rows = sum(self._sizes[client] for client in clients) * config.num_epochs
         controls = []
         if config.algorithm == "scaffold":
@@ -166,7 +140,7 @@ class ClientProcess(SecureSummand):
             remedy = Remedy("learning_rate", config.learning_rate)
             raise remedy.error(order.round, f"{self.name}'s loss", found.loss)
         self.controls |= dict(zip(clients, found.controls, strict=bool(controls)))
-        return Change(len(clients), found.weight, found.loss, found.change, found.control_change)
+        return messages.Change(len(clients), found.weight, found.loss, found.change, found.control_change)
 
     def _client(self, client: int) -> str:
         return f"client {self._first + client}"
@@ -177,14 +151,7 @@ class ClientProcess(SecureSummand):
 
 
 class HorizontalServer(Server):
-    """The server: it has the model, and the rows that it is measured on.
-
-    Args:
-        config: of the run.
-        part: where the rows to measure on are.
-        sites: names of all sites, in order.
-        run_seed: seed of the run.
-    """
+    """The server: it has the model, and the rows that it is measured on."""
 
     state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "reading")
 
@@ -221,7 +188,7 @@ class HorizontalServer(Server):
         return model_spec(self._config, **self.facts)
 
     @remote(caller=DRIVER)
-    async def prepare(self) -> Federation:
+    async def prepare(self) -> messages.Federation:
         """Learn who is there, and make the first model."""
         found = await self.sites.ask(lambda site: site.introduce())
         widths = {name: one.width for name, one in found.items()}
@@ -244,30 +211,30 @@ class HorizontalServer(Server):
             await self._sums.prepare(1)
             work, point = Work("aggregate", float(len(self.sizes))), count_point(len(self.sites.names))
             total, _ = await self._sums.total(await self.sites.ask(lambda site: site.weigh()), point, work)
-            weight = TotalWeight(float(total[0]))
+            weight = messages.TotalWeight(float(total[0]))
             await self.sites.ask(lambda site: site.take_weight(weight))
         vector_P = initial_vector(self._spec, derived_seed(self._run_seed, "all clients", "model"))
         self.model = ServerModel.begin(self._config, vector_P)
-        return Federation(sum(self.sizes.values()), vector_P.size)
+        return messages.Federation(sum(self.sizes.values()), vector_P.size)
 
     @remote(caller=DRIVER)
-    async def train(self, order: RoundOrder) -> Progress:
+    async def train(self, order: messages.RoundOrder) -> messages.Progress:
         """Do a round: order, wait for who answers, step."""
         changes = await self._changes(self._orders(order.round))
         if not changes:
-            return Progress(math.nan, 0)
+            return messages.Progress(math.nan, 0)
         work = Work("aggregate", float(self.model.vector.size * len(changes)))
         num_clients = sum(self.sizes.values())
         self.model = await self.compute(algorithm.advance, self._config, self.model, changes, num_clients, work=work)
         weight = sum(one.weight for one in changes)
         loss = sum(one.weight * one.loss for one in changes) / weight
-        return Progress(loss, sum(one.num_clients for one in changes))
+        return messages.Progress(loss, sum(one.num_clients for one in changes))
 
-    async def _changes(self, orders: dict[str, TrainOrder]) -> list[Change]:
+    async def _changes(self, orders: dict[str, messages.TrainOrder]) -> list[messages.Change]:
         """Return the sites' changes; under masks the mean of all of them, as one."""
         if not self._config.secure_sums:
             answers = await self.sites.ask_each(lambda site, message: site.train(message), orders)
-            return [answer for answer in answers.values() if isinstance(answer, Change) and answer.num_clients]
+            return [answer for answer in answers.values() if isinstance(answer, messages.Change) and answer.num_clients]
         await self._sums.prepare(1)
         parts = await self.sites.ask_each(lambda site, message: site.train(message), orders)
         point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.sites.names))
@@ -276,7 +243,7 @@ class HorizontalServer(Server):
         found = algorithm.mean_of_summands(total, self.model, self._config.secure_range)
         return [found] if found.num_clients else []
 
-    def _orders(self, round: int) -> dict[str, TrainOrder]:
+    def _orders(self, round: int) -> dict[str, messages.TrainOrder]:
         """Draw the clients of a round; return an order for each site that has some."""
         places = [(name, client) for name in self.sites.members for client in range(self.sizes[name])]
         generator = derived_rng(self._run_seed, "all clients", f"round {round}")
@@ -287,23 +254,26 @@ class HorizontalServer(Server):
         if self._config.secure_sums:  # who is not wanted adds zeros
             wanted = {name: wanted.get(name, []) for name in self.sites.members}
         model = self.model
-        return {name: TrainOrder(round, tuple(found), model.vector, model.control) for name, found in wanted.items()}
+        return {
+            name: messages.TrainOrder(round, tuple(found), model.vector, model.control)
+            for name, found in wanted.items()
+        }
 
     @remote(caller=DRIVER)
-    async def measure(self, order: RoundOrder) -> Scores:
+    async def measure(self, order: messages.RoundOrder) -> messages.Scores:
         """Measure the model on the rows that belong to no client."""
         vector = self.best if self.best.size else self.model.vector
         work = Work("measure", float(len(rows_of(self._key)[1]) * vector.size))
         arguments = (self._spec, vector, self._key, self._part.task, self._device)
-        return Scores(await self.compute(algorithm.measure, *arguments, work=work))
+        return messages.Scores(await self.compute(algorithm.measure, *arguments, work=work))
 
     @remote(caller=DRIVER)
-    async def validate(self, order: RoundOrder) -> Scores:
+    async def validate(self, order: messages.RoundOrder) -> messages.Scores:
         """Let the clients measure the model on their own validation rows; return the means over their rows."""
-        found = await self.sites.ask(lambda site: site.measure(MeasureOrder(self.model.vector)))
-        return Scores(algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()]))
+        found = await self.sites.ask(lambda site: site.measure(messages.MeasureOrder(self.model.vector)))
+        return messages.Scores(algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()]))
 
     @remote(caller=DRIVER)
-    async def remember(self, order: RoundOrder) -> None:
+    async def remember(self, order: messages.RoundOrder) -> None:
         """Keep the model as the best so far."""
         self.best = self.model.vector

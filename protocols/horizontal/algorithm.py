@@ -29,6 +29,7 @@ from fedactors.learning.local_training import LocalTraining, evaluate_model
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known
 from fedactors.learning.models import ModelSpec
+from fedactors.runtime.snapshots import Stateful
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 
@@ -59,19 +60,9 @@ def train(
     together: bool,
     device: str,
 ) -> SiteResult:
-    """Let clients train from the server's model; return their mean change.
+    """Let clients train from the server's model x (`model_P`); return their mean change.
 
-    Args:
-        spec: the model.
-        model_P: x.
-        keys: names of the clients' rows.
-        seeds: of their orders of rows.
-        training: how they train.
-        controls: SCAFFOLD: c_i of each; else nothing.
-        control_P: SCAFFOLD: c.
-        counts_samples: whether a client counts by its samples.
-        together: in one batched call.
-        device: where.
+    SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
     """
     corrections = [control_P - own_P for own_P in controls] or None
     results = train_clients(
@@ -182,7 +173,7 @@ def mean_of_summands(total: Doubles, model: ServerModel, limit: float) -> Change
 
 
 @dataclass
-class ServerModel:
+class ServerModel(Stateful):
     """The server's model and what its method keeps beside it; moments are in double precision."""
 
     vector: Floats
@@ -222,15 +213,6 @@ class ServerModel:
                 self.second = self.second - (1 - beta2) * square_P * np.sign(self.second - square_P)
             step_P = self.first / (np.sqrt(self.second) + config.adaptivity)
         self.vector = (self.vector + config.server_rate * step_P).astype(self.vector.dtype)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that a snapshot needs."""
-        return dict(vars(self))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put a snapshot back."""
-        for name in vars(self):
-            setattr(self, name, np.array(state[name]))
 
 
 def mean_scores(found: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

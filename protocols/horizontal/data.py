@@ -15,11 +15,7 @@ from protocols.horizontal.config import DEFAULT_CLIENTS, HorizontalConfig
 
 
 def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -> HorizontalData:
-    """Return who holds which rows; no row is read.
-
-    Raises:
-        BadInput: names the setting, its value and what is allowed.
-    """
+    """Return who holds which rows; no row is read."""
     if isinstance(name, HorizontalData):
         data = _fitting(config, name, seed)
     elif name.endswith(".toml"):

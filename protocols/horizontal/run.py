@@ -68,7 +68,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch, remedy=remedy)
     state = rounds.state
     if await rounds.start():
-        found = (await server.ask(lambda one: one.prepare()))[SERVER]
+        found = await server.ask_one(lambda one: one.prepare())
         state.num_clients, state.num_parameters = found.num_clients, found.num_parameters
         await rounds.checkpoint()
     async for t in rounds:
@@ -78,7 +78,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         loss = progress.loss if progress.num_clients else None
         rounds.record({"training/loss": loss, "clients": progress.num_clients})
         if t % config.evaluate_every == 0 or t == config.num_rounds:
-            measured = await validate(server, order) if data.holds_out else await measure(server, order)
+            measured = await measure(server, order, by_clients=data.holds_out)
             scores = of_split(split, measured)
             is_best = rounds.judge(scores)
             rounds.record(scores)
@@ -97,22 +97,19 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
 
 async def train(server: ActorGroup[HorizontalServer], order: RoundOrder) -> Progress:
     """Let a round be done."""
-    return (await server.ask(lambda one: one.train(order)))[SERVER]
-
-
-async def measure(server: ActorGroup[HorizontalServer], order: RoundOrder) -> dict[str, float]:
-    """Let the model be measured; return its metrics by name."""
-    return (await server.ask(lambda one: one.measure(order)))[SERVER].metrics
+    return await server.ask_one(lambda one: one.train(order))
 
 
 async def remember(server: ActorGroup[HorizontalServer], order: RoundOrder) -> None:
     """Let the model be kept as the best so far."""
-    await server.ask(lambda one: one.remember(order))
+    await server.ask_one(lambda one: one.remember(order))
 
 
-async def validate(server: ActorGroup[HorizontalServer], order: RoundOrder) -> dict[str, float]:
-    """Let the clients measure the model on their own validation rows; return its metrics by name."""
-    return (await server.ask(lambda one: one.validate(order)))[SERVER].metrics
+async def measure(
+    server: ActorGroup[HorizontalServer], order: RoundOrder, *, by_clients: bool = False
+) -> dict[str, float]:
+    """Return the metrics of the model on the server's rows, or on the clients' own validation rows."""
+    return (await server.ask_one(lambda one: one.validate(order) if by_clients else one.measure(order))).metrics
 
 
 def actors(config: HorizontalConfig) -> dict[str, type[Actor]]:

@@ -65,11 +65,7 @@ def predictors(config: HorizontalConfig) -> Mapping[str, type]:
 
 
 def part(config: HorizontalConfig, party: str, states: Mapping[str, bytes]) -> Part:
-    """Return the server's model.
-
-    Raises:
-        NoPart: the party is not the server; sites keep no model.
-    """
+    """Return the server's model."""
     if party != SERVER:
         raise NoPart(f"--party: {party!r} is not allowed: the model is the {SERVER}'s")
     return make_part(config, actor_state(states, SERVER))

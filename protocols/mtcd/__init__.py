@@ -22,12 +22,4 @@ X_k and theta_k, works on visiting tokens and passes them on along the edges of 
 | client | a token, or the word to sync; tokens at one client use separate copies of theta_k |
 
 One token and no server is STCD; no edges is SVFL (FedBCD-parallel). The fully decentralised baseline is DCPA.
-
-    run.py         the driver: who is spawned, rounds, step sizes, measuring
-    server.py      the server's side of MTCD, and what SVFL's shares with it
-    actors.py      the clients' side: visits (Algorithm 1), relays to a server, copies and syncs (Algorithm 2)
-    roaming.py     who may roam where, and what a loss changes
-    algorithm.py   the arithmetic of linear models; objective.py: losses and exact minima; networks.py: of networks
-    transforms.py  noise and compression of what leaves
-    baselines/     STCD's walk in stretches; SVFL and DCPA: what each adds to the same engine
 """

@@ -28,35 +28,15 @@ from fedactors.actors.remote import CLIENT, DRIVER, SERVER, endpoints, remote
 from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import Refused
 from fedactors.secure_sums.actors import SecureSummand
 from fedactors.secure_sums.messages import Masked
+from protocols.mtcd import messages
 from protocols.mtcd.algorithm import Rows, Task, batch_rows, combine, point_of, summand
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PartyRows, PublicPart
 from protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
-from protocols.mtcd.messages import (
-    Aligned,
-    Gather,
-    Labels,
-    Links,
-    Measured,
-    MeasureOrder,
-    NormOrder,
-    Probe,
-    ProbeImage,
-    Quality,
-    Relayed,
-    RelayedZ,
-    Representation,
-    RoamingDone,
-    RowCount,
-    ScoreOrder,
-    SquaredNorm,
-    SyncTokens,
-    Token,
-    seal_of,
-)
+from protocols.mtcd.messages import seal_of
 from protocols.mtcd.privacy import uncovered
 from protocols.mtcd.roaming import next_client, walk_seed
 
@@ -67,13 +47,7 @@ _MOST_UNDER_WAY = 64
 
 
 class Party(Client):
-    """A party with its rows, whatever it trains by.
-
-    Args:
-        config: the run's settings.
-        part: its own part of the data.
-        seed: shared by all parties, for batches and the split of rows.
-    """
+    """A party with its rows, whatever it trains by."""
 
     state: ClassVar[tuple[str, ...]] = ("rows", "theta")
 
@@ -120,7 +94,7 @@ class Party(Client):
         self.rows.order(follow(self.rows.ids, order, self._part.alignment), order.parts)
 
     @remote(caller=DRIVER)
-    async def align(self) -> Aligned:
+    async def align(self) -> messages.Aligned:
         """Align all parties' rows (called at the label party) and tell the others the labels, as agreed."""
         part = self._part
         assert isinstance(part, VerticalPart)
@@ -134,15 +108,11 @@ class Party(Client):
         for name in learners:
             await self.peer(name, Party).take_labels(self.rows.labels)
         absent = tuple((name, len(gone)) for name, gone in common.absent.items())
-        return Aligned(len(common.rows), len(self.rows.ids), self.rows.num_rejected, absent)
+        return messages.Aligned(len(common.rows), len(self.rows.ids), self.rows.num_rejected, absent)
 
     @remote(caller=CLIENT, only="label_party")
-    async def take_labels(self, labels: Labels) -> None:
-        """Take the labels from the label party, once.
-
-        Raises:
-            Refused: they are known here already.
-        """
+    async def take_labels(self, labels: messages.Labels) -> None:
+        """Take the labels from the label party, once."""
         if self.rows.labels is not None:
             raise Refused(self.caller, f"tells {self.name} labels, which it knows already")
         self.rows.labels = labels
@@ -151,38 +121,34 @@ class Party(Client):
     # --- for the driver ---
 
     @remote(caller=DRIVER)
-    async def count_rows(self) -> RowCount:
+    async def count_rows(self) -> messages.RowCount:
         """Return how many rows there are."""
         assert self.rows.labels is not None
-        return RowCount(len(self.rows.labels.train), len(self.rows.labels.test))
+        return messages.RowCount(len(self.rows.labels.train), len(self.rows.labels.test))
 
     @remote(caller=DRIVER)
-    async def measure(self, order: MeasureOrder) -> Measured:
-        """Return h_k on all training or test rows, and r(theta_k).
-
-        Raises:
-            Refused: noise is to protect it.
-        """
+    async def measure(self, order: messages.MeasureOrder) -> messages.Measured:
+        """Return h_k on all training or test rows, and r(theta_k)."""
         is_hidden = self._config.noise is not None or self._config.secure_sums
         if is_hidden and not self._context.reproducible_noise:
             raise Refused(self.caller, f"asks {self.name} for a representation that noise or a sum is to protect")
         h = await self._do(self._block.represent(self.theta, None, order.part))
-        return Measured(h, self._block.penalty(self.theta))
+        return messages.Measured(h, self._block.penalty(self.theta))
 
     @remote(caller=DRIVER)
-    async def score(self, order: ScoreOrder) -> Quality:
+    async def score(self, order: messages.ScoreOrder) -> messages.Quality:
         """Return how good Z is; the labels are known here and not to the driver."""
-        return Quality(await self._do(self._block.score(order.part, order.z, order.theta_0)))
+        return messages.Quality(await self._do(self._block.score(order.part, order.z, order.theta_0)))
 
     @remote(caller=(SERVER, DRIVER))
-    async def squared_norm(self, order: NormOrder) -> SquaredNorm:
+    async def squared_norm(self, order: messages.NormOrder) -> messages.SquaredNorm:
         """Return ||X_k||^2 of a linear model, for the step size.
 
         Raises:
             Refused: sums are to hide what is a single client's, or noise is and the step size is given.
         """
         self._check_open("its norm")
-        return SquaredNorm(await self._do(self._block.squared_norm(self._probed_batches())))
+        return messages.SquaredNorm(await self._do(self._block.squared_norm(self._probed_batches())))
 
     def _probed_batches(self) -> tuple[Rows, ...]:
         """Return mini-batches on which a step size is settled; none where each step sees all rows."""
@@ -207,9 +173,6 @@ class LinkedParty(Party):
     """A party with links to others, over which noised and compressed arrays may go.
 
     Args:
-        config: the run's settings.
-        part: its own part of the data.
-        seed: shared by all parties, for batches and the split of rows.
         links: its neighbours, as far as it is told, and its way to a server.
         walks: shared by all parties, for walks.
         order_key: shared with the server alone, which seals with it what others relay.
@@ -222,7 +185,7 @@ class LinkedParty(Party):
         config: MtcdConfig,
         part: VerticalPart | PublicPart,
         seed: int,
-        links: Links,
+        links: messages.Links,
         walks: int,
         order_key: bytes,
     ) -> None:
@@ -259,7 +222,7 @@ class TokenHolder(LinkedParty):
     """Whether theta_0 is trained at each visit."""
 
     @remote(caller=(SERVER, CLIENT))
-    async def visit(self, token: Token) -> None:
+    async def visit(self, token: messages.Token) -> None:
         """Work on a token that has come, then pass it on; an outdated one ends here."""
         z = arrived = unpack(token.z)
         theta_0, rows = token.theta_0, self._rows_of(token.round_)
@@ -284,7 +247,7 @@ class TokenHolder(LinkedParty):
             z = self._noised_change(arrived, z, (token.round_, token.token + 1, hop))
         if target is not None:
             z = self._packed(z, token.round_, token.token, token.attempt, hop)
-        moved = Token(
+        moved = messages.Token(
             token.round_,
             token.token,
             token.attempt,
@@ -314,27 +277,27 @@ class TokenHolder(LinkedParty):
         transforms = self._transforms
         return z if transforms.token is None else transforms.pack_token(z, self.seed("rounding"), *place)
 
-    async def _deliver(self, token: Token, name: str) -> None:
+    async def _deliver(self, token: messages.Token, name: str) -> None:
         with surviving_loss("whoever issued the token is told, and issues it again or stops"):
             await self.peer(name, TokenHolder).visit(token)
 
-    async def _report(self, done: RoamingDone, station: str) -> None:
+    async def _report(self, done: messages.RoamingDone, station: str) -> None:
         """Tell the issuer; without a link to the server the word goes over a neighbour."""
         with surviving_loss("the word that a walk is over was for it, or lost with it"):
             await self.peer(station, TokenClient).roaming_done(done)  # STCD's clients and a server have this one too
 
     # --- what a token that syncs does otherwise ---
 
-    def _copy(self, token: Token) -> Any:
+    def _copy(self, token: messages.Token) -> Any:
         """Return the parameters that the token is to work on, None if it is outdated."""
         return self.theta
 
-    def _keep(self, token: Token, theta: Any) -> bool:
+    def _keep(self, token: messages.Token, theta: Any) -> bool:
         """Keep the parameters that the token has worked on; say whether it goes on."""
         self.theta = theta
         return True
 
-    def _end_walk(self, token: Token) -> None:
+    def _end_walk(self, token: messages.Token) -> None:
         """Let the walk end here."""
         raise NotImplementedError
 
@@ -354,17 +317,15 @@ class ServedParty(LinkedParty):
         self.estimates.num_samples = self._block.num_samples
 
     @remote(caller=SERVER)
-    async def relink(self, links: Links) -> None:
+    async def relink(self, links: messages.Links) -> None:
         """Learn where tokens may go after a client was lost."""
         self.links = links
 
     @remote(caller=(SERVER, CLIENT))
-    async def relay(self, relayed: Relayed | RelayedZ) -> Representation | SquaredNorm | ProbeImage | None:
-        """Pass an order of the server's on to the next station or, at the end of its way, follow it.
-
-        Raises:
-            Refused: the server has not given it, or it was followed already.
-        """
+    async def relay(
+        self, relayed: messages.Relayed | messages.RelayedZ
+    ) -> messages.Representation | messages.SquaredNorm | messages.ProbeImage | None:
+        """Pass an order of the server's on to the next station or, at the end of its way, follow it."""
         if relayed.route:
             onwards = self.peer(relayed.route[0], ServedParty)
             return await onwards.relay(replace(relayed, route=relayed.route[1:]))
@@ -374,10 +335,12 @@ class ServedParty(LinkedParty):
         if door is None:
             what = type(relayed.order).__name__
             raise Refused(self.caller, f"relays to {self.name} a {what}, which it does not follow")
-        reply: Representation | SquaredNorm | ProbeImage | None = await getattr(self, door)(relayed.order)
+        reply: messages.Representation | messages.SquaredNorm | messages.ProbeImage | None = await getattr(self, door)(
+            relayed.order
+        )
         return reply
 
-    def _check_order(self, relayed: Relayed | RelayedZ) -> None:
+    def _check_order(self, relayed: messages.Relayed | messages.RelayedZ) -> None:
         number, kind = relayed.number, type(relayed.order).__name__
         if not hmac.compare_digest(relayed.seal, seal_of(self._order_key, number, relayed.order)):
             raise Refused(self.caller, f"relays to {self.name} a {kind} that the server has not sealed")
@@ -386,25 +349,25 @@ class ServedParty(LinkedParty):
         self._followed = {each for each in self._followed if each > number - _MOST_UNDER_WAY} | {number}
 
     @remote(caller=SERVER)
-    async def gather(self, order: Gather) -> Representation | Masked:
+    async def gather(self, order: messages.Gather) -> messages.Representation | Masked:
         """Return h_k on the round's rows."""
         return await self._represent(order.round_)
 
     @remote(caller=SERVER)
-    async def probe(self, probe: Probe) -> ProbeImage:
+    async def probe(self, probe: messages.Probe) -> messages.ProbeImage:
         """Return X_k X_k^T u, of the rows of the first mini-batch where there are any.
 
         Raises:
             Refused: as for `squared_norm`.
         """
         self._check_open("an image of its kernel")
-        return ProbeImage(await self._do(self._block.kernel_image(probe.vector, self._rows_of(0))))
+        return messages.ProbeImage(await self._do(self._block.kernel_image(probe.vector, self._rows_of(0))))
 
-    async def _represent(self, round_: int) -> Representation | Masked:
+    async def _represent(self, round_: int) -> messages.Representation | Masked:
         """Return h_k on a round's rows, as the configuration lets it leave."""
         return await self._representation(round_)
 
-    async def _representation(self, round_: int) -> Representation:
+    async def _representation(self, round_: int) -> messages.Representation:
         rows, transforms = self._rows_of(round_), self._transforms
         h = await self._do(self._block.represent(self.theta, rows))
         penalty = 0.0 if transforms.noise is not None else self._block.penalty(self.theta)
@@ -412,14 +375,14 @@ class ServedParty(LinkedParty):
             self.representations.add(len(h), nominal_rows=1)
             h = transforms.noised(h.reshape(len(h), -1), self._noise_for((round_, 0, 0))).reshape(h.shape)
         if transforms.representation is None:
-            return Representation(round_, h, penalty)
+            return messages.Representation(round_, h, penalty)
         if transforms.has_estimate:
             h = h - self.estimates.known(self._client, h, rows)
         rounding = np.random.default_rng([self.seed("rounding"), round_])
         encoded, _ = transforms.representation.encode(h, None, rounding)
         if transforms.has_estimate:
             self.estimates.add(self._client, unpack(encoded), rows)
-        return Representation(round_, encoded, penalty)
+        return messages.Representation(round_, encoded, penalty)
 
 
 class TokenClient(ServedParty, TokenHolder, SecureSummand):
@@ -436,16 +399,16 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
 
     # --- tokens ---
 
-    def _end_walk(self, token: Token) -> None:
-        done = RoamingDone(token.round_, token.token, token.attempt, token.visited)
+    def _end_walk(self, token: messages.Token) -> None:
+        done = messages.RoamingDone(token.round_, token.token, token.attempt, token.visited)
         self.background(self._report(done, self.links.uplink or "server"))
 
     @remote(caller=CLIENT)
-    async def roaming_done(self, done: RoamingDone) -> None:
+    async def roaming_done(self, done: messages.RoamingDone) -> None:
         """Pass the word that a walk is over on towards the server."""
         await self._report(done, self.links.uplink or "server")
 
-    def _copy(self, token: Token) -> Any:
+    def _copy(self, token: messages.Token) -> Any:
         """Return the copy of theta_k that the token is to work on, None if the token is outdated."""
         if token.round_ != self._copies_round:
             if token.round_ < self._copies_round:
@@ -456,7 +419,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
             return None
         return theta if attempt == token.attempt else self.theta
 
-    def _keep(self, token: Token, theta: Any) -> bool:
+    def _keep(self, token: messages.Token, theta: Any) -> bool:
         """Keep the token's copy, unless another issue or round has come meanwhile."""
         current, _ = self._copies.get(token.token, (token.attempt, None))
         if token.round_ != self._copies_round or current > token.attempt:
@@ -467,7 +430,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
     # --- syncing ---
 
     @remote(caller=SERVER)
-    async def sync(self, order: SyncTokens) -> Representation | Masked | None:
+    async def sync(self, order: messages.SyncTokens) -> messages.Representation | Masked | None:
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
         if self._copies_round == order.round_:
             counts = dict(order.reissued)
@@ -476,12 +439,8 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
             self._copies = {}
         return await self._represent(order.round_ + 1) if order.send_representation else None
 
-    async def _represent(self, round_: int) -> Representation | Masked:
+    async def _represent(self, round_: int) -> messages.Representation | Masked:
         found = await self._representation(round_)
         if not self._config.secure_sums:
             return found
-        try:
-            return self.masked(summand(unpack(found.h), found.penalty), point_of(self._config))
-        except ValueError as error:
-            limit = self._config.secure_range
-            raise BadInput(f"secure_range: {limit:g} is too small for {self.name}: {error}") from None
+        return self.masked(summand(unpack(found.h), found.penalty), point_of(self._config))

@@ -243,16 +243,12 @@ def moves_in_parallel(config: MtcdConfig) -> bool:
 def safe_step(config: MtcdConfig, block: float, joint: float, smallest_cluster: int) -> float:
     """Return the step for blocks that move at once: min(1/L_block, 1/(L stale steps)).
 
+    L_block is the largest constant of a block (`block`), L that of all blocks together (`joint`).
+
     Stale steps are those that a block takes between two syncs while the others stand still. With one step this is
     1/L. With more it has to shrink: a block that runs to its own minimum makes a Jacobi iteration, which diverges for
     correlated blocks whatever the step (Theorem 1 asks for O(1/(L tau))). Blocks that move between two syncs have
     together a constant of no more than their number times L_block.
-
-    Args:
-        config: the run's settings.
-        block: max_k L_block.
-        joint: L of all blocks together.
-        smallest_cluster: clients of the smallest cluster.
     """
     num_stale, num_moving = config.num_local_steps, config.num_clients
     if config.algorithm == "mtcd":
@@ -337,14 +333,7 @@ def prefers_gram(config: MtcdConfig, num_samples: int, num_features: int) -> boo
 
 
 class LinearBlock:
-    """A client's features and labels (training rows, and test rows for measuring).
-
-    Args:
-        config: the run's settings.
-        features: of "train" and "test" rows.
-        labels: likewise.
-        weights_N: of the training rows; None: all count alike.
-    """
+    """A client's features and labels (training rows, and test rows for measuring)."""
 
     own = (slice(None),)
     """Where this client's representation lies in Z."""
@@ -418,13 +407,7 @@ class LinearBlock:
 
 
 class LinearHead:
-    """The server's side: labels, the loss of Z, and no theta_0.
-
-    Args:
-        config: the run's settings.
-        y_N: training labels.
-        weights_N: of the training rows; None: all count alike.
-    """
+    """The server's side: labels, the loss of Z, and no theta_0."""
 
     def __init__(self, config: MtcdConfig, y_N: Array, weights_N: Array | None = None) -> None:
         self.problem = problem_of(config)

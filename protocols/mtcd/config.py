@@ -275,11 +275,7 @@ class MtcdConfig(ScheduleSettings):
         return self.num_tokens or 0
 
     def with_contents(self) -> MtcdConfig:
-        """Return the same, with the edges of its graph where it has the path of a file.
-
-        Raises:
-            BadInput: as `fedactors.network.topology.read_graph`.
-        """
+        """Return the same, with the edges of its graph where it has the path of a file."""
         if not {".", "/"} & set(self.topology):
             return self  # no path, but a name that is unknown
         if not Path(self.topology).is_file():
@@ -366,11 +362,7 @@ class MtcdConfig(ScheduleSettings):
 
 
 def require_relaxed_protocol(settings: MtcdConfig) -> None:
-    """Reject a run on data from outside whose owners have not agreed that labels and Z are shared.
-
-    Raises:
-        BadInput: relaxed_protocol is not set.
-    """
+    """Reject a run on data from outside whose owners have not agreed that labels and Z are shared."""
     if not settings.relaxed_protocol:
         raise BadInput(
             "relaxed_protocol: false is not allowed with your own data, all clients would see the labels and the sum "

@@ -173,12 +173,7 @@ def numbered(num_clients: int) -> tuple[str, ...]:
 
 
 def load_data(config: MtcdConfig, name: str | VerticalData, seed: int) -> MtcdData:
-    """Return who holds what: ``synthetic`` is the generated problem of the config, a named set is dealt to clients.
-
-    Raises:
-        BadInput: own data without the opt-in, a number of clients that does not fit, too few features, or a
-            representation model that does not suit the data.
-    """
+    """Return who holds what: ``synthetic`` is the generated problem of the config, a named set is dealt to clients."""
     check_name(config.own_network)
     if isinstance(name, VerticalData):
         return _own(config, name)
@@ -257,13 +252,7 @@ def part_of(data: MtcdData, client: int) -> VerticalPart | PublicPart:
 
 
 class PartyRows:
-    """A party's rows and labels in the process of its actor: loaded, aligned, split by a shared seed, standardised.
-
-    Args:
-        config: the run's settings.
-        part: its own part of the data.
-        seed: shared by all parties, for the split.
-    """
+    """A party's rows and labels in the process of its actor: loaded, aligned, split by a shared seed, standardised."""
 
     def __init__(self, config: MtcdConfig, part: VerticalPart | PublicPart, seed: int) -> None:
         self._config = config
@@ -313,11 +302,7 @@ class PartyRows:
         return draw_parts(self._loaded, rows, self._part.split, seed=self._seed, **shares)
 
     def order(self, rows: Array, announced: Array) -> None:
-        """Bring the rows of vertical data into the common order; the label party has its labels then.
-
-        Raises:
-            BadInput: there are validation rows.
-        """
+        """Bring the rows of vertical data into the common order; the label party has its labels then."""
         self._order, self._parts = rows, announced
         shares = {"test_share": _TEST_SHARE, "validation_share": 0.0}
         parts = split_rows(len(rows), seed=self._seed, parts_N=announced, **shares)
@@ -382,11 +367,7 @@ class PartyRows:
 
 
 def weights_of(labels: Labels, dtype: Any) -> Array | None:
-    """Return the weights that the label party told of the training rows; None: all count alike.
-
-    Raises:
-        BadInput: they are not the rows', or no weights.
-    """
+    """Return the weights that the label party told of the training rows; None: all count alike."""
     found = labels.weights
     if not len(found):
         return None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedactors.messages.compression import Clip, Encoded, Noise, Pipeline, Quantise, TopK, decode
 from fedactors.privacy.accounting import GaussianReleases
+from fedactors.runtime.snapshots import Stateful
 from protocols.mtcd.config import MtcdConfig
 
 FloatArray = NDArray[np.floating]
@@ -64,37 +65,27 @@ def unpack(array: FloatArray | Encoded) -> FloatArray:
     return np.asarray(decode(array)) if isinstance(array, Encoded) else array
 
 
-class Estimates:
-    """What the server has of clients' representations, per training row, when differences travel: both ends keep it.
+class Estimates(Stateful):
+    """What the server has of clients' representations, per training row, when differences travel: both ends keep it."""
 
-    Args:
-        num_samples: N; 0 until the rows are there.
-    """
+    state = ("values",)
 
     def __init__(self, num_samples: int = 0) -> None:
         self.num_samples = num_samples
-        self._values: dict[int, FloatArray] = {}
+        self.values: dict[int, FloatArray] = {}
 
     def known(self, client: int, like: FloatArray, rows_B: Rows | None) -> FloatArray:
         """Return the estimate of a client's representations at the rows, zeros at first."""
-        if client not in self._values:
-            self._values[client] = np.zeros((self.num_samples, *like.shape[1:]), like.dtype)
-        values = self._values[client]
+        if client not in self.values:
+            self.values[client] = np.zeros((self.num_samples, *like.shape[1:]), like.dtype)
+        values = self.values[client]
         return values.copy() if rows_B is None else values[rows_B]
 
     def add(self, client: int, difference: FloatArray, rows_B: Rows | None) -> FloatArray:
         """Add a difference that has travelled; return the estimate at the rows."""
         now: FloatArray = self.known(client, difference, rows_B) + difference
-        self._values[client][slice(None) if rows_B is None else rows_B] = now
+        self.values[client][slice(None) if rows_B is None else rows_B] = now
         return now
-
-    def state_dict(self) -> dict[int, FloatArray]:
-        """Return the estimates for a snapshot."""
-        return dict(self._values)
-
-    def load_state_dict(self, state: dict[int, FloatArray]) -> None:
-        """Continue from a snapshot."""
-        self._values = dict(state)
 
 
 def releases_of(config: MtcdConfig, message_type: str) -> GaussianReleases:

@@ -33,11 +33,7 @@ _MODELS = {"mlp": "mlp", "resnet18": "narrow-resnet18", "multi-view-cnn": "view-
 
 
 def bottom_spec(config: MtcdConfig, input_shape: tuple[int, ...]) -> ModelSpec:
-    """Return a client's model for samples of `input_shape`: (D,) for mlp, (channels, height, width) otherwise.
-
-    Raises:
-        BadInput: the shape does not suit the model, or it is the user's own and not what a split network can have.
-    """
+    """Return a client's model for samples of `input_shape`: (D,) for mlp, (channels, height, width) otherwise."""
     expected = 1 if config.network == "mlp" else 3
     if len(input_shape) != expected or 0 in input_shape:
         raise BadInput(f"network: {config.network} needs samples of {expected} non-empty axis(es), got {input_shape}")

@@ -187,11 +187,7 @@ def smoothness(problem: Problem, blocks: Sequence[Array]) -> float:
 
 
 def check_data(names: Sequence[str], blocks: Sequence[Array], y_N: Array) -> None:
-    """Reject an empty block, features that do not match the labels in length, and values that are not finite.
-
-    Raises:
-        BadInput: the block concerned and what it has to be.
-    """
+    """Reject an empty block, features that do not match the labels in length, and values that are not finite."""
     if len(y_N) == 0:
         raise BadInput("labels: empty, at least one sample is needed")
     for name, x_ND in zip(names, blocks, strict=True):
@@ -206,11 +202,7 @@ def check_data(names: Sequence[str], blocks: Sequence[Array], y_N: Array) -> Non
 
 
 def solve(problem: Problem, x_NF: Array, y_N: Array) -> tuple[Array, float]:
-    """Return theta* (F,) and f* of a ridge or sparse logistic problem.
-
-    Raises:
-        BadInput: the problem has no exact solver here.
-    """
+    """Return theta* (F,) and f* of a ridge or sparse logistic problem."""
     if isinstance(problem, Ridge):
         theta_F = solve_ridge(x_NF, y_N, problem.alpha)
     elif isinstance(problem, SparseLogistic):
@@ -234,9 +226,6 @@ def solve_sparse_logistic(
     """Return theta* with a duality gap of at most `tolerance` (relative to f); `step` is at most 1/L, by default found.
 
     Accelerated proximal gradient with restart finds the support; a damped Newton method on the support does the rest.
-
-    Raises:
-        BadInput: the gap was not reached within `max_sweeps` rounds of both.
     """
     problem = SparseLogistic(beta)
     num_samples = len(y_N)

@@ -36,9 +36,6 @@ def plan(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]] = ()) -> dict
     """Return the settings that reach the gap at the least weighted cost, that cost, and those of the two extremes.
 
     Costs are weighted bytes; an extreme that cannot run here, or was given up, has None.
-
-    Raises:
-        BadInput: settings that cannot be planned with, or no candidate reaches the gap.
     """
     _check(config, profiles)
     gap = config.target_gap or DEFAULT_GAP
@@ -135,11 +132,14 @@ class CostLimitExceeded(FedactorsError):
 
 
 class CostLimit(CurveRecorder):
+    """Ends a run that has cost more than `limit`."""
+
     def __init__(self, limit: float) -> None:
         super().__init__()
         self._limit = limit
 
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
+        """Record a round, or end the run."""
         super().record_round(index, metrics)
         if metrics["weighted_cost"] > self._limit:
             raise CostLimitExceeded("dearer than another")

@@ -39,11 +39,7 @@ def uncovered(config: MtcdConfig) -> list[str]:
 
 
 def neighbours(config: MtcdConfig, data: MtcdData, party: str, count: int, seed: int) -> Sequence[Neighbour]:
-    """Return `count` neighbours of a party's data, one row replaced; the labels stay, which all parties know.
-
-    Raises:
-        BadInput: generated data and images, which are public: nobody has a row that others could not make.
-    """
+    """Return `count` neighbours of a party's data, one row replaced; the labels stay, which all parties know."""
     if not isinstance(data, VerticalData):
         raise BadInput(f"neighbours: {party} has public data, which no claim is about; name a table or own files")
     return replaced_rows(data, party, count, seed, keep_label=True)
@@ -54,9 +50,6 @@ def surface(config: MtcdConfig, data: MtcdData, states: Mapping[str, bytes], see
 
     Who receives representations (the server; with `secure_sums` it reads their sum) knows the features of the test
     rows; who has Z and theta_0 sees how well the model fits a row. Labels are known to all parties.
-
-    Raises:
-        BadInput: generated data and images, which are public.
     """
     if not isinstance(data, VerticalData):
         raise BadInput(f"--attacks: {data.parties[0]} has public data, which no attack finds more of; name a table")

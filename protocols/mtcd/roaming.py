@@ -5,7 +5,7 @@
 
 Values in, values out: no clock, no I/O. Every draw is a pure function of (walk seed, hop), and a seed of (run, round,
 token, attempt): a walk is the same on every runtime, whatever the order in which tokens move, and costs no generator.
-Graphs by name and exact visit probabilities are in `fedactors.network.topology`, sweeps in `fedactors.network.topology`.
+Graphs by name, visit probabilities and sweeps are in `fedactors.network.topology`.
 
 A lost client leaves the graph. A token that may have visited it is issued again from the last sync, because Z must be
 the sum of representations at copies that exist. A cluster that falls apart is served through the server: each part
@@ -75,11 +75,7 @@ def start_client(seed: int, clients: Sequence[int]) -> int:
 
 
 def make_graph(config: MtcdConfig, seed: int) -> nx.Graph:
-    """Return the graph that the config names, or the one in its file.
-
-    Raises:
-        BadInput: an unknown name, a file that does not parse, or edges to unknown clients.
-    """
+    """Return the graph that the config names, or the one in its file."""
     name = config.topology
     if name in topology.GRAPH_NAMES:
         return topology.make_graph(name, config.num_clients, edge_probability=config.edge_probability, seed=seed)
@@ -153,11 +149,7 @@ def _check_starts(start: tuple[int, ...], clusters: Clusters, linked: tuple[int,
 
 
 def require_connected(graph: nx.Graph, algorithm: str) -> None:
-    """Refuse a graph in parts, where there is no server.
-
-    Raises:
-        BadInput: it is one.
-    """
+    """Refuse a graph in parts, where there is no server."""
     if not nx.is_connected(graph):
         raise BadInput(
             f"topology: a disconnected graph is not allowed for {algorithm}, which has no server links to join its "
@@ -168,12 +160,7 @@ def require_connected(graph: nx.Graph, algorithm: str) -> None:
 def lay_out(
     graph: nx.Graph, linked: Collection[int] | None, clusters: Clusters | str, num_tokens: int, seed: int = 0
 ) -> Clusters:
-    """Return the clusters that a config asks for on a graph, each one connected and with a way to the server.
-
-    Raises:
-        BadInput: clusters that overlap, miss a client or are not connected; a component or cluster without a server
-            link; fewer clusters than tokens.
-    """
+    """Return the clusters that a config asks for on a graph, each one connected and with a way to the server."""
     if not nx.is_connected(graph):
         topology.check_reachable(graph, linked or ())
     if not isinstance(clusters, str):
@@ -211,11 +198,7 @@ class Issue:
 
 
 class Roaming:
-    """The tokens of a run, round by round.
-
-    Args:
-        plan: who may roam where.
-    """
+    """The tokens of a run, round by round."""
 
     def __init__(self, plan: RoamingPlan) -> None:
         self._plan = plan
@@ -379,9 +362,6 @@ class Roaming:
         """Return a route that visits each of `members` once (the setting of Section 4.1's complexity claim).
 
         It begins at a client with a link to the server; that of tokens which overlap leads back to where it begins.
-
-        Raises:
-            BadInput: there is none, or none was found.
         """
         if members not in self._sweeps:
             is_closed = self._clusters is None

@@ -26,6 +26,7 @@ from fedactors.privacy.accounting import budgets
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
+from protocols.mtcd import messages
 from protocols.mtcd.actors import TokenClient
 from protocols.mtcd.algorithm import NO_THETA_0, aggregate, default_costs, has_diverged
 from protocols.mtcd.baselines import dcpa
@@ -33,18 +34,6 @@ from protocols.mtcd.baselines.stcd import StcdClient
 from protocols.mtcd.baselines.svfl import SvflClient, SvflServer
 from protocols.mtcd.config import MtcdConfig, small_cluster_warnings
 from protocols.mtcd.data import GeneratedData, MtcdData, part_of, stack
-from protocols.mtcd.messages import (
-    IterateOrder,
-    LostClient,
-    MeasureOrder,
-    NormOrder,
-    Quality,
-    RoundOrder,
-    RowCount,
-    ScoreOrder,
-    SquaredNorm,
-    WalkOrder,
-)
 from protocols.mtcd.objective import problem_of, relative_gap, solve
 from protocols.mtcd.roaming import Roaming, make_graph, plan_roaming, require_connected, start_client, walk_seed
 from protocols.mtcd.server import TokenServer
@@ -169,7 +158,7 @@ async def mtcd_rounds(federation: Federation, first: int, last: int) -> int:
     """Do rounds of Algorithm 2: roam, then sync; Z for the first is formed already."""
     config, server = federation.config, federation.server
     for round_ in range(first, last):
-        order = RoundOrder(round_, step_of(federation, round_), round_ + 1 == config.num_rounds)
+        order = messages.RoundOrder(round_, step_of(federation, round_), round_ + 1 == config.num_rounds)
         await server.roam(order)
         await server.sync(order)
     return (last - first) * (config.num_hops + 1)
@@ -179,7 +168,7 @@ async def svfl_rounds(federation: Federation, first: int, last: int) -> int:
     """Do rounds of SVFL (FedBCD-parallel)."""
     for round_ in range(first, last):
         is_last = round_ + 1 == federation.config.num_rounds
-        await federation.server.step_all(RoundOrder(round_, step_of(federation, round_), is_last))
+        await federation.server.step_all(messages.RoundOrder(round_, step_of(federation, round_), is_last))
     return last - first
 
 
@@ -195,7 +184,7 @@ async def stcd_stretches(federation: Federation, first: int, last: int) -> int:
             state.holder = config.start[0] if isinstance(config.start, tuple) else start_client(seed, clients)
             if config.problem == "network" and config.num_clients > 1:
                 way = routes.tour(federation.graph, state.holder)
-        order = WalkOrder(num_hops, step_of(federation, round_), way)
+        order = messages.WalkOrder(num_hops, step_of(federation, round_), way)
         state.holder = (await federation.holder(state.holder).walk_on(order)).holder
     return (last - first) * (config.num_hops + 1)
 
@@ -203,7 +192,7 @@ async def stcd_stretches(federation: Federation, first: int, last: int) -> int:
 async def dcpa_iterations(federation: Federation, first: int, last: int) -> int:
     """Do iterations of DCPA, all clients in step."""
     primal, dual, consensus = federation.state.dcpa_steps
-    order = IterateOrder(first, last - first, primal, dual, consensus)
+    order = messages.IterateOrder(first, last - first, primal, dual, consensus)
     seconds = federation.config.visit_timeout * (last - first)
     await federation.clients.ask(lambda client: client.run_iterations(order), timeout=seconds)
     return last - first
@@ -264,7 +253,7 @@ def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdSt
     async def lost(name: str) -> None:
         clients.leave(name)
         state.lost.append(name)
-        await server.client_lost(LostClient(name))
+        await server.client_lost(messages.LostClient(name))
 
     runtime.on_loss(lambda name: "continue" if goes_on and name != SERVER else "stop", lost)
     warnings = small_cluster_warnings(config, clusters) if clusters else []
@@ -279,7 +268,7 @@ async def prepare(federation: Federation) -> None:
         found = await federation.clients.handle(label_party).align()
         counts = (found.num_own, found.num_rejected, found.num_shared)
         state.notes = state.notes or rows_told(label_party, *counts, dict(found.absent))
-    count: RowCount = (await federation.ask(lambda client: client.count_rows()))[0]
+    count: messages.RowCount = (await federation.ask(lambda client: client.count_rows()))[0]
     state.num_train, state.num_test = count.num_train, count.num_test
     batch_size = federation.config.batch_size
     if batch_size is not None and batch_size >= state.num_train:
@@ -309,7 +298,7 @@ async def settle_steps(federation: Federation) -> None:
 
 async def largest_norm(federation: Federation) -> float:
     """Return max_k ||X_k||^2, of clients that have no server."""
-    norms: list[SquaredNorm] = await federation.ask(lambda client: client.squared_norm(NormOrder()))
+    norms: list[messages.SquaredNorm] = await federation.ask(lambda client: client.squared_norm(messages.NormOrder()))
     return max(norm.value for norm in norms)
 
 
@@ -386,19 +375,19 @@ def objective_of(found: Mapping[str, float]) -> float:
     return found.get(OBJECTIVE, found.get("test/loss", math.nan))
 
 
-async def scored(federation: Federation, part: str, theta_0: Any) -> tuple[Quality, float]:
+async def scored(federation: Federation, part: str, theta_0: Any) -> tuple[messages.Quality, float]:
     """Add up all clients' representations and let one of them, all of which know the labels, judge the sum.
 
     Returns:
         What it finds, and the sum of all regularisers.
     """
     config, names = federation.config, federation.data.parties
-    parts = await federation.clients.ask(lambda client: client.measure(MeasureOrder(part)))
+    parts = await federation.clients.ask(lambda client: client.measure(messages.MeasureOrder(part)))
     slots = config.num_clients if config.aggregation == "concatenation" else None
     found = {names.index(name): each.h for name, each in parts.items()}
     if not found:
         raise federation.nobody("no client is left")
-    order = ScoreOrder(part, aggregate(found, slots), theta_0)
+    order = messages.ScoreOrder(part, aggregate(found, slots), theta_0)
     for name in parts:
         if judged := await federation.clients.ask(lambda client: client.score(order), of=(name,)):
             return judged[name], sum(each.penalty for each in parts.values())
@@ -412,11 +401,7 @@ async def fusion_parameters(federation: Federation) -> Any:
 
 
 async def check_divergence(federation: Federation, round_: int) -> None:
-    """Stop a run whose objective has left the region where it began, and name a step size that is safe.
-
-    Raises:
-        Diverged: it has.
-    """
+    """Stop a run whose objective has left the region where it began, and name a step size that is safe."""
     config, state = federation.config, federation.state
     value = objective_of(state.found)
     if not has_diverged(value, state.start) or config.noise is not None:

@@ -19,31 +19,13 @@ from fedactors.actors.groups import ActorGroup, surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import CallTimeout, Refused
 from fedactors.secure_sums.actors import SecureSums
+from protocols.mtcd import messages
 from protocols.mtcd.actors import ServedParty, TokenClient
 from protocols.mtcd.algorithm import LinearHead, batch_rows, moves_in_parallel, parts_of, point_of, safe_step
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import GeneratedData, ImageData, weights_of
 from protocols.mtcd.message_compression import Estimates, Transforms, unpack
-from protocols.mtcd.messages import (
-    FusionParameters,
-    Gather,
-    Labels,
-    LostClient,
-    NormOrder,
-    Objective,
-    Probe,
-    ProbeImage,
-    Relayed,
-    RelayedZ,
-    RoamingDone,
-    RoundOrder,
-    SafeStep,
-    SquaredNorm,
-    SyncedZ,
-    SyncTokens,
-    Token,
-    seal_of,
-)
+from protocols.mtcd.messages import seal_of
 from protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
 
 _NUM_PROBES = 30
@@ -55,12 +37,7 @@ class GatheringServer(Server):
     """A server that forms Z of its clients' representations and trains theta_0.
 
     Args:
-        config: the run's settings.
-        names: the clients' names, by number.
         public: the data where their labels are public, else None: then the label party sends them.
-        num_classes: for the fusion model of a network.
-        plan: who is linked with whom, and who may roam where.
-        seed: shared by all parties, for batches.
         label_party: its name; "" where labels are public.
         order_keys: shared with each client alone, by number: they seal what others relay.
     """
@@ -121,12 +98,8 @@ class GatheringServer(Server):
         return self._label_party or ()
 
     @remote(caller=CLIENT, only="label_party")
-    async def take_labels(self, labels: Labels) -> None:
-        """Take the labels from the label party, once.
-
-        Raises:
-            Refused: they are known here already.
-        """
+    async def take_labels(self, labels: messages.Labels) -> None:
+        """Take the labels from the label party, once."""
         if self.labels is not None:
             raise Refused(self.caller, f"tells {self.name} labels, which it knows already")
         self.labels = labels.train
@@ -152,33 +125,33 @@ class GatheringServer(Server):
         """Form Z for the first round; theta = 0 of a linear model on all rows needs no message (Z = 0)."""
         self.z = self._head.nothing() if self._config.batch_size is None else None
         if self.z is None:
-            await self._collect("gather", dict.fromkeys(self.roaming.clients, Gather(0)), 0)
+            await self._collect("gather", dict.fromkeys(self.roaming.clients, messages.Gather(0)), 0)
 
     @remote(caller=DRIVER)
-    async def objective(self) -> Objective:
+    async def objective(self) -> messages.Objective:
         """Return f as the server knows it: phi(Z) on the round's rows and the regularisers that it was told."""
         penalties = sum(self.penalties[client] for client in sorted(self.penalties))
         loss = self._head.loss(self.theta_0, self.z, self._rows_of(self._round + 1))
-        return Objective(float(loss) + penalties)
+        return messages.Objective(float(loss) + penalties)
 
     @remote(caller=DRIVER)
-    async def fusion_parameters(self) -> FusionParameters:
+    async def fusion_parameters(self) -> messages.FusionParameters:
         """Return theta_0, for measuring."""
-        return FusionParameters(self.theta_0)
+        return messages.FusionParameters(self.theta_0)
 
     @remote(caller=DRIVER)
-    async def safe_step(self) -> SafeStep:
+    async def safe_step(self) -> messages.SafeStep:
         """Return a step size that is safe for a linear model, from constants that the clients tell."""
         problem, num_samples = self._head.problem, len(self.labels)
-        norms: dict[int, SquaredNorm] = await self._ask(
-            "squared_norm", dict.fromkeys(self.roaming.clients, NormOrder())
+        norms: dict[int, messages.SquaredNorm] = await self._ask(
+            "squared_norm", dict.fromkeys(self.roaming.clients, messages.NormOrder())
         )
         curvature = float(problem.curvature(num_samples))
         block = max(curvature * norm.value for norm in norms.values()) + float(problem.smooth_penalty)
         if not moves_in_parallel(self._config):
-            return SafeStep(1.0 / block)
+            return messages.SafeStep(1.0 / block)
         joint = curvature * await self._joint_norm() * _PROBE_MARGIN + float(problem.smooth_penalty)
-        return SafeStep(safe_step(self._config, block, joint, self._smallest_cluster))
+        return messages.SafeStep(safe_step(self._config, block, joint, self._smallest_cluster))
 
     async def _joint_norm(self) -> float:
         """Return a little less than ||X||^2, by power iteration on sum_k X_k X_k^T with the clients' images.
@@ -191,7 +164,9 @@ class GatheringServer(Server):
         u_N /= np.linalg.norm(u_N)
         value = 0.0
         for _ in range(_NUM_PROBES):
-            images: dict[int, ProbeImage] = await self._ask("probe", dict.fromkeys(self.roaming.clients, Probe(u_N)))
+            images: dict[int, messages.ProbeImage] = await self._ask(
+                "probe", dict.fromkeys(self.roaming.clients, messages.Probe(u_N))
+            )
             image_N = np.zeros(num_samples)
             for found in images.values():
                 image_N += found.image
@@ -203,7 +178,7 @@ class GatheringServer(Server):
         return value * len(self.labels) / num_samples
 
     @remote(caller=DRIVER)
-    async def client_lost(self, lost: LostClient) -> None:
+    async def client_lost(self, lost: messages.LostClient) -> None:
         """Go on without a client: tell the others whom it concerns."""
         await self._lose(lost.name)
 
@@ -229,7 +204,7 @@ class GatheringServer(Server):
                 return await getattr(first, door)(order)
             self._num_relayed += 1
             seal = seal_of(self._order_keys[client], self._num_relayed, order)
-            envelope = RelayedZ if isinstance(order, (SyncedZ, Probe)) else Relayed
+            envelope = messages.RelayedZ if isinstance(order, (messages.SyncedZ, messages.Probe)) else messages.Relayed
             return await first.relay(envelope(route[1:], self._num_relayed, seal, order))
         return None
 
@@ -261,7 +236,7 @@ class GatheringServer(Server):
     def _rows_of(self, round_: int) -> Any:
         return batch_rows(self._seed, round_, len(self.labels), self._config.batch_size)
 
-    async def _train_theta_0(self, order: RoundOrder, num_steps: int) -> None:
+    async def _train_theta_0(self, order: messages.RoundOrder, num_steps: int) -> None:
         """Do token 0's steps; they count from the sync on."""
         task = self._head.steps(self.theta_0, self.z, self._rows_of(order.round_), order.step, num_steps)
         if task is not None:
@@ -281,12 +256,8 @@ class TokenServer(GatheringServer):
         self._step = 0.0
 
     @remote(caller=DRIVER)
-    async def roam(self, order: RoundOrder) -> None:
-        """Issue the round's tokens, train theta_0 meanwhile, and wait for the end of all roaming.
-
-        Raises:
-            CallTimeout: a token was not back in time although nobody was lost.
-        """
+    async def roam(self, order: messages.RoundOrder) -> None:
+        """Issue the round's tokens, train theta_0 meanwhile, and wait for the end of all roaming."""
         self._round, self._step = order.round_, order.step
         self._over.clear()
         for issue in self.roaming.begin(order.round_):
@@ -305,7 +276,7 @@ class TokenServer(GatheringServer):
                 raise CallTimeout(self.name, text) from None
 
     @remote(caller=DRIVER)
-    async def sync(self, order: RoundOrder) -> None:
+    async def sync(self, order: messages.RoundOrder) -> None:
         """Let clients combine their copies (line 12) and form Z for the next round of what they send.
 
         With the full batch only clients whose block changed are told; with a mini-batch all send h_k of the new rows.
@@ -316,7 +287,7 @@ class TokenServer(GatheringServer):
         clients = sorted(roaming.changed) if (full or order.is_last) and not is_part else roaming.clients
         reissued = tuple(sorted((token, attempt) for token, attempt in roaming.attempts.items() if attempt))
         weight = 1.0 / max(1, len(roaming.attempts)) if self._config.mode == "overlapping" else 1.0
-        told = SyncTokens(order.round_, reissued, weight, sends)
+        told = messages.SyncTokens(order.round_, reissued, weight, sends)
         self._take_trained()
         reachable = [client for client in clients if roaming.route(client)]
         await self._collect("sync", dict.fromkeys(reachable, told), order.round_ + 1, fresh=not full)
@@ -325,12 +296,14 @@ class TokenServer(GatheringServer):
         round_, z = self._round, self.z
         if self._transforms.token is not None:
             z = self._transforms.pack_token(z, self.seed("rounding"), round_, issue.token, issue.attempt)
-        token = Token(round_, issue.token, issue.attempt, 0, issue.num_hops, self._step, -1, 0, z, self.theta_0)
+        token = messages.Token(
+            round_, issue.token, issue.attempt, 0, issue.num_hops, self._step, -1, 0, z, self.theta_0
+        )
         with surviving_loss("the token is issued again"):
             await self.peer(self._names[issue.start], TokenClient).visit(token)
 
     @remote(caller=CLIENT)
-    async def roaming_done(self, done: RoamingDone) -> None:
+    async def roaming_done(self, done: messages.RoamingDone) -> None:
         """Take the word that a token's roaming is over."""
         visited = (client for client in range(len(self._names)) if done.visited >> client & 1)
         self.roaming.done(done.token, done.attempt, visited, done.round_)
@@ -338,7 +311,7 @@ class TokenServer(GatheringServer):
             self._over.set()
 
     @remote(caller=DRIVER)
-    async def client_lost(self, lost: LostClient) -> None:
+    async def client_lost(self, lost: messages.LostClient) -> None:
         """Go on without a client: tell its neighbours, and issue again what may have been there."""
         for issue in await self._lose(lost.name):
             self.background(self._issue(issue))

@@ -43,11 +43,7 @@ _NOTHING = np.zeros(0, np.float32)
 
 
 def make_part(config: MtcdConfig, party: str, state: ActorState) -> Part:
-    """Return a party's part: theta_k, its preprocessing, and theta_0 where STCD's token rests here.
-
-    Raises:
-        BadInput: the run was stopped before there was a model.
-    """
+    """Return a party's part: theta_k, its preprocessing, and theta_0 where STCD's token rests here."""
     rows, theta = state["rows"], state["theta"]
     if theta is None:
         raise BadInput("the run was stopped before its rows were aligned: it has no trained model")
@@ -190,11 +186,7 @@ def predictors(config: MtcdConfig) -> Mapping[str, type]:
 
 
 def part(config: MtcdConfig, party: str, states: Mapping[str, bytes]) -> Part:
-    """Return a party's part of the trained model: a client's, or of networks the server's fusion model.
-
-    Raises:
-        NoPart: the party has none.
-    """
+    """Return a party's part of the trained model: a client's, or of networks the server's fusion model."""
     state = actor_state(states, party)
     if party != SERVER:
         if "theta" not in state:

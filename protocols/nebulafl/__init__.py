@@ -10,9 +10,9 @@ for that run. A routing network joins the centers.
         ^                          |                 choose an idle container   (scheduler)
         | rented unit              | PlanetUpdate    choose a hardware unit     (scheduler)
     catalogue <--- rent            v                 train                      (training)
-                               planet <- stellar     blend, version += 1        (planets)
+                               planet <- stellar     blend, version += 1        (staleness)
 
-    center 1 -- master, mean version --> center 2    every rotation_interval seconds (planets, network);
+    center 1 -- master, mean version --> center 2    every rotation_interval seconds (staleness);
         ^                                   |        the master received is the new stellar model;
         |                                   v        the partner changes each round; no center waits
     center 4 <----------------------- center 3

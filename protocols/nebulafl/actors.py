@@ -24,23 +24,11 @@ from fedactors.data.layouts.horizontal import HorizontalPart, rows_key, rows_of
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import weighted_mean
 from fedactors.learning.network import find_device
+from protocols.nebulafl import messages
 from protocols.nebulafl.algorithm import Floats, rotation_partners
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.containers import ContainerCenter, RunMembers, check_speaker
 from protocols.nebulafl.hardware import Bill, Rental
-from protocols.nebulafl.messages import (
-    Account,
-    AccountOrder,
-    CenterNews,
-    CenterReport,
-    LeaseClosed,
-    LeaseOpened,
-    MasterModel,
-    Measurement,
-    MeasureOrder,
-    PresentCenters,
-    SharedModel,
-)
 from protocols.nebulafl.scheduler import Assignment, Request
 from protocols.nebulafl.staleness import CenterModels, RotationTimer
 from protocols.nebulafl.training import (
@@ -58,13 +46,7 @@ EVALUATION = "evaluation"
 
 
 class NebulaCenter(ContainerCenter):
-    """See the module.
-
-    Args:
-        config: of the run.
-        part: the rows of this center's containers.
-        members: the centers of the run, and which of them this is.
-    """
+    """See the module."""
 
     state: ClassVar[tuple[str, ...]] = ("models", "trainings", "timer", "present", "model_facts", "reading")
     jobs = (train, train_batched)
@@ -137,7 +119,7 @@ class NebulaCenter(ContainerCenter):
     async def _send(self, rotation: int) -> None:
         parameters_P, version = self.models.send()
         parameters_P.setflags(write=False)
-        master = MasterModel(self.name, rotation, version, parameters_P)
+        master = messages.MasterModel(self.name, rotation, version, parameters_P)
         if not self._config.rules.rotate:
             await self.peer(self._members.exchange, MeanExchange).collect(master)
             return
@@ -149,12 +131,12 @@ class NebulaCenter(ContainerCenter):
             await self.peer(partner, NebulaCenter).receive(master)
 
     @remote(caller=DATA_CENTER)
-    async def receive(self, model: MasterModel | SharedModel) -> None:
+    async def receive(self, model: messages.MasterModel | messages.SharedModel) -> None:
         """Make a master that arrived the stellar model."""
-        check_speaker(self, model.center if isinstance(model, MasterModel) else self._members.exchange)
+        check_speaker(self, model.center if isinstance(model, messages.MasterModel) else self._members.exchange)
         self._take(model)
 
-    def _take(self, model: MasterModel | SharedModel) -> None:
+    def _take(self, model: messages.MasterModel | messages.SharedModel) -> None:
         if model.parameters.shape != self.models.stellar.shape:
             raise BadInput(
                 f"{self.name}: a model of {model.parameters.size} numbers does not fit one of "
@@ -163,16 +145,16 @@ class NebulaCenter(ContainerCenter):
         self.models.receive(model.parameters, model.version, self.trainings.now)
 
     @remote(caller=DRIVER)
-    async def set_present(self, news: PresentCenters) -> None:
+    async def set_present(self, news: messages.PresentCenters) -> None:
         """Learn which centers are there: the ring runs over those."""
         self.present = list(news.centers)
 
     # --- what others ask ---
 
     @remote(caller=SERVER)
-    async def model(self) -> MasterModel:
+    async def model(self) -> messages.MasterModel:
         """Return the master of this moment."""
-        return MasterModel(self.name, self.timer.rotation, self.models.mean_version, self.models.master())
+        return messages.MasterModel(self.name, self.timer.rotation, self.models.mean_version, self.models.master())
 
     def _versions(self) -> tuple[int, ...]:
         return tuple(self.models.versions)
@@ -188,7 +170,7 @@ class MeanExchange(DataCenter):
         self.collected: dict[int, dict[str, tuple[float, Floats]]] = {}
 
     @remote(caller=DATA_CENTER)
-    async def collect(self, master: MasterModel) -> None:
+    async def collect(self, master: messages.MasterModel) -> None:
         """Take a master; the last one of an exchange sends the mean to all."""
         check_speaker(self, master.center)
         collected = self.collected.setdefault(master.rotation, {})
@@ -204,9 +186,9 @@ class MeanExchange(DataCenter):
         mean_P = weighted_mean([collected[name][1] for name in names], [1.0] * len(names))
         mean_P.setflags(write=False)
         version = sum(collected[name][0] for name in names) / len(names)
-        self.background(self._share(SharedModel(rotation, version, mean_P)))
+        self.background(self._share(messages.SharedModel(rotation, version, mean_P)))
 
-    async def _share(self, model: SharedModel) -> None:
+    async def _share(self, model: messages.SharedModel) -> None:
         async def send(center: str) -> None:
             with surviving_loss("when it is back it gets the next mean"):
                 await self.peer(center, NebulaCenter).receive(model)
@@ -214,7 +196,7 @@ class MeanExchange(DataCenter):
         await asyncio.gather(*(send(center) for center in list(self.present)))
 
     @remote(caller=DRIVER)
-    async def set_present(self, news: PresentCenters) -> None:
+    async def set_present(self, news: messages.PresentCenters) -> None:
         """Learn which centers are there; an exchange that waited for one that is gone goes on."""
         self.present = list(news.centers)
         for rotation in sorted(self.collected):
@@ -226,11 +208,6 @@ class Auditor(Server):
 
     News of leases that end and begin at once may come in any order, so that each names its training: what is told of a
     training whose beginning has not been told yet waits for it.
-
-    Args:
-        config: of the run.
-        part: the test rows.
-        units: how many units of hardware each center has.
     """
 
     state: ClassVar[tuple[str, ...]] = ("bill", "open_leases", "early_ends")
@@ -238,8 +215,8 @@ class Auditor(Server):
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, units: dict[str, int]) -> None:
         self._config, self._part, self._units = config, part, units
         self.bill = Bill()
-        self.open_leases: dict[tuple[str, int], LeaseOpened] = {}
-        self.early_ends: dict[tuple[str, int], LeaseClosed] = {}
+        self.open_leases: dict[tuple[str, int], messages.LeaseOpened] = {}
+        self.early_ends: dict[tuple[str, int], messages.LeaseClosed] = {}
         self._lost_at: dict[str, float] = {}  # no checkpoint is taken while a center is away
 
     async def load(self) -> None:
@@ -251,7 +228,7 @@ class Auditor(Server):
         self._model = run_model(self._config, self._part, () if self._part.shape else rows_of(self._key)[0].shape[1:])
 
     @remote(caller=DATA_CENTER)
-    async def open_lease(self, news: LeaseOpened) -> None:
+    async def open_lease(self, news: messages.LeaseOpened) -> None:
         """Note that a unit was let; one that is back already goes on the bill."""
         check_speaker(self, news.center)
         key = (news.center, news.number)
@@ -262,7 +239,7 @@ class Auditor(Server):
             self._close(key, end.end, end.useful)
 
     @remote(caller=DATA_CENTER)
-    async def close_lease(self, news: LeaseClosed) -> None:
+    async def close_lease(self, news: messages.LeaseClosed) -> None:
         """Put a rental on the bill; one that was closed with its center's loss is there already."""
         check_speaker(self, news.center)
         key = (news.center, news.number)
@@ -272,7 +249,7 @@ class Auditor(Server):
             self.early_ends[key] = news
 
     @remote(caller=DRIVER)
-    async def center_lost(self, news: CenterNews) -> None:
+    async def center_lost(self, news: messages.CenterNews) -> None:
         """Bill what a lost center had let, until now."""
         self._lost_at[news.center] = news.time
         for key in [key for key in self.open_leases if key[0] == news.center]:
@@ -281,13 +258,13 @@ class Auditor(Server):
         self.early_ends = {key: end for key, end in self.early_ends.items() if key[0] != news.center}
 
     @remote(caller=DRIVER)
-    async def center_back(self, report: CenterReport) -> None:
+    async def center_back(self, report: messages.CenterReport) -> None:
         """Count what a center trained after the state with which it is back as given up: it is trained again."""
         lost_at = self._lost_at.pop(report.center)
         self.bill.take_back(report.center, lambda index, old: index >= report.restored and old.end <= lost_at)
 
     @remote(caller=DRIVER)
-    async def round_lost(self, news: CenterNews) -> None:
+    async def round_lost(self, news: messages.CenterNews) -> None:
         """Count what a center trained since then as given up: it was lost before it answered."""
         self.bill.take_back(news.center, lambda _, old: old.start >= news.time)
 
@@ -297,7 +274,7 @@ class Auditor(Server):
             self.record_span("given up", f"{rental.container} on {rental.unit}", rental.start, end)
         self.bill.add(rental)
 
-    def _rental(self, lease: LeaseOpened, end: float, useful: bool) -> Rental:
+    def _rental(self, lease: messages.LeaseOpened, end: float, useful: bool) -> Rental:
         start, container = lease.start, lease.container
         end = max(start, end)  # who asks may have looked at the clock before news of the rental came in
         return Rental(
@@ -306,12 +283,12 @@ class Auditor(Server):
         )  # fmt: skip
 
     @remote(caller=DRIVER)
-    async def account(self, order: AccountOrder) -> Account:
+    async def account(self, order: messages.AccountOrder) -> messages.Account:
         """Return the dollars of all rentals so far, and each center's bill."""
         closed = self.bill.rentals
         num_useful = sum(rental.useful for rental in closed)
         now = Bill([*closed, *(self._rental(lease, order.time, False) for lease in self.open_leases.values())])
-        return Account(
+        return messages.Account(
             rent=now.dollars(),
             trainings=num_useful,
             given_up=len(closed) - num_useful,
@@ -319,7 +296,7 @@ class Auditor(Server):
         )
 
     @remote(caller=DRIVER)
-    async def measure(self, order: MeasureOrder) -> Measurement | None:
+    async def measure(self, order: messages.MeasureOrder) -> messages.Measurement | None:
         """Measure the plain mean of some models on the test rows (the final model of Algorithm 1).
 
         None: all who were to give one are gone.
@@ -332,7 +309,9 @@ class Auditor(Server):
         if len(found) > 1:
             mean_P = weighted_mean([model.parameters for model in found], [1.0] * len(found))
         work = Work(EVALUATION, 1.0)
-        return Measurement(await self.compute(evaluate, self._model, mean_P, self._key, self._config.device, work=work))
+        return messages.Measurement(
+            await self.compute(evaluate, self._model, mean_P, self._key, self._config.device, work=work)
+        )
 
     async def _ask_model(self, name: str) -> Any:
         model = None

@@ -110,9 +110,6 @@ def selection_probabilities(
 
     Rewards below 1e-6 count as 1e-6. With `paper_literal` a container never chosen (infinite curiosity) shares
     all probability with its like, and rewards that are all negative keep their printed ratios.
-
-    Raises:
-        ValueError: no container is idle.
     """
     if busy_C.all():
         raise ValueError("no container is idle")

@@ -33,11 +33,7 @@ _MOST_INSTANTS = 1e6
 
 
 def path_of(kind: str, given: str) -> Path:
-    """Return the path that a setting names.
-
-    Raises:
-        BadInput: there is nothing of that name.
-    """
+    """Return the path that a setting names."""
     if not Path(given).exists():
         raise BadInput(f"{kind}: {shown(given)} is neither an example ({', '.join(EXAMPLES)}) nor a file")
     return Path(given)

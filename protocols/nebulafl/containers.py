@@ -21,15 +21,8 @@ from fedactors.data.layouts.horizontal import HorizontalPart, check_names, read_
 from fedactors.errors import Refused
 from fedactors.learning.network import find_device
 from fedactors.messages.codec import wire_type
+from protocols.nebulafl import messages
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.messages import (
-    CenterReport,
-    ContainerEvent,
-    ContainerFacts,
-    ContainerOrder,
-    ContainerResult,
-    RunStart,
-)
 from protocols.nebulafl.training import (
     LeaseBook,
     Trainings,
@@ -58,23 +51,13 @@ class RunMembers:
 
 
 def check_speaker(actor: Actor, name: str) -> None:
-    """Check that who calls a door is the one for whom it speaks.
-
-    Raises:
-        Refused: naming the caller.
-    """
+    """Check that who calls a door is the one for whom it speaks."""
     if actor.caller != name:
         raise Refused(actor.caller, f"speaks to {actor.name} for {name!r}; everybody speaks for itself only")
 
 
 class Container(Client):
-    """A data owner that is a process of its own, of its center's party; only its center may call it.
-
-    Args:
-        config: of the run.
-        part: its rows.
-        run_seed: seed of the run.
-    """
+    """A data owner that is a process of its own, of its center's party; only its center may call it."""
 
     state: ClassVar[tuple[str, ...]] = ("orders",)
     jobs = (train, train_batched)
@@ -90,7 +73,7 @@ class Container(Client):
         self._key = rows_key(self._part.clients[0])
         x_NF, _ = rows_of(self._key)
         self._shape = x_NF.shape[1:]
-        self._facts = ContainerFacts(len(x_NF), self._shape, reading_of(self._part).text)
+        self._facts = messages.ContainerFacts(len(x_NF), self._shape, reading_of(self._part).text)
         self._model = run_model(self._config, self._part, self._shape)
 
     async def open(self) -> None:
@@ -99,13 +82,13 @@ class Container(Client):
             self.background(self._answer(number))
 
     @remote(caller=OWN_PARTY)
-    async def introduce(self) -> ContainerFacts:
+    async def introduce(self) -> messages.ContainerFacts:
         """Say what the center must know before the first order."""
         check_speaker(self, self.party)
         return self._facts
 
     @remote(caller=OWN_PARTY)
-    async def train(self, order: ContainerOrder) -> None:
+    async def train(self, order: messages.ContainerOrder) -> None:
         """Begin a training; its result is sent when it is there."""
         check_speaker(self, self.party)
         begin_training(self, self._config, self._model, self.name, self._key, self._run_seed, order)
@@ -116,7 +99,7 @@ class Container(Client):
         job = self.job(job_key(number))
         if job is not None:
             parameters_P, loss_rms, num_samples, _ = await job
-            result = ContainerResult(number, num_samples, loss_rms, parameters_P)
+            result = messages.ContainerResult(number, num_samples, loss_rms, parameters_P)
             with surviving_loss("its center begins this training again when it is back"):
                 await self.peer(self.party, ContainerCenter).container_trained(result)
         self.orders.remove(number)
@@ -142,7 +125,7 @@ class ContainerCenter(DataCenter):
             self._go_on()
 
     @remote(caller=DRIVER)
-    async def begin_run(self, start: RunStart) -> None:
+    async def begin_run(self, start: messages.RunStart) -> None:
         """Begin; told again (this center was away), only what containers' own processes train is begun anew."""
         if self.trainings.began_at is None:
             if self._config.container_processes:
@@ -168,17 +151,17 @@ class ContainerCenter(DataCenter):
             dataclasses.replace(readings[0], csv={k: v for one in readings for k, v in one.csv.items()}),
         )
 
-    async def _order(self, container: str, order: ContainerOrder) -> None:
+    async def _order(self, container: str, order: messages.ContainerOrder) -> None:
         with surviving_loss("its training is given to another container"):
             await self.peer(container, Container).train(order)
 
     @remote(caller=OWN_PARTY)
-    async def container_trained(self, result: ContainerResult) -> None:
+    async def container_trained(self, result: messages.ContainerResult) -> None:
         """Take what a container trained."""
         self.trainings.take(self.caller, result)
 
     @remote(caller=DRIVER)
-    async def container_news(self, news: ContainerEvent) -> None:
+    async def container_news(self, news: messages.ContainerEvent) -> None:
         """Learn that a container's process is gone, or that a fresh one is there."""
         if news.present:
             self._regain_container(news.container)
@@ -192,9 +175,9 @@ class ContainerCenter(DataCenter):
         return ()
 
     @remote(caller=DRIVER)
-    async def report(self) -> CenterReport:
+    async def report(self) -> messages.CenterReport:
         """Return what was done so far."""
-        return CenterReport(self.name, self.trainings.num_done, self.trainings.num_restored, self._versions())
+        return messages.CenterReport(self.name, self.trainings.num_done, self.trainings.num_restored, self._versions())
 
     @remote(caller=DRIVER)
     async def finish(self) -> None:

@@ -31,11 +31,7 @@ from protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink
 
 
 def load_data(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> HorizontalData:
-    """Return who holds which rows, after checking catalogue, network and outages; no row is read.
-
-    Raises:
-        BadInput: names the setting or the entry of a file, its value and what is allowed.
-    """
+    """Return who holds which rows, after checking catalogue, network and outages; no row is read."""
     if isinstance(name, HorizontalData):
         _refuse_paths(config)
     catalogue = read_catalogue(config.catalogue)

@@ -19,6 +19,7 @@ import networkx as nx
 from fedactors.errors import BadInput
 from fedactors.messages.ledger import CLIENT_SERVER
 from fedactors.network.links import LOCAL, HostCapacity, Link, Network
+from fedactors.runtime.snapshots import Stateful
 from protocols.nebulafl.messages import CenterBill
 
 SECONDS_PER_HOUR = 3600.0
@@ -36,11 +37,7 @@ class HardwareType:
     """Samples a second, by model."""
 
     def samples_per_second(self, model: str) -> float:
-        """Return the throughput for a model.
-
-        Raises:
-            BadInput: the catalogue has none; the time is then unknown, never zero.
-        """
+        """Return the throughput for a model."""
         if model not in self.throughput:
             known = ", ".join(sorted(self.throughput)) or "none"
             raise BadInput(f"catalogue: type {self.name!r} has no throughput for model {model!r} (has: {known})")
@@ -71,8 +68,10 @@ class Catalogue:
         return tuple(self.types[name] for name, count in self.centers[center].items() if count > 0)
 
 
-class HardwarePool:
+class HardwarePool(Stateful):
     """The units of one center: let and returned; each unit has at most one holder."""
+
+    state = ("free",)
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         if not any(count > 0 for count in counts.values()):
@@ -85,33 +84,17 @@ class HardwarePool:
         return [name for name, numbers in self.free.items() if numbers]
 
     def acquire(self, type_name: str) -> str:
-        """Let the free unit of lowest number and return its name, such as ``a100#2``.
-
-        Raises:
-            ValueError: no unit of this type is free.
-        """
+        """Let the free unit of lowest number and return its name, such as ``a100#2``."""
         if not self.free.get(type_name):
             raise ValueError(f"no unit of {type_name!r} is free")
         return f"{type_name}#{heapq.heappop(self.free[type_name])}"
 
     def release(self, unit: str) -> None:
-        """Take a unit back.
-
-        Raises:
-            ValueError: it is not let.
-        """
+        """Take a unit back."""
         type_name, _, number = unit.rpartition("#")
         if int(number) in self.free[type_name] or not 0 <= int(number) < self.counts[type_name]:
             raise ValueError(f"unit {unit!r} is not let")
         heapq.heappush(self.free[type_name], int(number))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that a snapshot needs."""
-        return {"free": {name: sorted(numbers) for name, numbers in self.free.items()}}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put a snapshot back."""
-        self.free = {name: list(numbers) for name, numbers in state["free"].items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -246,11 +229,7 @@ class InterCenterNetwork:
         )
 
     def require(self, centers: Sequence[str]) -> None:
-        """Check that every two of `centers` (and the hub) can reach each other.
-
-        Raises:
-            BadInput: a center that the network does not have, or that some other center cannot reach.
-        """
+        """Check that every two of `centers` (and the hub) can reach each other."""
         wanted = list(centers) + ([self.hub] if self.hub else [])
         for center in wanted:
             if center not in self.graph and len(wanted) > 1:

@@ -14,7 +14,7 @@ from fedactors.learning.local_training import weighted_mean
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import containers_of, read_catalogue
 from protocols.nebulafl.serving import make_part
-from protocols.nebulafl.training import run_model, train
+from protocols.nebulafl.training import run_model, steps_of, train
 
 
 def surface(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, bytes], seed: int) -> Surface:
@@ -30,7 +30,7 @@ def surface(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, b
     spec, vectors = first.models["bottom"].spec, {name: one.models["bottom"].vector for name, one in parts.items()}
     common_P = weighted_mean(list(vectors.values()), [1.0] * len(vectors))
     names = read_catalogue(config.catalogue).first_centers(config.num_centers)
-    models, weights, rows = {}, [], {}
+    models, weights, rows, steps = {}, [], {}, steps_of(config)
     for name, clients in list(zip(names, containers_of(config, data), strict=True))[:MOST_HOLDERS]:
         held = [rows_of(rows_key(data.client(client))) for client in clients]
         rows[name] = (np.concatenate([x for x, _ in held]), np.concatenate([y for _, y in held]))
@@ -38,9 +38,10 @@ def surface(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, b
         if config.algorithm == "nebulafl" and own:
             models[name] = own[0]
         else:
-            sgd = (config.num_epochs, config.batch_size, config.learning_rate, config.momentum)
             made = [
-                train(model, common_P, rows_key(data.client(one)), derived_seed(seed, f"container {one}", "rows"), sgd)
+                train(
+                    model, common_P, rows_key(data.client(one)), derived_seed(seed, f"container {one}", "rows"), steps
+                )
                 for one in clients
             ]
             models[name] = weighted_mean([vector for vector, *_ in made], [float(size) for _, _, size, _ in made])

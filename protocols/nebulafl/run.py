@@ -27,6 +27,7 @@ from fedactors.messages.ledger import INTER_DATA_CENTER, Total
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.runtime.rounds import Remedy, Rounds, RunState
+from protocols.nebulafl import messages
 from protocols.nebulafl.actors import AUDITOR, EVALUATION, Auditor, MeanExchange, NebulaCenter
 from protocols.nebulafl.baselines.actors import DISTILLATION, FlatExchange, OrderCenter, RoundExchange
 from protocols.nebulafl.baselines.secure_sums import UNMASKING
@@ -34,16 +35,6 @@ from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from protocols.nebulafl.containers import Container, RunMembers
 from protocols.nebulafl.data import center_part, containers_of, exchange_name, read_catalogue, read_network
 from protocols.nebulafl.hardware import Catalogue
-from protocols.nebulafl.messages import (
-    Account,
-    AccountOrder,
-    CenterNews,
-    ContainerEvent,
-    Measurement,
-    MeasureOrder,
-    PresentCenters,
-    RunStart,
-)
 from protocols.nebulafl.training import TRAINING, model_spec, run_model
 
 _log = logging.getLogger(__name__)
@@ -222,7 +213,7 @@ class Federation:
 
     async def begin(self) -> None:
         """Let the centers begin, and the baselines' exchange give its first orders."""
-        start = RunStart(self._state.began_at)
+        start = messages.RunStart(self._state.began_at)
         await asyncio.gather(*(center.begin_run(start) for center in self.centers.values()))
         if not self._rotates:
             await self._exchange.begin_run(start)
@@ -236,7 +227,7 @@ class Federation:
         for center in self.present.values():
             await center.finish()
 
-    async def measure(self) -> Measurement:
+    async def measure(self) -> messages.Measurement:
         """Measure the mean of the masters of all centers that are there, or a baseline's shared model.
 
         While all centers are away it waits for the first that is back.
@@ -244,7 +235,7 @@ class Federation:
         while True:
             returns = self._returns
             holders = tuple(self.present) if self._rotates else (self._exchange_name,)
-            found = await self.auditor.measure(MeasureOrder(holders)) if holders else None
+            found = await self.auditor.measure(messages.MeasureOrder(holders)) if holders else None
             if found is not None:
                 return found
             await self._return_after(returns)
@@ -270,7 +261,7 @@ class Federation:
             await self._lost_container(name)
             return
         self.away.append(name)
-        news = CenterNews(name, False, self._runtime.clock.now())
+        news = messages.CenterNews(name, False, self._runtime.clock.now())
         await self.auditor.center_lost(news)
         if self.config.on_party_loss == "continue" and not self.present:
             raise PartyLost(name, "its process is gone, and no data center is left")
@@ -287,11 +278,11 @@ class Federation:
             await self._return_after(self._returns)
         if self._rotates:
             await self.auditor.center_back(await self.centers[name].report())
-        await self.centers[name].begin_run(RunStart(self._state.began_at))
+        await self.centers[name].begin_run(messages.RunStart(self._state.began_at))
         self.away.remove(name)
         await self._tell_present()
         if not self._rotates:
-            await self._exchange.center_news(CenterNews(name, True, self._runtime.clock.now()))
+            await self._exchange.center_news(messages.CenterNews(name, True, self._runtime.clock.now()))
         self._tell_returned()
 
     def _tell_returned(self) -> None:
@@ -315,7 +306,7 @@ class Federation:
         """Tell a center of one of its containers; one that is away is told when it is back."""
         center, number = self.containers[container]
         if center not in self.away:
-            await self.centers[center].container_news(ContainerEvent(center, number, present, -1))
+            await self.centers[center].container_news(messages.ContainerEvent(center, number, present, -1))
 
     async def _brought_back(self, name: str) -> None:
         _log.warning("%s: a fresh process takes its place after %g s", name, self.config.restart_seconds)
@@ -323,7 +314,7 @@ class Federation:
         await self._runtime.respawn(name)
 
     async def _tell_present(self) -> None:
-        news = PresentCenters(tuple(self.present))
+        news = messages.PresentCenters(tuple(self.present))
         for center in self.present.values():
             await center.set_present(news)
         if self._rotates and self._exchange is not None:
@@ -334,7 +325,7 @@ async def measure(federation: Federation, runtime: Runtime, state: State) -> dic
     """Measure the model of this moment and what it cost so far."""
     await federation.somebody()
     now = runtime.clock.now()
-    account = await federation.auditor.account(AccountOrder(now, now - state.began_at))
+    account = await federation.auditor.account(messages.AccountOrder(now, now - state.began_at))
     await runtime.settle()
     runtime.spend(account.rent - state.rent)
     state.rent = account.rent
@@ -364,7 +355,7 @@ def between_places(runtime: Runtime) -> list[Total]:
     return [t for t in runtime.ledger.totals() if t.kind == INTER_DATA_CENTER and host(t.sender) != host(t.receiver)]
 
 
-def bills_of(account: Account, totals: Sequence[Total], runtime: Runtime) -> dict[str, dict[str, float]]:
+def bills_of(account: messages.Account, totals: Sequence[Total], runtime: Runtime) -> dict[str, dict[str, float]]:
     """Return rent, egress and use of each center, and of the hub where the exchange has a place of its own."""
     network = runtime.network
     bills = {
@@ -385,7 +376,7 @@ async def conclude(
     """Return the final metrics, and beside them each center's bill."""
     curve = [dict(zip(CURVE, point, strict=True)) for point in state.curve]
     last, best = curve[-1], max(point["accuracy"] for point in curve)
-    account = await federation.auditor.account(AccountOrder(runtime.clock.now(), last["time"]))
+    account = await federation.auditor.account(messages.AccountOrder(runtime.clock.now(), last["time"]))
     if not account.trainings:
         _log.warning("no training ended within duration=%g: the model is the one that it began with", config.duration)
     metrics: dict[str, Any] = {

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.runtime.snapshots import Stateful
 from protocols.nebulafl.algorithm import (
     Floats,
     Mask,
@@ -33,7 +34,7 @@ from protocols.nebulafl.hardware import HardwarePool, HardwareType
 
 
 @dataclasses.dataclass
-class ContainerTable:
+class ContainerTable(Stateful):
     """What a center knows of its containers: who is busy or lost, how often chosen, how long they took.
 
     RTime is the mean of the measured times of a container on a type of hardware, the prediction until there is
@@ -117,15 +118,6 @@ class ContainerTable:
         """Make a lost container idle again."""
         self.lost[container] = False
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that a snapshot needs."""
-        return {field.name: np.array(getattr(self, field.name)) for field in dataclasses.fields(self)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put a snapshot back."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, np.array(state[field.name]))
-
 
 @dataclasses.dataclass(frozen=True)
 class Request:
@@ -167,21 +159,15 @@ class Assignment:
     """How often the container was chosen before."""
 
 
-class Scheduler:
+class Scheduler(Stateful):
     """Events in, assignments out.
 
     Args:
-        types: the hardware types of the center.
-        counts: units of each.
-        sizes: samples of each container.
-        model: name of the model, for the throughput.
-        num_epochs: local epochs, for the predicted time.
         work_factor: how many times the work of a sample of that model a sample here is.
         spread: relative deviation of a run time.
-        rules: which rules hold.
-        paper_literal: keep printed signs.
-        generator: draws containers, hardware and run times.
     """
+
+    state = ("generator", "table", "pool", "requests", "running", "dropped", "num_assigned")
 
     def __init__(
         self,
@@ -210,7 +196,7 @@ class Scheduler:
         self._place_of = {hardware.name: place for place, hardware in enumerate(self.types)}
         self._prices_R = np.array([hardware.price for hardware in self.types])
         self._spread, self._rules, self._literal = spread, rules, paper_literal
-        self._generator = generator
+        self.generator = generator
 
     def request(self, request: Request) -> None:
         """Let a slot wait for a container and hardware; asking twice is a ValueError."""
@@ -236,7 +222,7 @@ class Scheduler:
     def _container(self, request: Request, gap: float) -> int | None:
         table = self.table
         if request.container is None:
-            uniform = self._generator.random()
+            uniform = self.generator.random()
             return table.choose(gap, uniform, random=self._rules.random_container, paper_literal=self._literal)
         if table.unavailable[request.container]:
             return None
@@ -253,13 +239,13 @@ class Scheduler:
                 prices_R * times_R if rules.price == "training" else prices_R,
                 times_R,
                 gap,
-                self._generator.random(),
+                self.generator.random(),
                 use_cost=rules.use_cost,
                 use_time=rules.use_time,
                 paper_literal=self._literal,
             )
         ]
-        seconds = run_time(float(self.table.predicted[chosen, container]), self._spread, self._generator)
+        seconds = run_time(float(self.table.predicted[chosen, container]), self._spread, self.generator)
         self.num_assigned += 1
         assignment = Assignment(
             number=self.num_assigned,
@@ -306,24 +292,13 @@ class Scheduler:
         self.table.regain(container)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a snapshot needs."""
-        fields = [field.name for field in dataclasses.fields(Request)]
-        return {
-            "generator": self._generator,
-            "table": self.table.state_dict(),
-            "pool": self.pool.state_dict(),
-            "requests": [tuple(getattr(r, name) for name in fields) for r in self.requests.values()],
-            "running": [dataclasses.astuple(assignment) for assignment in self.running.values()],
-            "dropped": list(self.dropped),
-            "num_assigned": self.num_assigned,
-        }
+        """Return everything that a snapshot needs, requests and assignments as plain values."""
+        requests = [tuple(vars(one).values()) for one in self.requests.values()]
+        running = [tuple(vars(one).values()) for one in self.running.values()]
+        return {**super().state_dict(), "requests": requests, "running": running}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put a snapshot back."""
-        self._generator.bit_generator.state = state["generator"].bit_generator.state
-        self.table.load_state_dict(state["table"])
-        self.pool.load_state_dict(state["pool"])
-        self.requests = {values[0]: Request(*values) for values in state["requests"]}
-        self.running = {values[1]: Assignment(*values) for values in state["running"]}
-        self.dropped = list(state["dropped"])
-        self.num_assigned = state["num_assigned"]
+        requests = {values[0]: Request(*values) for values in state["requests"]}
+        running = {values[1]: Assignment(*values) for values in state["running"]}
+        super().load_state_dict({**state, "requests": requests, "running": running})

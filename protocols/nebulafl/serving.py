@@ -80,11 +80,7 @@ def predictors(config: NebulaFLConfig) -> Mapping[str, type]:
 
 
 def part(config: NebulaFLConfig, party: str, states: Mapping[str, bytes]) -> Part:
-    """Return a party's model.
-
-    Raises:
-        NoPart: the party has none.
-    """
+    """Return a party's model."""
     own = [actor_state(states, name) for name in sorted(states) if name.partition("/")[0] == party]
     found = [made for state in own if (made := make_part(config, party, state)) is not None]
     if not found:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from fedactors.runtime.snapshots import Stateful
 from protocols.nebulafl.algorithm import (
     SHIFT,
     Floats,
@@ -21,12 +20,15 @@ from protocols.nebulafl.config import PlanetRule
 
 
 @dataclasses.dataclass
-class CenterModels:
+class CenterModels(Stateful):
     """The models of one center and their versions; events in, models out (Algorithm 1, lines 4 to 33).
 
     Models are replaced, never written to: one handed out for training, or in a snapshot, may be kept by reference.
     """
 
+    state = (
+        "planets", "stellar", "versions", "stellar_version", "sent_version", "rotated_at", "has_received",
+    )  # fmt: skip
     planets: list[Floats]
     """m_1 ... m_J."""
     stellar: Floats
@@ -99,33 +101,16 @@ class CenterModels:
                 planet_P.setflags(write=False)
         self.stellar, self.stellar_version, self.rotated_at, self.has_received = master_P, version, now, True
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that a snapshot needs."""
-        return {
-            "planets": list(self.planets),
-            "stellar": self.stellar,
-            "versions": list(self.versions),
-            "stellar_version": self.stellar_version,
-            "sent_version": self.sent_version,
-            "rotated_at": self.rotated_at,
-            "has_received": self.has_received,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put a snapshot back."""
-        for name, value in state.items():
-            setattr(self, name, value)
-        self.planets, self.versions = list(self.planets), list(self.versions)
-
 
 @dataclasses.dataclass
-class RotationTimer:
+class RotationTimer(Stateful):
     """When a center sends its master: at t_c, 2 t_c, ... (Algorithm 1, lines 14 to 18).
 
     The paper's condition also holds just after the start, when all masters are still m_0; `paper_literal` keeps
     that transfer, by default the first one is at t_c.
     """
 
+    state = ("rotation",)
     interval: float
     """t_c in seconds."""
     rotation: int = 0
@@ -148,11 +133,3 @@ class RotationTimer:
         """Drop the rotations that a center missed while it was lost, so that all centers count alike."""
         while self.due_at() < now:
             self.rotation += 1
-
-    def state_dict(self) -> dict[str, int]:
-        """Return everything that a snapshot needs."""
-        return {"rotation": self.rotation}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Put a snapshot back."""
-        self.rotation = state["rotation"]

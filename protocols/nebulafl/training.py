@@ -245,13 +245,8 @@ class Trainings:
     """The trainings of one center: its scheduler's decisions as work in flight, and their hardware on the bill.
 
     Args:
-        actor: the center.
-        config: of the run.
-        part: the rows of its containers.
         run_seed: seed of the run, from which the order of a container's samples is made.
-        book: is told of leases.
         gap_of: version gap of a slot that gave none.
-        done: called with each training that ended.
         broken: called with the request of each training that has to be done again.
         order: hands a training to a container that is a process of its own; None: containers are in this process.
     """

@@ -27,11 +27,7 @@ Parts = NDArray[np.uint8]
 
 
 def load_data(config: PubSubVflConfig, name: str | VerticalData, seed: int) -> VerticalData:
-    """Return who holds what: a file's description, or the columns of a named set dealt to the parties.
-
-    Raises:
-        BadInput: a file that is not vertical, fewer columns than parties, or models that cannot be trained.
-    """
+    """Return who holds what: a file's description, or the columns of a named set dealt to the parties."""
     data = _described(config, name)
     if data.weighted_by and math.isfinite(config.label_epsilon):
         raise BadInput(
@@ -88,12 +84,6 @@ class PartyRows:
     """Loaded at construction; aligned, split and standardised once the common order is known.
 
     A snapshot holds the order and, for whoever serves the model later, the scale.
-
-    Args:
-        config: the run's settings.
-        part: the party's own part of the data.
-        run_seed: shared by all parties, for the split and the batches.
-        block: the rows, where they are not to be loaded.
     """
 
     def __init__(
@@ -120,11 +110,7 @@ class PartyRows:
         self._prepared = prepare(self.block, drawn.rows, parts, self._data.task, scale, labels)
 
     def draw_parts(self, order_N: Index) -> Parts:
-        """Return the parts of the split that the label party announces; none where all parties draw them alike.
-
-        Raises:
-            BadInput: they would follow from labels that are to be hidden.
-        """
+        """Return the parts of the split that the label party announces; none where all parties draw them alike."""
         config = self._config
         if self._data.split == "stratified" and self.block.parts is None and math.isfinite(config.label_epsilon):
             raise BadInput(
@@ -141,9 +127,6 @@ class PartyRows:
             order_N: for each aligned position the party's own row.
             parts_N: the parts of the split that were announced, or none.
             rng: of the noise.
-
-        Raises:
-            BadInput: what stands for missing numbers would be measured without the noise that is asked for.
         """
         config, block, parts = self._config, self.block, self._split(order_N, parts_N)
         num_classes = self._data.num_classes
@@ -179,11 +162,7 @@ class PartyRows:
 
     @property
     def prepared(self) -> PreparedBlock:
-        """The parts of the split, standardised.
-
-        Raises:
-            RuntimeError: the rows are not aligned yet.
-        """
+        """The parts of the split, standardised."""
         if self._prepared is None:
             raise RuntimeError("rows are used before they are aligned")
         return self._prepared
@@ -194,11 +173,7 @@ class PartyRows:
         return self.prepared.train
 
     def part(self, name: str) -> Part:
-        """Return the part of the split that a peer names: validation or test, whose embeddings it may ask for at once.
-
-        Raises:
-            BadInput: another name, such as that of the training rows, whose releases are counted batch by batch.
-        """
+        """Return the part of the split that a peer names: validation or test, of which it may ask for all."""
         parts = {"validation": self.prepared.validation, "test": self.prepared.test}
         if name not in parts:
             raise BadInput(f"part: {name!r} is not allowed: use {', '.join(parts)}")

@@ -76,11 +76,7 @@ class PredictingActive(PredictingOwner):
     """The active party, for new rows."""
 
     def make_part(self, state: ActorState) -> Part:
-        """Return the party's bottom and the top.
-
-        Raises:
-            BadInput: another party had the labels in training, and has the top.
-        """
+        """Return the party's bottom and the top."""
         made = make_part(self.config, self.party, state)
         if "top" not in made.models:
             raise BadInput(

@@ -18,7 +18,7 @@ from fedactors.actors.remote import CLIENT, DRIVER, SERVER, remote
 from fedactors.data.alignment.rows import JoinMember
 from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dropped_for, meaning_of, read_rows
 from fedactors.data.layouts.vertical import RelationalQuery
-from fedactors.errors import BadInput, Refused, RowsChangedError
+from fedactors.errors import Refused, RowsChangedError
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.secure_sums.actors import SecureSummand
@@ -43,23 +43,15 @@ class MaskedTable(SecureSummand):
 
     def mask(self, values_NC: Array) -> Masked:
         """Return predictions of joined rows under masks."""
-        limit = self._config.secure_range
-        try:
-            return self.masked(values_NC, FixedPoint(limit=limit, num_clients=len(self.clients)))
-        except ValueError as error:
-            raise BadInput(f"secure_range: {limit:g} is too small for predictions of {self.name}: {error}") from None
+        point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.clients))
+        return self.masked(values_NC, point, what=f"predictions of {self.name}")
 
 
 class TableClient(JoinMember, MaskedTable):
     """One client with one horizontal partition of one table.
 
     Args:
-        config: the run's settings.
-        query: what every party knows of the training set.
         seat: which table and partition it has, and where its rows lie; no other client's place is known here.
-        partners: names of the clients of its table, in the order of its partitions.
-        clients: names of all clients.
-        server: name of the server.
     """
 
     state: ClassVar[tuple[str, ...]] = (
@@ -109,11 +101,7 @@ class TableClient(JoinMember, MaskedTable):
         await super().load()
 
     async def open(self) -> None:
-        """After a resume, read the rows again and rebuild what follows from them and the restored state.
-
-        Raises:
-            RowsChangedError: the rows are others than those that the run began with.
-        """
+        """After a resume, read the rows again and rebuild what follows from them and the restored state."""
         self._is_restored = self.schemas is not None
         if self.schemas is not None:
             self._resolve(self.schemas)
@@ -213,11 +201,7 @@ class TableClient(JoinMember, MaskedTable):
 
     @remote(caller=SERVER, only="joiners")
     async def receive_test_rows(self, test_rows: messages.TestRows) -> None:
-        """Take the own row of each joined test row.
-
-        Raises:
-            Refused: a row was not kept for the test; its score would tell the label that `label_dp` is to protect.
-        """
+        """Take the own row of each joined test row."""
         if not self._is_test[test_rows.rows].all():
             raise Refused(self.caller, f"would score rows of {self.name} that are not kept for the test")
         self.test_rows = test_rows
@@ -318,11 +302,7 @@ class TableClient(JoinMember, MaskedTable):
 
     @remote(caller=SERVER, only="joiners")
     async def give_rows(self) -> messages.DesignMatrix:
-        """Give every feature away, in the centralised baseline only.
-
-        Raises:
-            Refused: in every other algorithm.
-        """
+        """Give every feature away, in the centralised baseline only."""
         if self._config.algorithm != "centralised":
             raise Refused(self.caller, f"asks {self.name} for its rows, which are given away in centralised only")
         return messages.DesignMatrix(np.asarray(self._x), np.asarray(self._x_test), self.theta)

@@ -133,11 +133,7 @@ def score_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any]) -> float:
 def tally_rows(loss: Loss, h_NC: Array, y_N: NDArray[Any], ranks_N: NDArray[np.integer[Any]]) -> Array:
     """Return sums over rows from which other scores follow, whoever has which rows: see `more_scores`.
 
-    Args:
-        loss: the task's.
-        h_NC: outputs.
-        y_N: labels.
-        ranks_N: see `ranks_of`; for two classes alone.
+    `ranks_N` (see `ranks_of`) are for two classes alone.
     """
     if loss == "squared":
         error_N = h_NC[:, 0] - y_N

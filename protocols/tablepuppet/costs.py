@@ -9,9 +9,9 @@ Table 6 and the truth are sum alpha_i; `elements_per_epoch` gives either. What t
 partial gradients, independent of the rows) is left out of the elements, as in the paper; its rounds are counted.
 
 Privacy: labels have a mechanism of their own (Eq. 25). Noise in theta covers one base row of one table; a joined tuple
-has a row in every table, so for one of these all lines of all tables compose (`fedactors.privacy.accounting`). Predictions
-h = f(theta; T) read the table again and are *not* covered by the noise in theta: who sees theta and h solves for the
-rows (`fedactors.auditing.attacks`). They need their own clipping, noise and budget; sums under masks
+has a row in every table, so for one of these all lines of all tables compose (`fedactors.privacy.accounting`).
+Predictions h = f(theta; T) read the table again and are *not* covered by the noise in theta: who sees theta and h
+solves for the rows (`fedactors.auditing.attacks`). They need their own clipping, noise and budget; sums under masks
 (`secure_sums`) hide whose part of a sum is whose, and bound nothing.
 """
 

@@ -46,12 +46,7 @@ Array = NDArray[np.float64]
 
 
 def load_data(config: TablePuppetConfig, name: str | RelationalData, seed: int) -> RelationalData:
-    """Return who holds what: a file's description, or the tables of a named set dealt to the organisations.
-
-    Raises:
-        BadInput: a file that is not relational, settings that such a file states itself, or a data set that is not
-            made of tables.
-    """
+    """Return who holds what: a file's description, or the tables of a named set dealt to the organisations."""
     if isinstance(name, str) and not name.endswith(".toml"):
         return relational(name, num_partitions=config.partitions, task=config.task, num_classes=config.num_classes)
     for key in ("num_partitions", "task", "num_classes"):
@@ -97,9 +92,6 @@ def stated(
         task: regression, binary or multiclass.
         num_classes: of a multiclass task; 2 for binary, 1 for regression.
         categorical: columns that are categories.
-
-    Raises:
-        BadInput: an address that cannot be understood, or a task that is none.
     """
     if task not in ("regression", "binary", "multiclass"):
         raise BadInput(f"task: {task!r} is not allowed: give one of regression, binary, multiclass")
@@ -123,11 +115,7 @@ def stated(
 
 
 def name_tables(config: TablePuppetConfig, seats: Sequence[TableOwner]) -> tuple[dict[str, tuple[str, ...]], str]:
-    """Return the names of each table's clients, and the server's: a party of its own, or an actor of `server_in`'s.
-
-    Raises:
-        BadInput: sums under masks of too few tables, no such table, or a client that is called like the server.
-    """
+    """Return the names of each table's clients, and the server's: a party of its own, or an actor of `server_in`'s."""
     tables: dict[str, tuple[str, ...]] = {}
     for seat in seats:
         tables[seat.table] = (*tables.get(seat.table, ()), seat.name)
@@ -145,11 +133,7 @@ def name_tables(config: TablePuppetConfig, seats: Sequence[TableOwner]) -> tuple
 
 
 def loss_of(config: TablePuppetConfig, task: Task) -> Loss:
-    """Return the loss that the model and the task imply.
-
-    Raises:
-        BadInput: classes where labels are numbers; numeric labels under label_dp without a declared range.
-    """
+    """Return the loss that the model and the task imply."""
     by_task: dict[str, Loss] = {"regression": "squared", "binary": "logistic", "multiclass": "softmax"}
     by_model: dict[str, Loss] = {"linear": "squared", "logistic": "logistic", "softmax": "softmax"}
     loss = by_model.get(config.model, by_task[task])
@@ -253,9 +237,6 @@ def declared_facts(declared: Sequence[str], features: Sequence[Feature], label: 
         declared: see the configuration.
         features: of the table.
         label: the label's column where its classes are needed.
-
-    Raises:
-        BadInput: an entry that cannot be read, or a feature without one.
     """
     stated: dict[str, str] = {}
     for entry in declared:
@@ -288,11 +269,7 @@ def _moments_of_range(column: str, text: str) -> tuple[float, float]:
 
 
 def check_facts(facts: Facts, table: str) -> Facts:
-    """Refuse facts that would tell rows one by one: a category for each is no category.
-
-    Raises:
-        BadInput: more categories than `MOST_CATEGORIES` in a column.
-    """
+    """Refuse facts that would tell rows one by one: a category for each is no category."""
     most = max((len(one) for one in (*facts.categories, facts.classes)), default=0)
     if most > MOST_CATEGORIES:
         raise BadInput(f"features of {table}: {most} categories in one column, at most {MOST_CATEGORIES} are allowed")
@@ -329,22 +306,14 @@ def merge_classes(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def check_classes(classes: Sequence[str], query: RelationalQuery, name: str) -> None:
-    """Check that a label has no more classes than the description of the data states, if it states any.
-
-    Raises:
-        LabelError: it has.
-    """
+    """Check that a label has no more classes than the description of the data states, if it states any."""
     if 1 < query.num_classes < len(classes):
         some = ", ".join(classes[:5])
         raise LabelError(f"label: {name} has {len(classes)} classes ({some}...), {query.num_classes} were announced")
 
 
 def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequence[str] = ()) -> NDArray[Any]:
-    """Return y_n: numbers for the squared loss, 0 or 1 for the logistic, places in `classes` for the softmax.
-
-    Raises:
-        LabelError: a missing label, a text where a number is needed, or a class that is not known.
-    """
+    """Return y_n: numbers for the squared loss, 0 or 1 for the logistic, places in `classes` for the softmax."""
     if labels.null_count:
         raise LabelError(f"label: {name} is missing in {labels.null_count} of {len(labels)} rows; filter them out")
     if loss == "softmax":

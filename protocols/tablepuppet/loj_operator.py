@@ -63,13 +63,7 @@ class Side:
 
 
 class TableServer(Server):
-    """What the servers of training and of prediction share: the clients' handles, the plan, sums under masks.
-
-    Args:
-        config: the run's settings.
-        query: what every party knows of the rows.
-        sides: the vertical tables in the order of the query.
-    """
+    """What the servers of training and of prediction share: the clients' handles, the plan, sums under masks."""
 
     client: ClassVar[type[JoinMember]]
     """Class of the tables' clients."""
@@ -103,12 +97,7 @@ class TableServer(Server):
 
 
 class JoinServer(TableServer):
-    """The server of training: it joins hashed keys, and trains over the join without ever having a row of it.
-
-    Args:
-        config, query, sides: see `TableServer`.
-        batch_seed: decides the order of the batches, wherever the server lives.
-    """
+    """The server of training: it joins hashed keys, and trains over the join without ever having a row of it."""
 
     state: ClassVar[tuple[str, ...]] = (
         "train_rows", "test_rows", "num_rows", "label_index", "y", "num_outputs", "dual", "predictions", "thetas",

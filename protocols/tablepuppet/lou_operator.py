@@ -30,9 +30,6 @@ class UnionOperator:
     """LoU over the clients of one table; see `TableClient` for what each method answers.
 
     Args:
-        config: the run's settings.
-        clients: the partitions' clients, in partition order.
-        compute: the hosting actor's.
         memory: of the hosting actor's state: the partitions' sizes, and w and u (reset, they would pull theta to 0).
     """
 

@@ -25,9 +25,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
 
 
-@message(
-    reveals="which categories occur, and count, sum and sum of squares of each numeric column; no row",
-)
+@message(reveals="which categories occur, and count, sum and sum of squares of each numeric column; no row")
 class Facts:
     """What partitions of one table must agree on; one entry for each feature (shapes F)."""
 
@@ -57,9 +55,7 @@ class Labels:
     num_classes: int
 
 
-@message(
-    reveals="how often each of its rows occurs in the join, that is how many partners it has in other tables",
-)
+@message(reveals="how often each of its rows occurs in the join, that is how many partners it has in other tables")
 class DuplicateCounts:
     """G_ij in the training join (n), whether a row is in the test join (n), and N of the training join."""
 
@@ -72,9 +68,7 @@ class DuplicateCounts:
     shares, noisy labels' under label_dp; nothing to other tables."""
 
 
-@message(
-    reveals="which of its rows stands in which joined row: the join itself, which these baselines assume",
-)
+@message(reveals="which of its rows stands in which joined row: the join itself, which these baselines assume")
 class JoinedRows:
     """p_i(j) of the training join (N) and of the test join."""
 
@@ -85,9 +79,7 @@ class JoinedRows:
     """As in `DuplicateCounts`."""
 
 
-@message(
-    reveals="how often each of its rows occurs in the join; joined rows come in a random order of the server's",
-)
+@message(reveals="how often each of its rows occurs in the join; joined rows come in a random order of the server's")
 class JoinPositions:
     """p_i(j) of the training join (N) and of the test join, for predictions that are summed under masks."""
 
@@ -104,18 +96,14 @@ class Predictions:
     values: Floats
 
 
-@message(
-    reveals="as Predictions, on the rows of the test join; only evaluation needs it",
-)
+@message(reveals="as Predictions, on the rows of the test join; only evaluation needs it")
 class TestPredictions:
     """h_i of the rows in the test join (rows x C)."""
 
     values: Floats
 
 
-@message(
-    reveals="the sum over a row's partners of the loss's derivative; with the predictions it tells labels",
-)
+@message(reveals="the sum over a row's partners of the loss's derivative; with the predictions it tells labels")
 class Derivatives:
     """Y_u of the last batch (u x C, none at an epoch's start), its size, and the rows that the next batch touches (u').
 
@@ -128,9 +116,7 @@ class Derivatives:
     next_rows: NDArray[np.int32]
 
 
-@message(
-    reveals="the partition's gradient over its rows of a batch, noisy if feature_dp is set",
-)
+@message(reveals="the partition's gradient over its rows of a batch, noisy if feature_dp is set")
 class PartialGradient:
     """Eq. 18 of one partition (P)."""
 
@@ -173,9 +159,7 @@ class LocalParameters:
     theta: Floats
 
 
-@message(
-    reveals="which of its test rows stands in which joined test row",
-)
+@message(reveals="which of its test rows stands in which joined test row")
 class TestRows:
     """The client's own row of each joined test row that it has a label of."""
 
@@ -361,7 +345,7 @@ def shapes(config: TablePuppetConfig) -> dict[str, dict[str, Any]]:
         "Labels": {"train": "n without test rows", "is_test": "n"},
         "DuplicateCounts": {"train": "n", "in_test": "n"},
         "JoinedRows": {"train": "N", "test": "joined test rows"},
-        "JoinPlaces": {"train": "N", "test": "joined test rows"},
+        "JoinPositions": {"train": "N", "test": "joined test rows"},
         "Masked": {"words": "N C" if config.is_admm else "rows of the batch x C, flat"},
         "Predictions": {"values": rows if config.is_admm else batch},
         "TestPredictions": {"values": "rows in the test join x C"},

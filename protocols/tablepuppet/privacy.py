@@ -227,11 +227,7 @@ def _predictions_of(config: TablePuppetConfig, data: RelationalData, seed: int) 
 
 
 def views(config: TablePuppetConfig, data: RelationalData, seed: int) -> dict[str, View]:
-    """Run once more in simulation and return what the server reads of each client, by its name.
-
-    Raises:
-        BadInput: an algorithm whose server does not read predictions of all rows in each round.
-    """
+    """Run once more in simulation and return what the server reads of each client, by its name."""
     if config.algorithm != "rfl-admm-v" or config.model == "neural":
         raise BadInput(
             f"--attacks: rows are reconstructed from a linear model's predictions of all rows, as rfl-admm-v sends "

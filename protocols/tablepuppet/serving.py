@@ -69,11 +69,7 @@ class _Line(NamedTuple):
 
 
 def make_part(config: TablePuppetConfig, name: str, state: ActorState) -> Part:
-    """Return the part of the client `name`: f_i with its encoding. What all tables' parts give is summed.
-
-    Raises:
-        BadInput: the run was stopped before there was a model, or the server has the model.
-    """
+    """Return the part of the client `name`: f_i with its encoding. What all tables' parts give is summed."""
     if config.algorithm == "centralised":
         raise BadInput("algorithm: 'centralised' is not allowed: the server was given all rows, and has the model")
     told: messages.DuplicateCounts | messages.JoinedRows | None = state["counts"] or state["joined"]
@@ -152,14 +148,7 @@ def part(config: TablePuppetConfig, party: str, states: Mapping[str, bytes]) -> 
 
 
 class PredictingTable(NewRowsMember, MaskedTable):
-    """A table's client with its part of the trained model, for rows to predict.
-
-    Args:
-        config: of the run that trained.
-        query, seat, members: see `JoinMember`.
-        server: who joins, and asks for sums.
-        stored: its state in the run's checkpoint.
-    """
+    """A table's client with its part of the trained model, for rows to predict."""
 
     def __init__(
         self,
@@ -203,11 +192,7 @@ class PredictingTable(NewRowsMember, MaskedTable):
 
     @remote(caller=SERVER, only="joiners")
     async def predict(self, wanted: messages.WantedRows) -> messages.Predictions | Masked:
-        """Return h_i of these rows under the noise that training had, and under masks if training had them.
-
-        Raises:
-            Refused: it is asked again, which noise would not withstand.
-        """
+        """Return h_i of these rows under the noise that training had, and under masks if training had them."""
         if self._has_predicted:
             raise Refused(self.caller, f"asks {self.name} for predictions a second time")
         self._has_predicted = True

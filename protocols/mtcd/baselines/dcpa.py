@@ -117,11 +117,7 @@ def iterate(
 
 
 def prox_conjugate(problem: Problem, v_N: Array, labels_N: Array, scale: float) -> Array:
-    """Return prox_{scale g*}(v), with g the loss of `problem` over the full batch.
-
-    Raises:
-        TypeError: a problem whose conjugate is not known here.
-    """
+    """Return prox_{scale g*}(v), with g the loss of `problem` over the full batch."""
     if isinstance(problem, Ridge):
         return (v_N - scale * labels_N) / (1.0 + scale)
     if isinstance(problem, SparseLogistic):
@@ -154,14 +150,7 @@ def _prox_logistic(v_N: Array, labels_N: Array, weight: float) -> Array:
 
 
 class DcpaClient(Party):
-    """A party that is in step with its neighbours.
-
-    Args:
-        config: the run's settings.
-        part: its own part of the data.
-        seed: shared by all parties, for the split of rows.
-        laplacian: L_kj of this client k for itself and each neighbour j, by number.
-    """
+    """A party that is in step with its neighbours."""
 
     state: ClassVar[tuple[str, ...]] = (*Party.state, "s", "y")
 

@@ -95,11 +95,7 @@ class StcdClient(TokenHolder):
 
     @remote(caller=CLIENT, only="neighbours")
     async def take_prelude(self, prelude: Prelude) -> None:
-        """Add the own representation to Z if this is the first time, and send the prelude on, or begin the walk.
-
-        Raises:
-            Refused: it does not come along its tour, or comes for what was done already.
-        """
+        """Add the own representation to Z if this is the first time, and send the prelude on, or begin the walk."""
         place, tour, before = prelude.place, prelude.tour, self._names.index(self.caller)
         is_new, is_end = not prelude.visited >> self._client & 1, place + 1 == len(tour)
         if not 0 < place < len(tour) or tour[place - 1 : place + 1] != (before, self._client):

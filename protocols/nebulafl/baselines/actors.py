@@ -20,6 +20,7 @@ from fedactors.actors.groups import ActorGroup, surviving_loss
 from fedactors.actors.remote import DATA_CENTER, DRIVER, SERVER, remote
 from fedactors.data.layouts.horizontal import HorizontalPart, check_names, reading_of, rows_key, rows_of
 from fedactors.errors import Refused
+from protocols.nebulafl import messages
 from protocols.nebulafl.actors import AUDITOR, Auditor
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.baselines.flat_averaging import FlatServer, Orders, Task
@@ -27,23 +28,6 @@ from protocols.nebulafl.baselines.hierarchical import RoundDesk, Start, center_m
 from protocols.nebulafl.baselines.secure_sums import RoundSums, SummingCenter
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from protocols.nebulafl.containers import ContainerCenter, RunMembers, check_speaker
-from protocols.nebulafl.messages import (
-    CenterFacts,
-    CenterNews,
-    ClusterLogits,
-    Columns,
-    ContainerEvent,
-    PresentCenters,
-    Progress,
-    RoundDone,
-    RoundOrder,
-    RoundResult,
-    RunStart,
-    SharedModel,
-    TrainingOrder,
-    TrainingResult,
-    Withdrawal,
-)
 from protocols.nebulafl.scheduler import Assignment, Request
 from protocols.nebulafl.training import (
     Model,
@@ -60,13 +44,7 @@ DISTILLATION = "distillation"
 
 
 class OrderCenter(ContainerCenter, SummingCenter):
-    """A center as the baselines use it. In a flat method a slot is a task, else a container.
-
-    Args:
-        config: of the run.
-        part: the rows of this center's containers.
-        members: the centers of the run, and which of them this is.
-    """
+    """A center as the baselines use it. In a flat method a slot is a task, else a container."""
 
     state: ClassVar[tuple[str, ...]] = ("trainings", "desk", "reading", *SummingCenter.state)
     jobs = (train, train_batched)
@@ -95,27 +73,27 @@ class OrderCenter(ContainerCenter, SummingCenter):
         self.reading = self.trainings.reading.text
 
     @remote(caller=DATA_CENTER)
-    async def columns(self) -> Columns:
+    async def columns(self) -> messages.Columns:
         """Return which columns the containers' rows have."""
-        return Columns(self.trainings.model[1][0], self.trainings.reading.names)
+        return messages.Columns(self.trainings.model[1][0], self.trainings.reading.names)
 
     @remote(caller=DATA_CENTER)
-    async def facts(self) -> CenterFacts:
+    async def facts(self) -> messages.CenterFacts:
         """Return what the exchange may know of the containers."""
         sizes_C = np.array(self.trainings.sizes, np.int64)
-        return CenterFacts(self.name, sizes_C, self.trainings.scheduler.table.predicted.mean(axis=0))
+        return messages.CenterFacts(self.name, sizes_C, self.trainings.scheduler.table.predicted.mean(axis=0))
 
     # --- flat: one task, one container ---
 
     @remote(caller=DATA_CENTER)
-    async def order(self, order: TrainingOrder) -> None:
+    async def order(self, order: messages.TrainingOrder) -> None:
         """Train a model in a container as soon as there is hardware."""
         if not self.trainings.stopped:
             request = Request(order.task, order.parameters, order.container, order.gap, order.rate_factor)
             self.trainings.ask(request)
 
     @remote(caller=DATA_CENTER)
-    async def withdraw(self, withdrawal: Withdrawal) -> None:
+    async def withdraw(self, withdrawal: messages.Withdrawal) -> None:
         """Break tasks off."""
         for task in withdrawal.tasks:
             self.trainings.withdraw(task)
@@ -124,7 +102,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
     # --- by centers: one round ---
 
     @remote(caller=DATA_CENTER)
-    async def start_round(self, order: RoundOrder) -> None:
+    async def start_round(self, order: messages.RoundOrder) -> None:
         """Begin a round; one that was still on (this center was away) is dropped."""
         for slot in list(self.trainings.scheduler.requests):
             self.trainings.withdraw(slot)
@@ -167,7 +145,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
             return
         parameters_P, loss_rms, num_samples, _ = trained
         seconds = now - assignment.start
-        result = TrainingResult(request.slot, self.name, num_samples, loss_rms, seconds, parameters_P)
+        result = messages.TrainingResult(request.slot, self.name, num_samples, loss_rms, seconds, parameters_P)
         self.background(self.peer(self._members.exchange, FlatExchange).arrive(result))
 
     def _lose_container(self, container: int) -> None:
@@ -178,31 +156,25 @@ class OrderCenter(ContainerCenter, SummingCenter):
             self.trainings.withdraw(slot)
         self.trainings.lose(container)
         if not self._in_rounds:
-            self._tell(ContainerEvent(self.name, container, False, -1 if slot is None else slot))
+            self._tell(messages.ContainerEvent(self.name, container, False, -1 if slot is None else slot))
         elif slot is not None:
             self._round_lost(container)
 
     def _regain_container(self, container: int) -> None:
         super()._regain_container(container)
         if not self._in_rounds:
-            self._tell(ContainerEvent(self.name, container, True, -1))
+            self._tell(messages.ContainerEvent(self.name, container, True, -1))
 
-    def _tell(self, news: ContainerEvent) -> None:
+    def _tell(self, news: messages.ContainerEvent) -> None:
         self.background(self.peer(self._members.exchange, FlatExchange).container_news(news))
 
     @remote(caller=DRIVER)
-    async def set_present(self, news: PresentCenters) -> None:
+    async def set_present(self, news: messages.PresentCenters) -> None:
         """Which centers are there is the exchange's business."""
 
 
 class Exchange(DataCenter):
-    """What the exchanges of all baselines do.
-
-    Args:
-        config: of the run.
-        part: what the exchange may know of the data.
-        members: the centers of the run.
-    """
+    """What the exchanges of all baselines do."""
 
     state: ClassVar[tuple[str, ...]] = ("began_at", "model_facts", "reading")
 
@@ -217,7 +189,7 @@ class Exchange(DataCenter):
         """Seconds since every center was there."""
         return self.clock.now() - self.began_at
 
-    async def _begin(self, start: RunStart) -> Floats:
+    async def _begin(self, start: messages.RunStart) -> Floats:
         """Return the first model; of tables without stated columns the centers are asked which they have.
 
         Raises:
@@ -242,15 +214,15 @@ class Exchange(DataCenter):
         raise NotImplementedError
 
     @remote(caller=SERVER)
-    async def model(self) -> SharedModel:
+    async def model(self) -> messages.SharedModel:
         """Return the shared model of this moment."""
         number, model_P = self._shared()
-        return SharedModel(number, float(number), model_P)
+        return messages.SharedModel(number, float(number), model_P)
 
     @remote(caller=DRIVER)
-    async def progress(self) -> Progress:
+    async def progress(self) -> messages.Progress:
         """Tell whether nothing new is started."""
-        return Progress(self._is_over())
+        return messages.Progress(self._is_over())
 
 
 class FlatExchange(Exchange):
@@ -276,7 +248,7 @@ class FlatExchange(Exchange):
             self.background(self._tick(self.wake))
 
     @remote(caller=DRIVER)
-    async def begin_run(self, start: RunStart) -> None:
+    async def begin_run(self, start: messages.RunStart) -> None:
         """Ask the centers for their facts, then give the first orders."""
         model_P = await self._begin(start)
         facts = [await self.peer(center, OrderCenter).facts() for center in self._members.centers]
@@ -297,12 +269,12 @@ class FlatExchange(Exchange):
 
     async def _withdraw(self, center: str, tasks: tuple[int, ...]) -> None:
         with surviving_loss("its tasks are gone with it"):
-            await self.peer(center, OrderCenter).withdraw(Withdrawal(tasks))
+            await self.peer(center, OrderCenter).withdraw(messages.Withdrawal(tasks))
 
     async def _send(self, task: Task) -> None:
         center = self._center_of(task.container)
         place = task.container - self._containers[center].start
-        order = TrainingOrder(task.number, place, task.gap, task.rate_factor, task.start)
+        order = messages.TrainingOrder(task.number, place, task.gap, task.rate_factor, task.start)
         with surviving_loss("its task goes to another container") as losses:
             await self.peer(center, OrderCenter).order(order)
         if losses:
@@ -317,7 +289,7 @@ class FlatExchange(Exchange):
         self._follow(self.server.advance(self._now))
 
     @remote(caller=DATA_CENTER)
-    async def arrive(self, result: TrainingResult) -> None:
+    async def arrive(self, result: messages.TrainingResult) -> None:
         """Take a trained model."""
         check_speaker(self, result.center)
         task = self.server.tasks.get(result.task)
@@ -326,7 +298,7 @@ class FlatExchange(Exchange):
         self._follow(self.server.arrived(result, self._now))
 
     @remote(caller=DATA_CENTER)
-    async def container_news(self, news: ContainerEvent) -> None:
+    async def container_news(self, news: messages.ContainerEvent) -> None:
         """A container was lost or is back."""
         check_speaker(self, news.center)
         container = self._containers[news.center][news.container]
@@ -337,7 +309,7 @@ class FlatExchange(Exchange):
         self._follow(self.server.lost(news.task, self._now))
 
     @remote(caller=DRIVER)
-    async def center_news(self, news: CenterNews) -> CenterNews | None:
+    async def center_news(self, news: messages.CenterNews) -> messages.CenterNews | None:
         """All containers of a center are gone, and their tasks with them; or they can be called again.
 
         What was trained has arrived, each by itself: there is nothing to take back.
@@ -352,7 +324,7 @@ class FlatExchange(Exchange):
             return None
         # what it may still train for is broken off
         stale = tuple(number for number in range(1, server.num_tasks + 1) if number not in server.tasks)
-        await self.peer(news.center, OrderCenter).withdraw(Withdrawal(stale))
+        await self.peer(news.center, OrderCenter).withdraw(messages.Withdrawal(stale))
         for container in containers:
             self._follow(server.container_back(container, self._now))
         return None
@@ -381,11 +353,11 @@ class RoundExchange(Exchange):
         self.called: list[str] = []
         """Whose answers to the round are waited for."""
         self.called_at = 0.0
-        self.results: dict[str, RoundResult | ClusterLogits | RoundDone] = {}
+        self.results: dict[str, messages.RoundResult | messages.ClusterLogits | messages.RoundDone] = {}
         self._is_settling = False
 
     @remote(caller=DRIVER)
-    async def begin_run(self, start: RunStart) -> None:
+    async def begin_run(self, start: messages.RunStart) -> None:
         """Call the first round."""
         self.parameters_P = await self._begin(start)
         if self._config.secure_sums:
@@ -403,18 +375,18 @@ class RoundExchange(Exchange):
         self.called, self.results = [] if self._is_over() else self.centers.members, {}
         if self.called:
             self.called_at = self.clock.now()
-            order = RoundOrder(self.round, self._config.active_per_center, self.parameters_P)
+            order = messages.RoundOrder(self.round, self._config.active_per_center, self.parameters_P)
             self.background(self._start(order))
 
-    async def _start(self, order: RoundOrder) -> None:
+    async def _start(self, order: messages.RoundOrder) -> None:
         with surviving_loss("the round goes on without it"):
             await self.centers.ask(lambda center: center.start_round(order))
 
     @remote(caller=DATA_CENTER)
-    async def take(self, result: RoundResult | ClusterLogits | RoundDone) -> None:
+    async def take(self, result: messages.RoundResult | messages.ClusterLogits | messages.RoundDone) -> None:
         """Take a center's answer to the round that is on, or the word that it is ready for a sum."""
         check_speaker(self, result.center)
-        if isinstance(result, RoundDone) != self._config.secure_sums:
+        if isinstance(result, messages.RoundDone) != self._config.secure_sums:
             raise Refused(result.center, f"its answer is {'bare' if self._config.secure_sums else 'missing'}")
         if result.round == self.round and result.center in self.called:
             self.results[result.center] = result
@@ -435,7 +407,7 @@ class RoundExchange(Exchange):
 
     def _combined(self) -> np.ndarray | None:
         answers = [self.results[name] for name in sorted(self.results)]
-        results = [one for one in answers if not isinstance(one, RoundDone) and self._method.weight(one) > 0]
+        results = [one for one in answers if not isinstance(one, messages.RoundDone) and self._method.weight(one) > 0]
         return self._method.combine(results) if results else None
 
     async def _distil(self, target_NK: np.ndarray) -> np.ndarray:
@@ -448,7 +420,7 @@ class RoundExchange(Exchange):
         return await self.compute(distilled, *facts, steps, config.device, work=work)
 
     @remote(caller=DRIVER)
-    async def center_news(self, news: CenterNews) -> CenterNews | None:
+    async def center_news(self, news: messages.CenterNews) -> messages.CenterNews | None:
         """Go on without a center, or with one that is back from the next round on.
 
         Returns since when nothing that a lost center trained was answered; None: there is nothing of that kind.
@@ -468,4 +440,4 @@ class RoundExchange(Exchange):
             await self._settle()
         else:
             self._call()
-        return None if has_answered else CenterNews(news.center, False, since)
+        return None if has_answered else messages.CenterNews(news.center, False, since)

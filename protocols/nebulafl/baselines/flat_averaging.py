@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.learning.local_training import blend, weighted_mean
+from fedactors.runtime.snapshots import Stateful
 from protocols.nebulafl.algorithm import Floats, master_model, version_gap
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.messages import TrainingResult
@@ -74,7 +75,7 @@ def sample(idle: Sequence[int], count: int, generator: np.random.Generator) -> l
     return sorted(idle[place] for place in chosen)
 
 
-class FlatMethod(ABC):
+class FlatMethod(Stateful, ABC):
     """What a server decides; trained models in, choices and models out. Defaults are those of most methods."""
 
     def __init__(self, model_P: Floats) -> None:
@@ -142,16 +143,6 @@ class FlatMethod(ABC):
     def outdated(self, running: Mapping[int, int]) -> list[int]:
         """Return the running containers (with the version each started from) that must start anew."""
         return []
-
-    # --- snapshots ---
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that a snapshot needs."""
-        return dict(vars(self))
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put a snapshot back."""
-        vars(self).update(state)
 
 
 class AnswerMethod(FlatMethod):
@@ -465,19 +456,14 @@ class Orders(NamedTuple):
     withdrawn: tuple[Task, ...] = ()
 
 
-class FlatServer:
+class FlatServer(Stateful):
     """Which container trains next, from which model: events in, orders out.
 
     arrived, lost, container_back, the clock --> FlatServer --> Orders
                                                      `-- FlatMethod: takes models, says when to aggregate, whom to call
-
-    Args:
-        config: of the run; `algorithm` says which method.
-        model_P: the first model.
-        sizes_C: samples of each container.
-        seconds_C: predicted training time of each container.
-        generator: draws containers.
     """
+
+    state = ("generator", "table", "tasks", "num_tasks", "method")
 
     def __init__(
         self,
@@ -487,7 +473,7 @@ class FlatServer:
         seconds_C: Sequence[float],
         generator: np.random.Generator,
     ) -> None:
-        self._config, self._generator = config, generator
+        self._config, self.generator = config, generator
         self._num_places = config.active_per_center * config.num_centers
         self.table = ContainerTable(np.asarray(seconds_C, np.float64)[None, :])
         self.tasks: dict[int, Task] = {}
@@ -550,7 +536,7 @@ class FlatServer:
             return ()
         taken = {task.place for task in self.tasks.values()}
         free = [place for place in range(self._num_places) if place not in taken]
-        return tuple(self._begin(*chosen) for chosen in self.method.choose(self.table, free, self._generator))
+        return tuple(self._begin(*chosen) for chosen in self.method.choose(self.table, free, self.generator))
 
     def _begin(self, place: int, container: int) -> Task:
         method = self.method
@@ -568,19 +554,9 @@ class FlatServer:
     # --- snapshots ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a snapshot needs."""
-        return {
-            "generator": self._generator,
-            "table": self.table.state_dict(),
-            "tasks": [tuple(vars(task).values()) for task in self.tasks.values()],
-            "num_tasks": self.num_tasks,
-            "method": self.method.state_dict(),
-        }
+        """Return everything that a snapshot needs, tasks as plain values."""
+        return {**super().state_dict(), "tasks": [tuple(vars(task).values()) for task in self.tasks.values()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put a snapshot back."""
-        self._generator.bit_generator.state = state["generator"].bit_generator.state
-        self.table.load_state_dict(state["table"])
-        self.tasks = {values[0]: Task(*values) for values in state["tasks"]}
-        self.num_tasks = state["num_tasks"]
-        self.method.load_state_dict(state["method"])
+        super().load_state_dict({**state, "tasks": {values[0]: Task(*values) for values in state["tasks"]}})

@@ -76,11 +76,7 @@ class MeanRound(CenterRound):
         return [Start(container, self.parameters_P) for container in sorted(self.pending)] or self._advance()
 
     def finished(self, container: int, trained: Trained, now: float) -> list[Start]:
-        """Take an answer; the last one of a round starts the next.
-
-        Raises:
-            ValueError: the container was not called, or answers twice.
-        """
+        """Take an answer; the last one of a round starts the next."""
         if container not in self.pending:
             raise ValueError(f"container {container} was not called in this round")
         parameters_P, _, num_samples, logits_NK = trained
@@ -140,11 +136,7 @@ class RingRound(CenterRound):
         return [Start(container, self.parameters_P) for container in sorted(self.successor)]
 
     def finished(self, container: int, trained: Trained, now: float) -> list[Start]:
-        """Hand a model on; its maker goes on with what it was handed, if that would end within the round.
-
-        Raises:
-            ValueError: the container is not training.
-        """
+        """Hand a model on; its maker goes on with what it was handed, if that would end within the round."""
         if container not in self.training:
             raise ValueError(f"container {container} is not training")
         parameters_P = trained[0]

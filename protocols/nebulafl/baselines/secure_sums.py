@@ -17,7 +17,7 @@ from fedactors.actors.actor import DataCenter
 from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup, OnLoss
 from fedactors.actors.remote import DATA_CENTER, remote
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import Refused
 from fedactors.secure_sums.actors import SecureSummand, SecureSums
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
@@ -35,25 +35,14 @@ _TIMEOUT = 600.0
 
 
 def summand(result: RoundResult, share: float, limit: float) -> NDArray[np.float64]:
-    """Return what a center adds to the sum (P + 1): its model times its share of all weight, and the share.
-
-    Args:
-        result: its answer; of one without any model, zeros are added.
-        share: of all centers' weight.
-        limit: the largest number that the sum takes; the share is spread over it.
-    """
+    """Return what a center adds to the sum (P + 1): its model times its share of all weight, and the share."""
     if not share:
         return np.zeros(result.parameters.size + 1)
     return np.append(share * result.parameters.astype(np.float64), share * limit)
 
 
 class SummingCenter(DataCenter, SecureSummand):
-    """A center whose answer to a round may be added to the others' under masks.
-
-    Args:
-        config: of the run.
-        members: the centers of the run.
-    """
+    """A center whose answer to a round may be added to the others' under masks."""
 
     state: ClassVar[tuple[str, ...]] = ("total_weight", "kept", *SecureSummand.state)
     trainings: Trainings
@@ -82,41 +71,25 @@ class SummingCenter(DataCenter, SecureSummand):
 
     @remote(caller=DATA_CENTER, only="adder")
     async def take_weight(self, total: TotalWeight) -> None:
-        """Learn what all centers' containers weigh together, once.
-
-        Raises:
-            Refused: it is known here: another one would scale the same model anew, for a second sum.
-        """
-        if self.total_weight:
+        """Learn what all centers' containers weigh together, once."""
+        if self.total_weight:  # another one would scale the same model anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
 
     @remote(caller=DATA_CENTER, only="adder")
     async def give_part(self) -> Masked:
-        """Give the part of the round that is over, under masks.
-
-        Raises:
-            Refused: no round is over here.
-        """
+        """Give the part of the round that is over, under masks."""
         kept = self.kept
         if kept is None or not self.total_weight:
             raise Refused(self.caller, f"asks {self.name} for its part of a round that is not over there")
         part = summand(kept, self._answers.weight(kept) / self.total_weight, self._limit)
-        try:
-            # one id a round: a model that is asked for again must be summed among the same centers
-            return self.masked(part, FixedPoint(limit=self._limit, num_clients=len(self.clients)), f"{kept.round}")
-        except ValueError as error:
-            raise BadInput(f"secure_range: {self._limit:g} is too small for a model of {self.name}: {error}") from None
+        point = FixedPoint(limit=self._limit, num_clients=len(self.clients))
+        # one id a round: a model that is asked for again must be summed among the same centers
+        return self.masked(part, point, f"{kept.round}", what=f"a model of {self.name}")
 
 
 class RoundSums:
-    """The exchange's part.
-
-    Args:
-        exchange: the actor.
-        config: of the run.
-        centers: names of all centers.
-    """
+    """The exchange's part."""
 
     def __init__(self, exchange: DataCenter, config: NebulaFLConfig, centers: tuple[str, ...]) -> None:
         # without sums a lost center is the driver's business, who tells of it
