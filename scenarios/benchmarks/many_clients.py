@@ -2,8 +2,8 @@
 
     ours   `horizontal` in the simulated runtime with a pool of two, two sites that hold half of the clients each
     bare   two processes that hold half of the clients each: for each round
-           `fedactors.learning.many_clients.train_clients` over them (the function that a site calls), their weighted sum, and one mean of the two; no actors, messages,
-           ledger, clock, checks or measurement
+           `fedactors.learning.many_clients.train_clients` over them (the function that a site calls), their weighted
+           sum, and one mean of the two; no actors, messages, ledger, clock, checks or measurement
     flat   the same with `fedactors.learning.local_training.train_locally`, client by client:
            what NebulaFL's containers use
 
