@@ -14,7 +14,7 @@ PAGE = ROOT / "docs/explanation/sites-security.md"
 
 
 def known() -> set[str]:
-    text = "".join(path.read_text() for path in (ROOT / "tests/federated").glob("test_*.py"))
+    text = "".join(path.read_text() for path in (ROOT / "tests/federation").glob("test_*.py"))
     return set(re.findall(r"^def (test_\w+)", text, re.MULTILINE))
 
 
