@@ -34,7 +34,7 @@ DRAWN = 100
 ABOUT = {
     "settings by their types": ("fedactors/config.py",),
     "settings": ("fedactors/config.py",),
-    "flags": ("fedactors/command_line",),
+    "flags": ("fedactors/cli",),
     "files": ("fedactors/data",),
     "folders": ("fedactors/records",),
 }
