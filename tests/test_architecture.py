@@ -1,4 +1,4 @@
-"""The rules of the house: who may import whom, what loads what, and what files look like."""
+"""The rules of the repository layout: who may import whom, what loads what, and what files look like."""
 
 from __future__ import annotations
 
@@ -14,25 +14,38 @@ import networkx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HOUSE = sorted((ROOT / "fedactors").rglob("*.py"))
+FRAMEWORK = sorted((ROOT / "fedactors").rglob("*.py"))
 PROTOCOLS = sorted((ROOT / "protocols").rglob("*.py"))
 SCENARIOS = sorted((ROOT / "scenarios").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-SOURCES = [*HOUSE, *PROTOCOLS, *SCENARIOS]
+SOURCES = [*FRAMEWORK, *PROTOCOLS, *SCENARIOS]
+PAGE = ROOT / "docs" / "architecture.md"
+
+FLOORS = """
+errors validation | privacy | messages | config | network | actors | runs | runtime | learning | secure_sums | data |
+plugins | inspection | serving | federation | options | auditing | report | api | sweeps | testing |
+cli scenario | __main__
+"""
+"""The packages and modules of `fedactors` from the lowest floor up: each imports from its own floor and lower ones."""
+USERS_OF_RAY = ("fedactors/runtime/ray/", "fedactors/federation/ray_hosting.py")
+USERS_OF_CLI = ("fedactors/cli/", "fedactors/scenario.py", "fedactors/__main__.py")
+NOT_FOR_PROTOCOLS = ("fedactors.runtime.ray", "fedactors.federation", "fedactors.cli", "scenarios", "tests")
+EXPORTING = ("fedactors/__init__.py", "fedactors/testing/__init__.py")
+"""Packages whose names are used from the package itself."""
+MOST_FILES, SHORTEST, LONGEST = 140, 60, 900
+LONG_FILES_SAY = "one file because"
+"""What the docstring of a longer file gives its reason with."""
+
 PROTOCOL_NAMES = sorted(p.name for p in (ROOT / "protocols").iterdir() if (p / "__init__.py").exists())
 ALGORITHMS = [p for p in PROTOCOLS if p.name == "algorithm.py"]
 SAME = {"__init__", "plugin", "config", "messages", "data", "algorithm", "actors", "run"}
 """Files that every protocol has."""
 WHERE_NEEDED = {"serving", "baselines", "privacy", "planner"}
 """Where a trained model can be used, a baseline is more than a setting, settings can be planned."""
-MOST_ROOMS = 5
+MOST_OF_ITS_OWN = 5
 NEVER_WAIT = {"algorithm", "config", "messages", "plugin"}
 """Modules of mathematics and of facts."""
 LIGHT = ("asyncio", "ray", "threading", "socket", "time", "concurrent", "multiprocessing")
-SIMULATING = "dry_run"
-"""The file of a protocol that simulates runs of its own, for its planner."""
-EXPORTING = ("fedactors/__init__.py", "fedactors/testing/__init__.py")
-"""Packages whose names are used from the package itself."""
 # written in two pieces, so that this file passes its own test
 FORBIDDEN = [
     "sub" + "agent",
@@ -42,7 +55,7 @@ FORBIDDEN = [
     "/opt" + "/fa",
     "/tmp" + "/build",
 ]
-UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|NotImplemented" + r"Error)\b")
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 
 
 def relative(path: Path) -> str:
@@ -92,13 +105,33 @@ def offences(paths: Iterable[Path], check: Callable[[Path], Iterable[str]]) -> l
 
 
 def test_there_is_something_to_check() -> None:
-    assert len(HOUSE) > 30
+    assert len(FRAMEWORK) > 30
     assert len(PROTOCOL_NAMES) == 6
 
 
-def test_only_one_folder_imports_ray() -> None:
-    others = [path for path in SOURCES if not relative(path).startswith("fedactors/runtime/ray/")]
+def test_no_package_imports_from_a_higher_floor() -> None:
+    """Imports inside functions and for type checking count too."""
+    floor = {name: level for level, names in enumerate(FLOORS.split("|")) for name in names.split()}
+    packages = {path: path.relative_to(ROOT / "fedactors").parts[0].removesuffix(".py") for path in FRAMEWORK}
+    assert set(packages.values()) - {"__init__"} == set(floor)
+
+    def check(path: Path) -> Iterator[str]:
+        names = {name.split(".")[1] for name in imported(path) if name.startswith("fedactors.")}
+        yield from (name for name in names & set(floor) if floor[name] > floor[packages[path]])
+
+    assert offences([path for path in FRAMEWORK if packages[path] != "__init__"], check) == []
+
+
+def test_only_the_runtime_and_the_hosts_on_ray_import_ray() -> None:
+    others = [path for path in SOURCES if not relative(path).startswith(USERS_OF_RAY)]
     assert offences(others, lambda path: ["imports ray"] if "ray" in roots(path) else []) == []
+
+
+def test_nothing_imports_the_command_line() -> None:
+    def check(path: Path) -> Iterator[str]:
+        yield from (name for name in imported(path) if name == "fedactors.cli" or name.startswith("fedactors.cli."))
+
+    assert offences([path for path in FRAMEWORK if not relative(path).startswith(USERS_OF_CLI)], check) == []
 
 
 def test_the_framework_knows_no_protocol() -> None:
@@ -107,32 +140,30 @@ def test_the_framework_knows_no_protocol() -> None:
         text = path.read_text()
         yield from (f"names {name}" for name in PROTOCOL_NAMES if re.search(rf"protocols[./]{name}", text))
 
-    assert offences(HOUSE, check) == []
+    assert offences(FRAMEWORK, check) == []
 
 
-def test_a_protocol_imports_no_other_protocol_and_no_runtime() -> None:
+def test_a_protocol_imports_no_other_protocol_no_runtime_on_ray_and_no_command() -> None:
     def check(path: Path) -> Iterator[str]:
         own = path.relative_to(ROOT / "protocols").parts[0]
         for name in imported(path):
             if name.startswith("protocols.") and name.split(".")[1] != own:
                 yield f"imports {name}"
-            if name.startswith(("fedactors.runtime.ray", "scenarios", "tests")):
-                yield f"imports {name}"
-            if name.startswith("fedactors.runtime.simulation.runtime") and path.stem != SIMULATING:
+            if name.startswith(NOT_FOR_PROTOCOLS):
                 yield f"imports {name}"
 
     assert offences(PROTOCOLS, check) == []
 
 
-def test_every_protocol_has_the_same_files_and_few_rooms_of_its_own() -> None:
+def test_every_protocol_has_the_same_files_and_few_of_its_own() -> None:
     for name in PROTOCOL_NAMES:
         folder = ROOT / "protocols" / name
         files = {path.stem for path in folder.glob("*.py")} | (
             {"baselines"} if (folder / "baselines").is_dir() else set()
         )
         assert files >= SAME, f"{name} lacks {sorted(SAME - files)}"
-        rooms = files - SAME - WHERE_NEEDED
-        assert len(rooms) <= MOST_ROOMS, f"{name} has {sorted(rooms)}"
+        own = files - SAME - WHERE_NEEDED
+        assert len(own) <= MOST_OF_ITS_OWN, f"{name} has {sorted(own)}"
 
 
 def test_mathematics_and_facts_do_not_wait() -> None:
@@ -144,10 +175,9 @@ def test_mathematics_and_facts_do_not_wait() -> None:
     assert offences([path for path in PROTOCOLS if path.stem in NEVER_WAIT], check) == []
 
 
-def test_the_frameworks_state_machines_do_not_wait() -> None:
-    machines = [path for path in HOUSE if path.name in ("links.py", "ledger.py")]
-    assert len(machines) == 2
-    assert offences(machines, lambda path: roots(path) & set(LIGHT)) == []
+def test_the_path_of_a_call_knows_no_clock_and_no_transport() -> None:
+    pure = [ROOT / "fedactors" / name for name in ("runtime/calls.py", "network/links.py", "messages/ledger.py")]
+    assert offences(pure, lambda path: roots(path) & set(LIGHT)) == []
 
 
 def test_modules_do_not_import_in_circles() -> None:
@@ -178,17 +208,12 @@ def test_importing_the_mathematics_does_not_load_ray() -> None:
 
 
 @pytest.mark.slow
-def test_the_frame_loads_neither_torch_nor_ray() -> None:
-    rooms = ["actor", "roles", "remote", "rounds", "parties", "serving", "network.codec", "network.ledger"]
-    rooms += [
-        "network.links",
-        "data.alignment",
-        "learning.optimizers",
-        "privacy.releases",
-        "runtime.base",
-        "runtime.simulated",
-    ]
-    loaded = loaded_by("\n".join(f"import fedactors.{room}" for room in rooms))
+def test_actors_and_the_simulated_runtime_load_neither_torch_nor_ray() -> None:
+    modules = [relative(path).removesuffix(".py").replace("/", ".") for path in FRAMEWORK]
+    light = ("actors", "messages", "network", "privacy", "runs", "plugins", "inspection", "options", "data.alignment")
+    light += ("learning.optimizers", "runtime.calls", "runtime.interface", "runtime.rounds", "runtime.simulation")
+    chosen = [name for name in modules if name.startswith(tuple(f"fedactors.{one}" for one in light))]
+    loaded = loaded_by("\n".join(f"import {name}" for name in chosen))
     assert not {"torch", "ray"} & loaded
 
 
@@ -197,14 +222,22 @@ def test_package_files_hold_a_docstring_only() -> None:
         body = parsed(path).body
         if not (body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)):
             yield "a package says what it is for"
-        for node in body[1:]:
-            exported = isinstance(node, ast.ImportFrom) or ast.unparse(node).startswith(
-                ("__version__ = ", "__all__ = ")
-            )
-            if not (relative(path) in EXPORTING and exported):
-                yield ast.unparse(node)
+        if relative(path) not in EXPORTING:
+            yield from (ast.unparse(node) for node in body[1:])
 
     assert offences([path for path in SOURCES if path.name == "__init__.py"], check) == []
+
+
+def test_files_are_few_and_as_long_as_their_idea() -> None:
+    def check(path: Path) -> Iterator[str]:
+        length = len(path.read_text().splitlines())
+        if length < SHORTEST and path.name not in ("__init__.py", "__main__.py"):
+            yield f"{length} lines: merge it into the file that uses it"
+        if length > LONGEST and LONG_FILES_SAY not in (ast.get_docstring(parsed(path)) or ""):
+            yield f"{length} lines: say in its docstring why it is {LONG_FILES_SAY} ..., or find its two ideas"
+
+    assert offences(FRAMEWORK, check) == []
+    assert len(FRAMEWORK) <= MOST_FILES
 
 
 def test_namespaces_have_no_package_file() -> None:
@@ -229,15 +262,25 @@ def test_text() -> None:
 
 
 @pytest.mark.docs
-def test_the_page_names_every_file_of_the_frame_and_of_its_runtimes() -> None:
-    page = (ROOT / "docs/architecture.md").read_text()
-    frame = [*(ROOT / "fedactors").glob("*.py"), *(ROOT / "fedactors/runtime").rglob("*.py")]
-    names = [path.stem for path in frame if not path.stem.startswith("__")]
-    assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
+def test_the_page_lists_every_file_in_its_package() -> None:
+    section = PAGE.read_text().split("## Every file")[1].split("\n## ")[0]
+    listed = set()
+    for package, rows in re.findall(r"^### `fedactors/([\w/]*)`\n\n(.*?)(?=^### |\Z)", section, re.M | re.S):
+        listed |= {f"{package}{name}.py" for name in re.findall(r"^\| `(\w+)` \| ", rows, re.M)}
+    own = {path.relative_to(ROOT / "fedactors").as_posix() for path in FRAMEWORK if not path.stem.startswith("__")}
+    assert sorted(own - listed) == [], "files that the page does not list"
+    assert sorted(listed - own) == [], "files that the page lists and that are gone"
 
 
 @pytest.mark.docs
-def test_the_page_says_how_long_the_walk_is() -> None:
-    page = (ROOT / "docs/architecture.md").read_text()
-    walk = re.findall(r"`([\w/]+\.py)`", page.split("**From the command to a step.**")[1].split("\n\n")[0])
-    assert f"passes {len(walk)} files" in page
+def test_the_page_has_the_floors_of_the_packages() -> None:
+    drawn = PAGE.read_text().split("## Packages")[1].split("```")[1].split("---")[0]
+    names = [name for line in drawn.strip().splitlines() for name in line.split()[1:]]
+    assert names[::-1] == FLOORS.replace("|", " ").split()
+
+
+@pytest.mark.docs
+def test_the_page_names_only_what_there_is() -> None:
+    paths = re.findall(r"`((?:fedactors|protocols|tests|docs)/[\w/.]+)`", PAGE.read_text())
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -33,7 +33,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayTaskError
@@ -42,7 +42,6 @@ from fedactors.actors.remote import DRIVER
 from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.federation.hosting import ActorAddress, ActorHost, Counted, Outside, Recorded, fetch_abroad, not_taken
 from fedactors.federation.session import parts_of, value_of
-from fedactors.federation.site_run import Earlier
 from fedactors.messages.codec import Parts, decode, encode_parts
 from fedactors.messages.ledger import merged
 from fedactors.runs.party_states import StateLocations
@@ -56,6 +55,9 @@ from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.actor_process import Drained, Settings
 from fedactors.runtime.ray.processes import Processes, raise_first, watch_services
 from fedactors.runtime.ray.transport import ERROR, REPLY, Address, Caller, LocalTransport, listen, shown_by
+
+if TYPE_CHECKING:
+    from fedactors.federation.site_run import Earlier
 
 LEASE_SECONDS = 15.0
 EVENT = 0

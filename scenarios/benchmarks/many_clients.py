@@ -1,10 +1,11 @@
 """FedAvg over many small clients in simulation, against the barest loop of the same trainings in two processes.
 
     ours   `horizontal` in the simulated runtime with a pool of two, two sites that hold half of the clients each
-    bare   two processes that hold half of the clients each: for each round `fedactors.learning.many_clients.train_clients`
-           over them (the function that a site calls), their weighted sum, and one mean of the two; no actors, messages,
-           ledger, clock, checks or measurement
-    flat   the same with `fedactors.learning.local_training.train_locally`, client by client: what NebulaFL's containers use
+    bare   two processes that hold half of the clients each: for each round
+           `fedactors.learning.many_clients.train_clients` over them (the function that a site calls), their weighted
+           sum, and one mean of the two; no actors, messages, ledger, clock, checks or measurement
+    flat   the same with `fedactors.learning.local_training.train_locally`, client by client:
+           what NebulaFL's containers use
 
 Usage: FEDACTORS_DATA=<folder> python scenarios/benchmarks/many_clients.py [--clients 100] [--samples 600]
        [--models cnn28] [--rounds 5] [--repeats 3] [--data fashion-mnist] [--per-site 50]

@@ -110,7 +110,7 @@ class LedgerFile:
 
 
 def ring(runtime: SimulatedRuntime, num_parties: int) -> list[Party]:
-    """Cast a ring of parties."""
+    """Spawn a ring of parties."""
     names = [f"party-{index:05d}" for index in range(num_parties)]
     return [runtime.spawn(Party, name, names[(i + 1) % num_parties]) for i, name in enumerate(names)]
 

@@ -36,7 +36,7 @@ ABOUT = {
     "settings": ("fedactors/config.py",),
     "flags": ("fedactors/cli",),
     "files": ("fedactors/data",),
-    "folders": ("fedactors/runs",),
+    "folders": ("fedactors/runs", "fedactors/report"),
 }
 """What each table is about: if it was changed, all of the table's cases run."""
 ROOT = Path(__file__).parents[2]
