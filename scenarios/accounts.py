@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedactors.api import load_data
+from fedactors.launch import load_data
 from fedactors.cli.terminal import guarded
 from fedactors.config import build
 from fedactors.data.datasets.load import load_graph

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedactors.api import launch, resolve
+from fedactors.launch import launch, resolve
 from fedactors.cli.commands import report_command
 from fedactors.cli.terminal import guarded, table_lines
 from fedactors.network.links import Link, Network

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedactors.api import check_data
+from fedactors.launch import check_data
 from fedactors.cli.terminal import guarded
 from fedactors.errors import BadInput, DataMissing
 from fedactors.plugins import find_protocol

@@ -15,7 +15,7 @@ from fedactors.plugins import Protocol, canonical, discover, find_protocol
 from fedactors.runs.storage import disk_errors
 from fedactors.validation import shown
 
-TEMPLATES = files("fedactors.command_line") / "templates"
+TEMPLATES = files("fedactors.cli") / "templates"
 """Every text that is written: ``$name``, ``$module`` and ``${Class}`` stand for the new protocol's."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")

@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from fedactors.api import load_data
+from fedactors.launch import load_data
 from fedactors.auditing.attacks import run_attacks
 from fedactors.auditing.audit import Attack
 from fedactors.auditing.replay import ReplayAudit, audit_by_replay, joined

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.api import load_data
+from fedactors.launch import load_data
 from fedactors.config import as_dict, build, parse_words
 from fedactors.messages.codec import measure
 from fedactors.plugins import find_protocol

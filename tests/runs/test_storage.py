@@ -9,8 +9,8 @@ import pytest
 from fedactors.options import RunOptions
 from fedactors.errors import BadInput
 from fedactors.errors import Stopped
-from fedactors.api import launch
-from fedactors.api import resolve
+from fedactors.launch import launch
+from fedactors.launch import resolve
 from fedactors.runs.compare import compare
 from fedactors.runs.compare import load_runs
 from fedactors.runs.metrics import Summary

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from fedactors.actors.remote import CLIENT, DRIVER, SERVER, endpoints
-from fedactors.api import load_data
 from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.data.alignment.rows import MAPPER, RowHolder, RowPositions
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput, Refused, RowsChangedError
+from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.validation import party_name

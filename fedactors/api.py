@@ -1,0 +1,810 @@
+"""The public API: run a protocol, and use what it leaves.
+
+    import fedactors
+
+    run = fedactors.simulate("pubsub-vfl", num_epochs=3)
+    run.metrics["test/auc"], run.rounds.to_pandas()
+
+Settings of a protocol are keyword arguments, checked by its config. All of it works inside a running event loop, such
+as a notebook's: a run then gets a thread of its own. The command line calls this module and nothing else.
+Importing it loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import json
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedactors.errors import BadInput
+from fedactors.options import RunOptions
+from fedactors.plugins import Protocol, discover, find_protocol
+
+if TYPE_CHECKING:
+    from fedactors.launch import Words
+    from fedactors.network.links import Network
+    from fedactors.runs.folder import RunFolder
+    from fedactors.runs.metrics import Summary
+    from fedactors.serving.parts import Part
+    from fedactors.trained import Audit, Predictions
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def run(
+    protocol: str | Protocol,
+    data: str | Path | None = None,
+    *,
+    runtime: str = "ray",
+    seed: int = 0,
+    out: str | Path = "runs",
+    address: str | None = None,
+    **settings: Any,
+) -> Run:
+    """Run a protocol and return the finished run.
+
+    Args:
+        protocol: its name (see `protocols`), or a protocol of your own.
+        data: name of a data set (see `datasets`), or path of a description of your own data, ``parties.toml``; by
+            default the protocol's own data set.
+        runtime: ``ray``, or ``simulated`` for a virtual clock in this process.
+        seed: decides everything that is random.
+        out: parent of the run's folder.
+        address: of a Ray cluster; by default Ray is started on this machine.
+        settings: of the protocol (see `settings`).
+
+    Raises:
+        BadInput: a setting, the data or an option is not allowed; the message names it.
+        Stopped: you pressed Ctrl-C; the run's folder has a checkpoint.
+        FedactorsError: anything else foreseen that went wrong.
+    """
+    options = RunOptions.checked(
+        data=_data(data), runtime=runtime, seed=seed, out=str(out), address=address, quiet=_is_quiet()
+    )
+    return execute(_protocol(protocol), settings, options)[0]
+
+
+def simulate(
+    protocol: str | Protocol,
+    data: str | Path | None = None,
+    *,
+    seed: int = 0,
+    network: Network | None = None,
+    faults: Mapping[str, float] | None = None,
+    out: str | Path | None = None,
+    **settings: Any,
+) -> Run:
+    """Run a protocol on a virtual clock, in this process.
+
+    Args:
+        protocol: its name (see `protocols`), or a protocol of your own.
+        data: as `run` takes it.
+        seed: decides everything that is random.
+        network: links between the parties' hosts; by default the protocol's.
+        faults: virtual time at which an actor is lost, by its name.
+        out: parent of the run's folder; by default nothing is kept: the folder goes with the returned `Run`.
+        settings: of the protocol (see `settings`).
+
+    Raises:
+        FedactorsError: as `run`.
+    """
+    options = RunOptions.checked(data=_data(data), runtime="simulated", seed=seed, quiet=_is_quiet())
+    given = {"network": network, "faults": faults}
+    simulated = {name: value for name, value in given.items() if value is not None}
+    return _execute_in(out, _protocol(protocol), settings, options, simulated)
+
+
+def execute(
+    protocol: Protocol, settings: Words, options: RunOptions, simulated: Mapping[str, Any] | None = None
+) -> list[Run]:
+    """Run a protocol once for each seed of the options; `run` and `simulate` are short forms of it.
+
+    Args:
+        protocol: what to run.
+        settings: its settings, by name or as ``key=value`` words.
+        options: where and how to run.
+        simulated: ``network`` and ``faults`` of a simulated run.
+
+    Raises:
+        FedactorsError: as `run`.
+    """
+    from fedactors.launch import in_thread_if_needed, launch, launch_again, resolve
+
+    config, options = resolve(protocol, settings, options)
+    if options.go_on:
+        summaries = in_thread_if_needed(lambda signals: launch_again(protocol, config, options, signals=signals))
+    else:
+        given = simulated or {}
+        summaries = in_thread_if_needed(lambda signals: launch(protocol, config, options, signals=signals, **given))
+    return [Run(summary.run, summary, simulated) for summary in summaries]
+
+
+def _execute_in(
+    out: str | Path | None, protocol: Protocol, settings: Words, options: RunOptions, simulated: Mapping[str, Any]
+) -> Run:
+    """Execute one run in a folder under `out`, or in a temporary one that goes with the run."""
+    from dataclasses import replace
+
+    if out is not None:
+        return execute(protocol, settings, replace(options, out=str(out)), simulated)[0]
+    folder = tempfile.mkdtemp(prefix="fedactors-")
+    try:
+        made = execute(protocol, settings, replace(options, out=folder), simulated)[0]
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        getattr(error, "__notes__", []).clear()  # they name what was in the folder
+        raise
+    made._temporary = weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
+    return made
+
+
+class Run:
+    """A run that has ended: its metrics and records, and what you can do with it.
+
+    Args:
+        place: its folder, or the address of one.
+        summary: of the run, where it is known.
+        simulated: ``network`` and ``faults`` that it was given, for `resume`.
+    """
+
+    def __init__(
+        self, place: str | Path, summary: Summary | None = None, simulated: Mapping[str, Any] | None = None
+    ) -> None:
+        self._place = str(place)
+        self._summary = summary
+        self._simulated = simulated or {}
+        self._temporary: Any = None
+
+    @functools.cached_property
+    def folder(self) -> RunFolder:
+        """The run's folder, opened."""
+        from fedactors.runs.folder import RunFolder
+
+        return RunFolder.open(self._place)
+
+    @property
+    def path(self) -> Path:
+        """Where the folder is; of one at an address, where its copy is."""
+        return self.folder.path
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The protocol's settings."""
+        return dict(self.folder.config.get("config", {}))
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol."""
+        return str(self.folder.config.get("protocol"))
+
+    @property
+    def status(self) -> str:
+        """``finished``, ``stopped``, ``failed`` or ``running``."""
+        return self.folder.status
+
+    @property
+    def summary(self) -> Summary:
+        """Final metrics, and what the run used: bytes, messages, seconds.
+
+        Raises:
+            BadInput: the run has not finished.
+        """
+        if self._summary is None:
+            from fedactors.runs.metrics import read_summary
+
+            self._summary = read_summary(self.folder)
+        return self._summary
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The final metrics, by name."""
+        return dict(self.summary.metrics)
+
+    @property
+    def rounds(self) -> Table:
+        """The metrics of every round."""
+        from fedactors.runs.metrics import read_rounds
+
+        return Table(read_rounds(self.folder))
+
+    @property
+    def ledger(self) -> Table:
+        """Every message that was sent: time, sender, receiver, kind, type, bytes."""
+        from fedactors.runs.recorder import read_ledger
+
+        return Table(read_ledger(self.folder))
+
+    @property
+    def privacy(self) -> Table:
+        """What each party released, under which mechanism, at which cost."""
+        from fedactors.runs import schemas
+        from fedactors.runs.folder import PRIVACY
+        from fedactors.runs.metrics import read_lines
+
+        return Table(list(read_lines(self.folder, PRIVACY, schemas.PrivacyLine)))
+
+    @property
+    def timeline(self) -> Table:
+        """What each actor did when, in seconds of the run's clock."""
+        from fedactors.runs.metrics import read_events
+
+        spans = (line for line in read_events(self.folder) if line["type"] == "span")
+        return Table([{name: value for name, value in line.items() if name != "type"} for line in spans])
+
+    def resume(self, *, out: str | Path | None = None, **where: Any) -> Run:
+        """Go on from the last checkpoint, in a folder of its own.
+
+        Args:
+            out: parent of the new folder; by default beside this one.
+            where: options that hold instead of the run's own, such as ``runtime`` or ``address``, and what must be
+                named again: ``data`` that are a description of yours, ``trust`` for code that the settings name.
+
+        Raises:
+            FedactorsError: as `run`.
+        """
+        options = RunOptions.checked(quiet=_is_quiet(), resume=self._place, **_where(where))
+        is_temporary = self._temporary is not None and out is None
+        parent = None if is_temporary else out if out is not None else self._place.rstrip("/").rpartition("/")[0] or "."
+        runtime = options.runtime or self.folder.config.get("runtime")
+        given = self._simulated if runtime == "simulated" else {}
+        return _execute_in(parent, _protocol(self.protocol), {}, options, given)
+
+    def predict(
+        self, data: str | Path, to: str | Path = "predictions.parquet", *, checkpoint: str | None = None, **where: Any
+    ) -> Predictions:
+        """Predict on new rows; the predictions stay with the party that owns the labels.
+
+        Args:
+            data: the new rows, as `run` takes data.
+            to: file that the party that owns the labels writes.
+            checkpoint: label of the model's checkpoint; by default ``best``, else the newest.
+            where: options that hold instead of the run's own, such as ``runtime`` or ``address``, and ``trust``.
+
+        Raises:
+            BadInput: the protocol cannot predict, or the rows do not fit the model.
+        """
+        from fedactors.launch import in_thread_if_needed
+        from fedactors.trained import predict
+
+        options = RunOptions.checked(**_where({**where, "data": data}))
+        return in_thread_if_needed(lambda _: predict(self.folder, str(to), options, checkpoint))
+
+    def export(
+        self,
+        to: str | Path | None = None,
+        *,
+        party: str | None = None,
+        checkpoint: str | None = None,
+        **where: Any,
+    ) -> dict[str, list[Path]]:
+        """Write the parties' parts of the model, for `load_part`; return the files by party.
+
+        Args:
+            to: each party gets a folder in it; by default ``exported`` in the run's folder.
+            party: the only one to export; by default all.
+            checkpoint: label of the model's checkpoint; by default ``best``, else the newest.
+            where: places and keys of the parties' states, and ``trust``.
+
+        Raises:
+            BadInput: the protocol cannot export, or there is no such party.
+        """
+        from fedactors.trained import export
+
+        options = RunOptions.checked(**_where(where))
+        place = None if to is None else str(to)
+        return export(self.folder, place, options, party=party, label=checkpoint)
+
+    def audit(
+        self,
+        *,
+        replay: bool = False,
+        attacks: bool = False,
+        neighbours: int = 10,
+        party: str | None = None,
+        data: str | Path | None = None,
+        trust: Sequence[str] = (),
+        **settings: Any,
+    ) -> Audit:
+        """Recompute every privacy figure of the run; `refuted` of the result lists what does not hold.
+
+        Args:
+            replay: also replay each party with one record changed, in simulation.
+            attacks: also attack the trained model.
+            neighbours: number of records to change, of each kind.
+            party: replay this party only.
+            data: the data now; by default the data set that the run had.
+            trust: code that the settings name and that may be imported.
+            settings: of the replays, which may run smaller than the run did.
+
+        Raises:
+            BadInput: the run or the arguments allow none of that.
+        """
+        from fedactors.launch import in_thread_if_needed
+        from fedactors.trained import audit
+
+        return in_thread_if_needed(
+            lambda _: audit(
+                self.folder,
+                settings=settings,
+                replay=replay,
+                attacks=attacks,
+                neighbours=neighbours,
+                party=party,
+                data=_data(data),
+                trust=trust,
+            )
+        )
+
+    def report(self, to: str | Path | None = None) -> Path:
+        """Write one self-contained HTML page about the run and return its path.
+
+        Args:
+            to: the page; by default ``report.html`` in the run's folder.
+        """
+        return write_report([self], to)[0]
+
+    def __repr__(self) -> str:
+        if self.status != "finished":
+            return f"<Run {self.protocol} {self.status} at {self._place}>"
+        return f"<Run {self.protocol} seed {self.summary.seed} at {self._place}: {_metrics_text(self.metrics)}>"
+
+    def _repr_html_(self) -> str:
+        facts = {"status": self.status, "path": self._place}
+        if self.status == "finished":
+            used = self.summary
+            facts |= {"runtime": used.runtime, "seed": used.seed, "rounds": used.rounds}
+            facts |= {"seconds": _text(used.seconds), "messages": f"{used.messages:,}", "bytes": f"{used.bytes:,}"}
+            facts |= {name: _text(value) for name, value in self.metrics.items()}
+        rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(str(v))}</td></tr>" for k, v in facts.items())
+        return f"<table><caption>{html.escape(self.protocol)}</caption>{rows}</table>"
+
+
+def load_run(path: str | Path) -> Run:
+    """Open the folder of a run, finished or not.
+
+    Raises:
+        BadInput: there is no run folder, or it is damaged.
+    """
+    found = Run(path)
+    found.folder.verify()
+    return found
+
+
+def write_report(
+    runs: Sequence[Run | str | Path], to: str | Path | None = None, figures: str | Path | None = None
+) -> tuple[Path, list[Path]]:
+    """Write one self-contained HTML page about runs; return its path and those of the figures.
+
+    Args:
+        runs: runs, or paths of run folders and of sweeps' tables.
+        to: the page; by default in the first run's folder, or beside the first table.
+        figures: folder for every curve as SVG, PDF and CSV; by default none is written.
+
+    Raises:
+        BadInput: a run is unfinished or damaged, or the page cannot be written there.
+    """
+    from fedactors.report.page import render_report
+    from fedactors.runs.compare import load_runs
+    from fedactors.runs.folder import apart_from_records
+    from fedactors.runs.storage import is_remote, local_path, write_atomic
+
+    places = [_place(one) for one in runs]
+    loaded = load_runs(places)
+    folder = loaded[0].folder
+    if not to and folder is not None and is_remote(folder.place):
+        raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
+    beside = Path(places[0]).with_suffix(".html") if folder is None else folder.path / "report.html"
+    path = local_path(to, "--to") if to is not None else beside
+    if path.is_dir():
+        raise BadInput(f"--to: {str(to)!r} is a folder; give the name of the page")
+    apart_from_records(path, "--to")
+    drawn = None if figures is None else local_path(figures, "--figures")
+    if drawn is not None:
+        apart_from_records(drawn, "--figures")
+    write_atomic(path, render_report(loaded).encode(), "--to")
+    if drawn is None:
+        return path, []
+    from fedactors.report.charts import write_figures
+
+    return path, list(write_figures(loaded, drawn))
+
+
+# --- several runs ---------------------------------------------------------------------------------------------------
+
+
+def sweep(
+    protocol: str | Protocol,
+    space: Mapping[str, Any],
+    *,
+    seeds: Sequence[int] = (0,),
+    jobs: int = 1,
+    data: str | Path | None = None,
+) -> Table:
+    """Simulate a protocol with every combination of settings, and return a row for each run.
+
+    Args:
+        protocol: its name.
+        space: settings; a list has the values to try: ``{"batch_size": [32, 64], "num_epochs": 3}``.
+        seeds: of each combination.
+        jobs: number of processes.
+        data: as `run` takes it.
+
+    Raises:
+        BadInput: a setting that the protocol does not allow.
+    """
+    import itertools
+
+    from fedactors.launch import in_thread_if_needed
+    from fedactors.sweeps import plan
+    from fedactors.sweeps import sweep as run_trials
+
+    options = RunOptions.checked(data=_data(data), runtime="simulated", seeds=tuple(seeds), quiet=True)
+    lists = [value if isinstance(value, list) else [value] for value in space.values()]
+    settings = [dict(zip(space, values, strict=True)) for values in itertools.product(*lists)]
+    trials = plan(_protocol(protocol), settings, options)
+    with tempfile.TemporaryDirectory(prefix="fedactors-") as folder:
+        found = in_thread_if_needed(lambda _: run_trials(trials, Path(folder, "sweep.parquet"), jobs=jobs))
+    tried = {trial.digest: trial.settings for trial in trials}
+    return Table(
+        [
+            {**tried[row.digest], "seed": row.seed, "status": row.status, "failure": row.failure}
+            | {**row.metrics, **row.usage}
+            for row in found.rows
+        ]
+    )
+
+
+def compare(*runs: Run | str | Path) -> Comparison:
+    """Put runs side by side: mean and deviation over seeds, and differences from the first.
+
+    Args:
+        runs: runs, or paths of run folders and of sweeps' tables; those that differ in the seed alone are one group.
+
+    Raises:
+        BadInput: a run is unfinished or damaged, or is given twice.
+    """
+    from fedactors.runs.compare import load_runs
+
+    if not runs:
+        raise BadInput("compare: give at least one run")
+    return Comparison(load_runs([_place(one) for one in runs]))
+
+
+class Comparison:
+    """Groups of runs that differ in the seed alone, the first of them the baseline.
+
+    Args:
+        runs: as `fedactors.runs.compare.load_runs` gives them.
+    """
+
+    def __init__(self, runs: Sequence[Any]) -> None:
+        from fedactors.runs.compare import compare
+
+        self.runs = runs
+        self._found = compare(runs)
+
+    @property
+    def groups(self) -> Table:
+        """Mean, standard deviation and 95 % interval of each metric of each group."""
+        return self._rows("groups", ("label", "protocol"))
+
+    @property
+    def differences(self) -> Table:
+        """Mean difference of each metric of each group from the baseline, with its 95 % interval."""
+        return self._rows("differences", ("label", "baseline"))
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know about the differences."""
+        return list(self._found["notes"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it, JSON-ready."""
+        return dict(self._found)
+
+    def plot(self, to: str | Path, metric: str | None = None) -> Path:
+        """Draw a metric (by default the protocol's main one) against the rounds, into a .png file."""
+        from fedactors.report.charts import plot_comparison
+        from fedactors.runs.storage import local_path
+
+        path = local_path(to, "--plot")
+        plot_comparison(self.runs, path, metric=metric)
+        return path
+
+    def report(self, to: str | Path) -> Path:
+        """Write a page: paired differences, curves, and each run."""
+        from fedactors.report.page import render_report
+        from fedactors.runs.storage import local_path, write_atomic
+
+        path = local_path(to, "--report")
+        write_atomic(path, render_report(self.runs).encode(), "--report")
+        return path
+
+    def _rows(self, part: str, names: Sequence[str]) -> Table:
+        return Table(
+            [
+                {**{name: entry[name] for name in names}, "metric": metric, **values}
+                for entry in self._found[part]
+                for metric, values in entry["metrics"].items()
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.groups)
+
+    def _repr_html_(self) -> str:
+        parts = [self.groups._repr_html_(), *([self.differences._repr_html_()] if self._found["differences"] else [])]
+        return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in self.notes)])
+
+
+# --- what there is --------------------------------------------------------------------------------------------------
+
+
+def inspect(protocol: str | Protocol, **settings: Any) -> Messages:
+    """Return every message that would leave a party with these settings, before anything runs.
+
+    Raises:
+        BadInput: a setting is not allowed, or the protocol declares no messages.
+    """
+    return Messages(_protocol(protocol), settings)
+
+
+class Messages:
+    """What would leave a party, and which protection is on.
+
+    Args:
+        protocol: which one.
+        settings: its settings, by name or as ``key=value`` words.
+    """
+
+    def __init__(self, protocol: Protocol, settings: Words) -> None:
+        from fedactors.config import build_given
+        from fedactors.inspection import describe_joins, describe_messages, describe_predictions, describe_protections
+
+        config = build_given(protocol.Config, settings)
+        self.protocol = protocol.name
+        self.messages = describe_messages(protocol, config)
+        """In training, JSON-ready: sender, receiver, what it reveals, fields."""
+        self.protections = describe_protections(protocol, config)
+        self.predictions = describe_predictions(protocol, config)
+        self.joins = describe_joins(protocol)
+        """Where a query joins rows, or nodes lie in tables."""
+
+    @property
+    def table(self) -> Table:
+        """The messages of training and of predictions, a row each."""
+        stages = {"training": self.messages, "predictions": self.predictions, "joins": self.joins}
+        names = ("message", "sender", "receiver", "reveals")
+        return Table(
+            [
+                {"stage": stage, **{name: one[name] for name in names}}
+                for stage, found in stages.items()
+                for one in found
+            ]
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it, JSON-ready."""
+        from fedactors.runs.metrics import jsonable
+
+        told = {"protections": jsonable(self.protections), "messages": self.messages, "predictions": self.predictions}
+        return {"protocol": self.protocol, **told, **({"joins": self.joins} if self.joins else {})}
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+def protocols() -> Table:
+    """Return the protocols that are installed: what each is for, its data layout, and the data sets that fit."""
+    from fedactors.data.datasets.catalogue import catalogue
+
+    rows = []
+    for found in discover():
+        known = found.protocol
+        facts: dict[str, Any] = dict.fromkeys(("summary", "problem", "partition", "default_data", "data", "party_loss"))
+        if known is not None:
+            facts = {
+                "summary": known.summary,
+                "problem": getattr(known, "problem", ""),
+                "partition": known.partition,
+                "default_data": known.default_data,
+                "data": [one.name for one in catalogue() if known.partition in one.layouts],
+                "party_loss": sorted(known.party_loss),
+            }
+        rows.append(
+            {"name": found.name, "package": found.package, "error": found.error, **facts, "hidden_by": found.hidden_by}
+        )
+    return Table(rows)
+
+
+def datasets() -> Table:
+    """Return the named data sets: task, size, layouts, terms, and whether their files are here."""
+    from fedactors.data.datasets.catalogue import catalogue
+    from fedactors.data.datasets.download import is_present
+
+    return Table(
+        [
+            {
+                "name": one.name,
+                "kind": one.kind,
+                "task": one.task,
+                "layouts": list(one.layouts),
+                "rows": one.rows,
+                "columns": one.columns,
+                "terms": one.terms,
+                "present": is_present(one),
+                "summary": one.summary,
+            }
+            for one in catalogue()
+        ]
+    )
+
+
+def settings(protocol: str | Protocol) -> Table:
+    """Return a protocol's settings: default, allowed values and meaning."""
+    from fedactors.inspection import settings_of
+
+    names = ("name", "default", "allowed", "meaning", "section")
+    return Table([{name: getattr(one, name) for name in names} for one in settings_of(_protocol(protocol).Config)])
+
+
+def load_part(path: str | Path, trust: Collection[str] = ()) -> Part:
+    """Return the part of a model that `Run.export` wrote: module and preprocessing of one party.
+
+        part = fedactors.load_part("model/shop")
+        x = part.preprocess("new.csv")
+        z = part.bottom(x)
+
+    Args:
+        path: the party's folder.
+        trust: the code that its models name, ``package.module:function``, and that may be imported.
+
+    Raises:
+        BadInput: nothing of that kind is there, it is damaged, or it names code that is not trusted.
+    """
+    from fedactors.serving.parts import read_part
+
+    return read_part(path, trust)
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+class Table:
+    """A small table. Iterate over its rows, or take it to pandas, Polars or Arrow.
+
+    Args:
+        content: rows by column name, or a `pyarrow.Table`.
+    """
+
+    def __init__(self, content: Any) -> None:
+        self._content = content
+
+    @functools.cached_property
+    def _arrow(self) -> Any:
+        if not isinstance(self._content, list):
+            return self._content
+        import pyarrow
+
+        names = dict.fromkeys(name for row in self._content for name in row)
+        return pyarrow.table({name: _column([row.get(name) for row in self._content]) for name in names})
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._arrow.column_names)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._content if isinstance(self._content, list) else self._content.to_pylist())
+
+    def __getitem__(self, name: str) -> list[Any]:
+        if name not in self.columns:
+            raise KeyError(f"no column {name!r}: there are {', '.join(self.columns)}")
+        found: list[Any] = self._arrow.column(name).to_pylist()
+        return found
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._arrow.__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> Any:
+        """Return a `pyarrow.Table`."""
+        return self._arrow
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame`; pandas must be installed."""
+        _installed("pandas")
+        return self._arrow.to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return a `polars.DataFrame`; Polars must be installed."""
+        return _installed("polars").from_arrow(self._arrow)
+
+    def __repr__(self) -> str:
+        shown = [self.columns, *([_text(value) for value in row.values()] for row in self._first())]
+        widths = [max(len(row[place]) for row in shown) for place in range(len(self.columns))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in shown]
+        return "\n".join([*(line.rstrip() for line in lines), f"[{len(self)} rows]"])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        rows = ("".join(f"<td>{html.escape(_text(value))}</td>" for value in row.values()) for row in self._first())
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{len(self)} rows</p>"
+
+    def _first(self, count: int = 10) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._arrow.slice(0, count).to_pylist()
+        return found
+
+
+def _column(values: list[Any]) -> Any:
+    """Return values as an Arrow column; values of several types as JSON text."""
+    import pyarrow
+
+    try:
+        return pyarrow.array(values)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError):
+        return pyarrow.array([None if value is None else json.dumps(value) for value in values])
+
+
+def _installed(package: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(package)
+    except ImportError:
+        raise BadInput(f"{package} is not installed: pip install {package}") from None
+
+
+# --- arguments ------------------------------------------------------------------------------------------------------
+
+
+def _protocol(given: str | Protocol) -> Protocol:
+    return find_protocol(given) if isinstance(given, str) else given
+
+
+def _data(given: str | Path | None) -> str | None:
+    """Return data as the options name them; the one place where it is decided what data may be."""
+    if given is None or isinstance(given, (str, Path)):
+        return None if given is None else str(given)
+    raise BadInput(
+        f"data: {type(given).__name__} is not allowed: give the name of a data set, or the path of a parties.toml"
+    )
+
+
+def _where(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options that a method took as keyword arguments."""
+    known = RunOptions.__dataclass_fields__
+    if unknown := next((name for name in given if name not in known), None):
+        raise BadInput(f"{unknown}: unknown option (known: {', '.join(known)})")
+    return {**given, "data": _data(given.get("data"))}
+
+
+def _place(given: Run | str | Path) -> str:
+    return given._place if isinstance(given, Run) else str(given)
+
+
+def _is_quiet() -> bool:
+    """Whether no progress is shown: it is for terminals."""
+    return not sys.stderr.isatty()
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _metrics_text(metrics: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_text(value)}" for name, value in list(metrics.items())[:4])
