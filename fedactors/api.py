@@ -311,7 +311,7 @@ class Run:
         party: str | None = None,
         data: str | Path | None = None,
         trust: Sequence[str] = (),
-        **settings: Any,
+        settings: Words = (),
     ) -> Audit:
         """Recompute every privacy figure of the run; `refuted` of the result lists what does not hold.
 
@@ -322,7 +322,7 @@ class Run:
             party: replay this party only.
             data: the data now; by default the data set that the run had.
             trust: code that the settings name and that may be imported.
-            settings: of the replays, which may run smaller than the run did.
+            settings: of the replays, by name: they may run smaller than the run did.
 
         Raises:
             BadInput: the run or the arguments allow none of that.
@@ -357,7 +357,7 @@ class Run:
         return f"<Run {self.protocol} seed {self.summary.seed} at {self._place}: {_metrics_text(self.metrics)}>"
 
     def _repr_html_(self) -> str:
-        facts = {"status": self.status, "path": self._place}
+        facts: dict[str, Any] = {"status": self.status, "path": self._place}
         if self.status == "finished":
             used = self.summary
             facts |= {"runtime": used.runtime, "seed": used.seed, "rounds": used.rounds}

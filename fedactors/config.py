@@ -316,7 +316,7 @@ class _Module(ModuleType):
     """This module, called as its decorator: it bears the name that `fedactors.config` has in the public API."""
 
     def __call__(self, cls: Any = None, *, name: str = "") -> Any:
-        return config(cls, name=name)
+        return config(cls, name=name)  # type: ignore[call-overload]
 
 
 sys.modules[__name__].__class__ = _Module

@@ -22,12 +22,14 @@ from importlib.machinery import PathFinder
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from fedactors.data.layouts.vertical import Neighbour
 from fedactors.errors import BadInput
-from fedactors.runs.metrics import RunResult
+
+if TYPE_CHECKING:
+    from fedactors.data.layouts.vertical import Neighbour
+    from fedactors.runs.metrics import RunResult
 
 GROUP = "fedactors.protocols"
 PARTY_LOSS = ("stop", "continue", "restart")
@@ -49,7 +51,7 @@ _OPTIONAL = (
 
 Actors = Callable[[Any], Mapping[str, type]]
 """``actors(config)``: what each kind of actor is called ("active party's workers") to its class."""
-Run = Callable[[Any, Any, Any], Awaitable[RunResult]]
+Run = Callable[[Any, Any, Any], Awaitable["RunResult"]]
 """``run(config, data, runtime)``: the protocol itself, an ``async`` function."""
 LoadData = Callable[[Any, Any, int], Any]
 """``load_data(config, name_or_file, seed)``: the partition for ``run``; one that is described already is checked."""
@@ -68,7 +70,7 @@ Network = Callable[[Any], Any]
 """``network(part)``: a module of torch that applies a part whose models are none by themselves."""
 
 
-Neighbours = Callable[[Any, Any, str, int, int], Sequence[Neighbour]]
+Neighbours = Callable[[Any, Any, str, int, int], Sequence["Neighbour"]]
 """``neighbours(config, data, party, count, seed)``: about `count` neighbours of the data, typical and extreme ones."""
 
 Surface = Callable[[Any, Any, Mapping[str, bytes], int], Any]

@@ -23,7 +23,6 @@ from typing import Any
 
 from fedactors.cli.flags import run_options
 from fedactors.cli.terminal import print_json, say
-from fedactors.data.schema import places
 from fedactors.errors import BadInput
 from fedactors.plugins import find_protocol
 from fedactors.validation import read_tree, reading, shown
@@ -37,6 +36,8 @@ def named_places(description: Path) -> dict[str, str]:
     Raises:
         BadInput: it cannot be read, or is not TOML.
     """
+    from fedactors.data.schema import places
+
     given = read_tree(description, "data")
     tables = {"task": (given.get("task"), places(of_party=False))}
     for name, party in _table(given.get("parties")).items():

@@ -54,7 +54,7 @@ from pydantic import Field
 from fedactors.config import config
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart, vertical
 from fedactors.data.alignment.rows import load_own_rows
-from fedactors.plugins import RunResult
+from fedactors.runs.metrics import RunResult
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.actors.actor import Client
 from fedactors.runtime.interface import Costs, Work
