@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedactors.cli.help import preset_words, settings_tables
+from fedactors.cli.help import settings_tables
 from fedactors.cli.terminal import guarded
 from fedactors.errors import BadInput
+from fedactors.inspection import preset_words
 from fedactors.plugins import Protocol, find_protocol, protocol_names
 
 

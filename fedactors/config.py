@@ -24,6 +24,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from inspect import cleandoc
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, dataclass_transform, overload
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -158,8 +159,10 @@ def build(cls: type[T], overrides: Mapping[str, Any] | None = None) -> T:
     return made
 
 
-def build_given(cls: type[T], words: Sequence[str], preset: Mapping[str, Any] | None = None) -> T:
-    """Make a `cls` from what a user wrote, above a preset; a setting that would be ignored is refused.
+def build_given(cls: type[T], words: Sequence[str] | Mapping[str, Any], preset: Mapping[str, Any] | None = None) -> T:
+    """Make a `cls` from what a user gave, words or values by name, above a preset.
+
+    A setting that would be ignored is refused.
 
     A class says which those are: ``only_with: ClassVar[OnlyWith] = {setting: {other: values}}``, where one of the
     others must have one of its values, or any but its default where None stands for the values.
@@ -167,7 +170,7 @@ def build_given(cls: type[T], words: Sequence[str], preset: Mapping[str, Any] | 
     Raises:
         BadInput: as `build`, or a setting that changes nothing beside the others.
     """
-    given = parse_words(words)
+    given = dict(words) if isinstance(words, Mapping) else parse_words(words)
     made = build(cls, {**(preset or {}), **given})
     rules = {name: rule for one in reversed(cls.__mro__) for name, rule in vars(one).get("only_with", {}).items()}
     usual = cls()
@@ -298,6 +301,16 @@ def spell_infinities(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [spell_infinities(item) for item in value]
     return value
+
+
+class _Module(ModuleType):
+    """This module, called as its decorator: it bears the name that `fedactors.config` has in the public API."""
+
+    def __call__(self, cls: Any = None, *, name: str = "") -> Any:
+        return config(cls, name=name)  # type: ignore[call-overload]
+
+
+sys.modules[__name__].__class__ = _Module
 
 
 # --- code that a configuration names ---

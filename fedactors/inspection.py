@@ -1,17 +1,34 @@
-"""What would leave a party, told before anything runs: read from the endpoints of a protocol's actors."""
+"""What a protocol can be told, and what would leave a party, before anything runs.
+
+Settings are the fields of its config, with default, allowed values and docstring. A config may order them into sections
+with a class attribute that says which title begins at which field; a title that begins again goes on with its section:
+
+    sections: ClassVar = {"num_rounds": "Training", "clip_norm": "Privacy"}
+
+What a scenario's config adds to its protocol's is a section of its own, the first one.
+
+Messages are read from the endpoints of its actors.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from fedactors.actors.context import Ref
 from fedactors.actors.remote import CALLERS, DRIVER, OWN_PARTY, PEERS, Endpoint, endpoints, spoken
+from fedactors.config import meaning_of
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol
 
@@ -179,3 +196,158 @@ def _shape_text(shape: Any) -> str | None:
     if shape is None or isinstance(shape, str):
         return shape
     return " x ".join(str(size) for size in shape) or "scalar"
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+ADDED = "Of this scenario"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One field of a config."""
+
+    name: str
+    section: str
+    """Title of its section; empty where there is none."""
+    default: str
+    """As it is written after ``name=``."""
+    allowed: str
+    """Type, range or choices, in words."""
+    choices: tuple[str, ...]
+    """Words that may be given, where they can be listed."""
+    meaning: str
+    """Its docstring on one line, with the marks of code that it has."""
+
+
+class _Schema(GenerateJsonSchema):
+    """JSON schema that leaves open what JSON cannot say, such as a class of a third party."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
+        return {}
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """Defaults without a form in JSON are no news here."""
+
+
+def settings_of(config: type[Any]) -> list[Setting]:
+    """Return the settings of a config dataclass, in the order of its fields."""
+    schema = TypeAdapter(config).json_schema(schema_generator=_Schema)
+    definitions = schema.get("$defs", {})
+    described: Mapping[str, FieldInfo] = getattr(config, "__pydantic_fields__", {})
+    made = []
+    for name, section in _sections(config).items():
+        value = _resolved(schema.get("properties", {}).get(name, {}), definitions)
+        required = name in schema.get("required", ())
+        allowed = _allowed(value, definitions)
+        made.append(
+            Setting(
+                name=name,
+                section=section,
+                default="" if required else _word(_default(config, name, described.get(name))),
+                allowed=f"{allowed}; required" if required else allowed,
+                choices=tuple(_choices(value, definitions)),
+                meaning=meaning_of(config, name),
+            )
+        )
+    return made
+
+
+def preset_words(preset: Mapping[str, Any]) -> str:
+    """Return the values of ``--smoke`` or ``--full`` as they would be given by hand."""
+    return " ".join(f"{name}={_word(value)}" for name, value in preset.items())
+
+
+def by_section(config: type[Any]) -> dict[str, list[Setting]]:
+    """Return the settings under their sections' titles, in the order in which the config names these."""
+    home = _home(config)
+    found: dict[str, list[Setting]] = {} if home is None else {title: [] for title in home.sections.values()}
+    for setting in settings_of(config):
+        found.setdefault(setting.section, []).append(setting)
+    return {title: settings for title, settings in found.items() if settings}
+
+
+def _home(config: type[Any]) -> Any:
+    """Return the class that orders the settings into sections; None: none does."""
+    return next((cls for cls in config.__mro__ if isinstance(vars(cls).get("sections"), Mapping)), None)
+
+
+def _sections(config: type[Any]) -> dict[str, str]:
+    """Return the name of each field, in the order in which they were written, and the title of its section."""
+    fields = {field.name for field in dataclasses.fields(config)}
+    annotated = (name for cls in reversed(config.__mro__) for name in vars(cls).get("__annotations__", ()))
+    order = [name for name in dict.fromkeys(annotated) if name in fields]
+    home = _home(config)
+    if home is None:
+        return dict.fromkeys(order, "")
+    known = {field.name for field in dataclasses.fields(home)}
+    titled = {name: ADDED for name in order if name not in known}
+    title = ""
+    for name in order:
+        if name in known:
+            title = titled[name] = home.sections.get(name, title)
+    return titled
+
+
+def _default(config: type[Any], name: str, info: FieldInfo | None) -> Any:
+    if info is not None:
+        return info.get_default(call_default_factory=True)
+    field = next(field for field in dataclasses.fields(config) if field.name == name)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _word(value: Any) -> str:
+    """Return a value as the command line takes it."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        nested = not value or any(isinstance(item, (tuple, list)) for item in value)
+        return json.dumps(value) if nested else ",".join(_word(item) for item in value)
+    return str(value)
+
+
+def _plural(word: re.Match[str]) -> str:
+    return f"{word[0]}s"
+
+
+def _resolved(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    while "$ref" in value:
+        value = definitions[value["$ref"].rpartition("/")[2]]
+    return value
+
+
+def _choices(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the words that a schema lists, among them those beside a number, as in ``auto`` or a step size."""
+    value = _resolved(value, definitions)
+    for option in value.get("anyOf", ()):
+        yield from _choices(option, definitions)
+    if value.get("type") == "boolean":
+        yield from ("true", "false")
+    elif value.get("type") == "null":
+        yield "none"
+    else:
+        yield from (_word(word) for word in value.get("enum", [value["const"]] if "const" in value else []))
+
+
+def _allowed(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """Return in words what a JSON schema allows."""
+    value = _resolved(value, definitions)
+    if "anyOf" in value:
+        return " | ".join(dict.fromkeys(_allowed(option, definitions) for option in value["anyOf"]))
+    if words := list(_choices(value, definitions)):
+        return " | ".join(words)
+    kind = value.get("type")
+    if kind in ("integer", "number"):
+        marks = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+        limits = [f"{mark} {value[key]}" for key, mark in marks.items() if key in value]
+        return " ".join([kind, *limits[:1]]) + "".join(f" and {limit}" for limit in limits[1:])
+    if kind == "array":
+        if "prefixItems" in value:
+            return ",".join(_allowed(item, definitions) for item in value["prefixItems"])
+        item = _allowed(value.get("items", {}), definitions)
+        return f"list of {re.sub('^(list|integer|number|text)', _plural, item)}"
+    if kind == "string":
+        return f"text like {value['pattern']}" if "pattern" in value else "text"
+    return {"object": "JSON object"}.get(str(kind), "any value")

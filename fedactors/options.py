@@ -1,51 +1,246 @@
-"""Where and how a run runs: the fields of a run's options."""
+"""Where and how a run runs. One list of fields, from which the flags of a command line are made too.
+
+`RunOptions` has a field for each option. A field's `Flag` says how the option is written as text, what it means, and
+beside which others it counts. Importing this module loads nothing heavy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Literal
+
+from fedactors.errors import BadInput
 
 RUNTIMES = ("ray", "simulated")
-
-
 FORMATS = ("text", "json")
-
-
+SPREADS = ("pack", "spread", "strict-pack", "strict-spread")
 MOST_WORKERS = 1024
 """Processes of a pool."""
+LARGEST_SEED = 2**32 - 1
+Read = Callable[[str], Any]
 
 
-SPREADS = ("pack", "spread", "strict-pack", "strict-spread")
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """How one option is written, and where it counts."""
+
+    help: str
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    read: Read | None = None
+    """From text to the value; an option that `repeats` is read to a list."""
+    repeats: bool = False
+    """May be given several times: the value is all of them."""
+    is_place: bool = False
+    """Names data, a folder or an address: neither blank, nor with a password."""
+    ray_only: str = ""
+    """Why the simulated runtime has no use for it."""
+    federation: Literal["", "only", "never"] = ""
+    """Whether it is for runs over a federation only, or never for those."""
+    decides: bool = False
+    """Decides what is trained, so that a resumed run does not take it anew."""
+    is_stored: bool = False
+    """Is kept in the run folder, and holds when the run is resumed."""
+    travels: bool = True
+    """Goes along with a run that is started on another host."""
+
+
+def whole_number(most: int) -> Read:
+    """Return what reads a whole number from 0 to `most`."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) <= most):
+            raise BadInput(f"{text[:200]!r} is not allowed: a whole number from 0 to {most}")
+        return int(text)
+
+    return read
+
+
+read_seed = whole_number(LARGEST_SEED)
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Read ``0,1,2``; a seed given twice is a `BadInput`."""
+    seeds = tuple(read_seed(part.strip()) for part in text.split(","))
+    if len(set(seeds)) != len(seeds):
+        raise BadInput(f"{text!r} is not allowed: a seed is given twice")
+    return seeds
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise BadInput(f"{text!r} is not allowed: a number above 0")
+    return number
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _code(text: str) -> tuple[str, ...]:
+    found = _names(text)
+    for address in found or ("",):
+        module, _, name = address.partition(":")
+        if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+            raise BadInput(f"{address[:200]!r} is not allowed: write package.module:function")
+    return found
+
+
+def _pair(form: str) -> Callable[[str], list[tuple[str, str]]]:
+    def read(text: str) -> list[tuple[str, str]]:
+        party, equals, value = (word.strip() for word in text.partition("="))
+        if not (party and equals and value):
+            raise BadInput(f"{text!r} is not of the form {form}")
+        return [(party, value)]
+
+    return read
+
+
+def _pairs(form: str) -> Callable[[str], list[tuple[str, str]]]:
+    one = _pair(form)
+    return lambda text: [pair for part in text.split(",") for pair in one(part)]
+
+
+def _option(default: Any, help: str, **more: Any) -> Any:
+    return field(default=default, metadata={"flag": Flag(help=help, **more)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Where and how to run, beside the config; None means that the flag was not given."""
+    """Where and how to run, beside the settings of the protocol; None means that the option was not given."""
 
-    runtime: str | None = None
-    address: str | None = None
-    pool: int | None = None
-    emulate: float | None = None
-    lease: float | None = None
-    data: str | None = None
-    seed: int | None = None
-    seeds: tuple[int, ...] | None = None
-    out: str = "runs"
-    resume: str | None = None
-    trust: tuple[str, ...] = ()
-    smoke: bool = False
-    full: bool = False
-    quiet: bool = False
-    format: str = "text"
-    track: tuple[str, ...] = ()
-    place: tuple[tuple[str, str], ...] = ()
-    spread: str | None = None
-    state: tuple[tuple[str, str], ...] = ()
-    state_key: tuple[tuple[str, str], ...] = ()
-    federation: str | None = None
-    share_seed: bool = False
-    go_on: bool = False
-    budget: Sequence[tuple[str, str]] = ()
+    data: str | None = _option(
+        None,
+        "a data set, or a description of your own data (.toml), which --resume asks for again",
+        metavar="NAME|FILE",
+        is_place=True,
+    )
+    runtime: str | None = _option(
+        None, "ray (default) or simulated (virtual clock, one process)", choices=RUNTIMES, federation="never"
+    )
+    address: str | None = _option(
+        None,
+        "Ray cluster (default: RAY_ADDRESS, else Ray in this process)",
+        metavar="A",
+        is_place=True,
+        ray_only="the simulated runtime is one process",
+        federation="never",
+        travels=False,
+    )
+    place: tuple[tuple[str, str], ...] = _option(
+        (),
+        "put a party's actors on hosts that have this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
+        metavar="PARTY=LABEL",
+        read=_pairs("party=label"),
+        repeats=True,
+        ray_only="it has hosts",
+        federation="never",
+        is_stored=True,
+    )
+    pool: int | None = _option(
+        None,
+        "simulated runtime: N processes for computes (default 0: none)",
+        metavar="N",
+        read=whole_number(MOST_WORKERS),
+        federation="never",
+        is_stored=True,
+    )
+    emulate: float | None = _option(
+        None,
+        "ray: emulate the protocol's links and compute times, S wall seconds for each second of theirs",
+        metavar="S",
+        read=_positive,
+        ray_only="the simulated runtime's clock is virtual",
+        federation="never",
+        is_stored=True,
+    )
+    lease: float | None = _option(
+        None,
+        "ray: seconds without a sign of life after which a process counts as lost (default 15)",
+        metavar="S",
+        read=_positive,
+        ray_only="in simulation no process can hang",
+        federation="never",
+        is_stored=True,
+    )
+    seed: int | None = _option(None, "seed of the run (default 0)", metavar="N", read=read_seed, decides=True)
+    seeds: tuple[int, ...] | None = _option(
+        None, "one run per seed, with mean and deviation", metavar="0,1,2", read=read_seeds, decides=True
+    )
+    out: str = _option("runs", "parent of run folders (default: runs)", metavar="DIR", is_place=True)
+    resume: str | None = _option(
+        None, "go on from the last checkpoint of this run folder", metavar="RUN", is_place=True
+    )
+    trust: tuple[str, ...] = _option(
+        (),
+        "code that a run folder names (package.module:function, commas between several) and that may be imported",
+        metavar="CODE",
+        read=_code,
+        federation="never",
+    )
+    smoke: bool = _option(False, "the smallest run that means something", decides=True)
+    full: bool = _option(False, "the setting of the paper", decides=True)
+    quiet: bool = _option(False, "no progress")
+    track: tuple[str, ...] = _option((), "also log to tensorboard, mlflow or wandb", metavar="NAMES", read=_names)
+    state: tuple[tuple[str, str], ...] = _option(
+        (),
+        "keep a party's checkpoints in a folder of its host, or at an address, not in the run folder; repeatable",
+        metavar="PARTY=PLACE",
+        read=_pair("party=place"),
+        repeats=True,
+        federation="never",
+        is_stored=True,
+    )
+    state_key: tuple[tuple[str, str], ...] = _option(
+        (),
+        "encrypt them (AES-256-GCM) with the key in file:PATH or env:NAME, as the party's process finds it",
+        metavar="PARTY=KEY",
+        read=_pair("party=file:PATH or party=env:NAME"),
+        repeats=True,
+        federation="never",
+        is_stored=True,
+    )
+    spread: str | None = _option(
+        None,
+        "how actors are laid over the cluster's hosts",
+        choices=SPREADS,
+        ray_only="it has hosts",
+        federation="never",
+        is_stored=True,
+    )
+    format: str = _option(
+        "text", "json: the last line on standard output is one JSON object", choices=FORMATS, travels=False
+    )
+    federation: str | None = _option(
+        None,
+        "run at the sites of several organisations: the federation.toml in your own site's folder; --data is then "
+        "SITE=NAME,SITE=NAME",
+        metavar="FILE",
+        is_place=True,
+    )
+    share_seed: bool = _option(
+        False,
+        "federation: a test, whose seed all sites take; without it each has its own, unknown to the others",
+        federation="only",
+    )
+    go_on: bool = _option(
+        False,
+        "federation: when a site was lost and is back, propose to go on from the last checkpoint, by itself",
+        federation="only",
+    )
+    budget: Sequence[tuple[str, str]] = _option(
+        (),
+        "federation: what the run takes at most of a site's privacy budget, where its data have one; repeatable",
+        metavar="SITE=EPSILON:DELTA",
+        read=_pair("site=epsilon:delta"),
+        repeats=True,
+        federation="only",
+    )
 
     def __post_init__(self) -> None:
         """Refuse passwords: options are kept in run folders, and a job's in its command line.
@@ -55,7 +250,104 @@ class RunOptions:
         """
         from fedactors.validation import without_password
 
-        for flag in ("address", "data", "out", "resume"):
-            without_password(getattr(self, flag) or "", f"--{flag}")
+        for name, flag in FLAGS.items():
+            if flag.is_place:
+                without_password(getattr(self, name) or "", flag_of(name))
         for party, place in self.state:
             without_password(place, f"--state {party}")
+
+    @classmethod
+    def checked(cls, **values: Any) -> RunOptions:
+        """Return options from Python values, each held to what its flag allows.
+
+        Raises:
+            BadInput: a value that is not allowed, with the option's name.
+        """
+        return cls(**{name: _checked(name, value) for name, value in values.items() if value is not None})
+
+    def given(self, **facts: Any) -> Iterator[str]:
+        """Yield the names of the options that are given and whose flag has these facts: ``given(decides=True)``."""
+        for name, flag in FLAGS.items():
+            if all(getattr(flag, fact) == value for fact, value in facts.items()) and self._is_given(name):
+                yield name
+
+    def _is_given(self, name: str) -> bool:
+        value = getattr(self, name)
+        return value is not None and value != _DEFAULTS[name] and value != ()
+
+    def without(self, *names: str) -> RunOptions:
+        """Return the options as if those had not been given."""
+        return replace(self, **{name: _DEFAULTS[name] for name in names})
+
+    def stored(self) -> dict[str, Any]:
+        """Return the options that a run folder keeps, JSON-ready."""
+        kept = {name: getattr(self, name) for name, flag in FLAGS.items() if flag.is_stored}
+        return {name: dict(value) if FLAGS[name].repeats else value for name, value in kept.items()}
+
+    @staticmethod
+    def restored(found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options that `stored` gave, as this class has them.
+
+        Raises:
+            BadInput: they are not what this version writes.
+        """
+        kept = {name: _DEFAULTS[name] for name, flag in FLAGS.items() if flag.is_stored}
+        for name, value in found.items():
+            if name not in kept:
+                raise BadInput(f"options.{name[:200]}: unknown")
+            kept[name] = _restored(name, value)
+        return kept
+
+    def words(self, more: Sequence[str] = ()) -> list[str]:
+        """Return the words of a command line that give these options on another host, and `more` behind them."""
+        words: list[str] = []
+        for name, flag in FLAGS.items():
+            value = getattr(self, name)
+            if not flag.travels or value == _DEFAULTS[name]:
+                continue
+            if flag.repeats:
+                words += [word for pair in value for word in (flag_of(name), "=".join(pair))]
+            elif value is True:
+                words.append(flag_of(name))
+            else:
+                text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+                words += [flag_of(name), text]
+        return [*words, *more]
+
+
+FLAGS: Mapping[str, Flag] = {one.name: one.metadata["flag"] for one in fields(RunOptions)}
+_DEFAULTS: Mapping[str, Any] = {one.name: one.default for one in fields(RunOptions) if one.default is not MISSING}
+
+
+def flag_of(name: str) -> str:
+    """Return an option as a command line writes it."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _checked(name: str, value: Any) -> Any:
+    flag = FLAGS[name]
+    if flag.choices is not None and value not in flag.choices:
+        raise BadInput(f"{name}: {str(value)[:200]!r} is not allowed: {', '.join(flag.choices)}")
+    if flag.read is None or isinstance(value, (tuple, list, Mapping)):
+        return value
+    try:
+        return flag.read(str(value))
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from None
+
+
+def _restored(name: str, value: Any) -> Any:
+    """Return a stored option's value; JSON has pairs as an object, and numbers as numbers."""
+    if FLAGS[name].repeats:
+        if not (isinstance(value, dict) and all(isinstance(one, str) for one in value.values())):
+            raise BadInput(f"options.{name}: an object of texts is needed")
+        return tuple(value.items())
+    if value is None:
+        return None
+    kinds = (int, float) if FLAGS[name].choices is None else (str,)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise BadInput(f"options.{name}: {str(value)[:200]!r} is not allowed")
+    try:
+        return _checked(name, value)
+    except BadInput as error:
+        raise BadInput(f"options.{error}") from None

@@ -47,11 +47,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import fedactors
-from fedactors.api import check_data, load_data, make_runtime, resolve
 from fedactors.config import as_dict, build, parse_words
 from fedactors.data.datasets.catalogue import describe
 from fedactors.data.datasets.download import find_file
 from fedactors.errors import BadInput, FedactorsError
+from fedactors.launch import check_data, load_data, make_runtime, resolve
 from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, find_protocol
 from fedactors.runs.folder import describe_environment

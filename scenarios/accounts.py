@@ -22,11 +22,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedactors.api import load_data
 from fedactors.cli.terminal import guarded
 from fedactors.config import build
 from fedactors.data.datasets.load import load_graph
 from fedactors.errors import BadInput, DataMissing
+from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 from fedactors.privacy.accounting import EVERYBODY, JOINED, Claim, claims
 from fedactors.runs.recorder import MemoryRecorder

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedactors.api import launch, resolve
 from fedactors.cli.commands import report_command
 from fedactors.cli.terminal import guarded, table_lines
+from fedactors.launch import launch, resolve
 from fedactors.network.links import Link, Network
 from fedactors.options import RunOptions
 from fedactors.runs.compare import Curve, LoadedRun, group_runs, load_runs, make_curve

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from fedactors.api import launch, resolve  # noqa: E402
+from fedactors.launch import launch, resolve  # noqa: E402
 from fedactors.options import RunOptions  # noqa: E402
 from protocols.horizontal.plugin import PROTOCOL  # noqa: E402
 

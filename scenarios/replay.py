@@ -21,9 +21,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedactors.api import check_data
 from fedactors.cli.terminal import guarded
 from fedactors.errors import BadInput, DataMissing
+from fedactors.launch import check_data
 from fedactors.plugins import find_protocol
 from fedactors.runs.table import RunRow, read_table
 from scenarios.paper.repeat import can_repeat

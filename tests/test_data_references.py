@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedactors.api import _way_on, data_to_audit, data_to_resume
 from fedactors.cli.main import main
 from fedactors.data.description import load_own
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
+from fedactors.launch import _way_on, data_to_audit, data_to_resume
 from fedactors.options import RunOptions
 from fedactors.runs.folder import RunFolder
 from fedactors.runtime.snapshots import digests_of_files

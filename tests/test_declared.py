@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedactors.api import load_data
 from fedactors.config import build
+from fedactors.launch import load_data
 from fedactors.plugins import Protocol, resolve_address
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.declared import undeclared

@@ -10,11 +10,11 @@ import jsonschema
 import pyarrow.parquet as parquet
 import pytest
 
-from fedactors.api import launch, resolve
 from fedactors.data import description
 from fedactors.data.columns import ColumnRule
 from fedactors.data.readers import CsvFormat
 from fedactors.data.schema import LAYOUTS, json_schema
+from fedactors.launch import launch, resolve
 from fedactors.messages import ledger
 from fedactors.options import RunOptions
 from fedactors.privacy.accounting import PrivacyRecord

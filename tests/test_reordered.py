@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fedactors.api import load_data
 from fedactors.config import build
+from fedactors.launch import load_data
 from fedactors.plugins import resolve_address
 from fedactors.runtime.simulation.network import Wire
 from fedactors.runtime.simulation.runtime import SimulatedRuntime

@@ -13,12 +13,12 @@ from fedactors.options import RunOptions
 ROOT = Path(__file__).parents[1]
 SCRIPT = '''"""A scenario for tests."""
 
-from fedactors import api
+from fedactors import launch
 from fedactors.plugins import Headline
 from fedactors.scenario import main
 from tests import tiny
 
-api.make_runtime = tiny.make_runtime
+launch.make_runtime = tiny.make_runtime
 
 if __name__ == "__main__":
     main(

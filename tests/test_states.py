@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedactors.api import launch, resolve
 from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.errors import BadInput
+from fedactors.launch import launch, resolve
 from fedactors.options import RunOptions
 from fedactors.plugins import find_protocol
 from fedactors.runs.folder import RunFolder

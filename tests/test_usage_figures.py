@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedactors.api import launch, resolve
+from fedactors.launch import launch, resolve
 from fedactors.messages.codec import HEADER_BYTES
 from fedactors.options import RunOptions
 from fedactors.plugins import find_protocol

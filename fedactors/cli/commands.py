@@ -1,8 +1,6 @@
-"""What each command of the command line does; the heavy imports are inside, so that a command pays for its own only.
+"""What each command does: call the API, print what it returns.
 
-``fedactors audit RUN``: what a run claims, beside what its ledger, a replay and attackers say.
-
-``fedactors sweep``: its flags, and what it says.
+Imports are inside, so that a command pays for its own.
 """
 
 from __future__ import annotations
@@ -17,10 +15,9 @@ import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedactors.cli.flags import _seed, _seeds, add_format_flag, run_options
+from fedactors.cli.flags import add_flags, argument, given_options, run_options
 from fedactors.cli.help import SHELLS
 from fedactors.cli.jobs import fetch_command as fetch_command
 from fedactors.cli.jobs import is_shared
@@ -30,16 +27,13 @@ from fedactors.cli.sites import relay_command as relay_command
 from fedactors.cli.sites import site_command as site_command
 from fedactors.cli.terminal import format_value, moving_line, print_json, print_metrics, print_table, say, say_filled
 from fedactors.errors import BadInput, Stopped
-from fedactors.options import RUNTIMES, RunOptions
-from fedactors.plugins import Protocol, discover, find_protocol
+from fedactors.options import RUNTIMES, RunOptions, read_seed
+from fedactors.plugins import Protocol, find_protocol
 from fedactors.validation import PARTY_NAME, shown
 
 if TYPE_CHECKING:
     from fedactors.auditing.audit import Attack, LedgerAudit
     from fedactors.auditing.replay import ReplayAudit
-    from fedactors.privacy.accounting import Claim
-    from fedactors.runs.folder import Checkpoint, RunFolder
-    from fedactors.runs.party_states import FoundStates
     from fedactors.runs.table import RunRow
     from fedactors.sweeps import Sweep, Trial
 
@@ -48,91 +42,23 @@ REFUTED = 5
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    """Recompute, replay, attack; the exit code says whether a claim is refuted.
+    """Recompute, replay, attack; the exit code says whether a claim is refuted."""
+    from fedactors.api import Run
 
-    What a replay or attacks found is kept in the folder of a run that has ended, for its report.
-    """
-    from fedactors.auditing.audit import check_run
-    from fedactors.runs.folder import AUDIT, RunFolder
-
-    if args.neighbours < 1:
-        raise BadInput(f"--neighbours: {args.neighbours} is not allowed: give at least 1")
-    if args.words and not args.replay:
-        raise BadInput(f"{args.words[0]}: settings are for --replay, which may run smaller than the run did")
-    folder = RunFolder.open(args.run)
-    if isinstance(known := folder.config.get("federation"), dict):
-        run = known.get("run")
-        raise BadInput(
-            f"audit: {folder.path}: each site keeps its own account of the run; in its folder: fedactors audit "
-            f"runs/*-{run}-0, and fedactors site audit {run} for what crossed"
-        )
-    ledger = check_run(folder)
-    replays = _replays(folder, args) if args.replay else []
-    attacks = _attacks(folder, args) if args.attacks else []
-    refuted = [line for audit in replays for line in audit.refuted]
-    refuted += ledger.refuted
-    found = {
-        "run": str(folder.path),
-        "agrees": ledger.agrees,
-        "refuted": refuted,
-        "lines": [_line(line) for line in ledger.lines],
-        "claims": [_claim(claim) for claim in ledger.claims],
-        "predictions": [_line(line) for line in ledger.predictions],
-        "prediction_claims": [_claim(claim) for claim in ledger.prediction_claims],
-        "not_counted": list(ledger.not_counted),
-        "replays": [_replay(audit) for audit in replays],
-        "attacks": [{**dataclasses.asdict(one), "is_chance": one.is_chance} for one in attacks],
-    }
-    if (replays or attacks) and folder.status != "running":
-        folder.write_json(AUDIT, found)
-        folder.write_manifest()
+    found = Run(args.run).audit(
+        replay=args.replay,
+        attacks=args.attacks,
+        neighbours=args.neighbours,
+        party=args.party,
+        data=args.data,
+        trust=args.trust,
+        settings=args.words,
+    )
     if args.format == "json":
-        print_json(found)
+        print_json(found.as_dict())
     else:
-        _print(ledger, replays, attacks, refuted)
-    return REFUTED if refuted else 0
-
-
-def _replays(folder: RunFolder, args: argparse.Namespace) -> list[ReplayAudit]:
-    from fedactors.api import data_to_audit, load_data, restore_config
-    from fedactors.auditing.replay import audit_by_replay, joined
-    from fedactors.config import as_dict, build, parse_words
-    from fedactors.plugins import find_protocol
-    from fedactors.runtime.compute import one_torch_thread
-
-    protocol = find_protocol(str(folder.config.get("protocol")))
-    if getattr(protocol, "neighbours", None) is None:
-        raise BadInput(f"--replay: {protocol.name} does not say what its neighbours are")
-    config = restore_config(protocol, folder, args.trust)
-    if args.words:
-        config = build(protocol.Config, {**as_dict(config), **parse_words(args.words)})
-    seed = folder.config["seed"]
-    data = load_data(protocol, config, data_to_audit(folder, args.data), seed)
-    parties = tuple(data.parties) if hasattr(data, "parties") else ()
-    if args.party is not None and args.party not in parties:
-        raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
-    one_torch_thread()
-    found = []
-    for party in parties if args.party is None else (args.party,):
-        assert protocol.neighbours is not None
-        neighbours = protocol.neighbours(config, data, party, args.neighbours, seed)
-        found.append(audit_by_replay(protocol, config, data, party, neighbours, seed=seed))
-    whole = joined(found) if args.party is None else None
-    return found if whole is None else [*found, whole]
-
-
-def _attacks(folder: RunFolder, args: argparse.Namespace) -> list[Attack]:
-    from fedactors.api import data_to_audit, load_data, restore_config
-    from fedactors.auditing.attacks import run_attacks
-    from fedactors.plugins import find_protocol
-
-    protocol = find_protocol(str(folder.config.get("protocol")))
-    surface = getattr(protocol, "surface", None)
-    if surface is None:
-        raise BadInput(f"--attacks: {protocol.name} does not say what its attackers see")
-    config, seed = restore_config(protocol, folder, args.trust), folder.config["seed"]
-    data = load_data(protocol, config, data_to_audit(folder, args.data), seed)
-    return run_attacks(surface(config, data, folder.load_checkpoint(None).actors, seed), seed)
+        _print(found.ledger, found.replays, found.attacks, found.refuted)
+    return REFUTED if found.refuted else 0
 
 
 def _print(
@@ -183,44 +109,6 @@ def _print(
         say_filled(f"REFUTED: {line}")
 
 
-def _line(line: Any) -> dict[str, Any]:
-    from fedactors.runs.metrics import jsonable
-
-    told = ("party", "message_type", "mechanism", "neighbour", "uncovered", "note")
-    stated = {name: getattr(line.record, name) for name in told}
-    figures = {"stated_mu": line.record.rigorous_mu, "mu": line.mu, "stated_epsilon": line.record.epsilon}
-    found: dict[str, Any] = jsonable(
-        {**stated, **figures, "epsilon": line.epsilon, "agrees": line.agrees, "reason": line.reason}
-    )
-    return found
-
-
-def _claim(claim: Claim) -> dict[str, Any]:
-    from fedactors.runs.metrics import jsonable
-
-    found: dict[str, Any] = jsonable(dataclasses.asdict(claim))
-    return found
-
-
-def _replay(audit: ReplayAudit) -> dict[str, Any]:
-    from fedactors.runs.metrics import jsonable
-
-    replays = [
-        {
-            "neighbour": one.neighbour,
-            "kind": one.kind,
-            "mu": one.mu,
-            "bare": list(one.bare),
-            "to_driver": list(one.to_driver),
-            "moved": {shift.place: {"mu": shift.mu, "largest": shift.largest} for shift in one.shifts},
-        }
-        for one in audit.replays
-    ]
-    claimed = {kind: dataclasses.asdict(claim) for kind, claim in audit.claims.items()}
-    found: dict[str, Any] = jsonable({"party": audit.party, "claims": claimed, "replays": replays})
-    return found
-
-
 def _number(value: float | None) -> str:
     return "-" if value is None else "none" if math.isinf(value) else f"{value:.4g}"
 
@@ -239,8 +127,9 @@ def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="key=values", help=_WORDS)
     parser.add_argument("--settings", metavar="FILE", help="an explicit list: [[settings]] in .toml, [{...}] in .json")
     parser.add_argument("--draws", type=_count, metavar="N", help="draws from each distribution")
-    parser.add_argument("--draw-seed", type=_seed, default=0, metavar="N", help="decides what is drawn (default 0)")
-    parser.add_argument("--seeds", type=_seeds, default=(0,), metavar="0,1,2", help="seeds of each setting (default 0)")
+    seed = argument(read_seed)
+    parser.add_argument("--draw-seed", type=seed, default=0, metavar="N", help="decides what is drawn (default 0)")
+    add_flags(parser, "seeds", default=(0,), help="seeds of each setting (default 0)")
     parser.add_argument("--data", metavar="NAME|FILE", help="a data set, or a description of your own data (.toml)")
     parser.add_argument("--runtime", choices=RUNTIMES, default="simulated", help="simulated (default) or ray")
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes of this machine (default 1)")
@@ -255,7 +144,7 @@ def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--again", action="store_true", help="run also what is cached")
     parser.add_argument("--dry-run", action="store_true", help="list what would run, and run nothing")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    add_format_flag(parser)
+    add_flags(parser, "format")
 
 
 def sweep_command(args: argparse.Namespace) -> int:
@@ -380,42 +269,38 @@ def _count(text: str) -> int:
 
 def list_command(args: argparse.Namespace) -> int:
     """Print the protocols found, the data sets, and which fit which."""
-    from fedactors.data.datasets.catalogue import catalogue
+    from fedactors.api import datasets, protocols
 
-    datasets = catalogue()
-    protocols: list[dict[str, Any]] = []
-    hidden: dict[str, list[str]] = {}
-    for found in discover():
-        if found.hidden_by is not None:
-            hidden.setdefault(found.hidden_by, []).append(found.name)
-        entry: dict[str, Any] = {"name": found.name, "package": found.package, "error": found.error}
-        if found.protocol is not None:
-            layout = found.protocol.partition
-            entry |= {
-                "summary": found.protocol.summary,
-                "problem": getattr(found.protocol, "problem", ""),
-                "partition": layout,
-                "default_data": found.protocol.default_data,
-                "data": [dataset.name for dataset in datasets if layout in dataset.layouts],
-                "party_loss": sorted(found.protocol.party_loss),
-            }
-        protocols.append(entry)
+    found = list(protocols())
     if args.format == "json":
-        print_json({"protocols": protocols, "datasets": [_describe_dataset(dataset) for dataset in datasets]})
+        print_json({"protocols": [_entry(one) for one in found], "datasets": list(datasets())})
         return 0
     rows = [
-        [entry["name"], entry["partition"], entry["problem"] or entry["summary"]]
-        if entry["error"] is None
-        else [entry["name"], "-", f"BROKEN: {entry['error']}"]
-        for entry in protocols
-        if not any(entry["name"] in names for names in hidden.values())
+        [one["name"], one["partition"], one["problem"] or one["summary"]]
+        if one["error"] is None
+        else [one["name"], "-", f"BROKEN: {one['error']}"]
+        for one in found
+        if one["hidden_by"] is None
     ]
     print_table(["protocol", "data layout", "for"], rows, wrap=True)
+    hidden: dict[str, list[str]] = defaultdict(list)
+    for one in found:
+        if one["hidden_by"] is not None:
+            hidden[one["hidden_by"]].append(one["name"])
     for place, names in hidden.items():
         say(f"{place} hides {', '.join(names)}: rename it, or start from another folder")
     say()
-    _print_datasets(datasets)
+    _print_datasets()
     return 0
+
+
+def _entry(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a protocol as JSON has it: a broken one has no more than its error."""
+    return {
+        name: value
+        for name, value in protocol.items()
+        if name in ("name", "package", "error") or (name != "hidden_by" and protocol["error"] is None)
+    }
 
 
 def run_command(args: argparse.Namespace) -> int:
@@ -424,24 +309,20 @@ def run_command(args: argparse.Namespace) -> int:
 
 
 def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions) -> int:
-    """Resolve, launch, and print the results; also what every scenario script does."""
-    from fedactors.api import launch, launch_again, resolve
+    """Run a protocol and print the results; also what every scenario script does."""
+    from fedactors.api import execute
     from fedactors.runs.metrics import combine
 
-    config, options = resolve(protocol, words, options)
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and not is_shared(options.out):
         say(
             f"warning: --out {options.out} is relative: the run folder lies in the job's own directory, and goes with "
             "it; give a path that all hosts share, an address such as s3://bucket/runs, or use fedactors submit",
             file=sys.stderr,
         )
-    several = len(options.seeds or ()) > 1
-    summaries = (launch_again if options.go_on else launch)(protocol, config, options)
+    summaries = [run.summary for run in execute(protocol, words, options)]
+    several = len(summaries) > 1
     if options.format == "json":
-        if several:
-            print_json(combine(summaries))
-        else:
-            print_json(summaries[0].as_dict())
+        print_json(combine(summaries) if several else summaries[0].as_dict())
         return 0
     for summary in summaries:
         print_metrics(f"{summary.protocol} (seed {summary.seed}, {summary.runtime})", summary.metrics)
@@ -489,28 +370,23 @@ def doctor_command(args: argparse.Namespace) -> int:
 
 def compare_command(args: argparse.Namespace) -> int:
     """Put runs side by side."""
-    from fedactors.runs.compare import compare, load_runs, table_rows
+    from fedactors.api import compare
+    from fedactors.runs.compare import table_rows
     from fedactors.runs.folder import apart_from_records
     from fedactors.runs.storage import local_path
 
     for name in ("plot", "report"):
         if getattr(args, name) is not None:
             apart_from_records(local_path(getattr(args, name), f"--{name}"), f"--{name}")
-    runs = load_runs(args.runs)
-    comparison = compare(runs)
+    comparison = compare(*args.runs)
     if args.plot is not None:
-        from fedactors.report.charts import plot_comparison
-
-        plot_comparison(runs, local_path(args.plot, "--plot"), metric=args.metric)
+        comparison.plot(args.plot, args.metric)
     if args.report is not None:
-        from fedactors.report.page import render_report
-        from fedactors.runs.storage import write_atomic
-
-        write_atomic(local_path(args.report, "--report"), render_report(runs).encode(), "--report")
+        comparison.report(args.report)
     if args.format == "json":
-        print_json({**comparison, "plot": args.plot, "report": args.report})
+        print_json({**comparison.as_dict(), "plot": args.plot, "report": args.report})
         return 0
-    for index, (header, rows) in enumerate(table_rows(comparison)):
+    for index, (header, rows) in enumerate(table_rows(comparison.as_dict())):
         if index:
             say()
         # a screen has room for a few groups side by side, not for all metrics
@@ -519,7 +395,7 @@ def compare_command(args: argparse.Namespace) -> int:
             print_table(names, metrics)
         else:
             print_table(header, rows)
-    for note in comparison["notes"]:
+    for note in comparison.notes:
         print(textwrap.fill(note, shutil.get_terminal_size().columns))
     for name in ("plot", "report"):
         if getattr(args, name):
@@ -529,32 +405,13 @@ def compare_command(args: argparse.Namespace) -> int:
 
 def report_command(args: argparse.Namespace) -> int:
     """Write the page."""
-    from fedactors.report.page import render_report
-    from fedactors.runs.compare import load_runs
-    from fedactors.runs.folder import apart_from_records
-    from fedactors.runs.storage import is_remote, local_path, write_atomic
+    from fedactors.api import write_report
 
-    runs = load_runs(args.runs)
-    folder = runs[0].folder
-    if not args.to and folder is not None and is_remote(folder.place):
-        raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
-    beside = Path(args.runs[0]).with_suffix(".html") if folder is None else folder.path / "report.html"
-    path = local_path(args.to, "--to") if args.to is not None else beside
-    if path.is_dir():
-        raise BadInput(f"--to: {args.to!r} is a folder; give the name of the page")
-    apart_from_records(path, "--to")
-    if args.figures:
-        apart_from_records(local_path(args.figures, "--figures"), "--figures")
-    write_atomic(path, render_report(runs).encode(), "--to")
-    figures = []
-    if args.figures:
-        from fedactors.report.charts import write_figures
-
-        figures = [str(figure) for figure in write_figures(runs, local_path(args.figures, "--figures"))]
+    path, figures = write_report(args.runs, args.to, args.figures)
     if args.format == "json":
-        print_json({"report": str(path), "figures": figures})
+        print_json({"report": str(path), "figures": list(map(str, figures))})
     else:
-        say("\n".join([str(path), *figures]))
+        say("\n".join(map(str, [path, *figures])))
     return 0
 
 
@@ -569,7 +426,7 @@ def plan_command(args: argparse.Namespace) -> int:
     config = build_given(protocol.Config, args.words)
     profiles = [_read_profile(path) for path in args.profile]
     if args.measure:
-        from fedactors.api import measure
+        from fedactors.launch import measure
 
         if profiles:
             raise BadInput("--measure: not together with --profile: it makes all of them")
@@ -586,30 +443,23 @@ def plan_command(args: argparse.Namespace) -> int:
 
 def inspect_command(args: argparse.Namespace) -> int:
     """Show every message that would leave a party."""
-    from fedactors.config import build_given
-    from fedactors.inspection import describe_joins, describe_messages, describe_predictions, describe_protections
-    from fedactors.runs.metrics import jsonable
+    from fedactors.api import Messages
 
-    protocol = find_protocol(args.protocol)
-    config = build_given(protocol.Config, args.words)
-    messages, protections = describe_messages(protocol, config), describe_protections(protocol, config)
-    predictions, joins = describe_predictions(protocol, config), describe_joins(protocol)
+    found = Messages(find_protocol(args.protocol), args.words)
     if args.format == "json":
-        told = {"protections": jsonable(protections), "messages": messages, "predictions": predictions}
-        told |= {"joins": joins} if joins else {}
-        print_json({"protocol": protocol.name, **told})
+        print_json(found.as_dict())
         return 0
     say("Protection\n")
-    for one in protections:
+    for one in found.protections:
         settings = ", ".join(f"{name}={value}" for name, value in one["settings"].items())
         say(f"{one['kind']}: {'ON' if one['on'] else 'off'}{f'  ({settings})' if settings else ''}")
         say_filled(f"  {one['means']}", indent="")
-    say("" if protections else "the protocol says nothing about it\n")
+    say("" if found.protections else "the protocol says nothing about it\n")
     headings = {
-        "Between parties": [entry for entry in messages if not entry["control"]],
-        "What the run's driver learns": [entry for entry in messages if entry["control"]],
-        "Where a query joins the rows, or nodes lie in tables, before training and predictions": joins,
-        "In predictions with the trained model": predictions,
+        "Between parties": [entry for entry in found.messages if not entry["control"]],
+        "What the run's driver learns": [entry for entry in found.messages if entry["control"]],
+        "Where a query joins the rows, or nodes lie in tables, before training and predictions": found.joins,
+        "In predictions with the trained model": found.predictions,
     }
     for heading, entries in headings.items():
         if entries:
@@ -627,29 +477,13 @@ def inspect_command(args: argparse.Namespace) -> int:
 
 def predict_command(args: argparse.Namespace) -> int:
     """Use the trained model of a run: the parties' actors predict, and the predictions stay with their owner."""
-    from fedactors.api import predict
-    from fedactors.runs.folder import apart_from_records
-    from fedactors.runs.storage import local_path
-    from fedactors.runtime.snapshots import in_use
+    from fedactors.api import Run
 
-    if "://" not in args.to:
-        apart_from_records(local_path(args.to, "--to"), "--to")
-    protocol, config, folder, checkpoint, states = _trained(args)
-    options = run_options(args)
-    with in_use(
-        "" if folder.config.get("federation") else checkpoint.folder
-    ):  # over a federation states are at the sites
-        outcomes, privacy = predict(protocol, config, folder, checkpoint, states, options, args.to)
+    found = Run(args.run).predict(to=args.to, checkpoint=args.checkpoint, **given_options(args))
     if args.format == "json":
-        told = [
-            {"party": one.party, "to": one.to, "rows": one.counts.num_rows, "predicted": one.counts.num_predicted}
-            | {"without_partner": one.counts.num_alone, "refused": one.counts.num_refused}
-            | {"reasons": dict(one.counts.reasons), "unpredicted": one.counts.unpredicted}
-            for one in outcomes
-        ]
-        print_json({"run": str(folder.path), "predictions": told, "privacy": privacy})
+        print_json(found.as_dict())
         return 0
-    for one in outcomes:
+    for one in found.outcomes:
         counts = one.counts
         others = f", {counts.num_alone} without a partner" if counts.num_alone else ""
         others += f", {counts.num_refused} refused" if counts.num_refused else ""
@@ -659,55 +493,27 @@ def predict_command(args: argparse.Namespace) -> int:
         if counts.unpredicted:
             what = "1 class is" if counts.unpredicted == 1 else f"{counts.unpredicted} classes are"
             say(f"{one.party}: {what} predicted for no row: look at the run's test metrics before you use the model")
-    for party, lines in privacy.items():
+    for party, lines in found.privacy.items():
         for message, line in lines.items():
             if line["covered"]:
                 what = f"one {line['neighbour']} in this prediction, not training rows"
                 say(f"{party}: {message} under noise, mu {line['rigorous_mu']:.3g} for {what}")
-    if privacy:
+    if found.privacy:
         say(f"counted in the run's folder: fedactors audit {args.run} composes all predictions")
     return 0
 
 
 def export_command(args: argparse.Namespace) -> int:
     """Write the parties' parts of the trained model, each into a folder of its own."""
-    from fedactors.data.new_rows import NoPart
-    from fedactors.runs.folder import apart_from_records
-    from fedactors.runs.storage import local_path
-    from fedactors.runtime.snapshots import in_use
-    from fedactors.serving.parts import write_part
+    from fedactors.api import Run
 
-    protocol, config, folder, checkpoint, states = _trained(args)
-    if isinstance(known := folder.config.get("federation"), dict):
-        raise BadInput(
-            f"export: {folder.path}: the parts of the model are at the sites: each exports its own, in its site's "
-            f"folder: fedactors export runs/*-{known.get('run')}-0"
-        )
-    if protocol.export is None:
-        raise BadInput(f"export: {protocol.name} cannot export")
-    parties = sorted({name.partition("/")[0] for name in states})
-    if args.party is not None and args.party not in parties:
-        raise BadInput(f"--party: {args.party!r} is not allowed: one of {', '.join(parties)}")
-    target = local_path(args.to, "--to") if args.to is not None else folder.inside("exported")
-    apart_from_records(target, "--to")
-    if args.to is None and any(path.is_symlink() for path in target.rglob("*")):
-        raise BadInput(f"export: {target} has links, which lead who knows where: give --to DIR")
-    written: dict[str, list[str]] = {}
-    for party in parties if args.party is None else [args.party]:
-        try:
-            with in_use(checkpoint.folder):
-                found = protocol.export(config, party, states)
-                parts = found if isinstance(found, Mapping) else {"": found}
-                paths = [path for name, part in parts.items() for path in write_part(part, target / party / name)]
-        except NoPart:
-            if args.party is not None:
-                raise
-            continue  # a broker, say
-        written[party] = [str(path) for path in paths]
+    run = Run(args.run)
+    written = run.export(args.to, party=args.party, checkpoint=args.checkpoint, **given_options(args))
+    files = {party: [str(path) for path in paths] for party, paths in written.items()}
     if args.format == "json":
-        print_json({"run": str(folder.path), "files": written})
+        print_json({"run": str(run.path), "files": files})
     else:
-        say("\n".join(path for paths in written.values() for path in paths))
+        say("\n".join(path for paths in files.values() for path in paths))
     return 0
 
 
@@ -732,18 +538,19 @@ def new_command(args: argparse.Namespace) -> int:
 
 def data_command(args: argparse.Namespace) -> int:
     """List the data sets, or fetch one."""
-    from fedactors.data.datasets.catalogue import catalogue, describe
-
     if args.action == "list":
         if args.name is not None:
             raise BadInput(f"data list takes no name ({args.name!r} given)")
         if args.format == "json":
-            print_json({"datasets": [_describe_dataset(dataset) for dataset in catalogue()]})
+            from fedactors.api import datasets
+
+            print_json({"datasets": list(datasets())})
         else:
-            _print_datasets(catalogue())
+            _print_datasets()
         return 0
     if args.name is None:
         raise BadInput("data fetch needs the name of a data set, see fedactors data list")
+    from fedactors.data.datasets.catalogue import describe
     from fedactors.data.datasets.download import fetch
 
     describe(args.name)
@@ -761,50 +568,17 @@ def completion_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _describe_dataset(dataset: Any) -> dict[str, Any]:
-    from fedactors.data.datasets.download import is_present
+def _print_datasets() -> None:
+    from fedactors.api import datasets
 
-    return {
-        "name": dataset.name,
-        "kind": dataset.kind,
-        "task": dataset.task,
-        "layouts": list(dataset.layouts),
-        "rows": dataset.rows,
-        "columns": dataset.columns,
-        "terms": dataset.terms,
-        "present": is_present(dataset),
-        "summary": dataset.summary,
-    }
-
-
-def _print_datasets(datasets: Sequence[Any]) -> None:
     rows, terms = [], defaultdict(list)
-    for dataset in datasets:
-        entry = _describe_dataset(dataset)
+    for entry in datasets():
         here = "here" if entry["present"] else "fetch"
         rows.append([entry["name"], entry["task"], f"{entry['rows']:,}", here, ", ".join(entry["layouts"])])
         terms[entry["terms"]].append(entry["name"])
     print_table(["data set", "task", "rows", "files", "layouts"], rows)
     say()
     print_table(["terms", "of"], [[text, ", ".join(names)] for text, names in terms.items()], wrap=True)
-
-
-def _trained(args: argparse.Namespace) -> tuple[Protocol, Any, RunFolder, Checkpoint, FoundStates]:
-    from fedactors.api import restore_config, states_of
-    from fedactors.runs.folder import RunFolder
-    from fedactors.runtime.snapshots import check_actors
-
-    folder = RunFolder.open(args.run)
-    folder.verify()
-    stored = folder.config
-    protocol = find_protocol(str(stored.get("protocol")))
-    labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
-    chosen = args.checkpoint if args.checkpoint is not None else "best" if "best" in labels else None
-    config = restore_config(protocol, folder, args.trust)
-    checkpoint = folder.load_checkpoint(chosen)
-    check_actors(checkpoint.driver, checkpoint.actors)
-    states = states_of(folder, checkpoint.actors, dict(args.state), dict(args.state_key))
-    return protocol, config, folder, checkpoint, states
 
 
 def _read_profile(path: str) -> Mapping[str, Any]:

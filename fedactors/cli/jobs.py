@@ -21,9 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedactors.cli.flags import run_options, run_words
+from fedactors.cli.flags import run_options
 from fedactors.cli.terminal import print_json, say
-from fedactors.data.schema import places
 from fedactors.errors import BadInput
 from fedactors.plugins import find_protocol
 from fedactors.validation import read_tree, reading, shown
@@ -37,6 +36,8 @@ def named_places(description: Path) -> dict[str, str]:
     Raises:
         BadInput: it cannot be read, or is not TOML.
     """
+    from fedactors.data.schema import places
+
     given = read_tree(description, "data")
     tables = {"task": (given.get("task"), places(of_party=False))}
     for name, party in _table(given.get("parties")).items():
@@ -107,13 +108,13 @@ def submit_command(args: argparse.Namespace) -> int:
     needs = {} if args.runtime_env is None else _needs(args.runtime_env)
     options = run_options(args)
     if not script and not args.working_dir:
-        from fedactors.api import check
+        from fedactors.launch import check
 
         check(find_protocol(args.target), args.words, options)
     home = None if is_shared(options.out) else Path(options.out)
     run = options.resume if options.resume and not is_shared(options.resume) else None
     if run is not None:
-        from fedactors.api import data_to_resume
+        from fedactors.launch import data_to_resume
         from fedactors.runs.folder import RunFolder
 
         sent_along = RunFolder.open(run)
@@ -138,7 +139,7 @@ def submit_command(args: argparse.Namespace) -> int:
         out = "runs" if home else options.out
         sent = dataclasses.replace(options, out=out, resume=inside or options.resume, data=data)
         command = ["python", args.target] if script else ["python", "-m", "fedactors", "run", args.target]
-        command += [*run_words(sent, args.words), "--format", args.format]
+        command += [*sent.words(args.words), "--format", args.format]
         job = jobs.submit(wrapped(command) if home else command, working_dir=folder, left_out=left_out, needs=needs)
     fetch = f"fedactors fetch {job} --address {jobs.address} --out {options.out}"
     if not args.wait:

@@ -15,16 +15,7 @@ from typing import NoReturn
 from fedactors import __version__
 from fedactors.cli.commands import SUMMARY as SWEEP
 from fedactors.cli.commands import add_sweep_flags
-from fedactors.cli.flags import (
-    Parser,
-    add_federation_flags,
-    add_format_flag,
-    add_place_flags,
-    add_run_flags,
-    add_state_flags,
-    add_trust_flag,
-    add_words,
-)
+from fedactors.cli.flags import Parser, add_federation_flags, add_flags, add_run_flags, add_words
 from fedactors.cli.help import SHELLS, VARIABLE, print_candidates
 from fedactors.cli.sites import FEDERATION_ACTIONS, SITE_ACTIONS, help_of
 from fedactors.cli.terminal import end_process, guarded
@@ -93,7 +84,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         made[name] = commands.add_parser(name, help=text, description=text, epilog=_EPILOG, allow_abbrev=False)
         return made[name]
 
-    add_format_flag(add("list", "protocols that are installed, data sets, and which fit which"))
+    add_flags(add("list", "protocols that are installed, data sets, and which fit which"), "format")
 
     run = add("run", "run a protocol")
     run.add_argument(
@@ -120,7 +111,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     site.add_argument(
         "--against", metavar="LOG", help="audit: another site's audit.log: do they agree on what crossed?"
     )
-    add_format_flag(site)
+    add_flags(site, "format")
 
     federation = add("federation", "the sites that may work together: make a federation, admit a site, see a demo")
     federation.add_argument(
@@ -142,14 +133,14 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         metavar="PARTY",
         help="admit: the site hosts this party, which is nobody's data (a broker); else the coordinator's site does",
     )
-    add_format_flag(federation)
+    add_flags(federation, "format")
 
     relay = add("relay", "a process that sites dial out to, of which one or both cannot be dialled")
     relay.add_argument(
         "--federation", metavar="FILE", required=True, help="whose sites it admits: their federation.toml"
     )
     relay.add_argument("--listen", metavar="HOST:PORT", required=True, help="where the sites dial it")
-    add_format_flag(relay)
+    add_flags(relay, "format")
 
     add_sweep_flags(add("sweep", SWEEP))
 
@@ -171,11 +162,11 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     fetch.add_argument("--address", metavar="A", help="dashboard of the cluster: http://HEAD:8265")
     fetch.add_argument("--wait", action="store_true", help="follow the log until the job has ended")
     fetch.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
-    add_format_flag(fetch)
+    add_flags(fetch, "format")
 
     doctor = add("doctor", "say what this installation has, and what a cluster leaves open")
     doctor.add_argument("--address", metavar="A", help="dashboard of a cluster: http://HEAD:8265")
-    add_format_flag(doctor)
+    add_flags(doctor, "format")
 
     compare = add("compare", "put runs side by side: mean and deviation over seeds, differences")
     either = "run folders, or tables of sweeps"
@@ -185,13 +176,13 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         "--report", metavar="FILE", help="also write a page: paired differences, curves, each run (.html)"
     )
     compare.add_argument("--metric", metavar="NAME", help="metric of the plot (default: the protocol's main one)")
-    add_format_flag(compare)
+    add_flags(compare, "format")
 
     report = add("report", "write one self-contained HTML page about runs")
     report.add_argument("runs", nargs="+", metavar="RUN", help=either)
     report.add_argument("--to", metavar="FILE", help="the page (default: in the run folder, or beside the table)")
     report.add_argument("--figures", metavar="DIR", help="also write every curve as SVG, PDF and CSV into this folder")
-    add_format_flag(report)
+    add_flags(report, "format")
 
     plan = add("plan", "choose settings by what parties, links and graph are like, and predict what they cost")
     plan.add_argument("protocol", metavar="PROTOCOL")
@@ -202,14 +193,14 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         "--measure", action="store_true", help="let each party measure its machine and links, in a process of its own"
     )
     plan.add_argument("--data", metavar="NAME|FILE", help="with --measure: the data set, or a description of your own")
-    add_place_flags(plan)
+    add_flags(plan, "runtime", "address", "place")
     add_words(plan)
-    add_format_flag(plan)
+    add_flags(plan, "format")
 
     inspect = add("inspect", "show every message that would leave a party, before anything runs")
     inspect.add_argument("protocol", metavar="PROTOCOL")
     add_words(inspect)
-    add_format_flag(inspect)
+    add_flags(inspect, "format")
 
     predict = add("predict", "use the trained model of a run")
     predict.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
@@ -227,19 +218,19 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         metavar="FILE",
         help="of a run over a federation: your site's federation.toml; --data is then SITE=NAME,SITE=NAME",
     )
-    add_place_flags(predict)
-    add_state_flags(predict)
-    add_trust_flag(predict)
-    add_format_flag(predict)
+    add_flags(predict, "runtime", "address", "place")
+    add_flags(predict, "state", "state_key")
+    add_flags(predict, "trust")
+    add_flags(predict, "format")
 
     export = add("export", "write the parties' parts of the trained model, to be used without fedactors' actors")
     export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
     export.add_argument("--party", metavar="P", help="name of the party (default: all)")
     export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
     export.add_argument("--to", metavar="DIR", help="each party gets a folder in it (default: exported/ in the run's)")
-    add_state_flags(export)
-    add_trust_flag(export)
-    add_format_flag(export)
+    add_flags(export, "state", "state_key")
+    add_flags(export, "trust")
+    add_flags(export, "format")
 
     audit = add("audit", "recompute every privacy figure of a run, replay it with one record otherwise, attack it")
     audit.add_argument("run", metavar="RUN", help="run folder")
@@ -252,21 +243,21 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     audit.add_argument(
         "--data", metavar="NAME|FILE", help="the data now (default: the data set that the run had; own data: name them)"
     )
-    add_trust_flag(audit)
+    add_flags(audit, "trust")
     add_words(audit)
-    add_format_flag(audit)
+    add_flags(audit, "format")
 
     new = add("new", "write a working start: a protocol in a package of its own, or a scenario script")
     new.add_argument("what", choices=("protocol", "scenario"))
     new.add_argument("name", metavar="NAME", help="lower-case, for example secure-mean")
     new.add_argument("--protocol", metavar="P", help="protocol that a scenario runs (default: the first installed)")
     new.add_argument("--to", default=".", metavar="DIR", help="folder that it is written into (default: here)")
-    add_format_flag(new)
+    add_flags(new, "format")
 
     data = add("data", "data sets: list them, fetch one")
     data.add_argument("action", choices=("list", "fetch"))
     data.add_argument("name", nargs="?", metavar="NAME", help="data set to fetch")
-    add_format_flag(data)
+    add_flags(data, "format")
 
     completion = add("completion", "print a script that completes commands, settings and names at the Tab key")
     completion.add_argument("shell", choices=SHELLS, help="for example: source <(fedactors completion bash)")

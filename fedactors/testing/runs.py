@@ -35,7 +35,6 @@ import numpy as np
 import psutil
 
 from fedactors.actors.remote import DRIVER
-from fedactors.api import load_data
 from fedactors.config import build
 from fedactors.errors import BadInput, CallTimeout, FedactorsError
 from fedactors.federation.approval import decide, kept_proposals
@@ -43,6 +42,7 @@ from fedactors.federation.audit_log import AUDIT, check
 from fedactors.federation.operations import compare
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.inspection import describe_messages
+from fedactors.launch import load_data
 from fedactors.messages.ledger import Usage
 from fedactors.plugins import Protocol, find_protocol, resolve_address
 from fedactors.privacy.accounting import PrivacyRecord

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedactors.api import load_data
 from fedactors.auditing.attacks import all_together, largest_auc
 from fedactors.auditing.audit import Attack
 from fedactors.config import as_dict, build
+from fedactors.launch import load_data
 from fedactors.plugins import Protocol
 from fedactors.privacy.accounting import claims
 from fedactors.runs.table import RunRow

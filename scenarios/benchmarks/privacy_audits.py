@@ -26,13 +26,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from fedactors.api import load_data
 from fedactors.auditing.attacks import run_attacks
 from fedactors.auditing.audit import Attack
 from fedactors.auditing.replay import ReplayAudit, audit_by_replay, joined
 from fedactors.config import as_dict, build, parse_words
 from fedactors.data.databases import in_memory
 from fedactors.data.layouts.vertical import RelationalData
+from fedactors.launch import load_data
 from fedactors.privacy.accounting import compose_mu
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.table import RunRow

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.api import load_data
 from fedactors.config import as_dict, build, parse_words
+from fedactors.launch import load_data
 from fedactors.messages.codec import measure
 from fedactors.plugins import find_protocol
 from fedactors.runs.table import RunRow

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.api import load_data
 from fedactors.auditing.attacks import CombinedAdversary, all_together, largest_auc
 from fedactors.config import build
+from fedactors.launch import load_data
 from fedactors.privacy import mechanisms
 from fedactors.privacy.accounting import Claim
 from protocols.pubsub_vfl.plugin import PROTOCOL

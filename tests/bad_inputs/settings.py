@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from fedactors.cli.help import Setting, settings_of
+from fedactors.inspection import Setting, settings_of
 from fedactors.plugins import find_protocol
 from tests.bad_inputs.cases import Case, command, run
 from tests.bad_inputs.world import NAMED, SMALL, small

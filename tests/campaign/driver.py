@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedactors import api
+from fedactors import launch
 from fedactors.cli.main import main
 from fedactors.cli.terminal import end_process
 
@@ -37,7 +37,7 @@ def tell(runtime: Any, file: Path) -> None:
 
 if __name__ == "__main__":
     faulthandler.register(signal.SIGUSR1)  # where it hangs, should it hang
-    file, make_runtime = Path(sys.argv[1]), api.make_runtime
+    file, make_runtime = Path(sys.argv[1]), launch.make_runtime
 
     def made(*args: Any) -> Any:
         runtime: Any = make_runtime(*args)
@@ -45,5 +45,5 @@ if __name__ == "__main__":
         threading.Thread(target=tell, args=(runtime, file), daemon=True).start()
         return runtime
 
-    api.make_runtime = made  # type: ignore[assignment]
+    launch.make_runtime = made  # type: ignore[assignment]
     end_process(main(sys.argv[2:]))

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from fedactors.api import launch, resolve
 from fedactors.errors import BadInput, Stopped
+from fedactors.launch import launch, resolve
 from fedactors.options import RunOptions
 from fedactors.plugins import find_protocol
 from fedactors.runs.folder import MANIFEST, ROUND_METRICS, RunFolder

@@ -17,8 +17,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedactors import api as launch_module
-from fedactors.api import load_part
+from fedactors import launch as launch_module
+from fedactors import load_part
 from fedactors.cli import main as cli
 from fedactors.cli.terminal import print_metrics
 from fedactors.inspection import _type_text
@@ -160,9 +160,9 @@ def test_traceback_of_an_internal_error_is_in_the_folder_and_shown_on_request(ca
 @pytest.mark.slow
 def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
     code = (
-        "import sys\nfrom fedactors import api\nfrom fedactors.cli import main as cli\n"
+        "import sys\nfrom fedactors import launch\nfrom fedactors.cli import main as cli\n"
         "from tests import tiny\n"
-        "api.make_runtime = tiny.make_runtime\n"
+        "launch.make_runtime = tiny.make_runtime\n"
         "sys.exit(cli.main(['run', 'tiny-one', 'trouble=terminate@2', '--quiet']))"
     )
     done = run_python(code, tmp_path)
@@ -173,9 +173,9 @@ def test_real_signals_end_the_process_with_the_documented_code(tmp_path):
 @pytest.mark.slow
 def test_killed_run_is_resumed_to_the_same_metrics(tmp_path, capsys, monkeypatch):
     code = (
-        "import sys\nfrom fedactors import api\nfrom fedactors.cli import main as cli\n"
+        "import sys\nfrom fedactors import launch\nfrom fedactors.cli import main as cli\n"
         "from tests import tiny\n"
-        "api.make_runtime = tiny.make_runtime\n"
+        "launch.make_runtime = tiny.make_runtime\n"
         "cli.main(['run', 'tiny-one', 'trouble=kill@3', '--quiet'])"
     )
     assert run_python(code, tmp_path).returncode == -9

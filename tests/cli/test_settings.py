@@ -12,8 +12,9 @@ from pydantic import Field
 
 from docs import settings_pages
 from fedactors.cli import main as cli
-from fedactors.cli.help import ADDED, by_section, settings_of, settings_tables
+from fedactors.cli.help import settings_tables
 from fedactors.config import build, config
+from fedactors.inspection import ADDED, by_section, settings_of
 from fedactors.plugins import find_protocol
 from tests.tiny import install_plugin
 

@@ -79,10 +79,10 @@ def test_of_a_folder_with_such_a_name(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 
 def test_of_a_plugin(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    from fedactors.cli import commands
+    from fedactors import api
 
     found = [Found(name=EVIL, package=EVIL, error=EVIL)]
-    monkeypatch.setattr(commands, "discover", lambda: [*plugins.discover(), *found])
+    monkeypatch.setattr(api, "discover", lambda: [*plugins.discover(), *found])
     assert main(["list"]) == 0
     check(said := capfd.readouterr().out)
     assert "BROKEN" in said

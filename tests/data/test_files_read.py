@@ -17,7 +17,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from fedactors import api
+from fedactors import launch
 from fedactors.cli.main import main
 from fedactors.runtime.interface import Runtime
 from tests.data.alignment import test_nodes
@@ -157,13 +157,13 @@ def test_a_partys_process_opens_its_own_files_alone(name, tmp_path, monkeypatch)
     described, runs = tmp_path / "parties.toml", tmp_path / "runs"
     described.write_text(text)
     made: list[Any] = []
-    make_runtime = api.make_runtime
+    make_runtime = launch.make_runtime
 
     def kept(*facts: Any) -> Runtime:
         made.append(make_runtime(*facts))
         return made[-1]
 
-    monkeypatch.setattr(api, "make_runtime", kept)
+    monkeypatch.setattr(launch, "make_runtime", kept)
 
     def opened_by(command: list[str]) -> dict[str, set[str]]:
         """Do what a command says; return by file the parties whose processes opened it."""

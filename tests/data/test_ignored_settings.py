@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedactors.api import load_data
 from fedactors.config import build
 from fedactors.errors import BadInput
+from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 
 

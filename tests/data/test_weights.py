@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedactors.api import load_data
 from fedactors.config import build
 from fedactors.data.description import load_own
 from fedactors.errors import BadInput
+from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.api import prepare_prediction, restore_config
 from fedactors.cli.main import main
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, Refused
@@ -28,6 +27,7 @@ from fedactors.federation import site_run
 from fedactors.federation.approval import as_tree, check_proposal, go_on, kept_proposals
 from fedactors.federation.site_folder import SITE
 from fedactors.federation.site_run import SiteRun
+from fedactors.launch import prepare_prediction, restore_config
 from fedactors.messages.codec import encode
 from fedactors.options import RunOptions
 from fedactors.plugins import find_protocol

@@ -7,9 +7,7 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.messages import codec
-from fedactors.messages.compression import Clip, Encoded, Noise, Pipeline, Quantise, TopK, decode, dense
-from fedactors.secure_sums.messages import Masked
-from tests.secure_sums.test_protocol import Sums
+from fedactors.messages.compression import Clip, Noise, Pipeline, Quantise, TopK, decode, dense
 
 
 def rng(seed=0):

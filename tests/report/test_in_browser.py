@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from fedactors.api import launch, resolve
+from fedactors.launch import launch, resolve
 from fedactors.options import RunOptions
 from fedactors.report.page import render_report
 from fedactors.runs.compare import load_runs

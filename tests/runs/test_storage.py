@@ -8,8 +8,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from fedactors.api import launch, resolve
 from fedactors.errors import BadInput, Stopped
+from fedactors.launch import launch, resolve
 from fedactors.options import RunOptions
 from fedactors.runs.compare import compare, load_runs
 from fedactors.runs.folder import RunFolder

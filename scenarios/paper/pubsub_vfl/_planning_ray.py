@@ -15,8 +15,8 @@ import numpy as np
 import psutil
 from _planning import PlanningStudy, problem_in_files
 
-from fedactors.api import measure
 from fedactors.config import as_dict, build
+from fedactors.launch import measure
 from fedactors.options import RunOptions
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.table import RunRow

@@ -15,10 +15,10 @@ from typing import Any
 from _privacy import BASE, DEEP, PrivacyStudy, frozen, private
 from _study import Point, flags, perform_with_states
 
-from fedactors.api import load_data
 from fedactors.auditing.attacks import run_attacks
 from fedactors.auditing.replay import audit_by_replay
 from fedactors.config import as_dict, build, parse_words
+from fedactors.launch import load_data
 from fedactors.runs.table import RunRow
 from fedactors.runtime.compute import one_torch_thread
 from protocols.pubsub_vfl.plugin import PROTOCOL

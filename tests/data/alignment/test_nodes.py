@@ -7,14 +7,15 @@ import csv
 import numpy as np
 import pytest
 
+from fedactors import load_part
 from fedactors.actors.remote import CLIENT, endpoints
-from fedactors.api import load_data, load_part
 from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.data.alignment.nodes import NodeHolder
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import Refused, RowsChangedError
 from fedactors.inspection import describe_joins
+from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.keeping import Keeping

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from fedactors.actors.remote import CLIENT, DRIVER, SERVER, endpoints
-from fedactors.api import load_data
 from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.data.alignment.rows import MAPPER, RowHolder, RowPositions
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput, Refused, RowsChangedError
+from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.validation import party_name
@@ -213,7 +213,9 @@ def test_nobody_but_its_owner_is_sent_a_row_or_a_place(folder):
     assert {(s.partition("/")[0], r.partition("/")[0]) for s, r, kind in totals if kind == "TableSlice"} == {
         (party, party) for party in KINDS
     }
-    assert {(s, r) for s, r, kind in totals if kind == "RowPositions"} == {(MAPPER, f"{party}/table") for party in KINDS}
+    assert {(s, r) for s, r, kind in totals if kind == "RowPositions"} == {
+        (MAPPER, f"{party}/table") for party in KINDS
+    }
     assert {r for _, r, kind in totals if kind == "HashSecret"} <= {f"{party}/table" for party in KINDS}
     assert {kind for s, r, kind in totals if r == MAPPER and not kind.endswith("()")} == {"Schema", "KeyHashes"}
     assert RowPositions.__message__.reveals.startswith("which of its rows")  # type: ignore[attr-defined]

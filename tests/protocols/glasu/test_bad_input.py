@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedactors.api import launch, resolve
 from fedactors.cli.main import main
 from fedactors.errors import BadInput
+from fedactors.launch import launch, resolve
 from fedactors.options import RunOptions
 from protocols.glasu.plugin import PROTOCOL
 from tests.protocols.glasu.federation import altered, settings, simulate

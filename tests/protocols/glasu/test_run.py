@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedactors.api import launch, load_part, resolve
+from fedactors import load_part
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.inspection import describe_predictions
+from fedactors.launch import launch, resolve
 from fedactors.options import RunOptions
 from fedactors.plugins import check_contract
 from fedactors.runs.folder import ROUND_METRICS

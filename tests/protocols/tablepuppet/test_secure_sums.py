@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedactors.api import load_data
 from fedactors.auditing.attacks import complete_by_differences
 from fedactors.errors import BadInput, PartyLost
 from fedactors.inspection import describe_messages
+from fedactors.launch import load_data
 from fedactors.privacy.accounting import EVERYBODY, JOINED, claims
 from fedactors.privacy.noise import mu_of_epsilon
 from fedactors.runtime.interface import Snapshot

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedactors.api import load_data
 from fedactors.config import build
 from fedactors.errors import BadInput
+from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 from fedactors.runs.party_states import PartyStates, StateLocations, is_reference, make_places
 from fedactors.runs.recorder import MemoryRecorder

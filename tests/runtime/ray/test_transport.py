@@ -188,7 +188,9 @@ def test_a_large_body_arrives_as_it_was_whoever_can_read_whose_memory(
         transport.memory = here
         address, answers = transport.address("b", "a"), []
         for number in range(6):
-            calls = [transport.send(address, PATH, encode_parts(("note", Carry((number, k, values))))) for k in range(2)]
+            calls = [
+                transport.send(address, PATH, encode_parts(("note", Carry((number, k, values))))) for k in range(2)
+            ]
             answers += await asyncio.gather(*calls)
         for memory in filter(None, (here, there)):
             # of what was read all but the last few is known to be, and its places are used again

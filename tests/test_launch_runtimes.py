@@ -6,8 +6,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from fedactors.actors.context import MissingCost
-from fedactors.api import launch, resolve
 from fedactors.errors import Stopped
+from fedactors.launch import launch, resolve
 from fedactors.options import RunOptions
 from fedactors.report.page import render_report
 from fedactors.runs.compare import load_runs

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedactors import api as launch_module
-from fedactors.api import launch, load_data, resolve
+from fedactors import launch as launch_module
 from fedactors.errors import BadInput, DataMissing, PartyFailed, Stopped
+from fedactors.launch import launch, load_data, resolve
 from fedactors.options import RunOptions
 from fedactors.runs.folder import RunFolder
 from fedactors.runs.metrics import combine, read_rounds

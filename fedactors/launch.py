@@ -1,0 +1,777 @@
+"""From a protocol, its settings and the options of a run to finished runs in their folders.
+
+`resolve` turns settings and options into a config; `launch` runs it once per seed. Each run: load the data, make the
+run folder, build the runtime, execute, write the summary. A run that fails says why in ``error.txt`` of its folder; a
+run that never began leaves no folder.
+
+A run folder may be a stranger's. The name of a data set in it is harmless. A description of your own data (``.toml``)
+is not: it names files, and databases to which this process would send a password. So you name it again to go on with
+such a run (``--data FILE``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import dataclasses
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedactors.config import as_dict, build_given, check_trusted, named_files, spell_infinities, with_contents
+from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyLost, Stopped
+from fedactors.options import FLAGS, RunOptions, flag_of
+from fedactors.plugins import Protocol, loader
+from fedactors.runs.folder import SUMMARY, RunFolder
+from fedactors.runs.metrics import Summary
+from fedactors.runs.party_states import FoundStates, StateLocations, make_places, proven_places
+from fedactors.runs.progress import check_trackers, open_progress, open_trackers
+from fedactors.runs.recorder import FolderRecorder, Recorder
+from fedactors.runs.timeline import activities
+from fedactors.runtime.addresses import check_reachable
+from fedactors.runtime.failures import without_words
+from fedactors.runtime.interface import Runtime, Snapshot
+from fedactors.runtime.snapshots import check_actors, in_use
+from fedactors.validation import read_text, shown
+
+if TYPE_CHECKING:
+    from fedactors.federation.approval import Proposal
+    from fedactors.federation.site_folder import SiteFolder
+
+T = TypeVar("T")
+Words = Sequence[str] | Mapping[str, Any]
+"""Settings of a protocol: ``key=value`` words, or values by name."""
+
+
+# --- settings and options -------------------------------------------------------------------------------------------
+
+
+def resolve(protocol: Protocol, words: Words, options: RunOptions) -> tuple[Any, RunOptions]:
+    """Return the validated config and the options with everything filled in.
+
+    Raises:
+        BadInput: see `fedactors.config.build`; flags that exclude each other; a run folder that cannot be resumed.
+    """
+    check_trackers(options.track)
+    _refuse_blanks(options)
+    if options.federation is not None and options.resume is None:
+        return resolve_federated(protocol, words, options)
+    if options.federation is None:
+        for name in options.given(federation="only"):
+            raise BadInput(f"{flag_of(name)}: needs --federation")
+    if options.resume is not None:
+        return _resolve_resume(protocol, words, options)
+    if options.trust:
+        raise BadInput("--trust: needs --resume; what a run's own words name is trusted as it is")
+    check_runtime_flags(options, options.runtime or "ray")
+    if options.smoke and options.full:
+        raise BadInput("--smoke and --full exclude each other")
+    preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
+    config = build_given(protocol.Config, words, preset)
+    seeds = options.seeds or (options.seed or 0,)
+    filled = dataclasses.replace(
+        options, seeds=seeds, data=options.data or protocol.default_data, runtime=options.runtime or "ray"
+    )
+    filled = _with_states(filled, _described_states(filled.data or ""))
+    if filled.runtime == "ray" and filled.emulate is None and is_here(filled):
+        filled = dataclasses.replace(filled, emulate=getattr(protocol, "emulate", None))
+    return config, filled
+
+
+def check(protocol: Protocol, words: Words, options: RunOptions) -> None:
+    """Check what can be checked of a run where nothing is started, such as one that goes to a cluster.
+
+    Raises:
+        BadInput: as `resolve`; a run folder or data are looked for where the run will be.
+    """
+    _refuse_blanks(options)
+    there = dataclasses.replace(options, resume=None, address=None, trust=() if options.resume else options.trust)
+    resolve(protocol, () if options.resume else words, there)
+
+
+def _refuse_blanks(options: RunOptions) -> None:
+    for name, flag in FLAGS.items():
+        value = getattr(options, name)
+        if flag.is_place and value is not None and not value.strip():
+            raise BadInput(f"{flag_of(name)}: {value!r} is not allowed: it names nothing")
+
+
+def check_runtime_flags(options: RunOptions, runtime: str) -> None:
+    """Refuse flags that the runtime would ignore."""
+    if runtime == "simulated":
+        for name in options.given():
+            if why := FLAGS[name].ray_only:
+                raise BadInput(f"{flag_of(name)}: needs --runtime ray; {why}")
+    if options.pool and runtime == "ray":
+        raise BadInput("--pool: needs --runtime simulated; on Ray every actor has a process of its own")
+
+
+def _described_states(data: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the places and keys of parties' states that a description of own data gives."""
+    if not (data.endswith(".toml") and Path(data).is_file()):
+        return {}, {}
+    from fedactors.data.description import load_states
+
+    return load_states(Path(data))
+
+
+def _with_states(options: RunOptions, known: tuple[Mapping[str, str], Mapping[str, str]]) -> RunOptions:
+    """Return the options with the places and keys of states that are known, below those that they have."""
+    where, keys = {**known[0], **dict(options.state)}, {**known[1], **dict(options.state_key)}
+    make_places(where, keys)
+    return dataclasses.replace(options, state=tuple(where.items()), state_key=tuple(keys.items()))
+
+
+def is_here(options: RunOptions) -> bool:
+    """Say whether the parties of a run are on this machine."""
+    return options.address is None and "RAY_ADDRESS" not in os.environ
+
+
+def _resolve_resume(protocol: Protocol, words: Words, options: RunOptions) -> tuple[Any, RunOptions]:
+    refused = [*(["key=value words"] if words else []), *map(flag_of, options.given(decides=True))]
+    if refused:
+        raise BadInput(f"--resume takes no overrides of what is trained: {', '.join(refused)} given")
+    parent = RunFolder.open(options.resume or "")
+    parent.verify()
+    stored = parent.config
+    if stored.get("protocol") != protocol.name:
+        raise BadInput(f"--resume: {parent.path} is a run of {stored.get('protocol')!r}, not of {protocol.name!r}")
+    checkpoint = parent.checkpoint_to_resume()
+    check_actors(checkpoint.driver, checkpoint.actors)
+    config = restore_config(protocol, parent, options.trust)
+    if stored["runtime"] == "federated":
+        return config, resume_federated(options, stored)
+    if options.federation is not None:
+        raise BadInput(f"--federation: {parent.path} is no run over a federation")
+    runtime = options.runtime or ("ray" if options.address else stored["runtime"])
+    check_runtime_flags(options, runtime)
+    data = data_to_resume(parent, options.data)
+    resumed = dataclasses.replace(options, seeds=(stored["seed"],), data=data, runtime=runtime)
+    earlier = _options_of(parent)
+    resumed = _with_states(resumed, _stored_states(earlier, checkpoint.actors))
+    if runtime == stored["runtime"]:
+        # what decides the run goes on as it was, unless this command says otherwise
+        known = {name: value for name, value in earlier.items() if name not in ("state", "state_key")}
+        resumed = dataclasses.replace(resumed, **{k: v for k, v in known.items() if not getattr(resumed, k)})
+    elif runtime == "ray" and resumed.emulate is None and is_here(resumed):
+        resumed = dataclasses.replace(resumed, emulate=getattr(protocol, "emulate", None))
+    return config, resumed
+
+
+def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[str]) -> Any:
+    """Return the config that the run in `folder` was made with.
+
+    Args:
+        protocol: whose run it is.
+        folder: the run's; perhaps a stranger's.
+        trusted: the code that the user has named now, which the config may name as well.
+
+    Raises:
+        BadInput: it is damaged, the protocol's config has changed since, or it names other code.
+    """
+    stored = folder.config
+    if missing := [key for key in ("protocol", "config", "seed", "data", "runtime") if key not in stored]:
+        raise BadInput(f"{folder.path}: config.json is damaged ({', '.join(missing)} missing)")
+    try:
+        config = TypeAdapter(protocol.Config).validate_python(stored["config"])
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{folder.path}: config.json does not fit {protocol.name}: {place}: {first['msg']}") from None
+    for name, value in named_files(config).items():  # a run keeps contents
+        raise BadInput(f"{folder.path}: config.json: {name}: {shown(value)} is not opened: a run folder names no files")
+    check_trusted(config, trusted, str(folder.path))
+    return config
+
+
+def states_of(
+    folder: RunFolder, frames: Mapping[str, bytes], state: Mapping[str, str], keys: Mapping[str, str]
+) -> FoundStates:
+    """Return the actors' states of a checkpoint, wherever their parties keep them.
+
+    Args:
+        folder: the run's.
+        frames: of the checkpoint, by actor.
+        state: party to place, where another one is given than the run's.
+        keys: party to the name of its key, likewise.
+
+    Raises:
+        BadInput: a place or key is none.
+    """
+    where, known = _stored_states(_options_of(folder), frames)
+    return FoundStates(frames, make_places({**where, **state}, {**known, **keys}))
+
+
+def _stored_states(
+    earlier: Mapping[str, Any], frames: Mapping[str, bytes]
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the places and keys that a run had for its parties' states, of those that its checkpoint confirms."""
+    where = proven_places(dict(earlier["state"]), frames)
+    return where, {party: key for party, key in earlier["state_key"] if party in where}
+
+
+def _options_of(folder: RunFolder) -> dict[str, Any]:
+    """Return the options that a run was started with, as `RunOptions` has them.
+
+    Raises:
+        BadInput: they are not what this version writes.
+    """
+    found = folder.config.get("options", {})
+    if not isinstance(found, dict):
+        raise BadInput(f"{folder.path}: config.json: options: an object is needed")
+    try:
+        return RunOptions.restored(found)
+    except BadInput as error:
+        raise BadInput(f"{folder.path}: config.json: {error}") from None
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool = True, *, is_new: bool = False) -> Any:
+    """Load and partition the data set or own-data file `name` as the protocol wants it.
+
+    Args:
+        protocol: which one.
+        config: its settings.
+        name: data set or description file.
+        seed: the run's seed.
+        here: whether the parties run on this machine: then missing files are told before anything is started.
+        is_new: rows to predict.
+
+    Raises:
+        BadInput: unknown name, a file that is not there, or data of another layout.
+        DataMissing: the files of the data set are not on this machine.
+    """
+    check_data(protocol, name, here)
+    if (own := loader(protocol, is_new=is_new)) is not None:
+        return own(config, name, seed)
+    from fedactors.data.datasets.load import load
+
+    return load(name)
+
+
+def check_data(protocol: Protocol, name: str, here: bool = True) -> None:
+    """Check, without loading anything, what `load_data` does.
+
+    Raises:
+        BadInput: unknown name, a file that is not there, or data of another layout.
+        DataMissing: the files of the data set are not on this machine.
+    """
+    if name.endswith(".toml"):
+        if not os.path.isfile(name):
+            raise BadInput(f"--data: {shown(name)} {'is no file' if os.path.exists(name) else 'does not exist'}")
+    else:
+        from fedactors.data.datasets.catalogue import describe
+        from fedactors.data.datasets.download import require_files
+
+        dataset = describe(name)
+        layouts = dataset.layouts
+        if protocol.partition not in layouts:
+            raise BadInput(
+                f"--data: {name!r} is not allowed: {protocol.name} needs {protocol.partition} data, "
+                f"this can be {' or '.join(layouts)}"
+            )
+        if here:
+            require_files(dataset)
+
+
+def is_description(name: str | None) -> bool:
+    """Say whether data are a description of own data; of all else `launch.check_data` allows known names only."""
+    return name is not None and name.endswith(".toml")
+
+
+def way_on(place: str, data: str | None) -> str:
+    """Return how to go on with the run at `place`, in the words of a command."""
+    named = f" --data {shlex.quote(data or '')}" if is_description(data) else ""
+    return f"--resume {place}{named}"
+
+
+def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
+    """Return the data with which the run in `folder` goes on: those that it had; None: the protocol's.
+
+    Args:
+        folder: the run's; perhaps a stranger's.
+        given: as ``--data`` says.
+
+    Raises:
+        BadInput: a data set is named anew, or a description is not, or is another one than the run's.
+    """
+    stored: str | None = folder.config.get("data")
+    if stored is None or not is_description(stored):
+        if given is not None:
+            raise BadInput("--resume takes no overrides of what is trained: --data given")
+        return stored
+    if given is None:
+        raise BadInput(
+            f"--data: missing: the run was of own data, {shown(stored)}, "
+            "which are opened only if you name them as well: "
+            f"fedactors run {folder.config['protocol']} {way_on(folder.place, stored)}"
+        )
+    if "\0" in given + stored or os.path.realpath(given) != os.path.realpath(stored):
+        raise BadInput(f"--data: {shown(given)} is not allowed: the run was of {shown(stored)}, and goes on with it")
+    return given
+
+
+def data_to_audit(folder: RunFolder, given: str | None) -> str:
+    """Return the data with which the run in `folder` is replayed or attacked: those given, or the data set that it had.
+
+    Raises:
+        BadInput: it had own data, and none are given.
+    """
+    stored: str | None = folder.config.get("data")
+    if given is None and is_description(stored):
+        raise BadInput(
+            f"--data: missing: the run was of own data, {shown(stored)}, which are opened only if you name them as well"
+        )
+    if (data := given or stored) is None:
+        raise BadInput(f"{folder.path}: config.json is damaged (data missing)")
+    return data
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+class StopSignals:
+    """What Ctrl-C and a terminating signal do to a run: ask it to stop; before it began, or the second time, end it.
+
+    Handlers are set by the main thread only; a run may be in another thread (see `in_thread_if_needed`).
+    """
+
+    def __init__(self) -> None:
+        self.runtime: Runtime | None = None
+        self.thread: threading.Thread | None = None
+        """Of the run, where it is not the thread that has the handlers."""
+        self._asked = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        code = 128 + number
+        if self.runtime is not None and not self._asked:
+            self._asked = True
+            self.runtime.request_stop(code)
+            return
+        word = "interrupted" if number == signal.SIGINT else "terminated"
+        text = f"{word} {'without a new checkpoint' if self._asked else 'before the first round'}"
+        if self.thread is None:
+            raise Stopped(text, code)
+        _raise_in(self.thread, text, code)
+
+
+def _raise_in(thread: threading.Thread, text: str, code: int) -> None:
+    """Raise `Stopped` in another thread, at its next step in Python."""
+
+    class StoppedInThread(Stopped):
+        def __init__(self) -> None:
+            super().__init__(text, code)
+
+    assert thread.ident is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(StoppedInThread))
+
+
+def in_thread_if_needed(action: Callable[[StopSignals], T]) -> T:
+    """Call `action` here, or in a thread of its own where an event loop runs already, as in a notebook.
+
+    The calling thread takes the signals meanwhile: the run ends with a checkpoint, and `Stopped` is raised here.
+    """
+    with StopSignals() as signals:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return action(signals)
+        done: list[T] = []
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                done.append(action(signals))
+            except BaseException as error:
+                failures.append(error)
+
+        signals.thread = threading.Thread(target=run, name="fedactors run")
+        signals.thread.start()
+        signals.thread.join()
+        if failures:
+            raise failures[0]
+        return done[0]
+
+
+def launch(
+    protocol: Protocol,
+    config: Any,
+    options: RunOptions,
+    *,
+    scenario: str | None = None,
+    signals: StopSignals | None = None,
+    **simulated: Any,
+) -> list[Summary]:
+    """Run `protocol` once per seed and return the summaries.
+
+    Args:
+        protocol: what to run.
+        config: an instance of its config.
+        options: as `resolve` returns them.
+        scenario: name in the run folder's; the protocol's by default.
+        signals: what stops the run; by default the signals of this process, if this is its main thread.
+        simulated: what the simulated runtime takes besides: ``network``, ``faults``.
+
+    Raises:
+        Stopped: interrupted or terminated, after a checkpoint.
+        FedactorsError: anything foreseen that went wrong.
+    """
+    if (options.runtime or "ray") == "ray" and (address := options.address or os.environ.get("RAY_ADDRESS")):
+        check_reachable(address)
+    config = with_contents(config)
+    name = scenario or protocol.name
+    with contextlib.nullcontext(signals) if signals is not None else StopSignals() as taken:
+        return [_run_once(protocol, config, options, seed, name, taken, simulated) for seed in options.seeds or (0,)]
+
+
+def launch_again(
+    protocol: Protocol, config: Any, options: RunOptions, *, signals: StopSignals | None = None
+) -> list[Summary]:
+    """Run, and go on from the last checkpoint each time that a site is lost; see `launch`.
+
+    That a site is lost is known once it is back without the run, or was away for longer than is waited for. Each time
+    the sites are asked again, as by ``--resume``. A loss before a further checkpoint ends the run.
+
+    Raises:
+        PartyLost: a site that is not back, or was lost before anything more was done.
+        FedactorsError: see `launch`.
+    """
+    from fedactors.federation.runtime import checkpoint_number
+
+    done = 0
+    while True:
+        try:
+            return launch(protocol, config, options, signals=signals)
+        except PartyLost as error:
+            if error.run is None:
+                raise
+            number = checkpoint_number(RunFolder.open(error.run).checkpoint_to_resume().driver)
+            if number <= done:
+                raise
+            done = number
+            again = dataclasses.replace(
+                options.without("data", "runtime", "seed", "seeds", "smoke", "full", "share_seed", "budget"),
+                resume=error.run,
+            )
+        config, options = resolve(protocol, (), again)
+
+
+def _run_once(
+    protocol: Protocol,
+    config: Any,
+    options: RunOptions,
+    seed: int,
+    scenario: str,
+    signals: StopSignals,
+    simulated: Mapping[str, Any],
+) -> Summary:
+    parent = RunFolder.open(options.resume) if options.resume else None
+    total = getattr(config, "num_rounds", getattr(config, "num_epochs", None))
+    signals.runtime = None
+    with contextlib.closing(
+        open_progress(quiet=options.quiet, total=total, headline=protocol.headline.name)
+    ) as progress:
+        name = options.data or protocol.default_data
+        progress.phase(f"reading {name}")
+        make: Callable[..., Runtime] = partial(make_runtime, options, seed, **simulated)
+        resolved = _resolved(protocol, config, options, seed, scenario)
+        if options.federation is not None:
+            prepared = prepare_federated(protocol, config, options, seed)
+            data, make, resolved["federation"] = prepared.data, prepared.make, {"run": prepared.proposal.run}
+        else:
+            data = load_data(protocol, config, name, seed, is_here(options))
+        folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
+        recorder: FolderRecorder | None = None
+        try:
+            trackers = open_trackers(options.track, folder.path, as_dict(config))
+            recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
+            runtime = make(recorder)
+            recorder.usage, runtime.tell, runtime.way_on = runtime.usage, progress.phase, _way_on(folder, options)
+            events = recorder.events
+            runtime.watched = progress.watch(lambda: activities(runtime.ledger.totals(), events))
+            signals.runtime = runtime
+            if options.state:
+                runtime.states = StateLocations(
+                    make_places(dict(options.state), dict(options.state_key)), folder.path.name
+                )
+            checkpoint = recorder.load_checkpoint()
+            snapshot = None if checkpoint is None else Snapshot(checkpoint.actors, checkpoint.driver, checkpoint.folder)
+            # what a run that was resumed fails with in its first round is its checkpoint's
+            with in_use(snapshot.folder if snapshot else "", lambda: recorder.num_rounds <= 1):
+                result = runtime.execute(lambda: protocol.run(config, data, runtime), snapshot)
+                kind = options.runtime or "ray"
+                used, at = runtime.usage(), folder.place
+                summary = Summary.of(result, used, run=at, protocol=protocol.name, runtime=kind, seed=seed)
+                recorder.close()
+                folder.write_json(SUMMARY, {**summary.as_dict(), "run": folder.path.name})
+            folder.finish("finished")
+        except BaseException as error:
+            _close_failed(folder, options, recorder, error)
+            raise
+    return summary
+
+
+def _close_failed(
+    folder: RunFolder, options: RunOptions, recorder: FolderRecorder | None, error: BaseException
+) -> None:
+    """Leave a folder that says what happened, or none if nothing had happened yet."""
+    never_began = recorder is None or recorder.num_rounds == 0
+    code = error.exit_code if isinstance(error, FedactorsError) else 1
+    if never_began and code in (BadInput.exit_code, DataMissing.exit_code):
+        if recorder is not None:
+            recorder.abandon()
+        folder.discard()
+        return
+    status = "stopped" if isinstance(error, Stopped) else "failed"
+    with contextlib.suppress(FedactorsError, OSError):
+        if status == "failed":
+            folder.write_bytes("error.txt", without_words(error).encode())
+            error.add_note(f"details: {folder.place}/error.txt")
+        if recorder is not None:
+            recorder.close()
+        folder.finish(status)
+    if recorder is not None:
+        recorder.abandon()
+    folder.release()
+    if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
+        error.add_note(_way_on(folder, options))
+        if isinstance(error, PartyLost):
+            error.run = folder.place
+
+
+def _way_on(folder: RunFolder, options: RunOptions) -> str:
+    return f"go on with {way_on(folder.place, options.data)}"
+
+
+def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "scenario": scenario,
+        "protocol": protocol.name,
+        "runtime": options.runtime,
+        "seed": seed,
+        "data": options.data,
+        "options": options.stored(),
+        "headline": {"name": protocol.headline.name, "mode": protocol.headline.mode},
+        "config": spell_infinities(as_dict(config)),
+    }
+
+
+def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None, **simulated: Any) -> Runtime:
+    """Build the runtime that the options name; only here the two are told apart."""
+    if options.runtime == "simulated":
+        from fedactors.runtime.simulation.runtime import SimulatedRuntime
+
+        return SimulatedRuntime(seed=seed, recorder=recorder, pool=options.pool or 0, **simulated)
+    from fedactors.runtime.ray.runtime import LEASE_SECONDS, RayRuntime
+
+    return RayRuntime(
+        seed=seed,
+        recorder=recorder,
+        address=options.address,
+        labels=dict(options.place),
+        placement=options.spread.upper().replace("-", "_") if options.spread else None,
+        emulate=options.emulate is not None,
+        scale=options.emulate or 1.0,
+        lease=options.lease or LEASE_SECONDS,
+    )
+
+
+def measure(protocol: Protocol, config: Any, options: RunOptions) -> list[Mapping[str, Any]]:
+    """Return the profiles that the parties of a run make of their machines, for the protocol's planner.
+
+    Args:
+        protocol: which one.
+        config: its settings.
+        options: data, and where the parties' actors run.
+
+    Raises:
+        BadInput: the protocol measures nothing, or flags, data and runtime do not go together.
+    """
+    if protocol.measure is None:
+        raise BadInput(f"--measure: {protocol.name} measures no machines")
+    _refuse_blanks(options)
+    chosen = options.runtime or "ray"
+    check_runtime_flags(options, chosen)
+    options = dataclasses.replace(options, runtime=chosen)
+    if chosen == "ray" and (address := options.address or os.environ.get("RAY_ADDRESS")):
+        check_reachable(address)
+    config, seed = with_contents(config), 0
+    data = load_data(protocol, config, options.data or protocol.default_data, seed, is_here(options))
+    runtime, made = make_runtime(options, seed, None), protocol.measure
+    return list(runtime.execute(lambda: made(config, data, runtime)))
+
+
+# --- over a federation -----------------------------------------------------------------------------------------------
+
+
+def resolve_federated(protocol: Protocol, words: Words, options: RunOptions) -> tuple[Any, RunOptions]:
+    """Return the validated config and the options of a run over a federation.
+
+    Raises:
+        BadInput: a flag that has no meaning there, several seeds, or no data.
+    """
+    _refuse_local(options)
+    if options.smoke and options.full:
+        raise BadInput("--smoke and --full exclude each other")
+    if len(options.seeds or ()) > 1:
+        raise BadInput("--seeds: is not allowed with --federation: each run is approved by itself")
+    if options.data is None:
+        raise BadInput("--data: missing: give SITE=NAME,SITE=NAME, the names that the sites have for their data")
+    preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
+    if any(field.name == "on_party_loss" for field in dataclasses.fields(protocol.Config)):
+        preset = {"on_party_loss": "stop", **preset}
+    seeds = options.seeds or (options.seed or 0,)
+    config = build_given(protocol.Config, words, preset)
+    # no path of this host's is a setting that others could open
+    return with_contents(config), dataclasses.replace(options, seeds=seeds, runtime="federated")
+
+
+def resume_federated(options: RunOptions, stored: Mapping[str, Any]) -> RunOptions:
+    """Return the options of a run over a federation that goes on.
+
+    Args:
+        options: of the command.
+        stored: what the run was made with.
+
+    Raises:
+        BadInput: a flag that has no meaning there, or no federation is given.
+    """
+    _refuse_local(options)
+    if options.federation is None:
+        raise BadInput("--resume: the run was over a federation: give --federation FILE")
+    if options.data is not None:
+        raise BadInput("--resume takes no overrides of what is trained: --data given")
+    if options.budget or options.share_seed:
+        raise BadInput("--resume takes no overrides of what was approved: --budget or --share-seed given")
+    return dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime="federated")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A run over a federation that is to be proposed."""
+
+    proposal: Proposal
+    data: Any
+    """As the driver knows them, names only."""
+    make: Callable[[Recorder | None], Runtime]
+
+
+def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed: int) -> Prepared:
+    """Return what is proposed to the sites, and what makes the runtime.
+
+    Raises:
+        BadInput: the federation, the site beside its file, the data's names, or the run to go on from are wrong.
+    """
+    from fedactors.federation.approval import go_on, make_proposal
+    from fedactors.federation.runtime import checkpoint_number
+    from fedactors.federation.site_folder import parse_budgets
+
+    folder = _site(options)
+    if options.resume is not None:
+        parent = RunFolder.open(options.resume)
+        number = checkpoint_number(parent.checkpoint_to_resume().driver)
+        return _prepared(folder, protocol, config, go_on(folder, _run_of(parent), number, "resume"), seed)
+    settings = spell_infinities(as_dict(config))
+    shared = seed if options.share_seed else None
+    proposal = make_proposal(folder, protocol, settings, options.data or "", shared, parse_budgets(options.budget))
+    return _prepared(folder, protocol, config, proposal, seed)
+
+
+def prepare_prediction(
+    protocol: Protocol, config: Any, run: RunFolder, driver: bytes, options: RunOptions, seed: int
+) -> Prepared:
+    """Return what is proposed to the sites that have the parts of a trained model.
+
+    Args:
+        protocol: of the run.
+        config: of the run.
+        run: its folder, at the coordinator.
+        driver: the driver's part of one of its checkpoints.
+        options: federation, and the names of each site's new rows.
+        seed: of the run.
+
+    Raises:
+        BadInput: as `prepare_federated`.
+    """
+    from fedactors.federation.approval import go_on
+    from fedactors.federation.runtime import checkpoint_number
+
+    _refuse_local(options)
+    folder = _site(options)
+    proposal = go_on(folder, _run_of(run), checkpoint_number(driver), "predict", options.data or "")
+    return _prepared(folder, protocol, config, proposal, seed)
+
+
+def _prepared(folder: SiteFolder, protocol: Protocol, config: Any, proposal: Proposal, seed: int) -> Prepared:
+    from fedactors.federation.approval import classes_of
+    from fedactors.federation.runtime import FederatedRuntime
+    from fedactors.runs.recorder import FolderRecorder
+
+    classes = classes_of(protocol, config, proposal.purpose).values()
+
+    def make(recorder: Recorder | None) -> Runtime:
+        assert recorder is None or isinstance(recorder, FolderRecorder)
+        return FederatedRuntime(folder, proposal, classes, seed=seed, recorder=recorder)
+
+    load = loader(protocol, is_new=proposal.purpose == "predict")
+    assert load is not None
+    return Prepared(proposal, load(config, proposal.described(), seed), make)
+
+
+def _site(options: RunOptions) -> SiteFolder:
+    from fedactors.federation.site_folder import FEDERATION, SITE, SiteFolder
+
+    path = Path(options.federation or "")
+    if path.name != FEDERATION:
+        raise BadInput(
+            f"--federation: {options.federation!r} is not allowed: give the {FEDERATION} in the folder of your site"
+        )
+    read_text(path, "--federation")
+    if not (path.parent / SITE).is_file():
+        raise BadInput(f"--federation: {shown(str(path))} is not allowed: no {SITE} lies beside it")
+    return SiteFolder(path.parent)
+
+
+def _run_of(folder: RunFolder) -> str:
+    """Return by which id the sites know the run in a folder.
+
+    Raises:
+        BadInput: it was not over a federation.
+    """
+    if isinstance(own := folder.config.get("site"), dict):
+        raise BadInput(
+            f"{folder.path}: these are the records of the site {own.get('name')} alone: the run goes on, and predicts, "
+            f"from the run folder of its coordinator, {own.get('coordinator')}"
+        )
+    found = (folder.config.get("federation") or {}).get("run")
+    if not isinstance(found, str):
+        raise BadInput(f"{folder.path}: this run was not over a federation")
+    return found
+
+
+def _refuse_local(options: RunOptions) -> None:
+    for name in options.given(federation="never"):
+        raise BadInput(f"{flag_of(name)}: is not allowed with --federation")

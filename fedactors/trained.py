@@ -1,0 +1,380 @@
+"""What you do with a trained run: predict on new rows, export the parties' parts of the model, audit its privacy."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedactors.config import as_dict, build, parse_words
+from fedactors.data.new_rows import NoPart, StoredState, check_ending
+from fedactors.errors import BadInput
+from fedactors.inspection import COUNTED, describe_protections
+from fedactors.launch import (
+    Words,
+    check_runtime_flags,
+    data_to_audit,
+    is_here,
+    load_data,
+    make_runtime,
+    prepare_prediction,
+    restore_config,
+    states_of,
+)
+from fedactors.options import RunOptions
+from fedactors.plugins import Protocol, find_protocol
+from fedactors.privacy.accounting import budgets
+from fedactors.runs.folder import AUDIT, Checkpoint, RunFolder, apart_from_records
+from fedactors.runs.metrics import json_line, jsonable
+from fedactors.runs.party_states import FoundStates
+from fedactors.runs.storage import local_path
+from fedactors.runtime.addresses import check_reachable
+from fedactors.runtime.compute import one_torch_thread
+from fedactors.runtime.snapshots import check_actors, in_use
+from fedactors.serving.parts import write_part
+from fedactors.serving.predictions import Application, Outcomes
+from fedactors.validation import without_controls
+
+if TYPE_CHECKING:
+    from fedactors.auditing.audit import Attack, LedgerAudit
+    from fedactors.auditing.replay import ReplayAudit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A run that can be used: its protocol, its settings, and one of its checkpoints."""
+
+    protocol: Protocol
+    config: Any
+    folder: RunFolder
+    checkpoint: Checkpoint
+    states: FoundStates
+    """Of the checkpoint; each goes to its own actor only."""
+
+    @classmethod
+    def open(cls, folder: RunFolder, options: RunOptions, label: str | None = None) -> Trained:
+        """Open a checkpoint of a run.
+
+        Args:
+            folder: the run's; perhaps a stranger's.
+            options: where the parties keep their states, and code that may be imported.
+            label: of the checkpoint; by default ``best``, else the newest.
+
+        Raises:
+            BadInput: the folder is damaged, has no such checkpoint, or names code that is not trusted.
+        """
+        folder.verify()
+        protocol = find_protocol(str(folder.config.get("protocol")))
+        labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
+        config = restore_config(protocol, folder, options.trust)
+        checkpoint = folder.load_checkpoint(label if label is not None else "best" if "best" in labels else None)
+        check_actors(checkpoint.driver, checkpoint.actors)
+        states = states_of(folder, checkpoint.actors, dict(options.state), dict(options.state_key))
+        return cls(protocol=protocol, config=config, folder=folder, checkpoint=checkpoint, states=states)
+
+
+# --- predictions ----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """Where each party's predictions are, how many rows have one, and what they cost in privacy."""
+
+    run: str
+    outcomes: Outcomes
+    privacy: Mapping[str, Any]
+    """By party: what was released under noise, and its budget."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON-ready mapping."""
+        told = [
+            {
+                "party": one.party,
+                "to": one.to,
+                "rows": one.counts.num_rows,
+                "predicted": one.counts.num_predicted,
+                "without_partner": one.counts.num_alone,
+                "refused": one.counts.num_refused,
+                "reasons": dict(one.counts.reasons),
+                "unpredicted": one.counts.unpredicted,
+            }
+            for one in self.outcomes
+        ]
+        return {"run": self.run, "predictions": told, "privacy": self.privacy}
+
+
+def predict(folder: RunFolder, to: str, options: RunOptions, label: str | None = None) -> Predictions:
+    """Predict on new rows with the trained model of a run.
+
+    Args:
+        folder: of the run.
+        to: where the party that owns the predictions writes them; over a federation the name of a file.
+        options: the new data, and where to run (on what the run was on, unless they say).
+        label: of the checkpoint; by default ``best``, else the newest.
+
+    Raises:
+        BadInput: the protocol cannot predict, data, states or file are not what is needed, or what is released could
+            not be counted in the run's folder.
+    """
+    if "://" not in to:
+        apart_from_records(local_path(to, "--to"), "--to")
+    model = Trained.open(folder, options, label)
+    is_federated = bool(folder.config.get("federation"))
+    with in_use("" if is_federated else model.checkpoint.folder):  # over a federation states are at the sites
+        if model.protocol.predict is None:
+            raise BadInput(f"predict: {model.protocol.name} cannot predict")
+        if folder.config["runtime"] == "federated" or options.federation is not None:
+            return Predictions(run=str(folder.path), outcomes=_predict_federated(model, options, to), privacy={})
+        return _predict(model, options, to)
+
+
+def _predict(model: Trained, options: RunOptions, to: str) -> Predictions:
+    protocol, config, folder = model.protocol, model.config, model.folder
+    runtime_name = options.runtime or ("ray" if options.address else folder.config["runtime"])
+    options = dataclasses.replace(options, runtime=runtime_name)
+    check_runtime_flags(options, runtime_name)
+    if runtime_name == "ray" and (address := options.address or os.environ.get("RAY_ADDRESS")):
+        check_reachable(address)
+    here, seed = is_here(options), folder.config["seed"]
+    data = load_data(protocol, config, options.data or "", seed, here, is_new=True)
+    # on another host it is that host's own path
+    place = str(local_path(check_ending(to), "--to").resolve()) if here else to
+    asked = Application(stored={name: stored_state(model.states, name) for name in model.states}, to=place)
+    if any(one["on"] and one["kind"] in COUNTED for one in describe_protections(protocol, config)):
+        folder.check_countable()
+    runtime, made = make_runtime(options, seed, None), protocol.predict
+    assert made is not None
+    try:
+        outcomes = runtime.execute(lambda: made(config, data, runtime, asked))
+    finally:  # what has been released is counted even if the prediction fails
+        if runtime.privacy_records:
+            folder.count([json_line(jsonable(record)) for record in runtime.privacy_records])
+    spent = budgets(runtime.privacy_records)
+    return Predictions(run=str(folder.path), outcomes=tuple(outcomes), privacy=spent)
+
+
+def _predict_federated(model: Trained, options: RunOptions, to: str) -> Outcomes:
+    """Predict at the sites that have the parts of the model: each counts what it releases, with its own part."""
+    protocol, config, folder = model.protocol, model.config, model.folder
+    if options.federation is None:
+        raise BadInput(f"{folder.path}: the run was over a federation: give --federation FILE")
+    if check_ending(to) != Path(to).name:
+        raise BadInput(f"--to: {to!r} is not allowed over a federation: a name, for the folder of whoever owns them")
+    prepared = prepare_prediction(protocol, config, folder, model.checkpoint.driver, options, folder.config["seed"])
+    # what each site wrote then is known here by its digest
+    found = {name: StoredState(actor=name, frame=digest) for name, digest in model.checkpoint.actors.items()}
+    runtime, made = prepared.make(None), protocol.predict
+    runtime.tell = lambda text: print(without_controls(text), file=sys.stderr, flush=True)
+    assert made is not None
+    asked = Application(stored=found, to=to)
+    outcomes = tuple(runtime.execute(lambda: made(config, prepared.data, runtime, asked)))
+    place = f"predictions/{prepared.proposal.run}"
+    return tuple(dataclasses.replace(one, to=f"{place}/{one.to}") for one in outcomes)
+
+
+def stored_state(states: FoundStates, actor: str) -> StoredState:
+    """Return an actor's state as it is sent to its process: what the run folder holds, and where the rest is."""
+    frame, place = states.stored(actor)
+    if place is None:
+        return StoredState(actor=actor, frame=frame)
+    return StoredState(actor=actor, frame=frame, where=place.where, key=place.key)
+
+
+# --- exports --------------------------------------------------------------------------------------------------------
+
+
+def export(
+    folder: RunFolder, to: str | None, options: RunOptions, *, party: str | None = None, label: str | None = None
+) -> dict[str, list[Path]]:
+    """Write the parties' parts of the trained model, each into a folder of its own.
+
+    Args:
+        folder: of the run.
+        to: parent of the parties' folders; by default ``exported`` in the run's.
+        options: where the parties keep their states, and code that may be imported.
+        party: the only one to export; by default all.
+        label: of the checkpoint; by default ``best``, else the newest.
+
+    Returns:
+        The files that were written, by party.
+
+    Raises:
+        BadInput: the protocol cannot export, there is no such party, or the folder leads elsewhere.
+    """
+    model = Trained.open(folder, options, label)
+    if isinstance(known := folder.config.get("federation"), dict):
+        raise BadInput(
+            f"export: {folder.path}: the parts of the model are at the sites: each exports its own, in its site's "
+            f"folder: fedactors export runs/*-{known.get('run')}-0"
+        )
+    if (made := model.protocol.export) is None:
+        raise BadInput(f"export: {model.protocol.name} cannot export")
+    parties = sorted({name.partition("/")[0] for name in model.states})
+    if party is not None and party not in parties:
+        raise BadInput(f"--party: {party!r} is not allowed: one of {', '.join(parties)}")
+    target = local_path(to, "--to") if to is not None else folder.inside("exported")
+    apart_from_records(target, "--to")
+    if to is None and any(path.is_symlink() for path in target.rglob("*")):
+        raise BadInput(f"export: {target} has links, which lead who knows where: give --to DIR")
+    written: dict[str, list[Path]] = {}
+    for one in parties if party is None else [party]:
+        try:
+            with in_use(model.checkpoint.folder):
+                found = made(model.config, one, model.states)
+                parts = found if isinstance(found, Mapping) else {"": found}
+                written[one] = [path for name, part in parts.items() for path in write_part(part, target / one / name)]
+        except NoPart:  # a broker, say
+            if party is not None:
+                raise
+    return written
+
+
+# --- audits ---------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What a run claims of its privacy, beside what its ledger, replays and attacks say."""
+
+    run: str
+    ledger: LedgerAudit
+    replays: Sequence[ReplayAudit]
+    attacks: Sequence[Attack]
+
+    @property
+    def refuted(self) -> list[str]:
+        """Sentences on every claim that does not hold."""
+        return [*(line for replay in self.replays for line in replay.refuted), *self.ledger.refuted]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON-ready mapping."""
+        ledger = self.ledger
+        return {
+            "run": self.run,
+            "agrees": ledger.agrees,
+            "refuted": self.refuted,
+            "lines": [_line(line) for line in ledger.lines],
+            "claims": [jsonable(dataclasses.asdict(claim)) for claim in ledger.claims],
+            "predictions": [_line(line) for line in ledger.predictions],
+            "prediction_claims": [jsonable(dataclasses.asdict(claim)) for claim in ledger.prediction_claims],
+            "not_counted": list(ledger.not_counted),
+            "replays": [_replay(audit) for audit in self.replays],
+            "attacks": [{**dataclasses.asdict(one), "is_chance": one.is_chance} for one in self.attacks],
+        }
+
+
+def audit(
+    folder: RunFolder,
+    *,
+    settings: Words = (),
+    replay: bool = False,
+    attacks: bool = False,
+    neighbours: int = 10,
+    party: str | None = None,
+    data: str | None = None,
+    trust: Sequence[str] = (),
+) -> Audit:
+    """Recompute every privacy figure of a run; replay it with one record changed, and attack its model, if asked to.
+
+    What replays or attacks found is kept in the folder of a run that has ended, for its report.
+
+    Args:
+        folder: of the run.
+        settings: of the replays, which may run smaller than the run did.
+        replay: whether to replay each party with one record changed.
+        attacks: whether to attack the trained model.
+        neighbours: number of records to change, of each kind.
+        party: the only one to replay; by default all.
+        data: the data now; by default the data set that the run had.
+        trust: the code that the run names and that may be imported.
+
+    Raises:
+        BadInput: the run or the arguments allow none of that.
+    """
+    if neighbours < 1:
+        raise BadInput(f"--neighbours: {neighbours} is not allowed: give at least 1")
+    if settings and not replay:
+        raise BadInput(f"{next(iter(settings))}: settings are for --replay, which may run smaller than the run did")
+    if isinstance(known := folder.config.get("federation"), dict):
+        run = known.get("run")
+        raise BadInput(
+            f"audit: {folder.path}: each site keeps its own account of the run; in its folder: fedactors audit "
+            f"runs/*-{run}-0, and fedactors site audit {run} for what crossed"
+        )
+    from fedactors.auditing.audit import check_run
+
+    ledger = check_run(folder)
+    replays = _replays(folder, settings, neighbours, party, data, trust) if replay else []
+    found = _attacks(folder, data, trust) if attacks else []
+    result = Audit(run=str(folder.path), ledger=ledger, replays=replays, attacks=found)
+    if (replays or found) and folder.status != "running":
+        folder.write_json(AUDIT, result.as_dict())
+        folder.write_manifest()
+    return result
+
+
+def _replays(
+    folder: RunFolder, settings: Words, count: int, party: str | None, given: str | None, trust: Sequence[str]
+) -> list[ReplayAudit]:
+    from fedactors.auditing.replay import audit_by_replay, joined
+
+    protocol = find_protocol(str(folder.config.get("protocol")))
+    if (neighbours := getattr(protocol, "neighbours", None)) is None:
+        raise BadInput(f"--replay: {protocol.name} does not say what its neighbours are")
+    config = restore_config(protocol, folder, trust)
+    if settings:
+        changed = settings if isinstance(settings, Mapping) else parse_words(settings)
+        config = build(protocol.Config, {**as_dict(config), **changed})
+    seed = folder.config["seed"]
+    data = load_data(protocol, config, data_to_audit(folder, given), seed)
+    parties = tuple(data.parties) if hasattr(data, "parties") else ()
+    if party is not None and party not in parties:
+        raise BadInput(f"--party: {party!r} is not allowed: one of {', '.join(parties)}")
+    one_torch_thread()
+    found = [
+        audit_by_replay(protocol, config, data, one, neighbours(config, data, one, count, seed), seed=seed)
+        for one in (parties if party is None else (party,))
+    ]
+    whole = joined(found) if party is None else None
+    return found if whole is None else [*found, whole]
+
+
+def _attacks(folder: RunFolder, given: str | None, trust: Sequence[str]) -> list[Attack]:
+    from fedactors.auditing.attacks import run_attacks
+
+    protocol = find_protocol(str(folder.config.get("protocol")))
+    if (surface := getattr(protocol, "surface", None)) is None:
+        raise BadInput(f"--attacks: {protocol.name} does not say what its attackers see")
+    config, seed = restore_config(protocol, folder, trust), folder.config["seed"]
+    data = load_data(protocol, config, data_to_audit(folder, given), seed)
+    return run_attacks(surface(config, data, folder.load_checkpoint(None).actors, seed), seed)
+
+
+def _line(line: Any) -> dict[str, Any]:
+    told = ("party", "message_type", "mechanism", "neighbour", "uncovered", "note")
+    stated = {name: getattr(line.record, name) for name in told}
+    figures = {"stated_mu": line.record.rigorous_mu, "mu": line.mu, "stated_epsilon": line.record.epsilon}
+    found: dict[str, Any] = jsonable(
+        {**stated, **figures, "epsilon": line.epsilon, "agrees": line.agrees, "reason": line.reason}
+    )
+    return found
+
+
+def _replay(audit: ReplayAudit) -> dict[str, Any]:
+    replays = [
+        {
+            "neighbour": one.neighbour,
+            "kind": one.kind,
+            "mu": one.mu,
+            "bare": list(one.bare),
+            "to_driver": list(one.to_driver),
+            "moved": {shift.place: {"mu": shift.mu, "largest": shift.largest} for shift in one.shifts},
+        }
+        for one in audit.replays
+    ]
+    claimed = {kind: dataclasses.asdict(claim) for kind, claim in audit.claims.items()}
+    found: dict[str, Any] = jsonable({"party": audit.party, "claims": claimed, "replays": replays})
+    return found
