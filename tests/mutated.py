@@ -5,9 +5,7 @@ A file that is not there is left out and named, so that files of another layout 
 
 from __future__ import annotations
 
-SECURE = ("tests/secure_sums/test_protocol.py",)
 TESTS: dict[str, tuple[str, ...]] = {
-    # mathematics
     "protocols/glasu/algorithm.py": ("tests/protocols/glasu/test_algorithm.py",),
     "protocols/horizontal/algorithm.py": (
         "tests/protocols/horizontal/test_algorithm.py",
@@ -19,7 +17,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "protocols/pubsub_vfl/algorithm.py": ("tests/protocols/pubsub_vfl/test_algorithm.py",),
     "protocols/tablepuppet/algorithm.py": ("tests/protocols/tablepuppet/test_algorithm.py",),
     "protocols/tablepuppet/local_solvers.py": ("tests/protocols/tablepuppet/test_local_solvers.py",),
-    # state machines
     "fedactors/runtime/rounds.py": ("tests/runtime/test_rounds.py",),
     "fedactors/messages/ledger.py": ("tests/messages/test_ledger.py",),
     "fedactors/network/links.py": ("tests/network/test_links.py",),
@@ -29,25 +26,32 @@ TESTS: dict[str, tuple[str, ...]] = {
     "protocols/nebulafl/scheduler.py": ("tests/protocols/nebulafl/test_scheduler.py",),
     "protocols/pubsub_vfl/broker.py": ("tests/protocols/pubsub_vfl/test_broker.py",),
     "protocols/pubsub_vfl/pipeline.py": ("tests/protocols/pubsub_vfl/test_pipeline.py",),
-    # privacy
-    "fedactors/privacy/accounting.py": ("tests/privacy/test_accounting.py",),
+    "fedactors/privacy/accounting.py": (
+        "tests/privacy/test_accounting.py",
+        "tests/privacy/test_claims.py",
+        "tests/privacy/test_releases.py",
+        "tests/privacy/test_overlapping_sums.py",
+    ),
     "fedactors/auditing/audit.py": ("tests/auditing/test_audit.py",),
-    "fedactors/privacy/accounting.py": ("tests/privacy/test_claims.py",),
-    "fedactors/privacy/noise.py": ("tests/privacy/test_laplace.py", *SECURE),
+    "fedactors/privacy/noise.py": (
+        "tests/privacy/test_laplace.py",
+        "tests/secure_sums/test_protocol.py",
+        "tests/privacy/test_noise.py",
+    ),
     "fedactors/learning/local_training.py": ("tests/learning/test_dp_sgd.py",),
-    "fedactors/secure_sums/primitives.py": SECURE,
-    "fedactors/privacy/noise.py": ("tests/privacy/test_noise.py", "tests/privacy/test_laplace.py"),
-    "fedactors/privacy/mechanisms.py": ("tests/privacy/test_mechanisms.py",),
-    "fedactors/secure_sums/primitives.py": SECURE,
-    "fedactors/privacy/accounting.py": ("tests/privacy/test_releases.py", "tests/privacy/test_overlapping_sums.py"),
+    "fedactors/secure_sums/primitives.py": ("tests/secure_sums/test_protocol.py",),
+    "fedactors/privacy/mechanisms.py": ("tests/privacy/test_mechanisms.py", "tests/privacy/test_standardisation.py"),
     "fedactors/auditing/replay.py": ("tests/auditing/test_replay.py",),
-    "fedactors/secure_sums/primitives.py": SECURE,
-    "fedactors/secure_sums/protocol.py": (*SECURE, "tests/privacy/test_overlapping_sums.py"),
-    "fedactors/secure_sums/messages.py": (*SECURE, "tests/protocols/horizontal/test_lying_server.py"),
+    "fedactors/secure_sums/protocol.py": (
+        "tests/secure_sums/test_protocol.py",
+        "tests/privacy/test_overlapping_sums.py",
+    ),
+    "fedactors/secure_sums/messages.py": (
+        "tests/secure_sums/test_protocol.py",
+        "tests/protocols/horizontal/test_lying_server.py",
+    ),
     "fedactors/secure_sums/actors.py": ("tests/protocols/horizontal/test_secure_sums.py",),
-    "fedactors/privacy/mechanisms.py": ("tests/privacy/test_standardisation.py",),
-    # the path of a call
-    "fedactors/runtime/calls.py": ("tests/actors/test_remote.py", "tests/runtime/test_endpoints.py"),
+    "fedactors/runtime/calls.py": ("tests/runtime/test_calls.py", "tests/runtime/test_endpoints.py"),
     "fedactors/runtime/simulation/network.py": (
         "tests/runtime/simulation/test_runtime.py",
         "tests/runtime/test_endpoints.py",

@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 
 FLOORS = """
 errors validation | privacy | messages | config | network | actors | runs | runtime | learning | secure_sums | data |
-plugins | inspection | serving | federation | options | auditing | report | api | sweeps | testing |
+plugins | inspection | serving | federation | options | auditing | report | launch | trained | sweeps | api | testing |
 cli scenario | __main__
 """
 """The packages and modules of `fedactors` from the lowest floor up: each imports from its own floor and lower ones."""
