@@ -94,7 +94,7 @@ def test_a_table_has_a_line_a_change_and_goes_on(tmp_path: Path, monkeypatch: py
 
 def test_every_file_of_the_list_has_tests() -> None:
     there = [name for name in mutated.TESTS if (ROOT / name).exists()]
-    assert len(there) > 30
+    assert len(there) > 25
     assert [name for name, tests in mutated.TESTS.items() if not all((ROOT / test).is_file() for test in tests)] == []
     for pattern in ("protocols/*/algorithm.py", "fedactors/privacy/*.py"):
         found = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern) if path.name != "__init__.py"}
