@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -67,12 +68,12 @@ class Gaussian:
         return 0.0 if self.mu(one, other) == 0 else math.inf
 
 
-class _Pure:
+class _Pure(ABC):
     """Noise whose likelihood ratios are bounded."""
 
+    @abstractmethod
     def epsilon(self, one: Array, other: Array) -> float:
         """See `Law`."""
-        raise NotImplementedError
 
     def mu(self, one: Array, other: Array) -> float:
         """Return `mu_of_epsilon` of the ratio."""
