@@ -83,7 +83,7 @@ def resolve(protocol: Protocol, words: Words, options: RunOptions) -> tuple[Any,
     )
     filled = _with_states(filled, _described_states(filled.data or ""))
     if filled.runtime == "ray" and filled.emulate is None and is_here(filled):
-        filled = dataclasses.replace(filled, emulate=getattr(protocol, "emulate", None))
+        filled = dataclasses.replace(filled, emulate=protocol.emulate)
     return config, filled
 
 
@@ -163,7 +163,7 @@ def _resolve_resume(protocol: Protocol, words: Words, options: RunOptions) -> tu
         known = {name: value for name, value in earlier.items() if name not in ("state", "state_key")}
         resumed = dataclasses.replace(resumed, **{k: v for k, v in known.items() if not getattr(resumed, k)})
     elif runtime == "ray" and resumed.emulate is None and is_here(resumed):
-        resumed = dataclasses.replace(resumed, emulate=getattr(protocol, "emulate", None))
+        resumed = dataclasses.replace(resumed, emulate=protocol.emulate)
     return config, resumed
 
 

@@ -167,7 +167,7 @@ def test_a_payload_is_for_the_reader_that_its_owner_named(world: World, capsys: 
         context = run.actors.actors[WORKER]
         ref = context.put(Embedding(1, 1, 1, 0.0, np.ones((2, 2), np.float32)), frozenset({WORKER}))
         body = memoryview(encode((f"{BANK}/worker-0", WORKER, ref.key)))
-        asked.append(asyncio.ensure_future(run._serve_payload(BANK)(body)))
+        asked.append(asyncio.ensure_future(run._serve_payload(BANK, body)))
 
     thread = in_mid_run(world, SHOP, ask)
     assert federated(world, ("num_epochs=100000", *NOISED[1:]), "--budget", "shop=20:1e-4") in (2, 3)

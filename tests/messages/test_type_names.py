@@ -85,7 +85,7 @@ def test_a_class_that_moved_is_found_by_frames_of_before(tmp_path: Path) -> None
     ],
 )
 def test_a_name_says_whose_a_class_is(module: str, qualname: str, name: str) -> None:
-    cls = declared(module, qualname)
+    cls: type = declared(module, qualname)
     assert (name_of(cls), namespace_of(cls)) == (name, name.partition("/")[0])
     assert class_of(name) is cls
     assert type(decode(encode(cls(1.0)))) is cls
