@@ -169,6 +169,7 @@ def test_nothing_stays_of_a_simulated_run():
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_a_simulated_run_is_kept_resumed_and_opened_again(tmp_path):
     run = fedactors.simulate("horizontal", out=tmp_path, **SMALL)
     again = run.resume()
@@ -183,6 +184,7 @@ def test_a_simulated_run_is_kept_resumed_and_opened_again(tmp_path):
         fedactors.load_run(tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_the_network_and_faults_are_the_simulations(run):
     slow = fedactors.Network(default=fedactors.Link(latency=5.0, bandwidth=1e4))
     slower = fedactors.simulate("horizontal", seed=3, network=slow, **SMALL)
@@ -192,19 +194,39 @@ def test_the_network_and_faults_are_the_simulations(run):
         fedactors.simulate("horizontal", faults={run.ledger["sender"][-1]: 0.0}, **SMALL)
 
 
-def test_predict_export_load_part_and_audit(tmp_path):
+@pytest.mark.slow
+def test_export_load_part_and_audit(tmp_path):
     run = fedactors.simulate("horizontal", out=tmp_path / "runs", **SMALL)
     files = run.export(tmp_path / "model")
     party = next(iter(files))
     assert all(path.is_file() for paths in files.values() for path in paths)
     assert fedactors.load_part(tmp_path / "model" / party) is not None
     assert run.audit().refuted == []
-    with pytest.raises(BadInput, match="named anew|--data|data"):
-        run.predict("breast-cancr", tmp_path / "p.csv")
     with pytest.raises(BadInput, match="colour: unknown option"):
         run.predict("breast-cancer", colour="red")
 
 
+@pytest.mark.slow
+def test_predict_on_own_rows(tmp_path):
+    rows = [(number % 7 - 3.0, number % 5 - 2.0) for number in range(120)]
+    bank = ["income,defaulted", *(f"{a},{int(a + b > 0)}" for a, b in rows)]
+    (tmp_path / "bank.csv").write_text("\n".join(bank))
+    (tmp_path / "shop.csv").write_text("\n".join(["orders", *(str(b) for _, b in rows)]))
+    own = tmp_path / "parties.toml"
+    own.write_text(
+        '[task]\ntype = "binary"\n[parties.bank]\npath = "bank.csv"\nlabel = "defaulted"\n'
+        '[parties.shop]\npath = "shop.csv"\n'
+    )
+    run = fedactors.simulate("pubsub-vfl", own, num_epochs=1, batch_size=32)
+    found = run.predict(own, tmp_path / "p.csv")
+    assert [(one.party, one.counts.num_predicted) for one in found.outcomes] == [("bank", 120)]
+    assert (tmp_path / "p.csv").is_file()
+    with pytest.raises(BadInput, match="opened only if you name them as well"):
+        run.resume()
+    assert run.resume(data=own).metrics == run.metrics
+
+
+@pytest.mark.slow
 def test_sweep_and_compare(run):
     found = fedactors.sweep("horizontal", {**SMALL, "num_rounds": [1, 2]}, seeds=(0, 3))
     assert found["num_rounds"] == [1, 1, 2, 2]
@@ -252,6 +274,7 @@ def test_bad_input_is_one_line_that_names_the_setting(call, said):
 # --- inside a running event loop --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_inside_a_running_loop_is_the_same(run):
     async def main() -> fedactors.Run:
         return fedactors.simulate("horizontal", seed=3, **SMALL)
@@ -273,6 +296,7 @@ def interrupt_when(condition) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_ctrl_c_stops_the_run_with_a_checkpoint(tmp_path, in_loop):
     def go() -> None:
@@ -296,6 +320,7 @@ def test_ctrl_c_stops_the_run_with_a_checkpoint(tmp_path, in_loop):
         _ = stopped.metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_ctrl_c_before_the_run_began_ends_it(tmp_path, monkeypatch, in_loop):
     from fedactors import launch
