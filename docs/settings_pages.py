@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedactors.cli.help import settings_tables
+from fedactors.cli.flags import settings_tables
 from fedactors.cli.terminal import guarded
 from fedactors.errors import BadInput
 from fedactors.inspection import preset_words

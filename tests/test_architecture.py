@@ -210,7 +210,17 @@ def test_importing_the_mathematics_does_not_load_ray() -> None:
 @pytest.mark.slow
 def test_actors_and_the_simulated_runtime_load_neither_torch_nor_ray() -> None:
     modules = [relative(path).removesuffix(".py").replace("/", ".") for path in FRAMEWORK]
-    light: tuple[str, ...] = ("actors", "messages", "network", "privacy", "runs", "plugins", "inspection", "options", "data.alignment")
+    light: tuple[str, ...] = (
+        "actors",
+        "messages",
+        "network",
+        "privacy",
+        "runs",
+        "plugins",
+        "inspection",
+        "options",
+        "data.alignment",
+    )
     light += ("learning.optimizers", "runtime.calls", "runtime.interface", "runtime.rounds", "runtime.simulation")
     chosen = [name for name in modules if name.startswith(tuple(f"fedactors.{one}" for one in light))]
     loaded = loaded_by("\n".join(f"import {name}" for name in chosen))

@@ -75,7 +75,7 @@ def test_the_record_says_why_a_row_is_never_drawn(tmp_path):
     write_table(tmp_path / "vfl.parquet", [whole, *others])
     text = record_text(tmp_path, ["vfl.parquet"])
     assert text.startswith("1 of the 5 rows")
-    assert "no command for each row:* first (1)." in text
+    assert "earlier version:* first (1)." in text
     assert "without the digest of the data that it compares:* second (1)." in text
     assert "Failed, measured by a clock, or of no single run:* third (2)." in text
 

@@ -17,8 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedactors.cli.flags import add_flags, argument, given_options, run_options
-from fedactors.cli.help import SHELLS
+from fedactors.cli.flags import SHELLS, add_flags, argument, given_options, run_options
 from fedactors.cli.jobs import fetch_command as fetch_command
 from fedactors.cli.jobs import is_shared
 from fedactors.cli.jobs import submit_command as submit_command

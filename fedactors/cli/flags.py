@@ -1,16 +1,22 @@
-"""Flags of the command line, made from the fields of `fedactors.options.RunOptions`.
+"""The words of the command line: flags, help on settings, and completion.
 
-`fedactors run` and every scenario script have exactly the same ones.
+Flags are made from the fields of `fedactors.options.RunOptions`; `fedactors run` and every scenario script have the same.
+For completion a shell calls the command itself, with `VARIABLE` set and the words up to the cursor, and reads one
+candidate a line. No candidate means a file name, or that nothing can stand there.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from fedactors.cli.terminal import say
 from fedactors.errors import BadInput
 from fedactors.options import FLAGS, Flag, Read, RunOptions, flag_of
+from fedactors.plugins import Protocol, canonical, find_protocol, protocol_names
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,7 +29,6 @@ class Parser(argparse.ArgumentParser):
         """Return the help."""
         if self.explained is None:
             return super().format_help()
-        from fedactors.cli.help import protocol_help
 
         return f"{super().format_help()}\n{protocol_help(self.explained)}"
 
@@ -115,3 +120,154 @@ class _Once(argparse.Action):
         if getattr(namespace, self.dest) is not None:
             raise argparse.ArgumentError(self, "is given twice")
         setattr(namespace, self.dest, values)
+
+
+def protocol_help(protocol: Protocol, width: int = 80) -> str:
+    """Return the text of ``--help`` about a protocol's settings, at most `width` columns wide."""
+    from fedactors.inspection import by_section, preset_words
+
+    wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    lines = wrap.wrap(f"{protocol.name}: {protocol.summary or 'a scenario'}. Its settings, given as key=value:")
+    wrap.subsequent_indent = " " * 6
+    for section, settings in by_section(protocol.Config).items():
+        lines += ["", *([f"{section}:"] if section else [])]
+        for setting in settings:
+            lines += wrap.wrap(f"  {setting.name}={setting.default}  ({setting.allowed})")
+            lines += wrap.wrap(" " * 6 + re.sub(r"`+", "", setting.meaning))
+    for flag, preset in (("--smoke", protocol.smoke), ("--full", protocol.full)):
+        lines += ["", *wrap.wrap(f"{flag}: {preset_words(preset) or 'the defaults'}")]
+    return "\n".join(lines) + "\n"
+
+
+def settings_tables(config: type[Any]) -> str:
+    """Return the settings of a config as Markdown tables, one a section."""
+    from fedactors.inspection import by_section
+
+    lines: list[str] = []
+    for section, settings in by_section(config).items():
+        lines += ["", *([f"## {section}", ""] if section else []), "| setting | default | allowed | meaning |"]
+        lines.append("|---|---|---|---|")
+        for setting in settings:
+            default = f"`{setting.default}`" if setting.default else ""
+            cells = [f"`{setting.name}`", default, setting.allowed.replace(" | ", ", "), setting.meaning]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines).strip() + "\n"
+
+
+VARIABLE = "_FEDACTORS_COMPLETE"
+
+BASH = f"""\
+_fedactors() {{
+    local line=${{COMP_LINE:0:COMP_POINT}} words current IFS=$' \\t\\n'
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    current=${{words[${{#words[@]}} - 1]}}
+    IFS=$'\\n'
+    COMPREPLY=($({VARIABLE}=1 "$1" "${{words[@]:1}}" 2> /dev/null))
+    [[ ${{COMPREPLY-}} == *= ]] && compopt -o nospace 2> /dev/null
+    # where '=' divides words, readline replaces only what stands behind it
+    if [[ $current == *=* && $COMP_WORDBREAKS == *=* ]]; then
+        COMPREPLY=("${{COMPREPLY[@]#"${{current%"${{current##*=}}"}}"}}")
+    fi
+}}
+complete -o default -F _fedactors fedactors
+"""
+
+ZSH = f"""\
+#compdef fedactors
+_fedactors() {{
+    local -a found
+    found=("${{(@f)$({VARIABLE}=1 "${{words[1]}}" "${{(@)words[2,CURRENT]}}" 2> /dev/null)}}")
+    found=("${{(@)found:#}}")
+    if (( $#found )); then
+        compadd -S '' -- "${{(@M)found:#*=}}"
+        compadd -- "${{(@)found:#*=}}"
+    else
+        _files
+    fi
+}}
+compdef _fedactors fedactors
+"""
+
+FISH = f"""\
+function __fedactors_complete
+    set -l before (commandline -opc)
+    set -l current (commandline -ct)
+    set -l found (env {VARIABLE}=1 $before "$current" 2> /dev/null)
+    if test (count $found) -gt 0
+        printf '%s\\n' $found
+    else
+        __fish_complete_path "$current"
+    end
+end
+complete -c fedactors -f -a '(__fedactors_complete)'
+"""
+
+SHELLS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+
+
+def print_candidates(commands: Mapping[str, argparse.ArgumentParser], words: Sequence[str]) -> int:
+    """Print what may stand in place of the last word, one candidate a line."""
+    for candidate in candidates(commands, words):
+        say(candidate)
+    return 0
+
+
+def candidates(commands: Mapping[str, argparse.ArgumentParser], words: Sequence[str]) -> list[str]:
+    """Return what may stand in place of the last of `words`, which is empty or was begun, after the others."""
+    *before, current = words or [""]
+    return [word for word in _expected(commands, before, current) if word.startswith(current)]
+
+
+def _expected(commands: Mapping[str, argparse.ArgumentParser], before: Sequence[str], current: str) -> Iterable[str]:
+    if not before:
+        return ["--help", "--version"] if current.startswith("-") else list(commands)
+    if before[0] not in commands:
+        return []
+    actions = commands[before[0]]._actions
+    flags = {flag: action for action in actions for flag in action.option_strings}
+    given: list[str] = []
+    asked: argparse.Action | None = None
+    for word in before[1:]:
+        if word.startswith("-"):
+            asked = flags.get(word)
+            asked = None if asked is None or asked.nargs == 0 else asked
+        elif asked is None:
+            given.append(word)
+        elif asked.nargs != "+":
+            asked = None
+    if current.startswith("-"):
+        return list(flags)
+    if asked is None:
+        places = [action for action in actions if not action.option_strings]
+        asked = next(iter(places[len(given) :]), places[-1] if places and places[-1].nargs in ("*", "+") else None)
+    return [] if asked is None else _values(asked, given, current)
+
+
+def _values(action: argparse.Action, given: Sequence[str], current: str) -> Iterable[str]:
+    if action.choices:
+        return list(action.choices)
+    if action.dest in ("protocol", "target"):
+        return protocol_names()
+    if action.dest == "words" and given and canonical(given[0]) in protocol_names():
+        return _settings(given[0], given[1:], current)
+    if action.dest == "data" or (action.dest == "name" and given[:1] == ["fetch"]):
+        from fedactors.data.datasets.catalogue import catalogue
+
+        return [dataset.name for dataset in catalogue()]
+    return []
+
+
+def _settings(protocol: str, given: Sequence[str], current: str) -> Iterable[str]:
+    try:
+        config = find_protocol(protocol).Config
+    except BadInput:
+        return []
+    from fedactors.inspection import settings_of
+
+    settings = {setting.name: setting for setting in settings_of(config)}
+    name, equals, _ = current.partition("=")
+    if equals:
+        return [f"{name}={choice}" for choice in settings[name].choices] if name in settings else []
+    done = {word.partition("=")[0] for word in given}
+    return [f"{name}=" for name in settings if name not in done]

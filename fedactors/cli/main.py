@@ -15,8 +15,16 @@ from typing import NoReturn
 from fedactors import __version__
 from fedactors.cli.commands import SUMMARY as SWEEP
 from fedactors.cli.commands import add_sweep_flags
-from fedactors.cli.flags import Parser, add_federation_flags, add_flags, add_run_flags, add_words
-from fedactors.cli.help import SHELLS, VARIABLE, print_candidates
+from fedactors.cli.flags import (
+    SHELLS,
+    VARIABLE,
+    Parser,
+    add_federation_flags,
+    add_flags,
+    add_run_flags,
+    add_words,
+    print_candidates,
+)
 from fedactors.cli.sites import FEDERATION_ACTIONS, SITE_ACTIONS, help_of
 from fedactors.cli.terminal import end_process, guarded
 from fedactors.plugins import Protocol, canonical, find_protocol, protocol_names

@@ -372,11 +372,7 @@ def sent(config: MtcdConfig) -> tuple[type, ...]:
 
 def sent_in_predictions(config: MtcdConfig) -> tuple[type, ...]:
     """Return the messages that predictions with a run of this configuration can send."""
-    from fedactors.serving.predictions import (
-        SENT,  # they load torch
-        Contribution,
-        TopModel,
-    )
+    from fedactors.serving.predictions import SENT, Contribution, TopModel
 
     top = (TopModel,) if config.problem == "network" else ()
     return (PredictOrder, Predicted, *_ALIGNMENT, *top, *(SENT if config.secure_sums else (Contribution,)))

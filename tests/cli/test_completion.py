@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedactors.cli import main as cli
-from fedactors.cli.help import SHELLS, candidates
+from fedactors.cli.flags import SHELLS, candidates
 from tests.tiny import install_plugin
 
 ROOT = Path(__file__).parents[2]

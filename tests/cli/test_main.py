@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedactors import launch as launch_module
-from fedactors import load_part
+from fedactors.api import load_part
 from fedactors.cli import main as cli
 from fedactors.cli.terminal import print_metrics
 from fedactors.inspection import _type_text

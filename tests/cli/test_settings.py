@@ -12,7 +12,7 @@ from pydantic import Field
 
 from docs import settings_pages
 from fedactors.cli import main as cli
-from fedactors.cli.help import settings_tables
+from fedactors.cli.flags import settings_tables
 from fedactors.config import build, config
 from fedactors.inspection import ADDED, by_section, settings_of
 from fedactors.plugins import find_protocol

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors import load_part
+from fedactors.api import load_part
 from fedactors.cli.main import main
 from fedactors.errors import BadInput
 

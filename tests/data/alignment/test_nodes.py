@@ -7,8 +7,8 @@ import csv
 import numpy as np
 import pytest
 
-from fedactors import load_part
 from fedactors.actors.remote import CLIENT, endpoints
+from fedactors.api import load_part
 from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.data.alignment.nodes import NodeHolder

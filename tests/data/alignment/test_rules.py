@@ -8,7 +8,7 @@ import datetime
 import numpy as np
 import pytest
 
-from fedactors import load_part
+from fedactors.api import load_part
 from fedactors.cli.main import main
 from fedactors.data.new_rows import actor_state
 from tests.data.alignment.test_rows import SETTINGS, SPLIT_SETTINGS, TASK, materialise, save, train

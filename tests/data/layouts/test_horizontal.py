@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors import load_part
+from fedactors.api import load_part
 from fedactors.cli.main import main
 from fedactors.data.description import load_own
 from fedactors.data.layouts.horizontal import HorizontalFile

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedactors import load_part
+from fedactors.api import load_part
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.inspection import describe_predictions
 from fedactors.launch import launch, resolve

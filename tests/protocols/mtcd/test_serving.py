@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors import load_part
 from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import CLIENT, remote
+from fedactors.api import load_part
 from fedactors.data.alignment.ids import AlignmentOrder, hash_ids
 from fedactors.data.layouts.vertical import replaced_rows, vertical
 from fedactors.data.new_rows import NoPart

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedactors import load_part
+from fedactors.api import load_part
 from fedactors.data.new_rows import NoPart
 from fedactors.errors import BadInput
 from fedactors.serving.parts import write_part
