@@ -8,7 +8,7 @@
 #
 # A Ray cluster on the nodes of one job, and one run on it:
 #
-#   sbatch deploy/slurm.sh pubsub-vfl --place active=site-0,passive=site-1 num_epochs=20 --out "$HOME/runs"
+#   sbatch deploy/slurm.sh pubsub-vfl --placement active=site-0,passive=site-1 num_epochs=20 --out "$HOME/runs"
 #
 # Node number i carries the label site-i. --out should be a folder that all nodes see. Two minutes before its time is over
 # the run writes a checkpoint; sbatch deploy/slurm.sh PROTOCOL --resume RUN goes on from it.

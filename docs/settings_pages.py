@@ -15,7 +15,7 @@ from fedactors.plugins import Protocol, find_protocol, protocol_names
 
 def settings_page(protocol: Protocol) -> str:
     """Return the page about a protocol's settings, in Markdown."""
-    given = {"--smoke": protocol.smoke, "--full": protocol.full}
+    given = {"--smoke": protocol.smoke, "--paper": protocol.paper}
     presets = [f"`{flag}` means `{preset_words(values)}`." for flag, values in given.items() if values]
     parts = [
         f"# Settings of {protocol.name}",

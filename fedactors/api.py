@@ -116,11 +116,11 @@ def execute(
     Raises:
         FedactorsError: as `run`.
     """
-    from fedactors.launch import in_thread_if_needed, launch, launch_again, resolve
+    from fedactors.launch import in_thread_if_needed, launch, launch_with_retries, resolve
 
     config, options = resolve(protocol, settings, options)
-    if options.go_on:
-        summaries = in_thread_if_needed(lambda signals: launch_again(protocol, config, options, signals=signals))
+    if options.auto_resume:
+        summaries = in_thread_if_needed(lambda signals: launch_with_retries(protocol, config, options, signals=signals))
     else:
         given = simulated or {}
         summaries = in_thread_if_needed(lambda signals: launch(protocol, config, options, signals=signals, **given))
@@ -245,7 +245,7 @@ class Run:
         Args:
             out: parent of the new folder; by default beside this one.
             where: options that hold instead of the run's own, such as ``runtime`` or ``address``, and what must be
-                named again: ``data`` that are a description of yours, ``trust`` for code that the settings name.
+                named again: ``data`` that are a description of yours, ``allow_import`` for code that the settings name.
 
         Raises:
             FedactorsError: as `run`.
@@ -266,7 +266,7 @@ class Run:
             data: the new rows, as `run` takes data.
             to: file that the party that owns the labels writes.
             checkpoint: label of the model's checkpoint; by default ``best``, else the newest.
-            where: options that hold instead of the run's own, such as ``runtime`` or ``address``, and ``trust``.
+            where: options that hold instead of the run's own, such as ``runtime`` or ``address``, and ``allow_import``.
 
         Raises:
             BadInput: the protocol cannot predict, or the rows do not fit the model.
@@ -291,7 +291,7 @@ class Run:
             to: each party gets a folder in it; by default ``exported`` in the run's folder.
             party: the only one to export; by default all.
             checkpoint: label of the model's checkpoint; by default ``best``, else the newest.
-            where: places and keys of the parties' states, and ``trust``.
+            where: places and keys of the parties' states, and ``allow_import``.
 
         Raises:
             BadInput: the protocol cannot export, or there is no such party.
@@ -310,7 +310,7 @@ class Run:
         neighbours: int = 10,
         party: str | None = None,
         data: str | Path | None = None,
-        trust: Sequence[str] = (),
+        allow_import: Sequence[str] = (),
         settings: Words = (),
     ) -> Audit:
         """Recompute every privacy figure of the run; `refuted` of the result lists what does not hold.
@@ -321,7 +321,7 @@ class Run:
             neighbours: number of records to change, of each kind.
             party: replay this party only.
             data: the data now; by default the data set that the run had.
-            trust: code that the settings name and that may be imported.
+            allow_import: code that the settings name and that may be imported.
             settings: of the replays, by name: they may run smaller than the run did.
 
         Raises:
@@ -339,7 +339,7 @@ class Run:
                 neighbours=neighbours,
                 party=party,
                 data=_data(data),
-                trust=trust,
+                allow_import=allow_import,
             )
         )
 
@@ -400,16 +400,16 @@ def write_report(
     loaded = load_runs(places)
     folder = loaded[0].folder
     if not to and folder is not None and is_remote(folder.place):
-        raise BadInput(f"--to: give a file of this machine, {folder.place} is an address")
+        raise BadInput(f"--output: give a file of this machine, {folder.place} is an address")
     beside = Path(places[0]).with_suffix(".html") if folder is None else folder.path / "report.html"
-    path = local_path(to, "--to") if to is not None else beside
+    path = local_path(to, "--output") if to is not None else beside
     if path.is_dir():
-        raise BadInput(f"--to: {str(to)!r} is a folder; give the name of the page")
-    apart_from_records(path, "--to")
+        raise BadInput(f"--output: {str(to)!r} is a folder; give the name of the page")
+    apart_from_records(path, "--output")
     drawn = None if figures is None else local_path(figures, "--figures")
     if drawn is not None:
         apart_from_records(drawn, "--figures")
-    write_atomic(path, render_report(loaded).encode(), "--to")
+    write_atomic(path, render_report(loaded).encode(), "--output")
     if drawn is None:
         return path, []
     from fedactors.report.charts import write_figures
@@ -659,7 +659,7 @@ def settings(protocol: str | Protocol) -> Table:
     return Table([{name: getattr(one, name) for name in names} for one in settings_of(_protocol(protocol).Config)])
 
 
-def load_part(path: str | Path, trust: Collection[str] = ()) -> Part:
+def load_part(path: str | Path, allow_import: Collection[str] = ()) -> Part:
     """Return the part of a model that `Run.export` wrote: module and preprocessing of one party.
 
         part = fedactors.load_part("model/shop")
@@ -668,14 +668,14 @@ def load_part(path: str | Path, trust: Collection[str] = ()) -> Part:
 
     Args:
         path: the party's folder.
-        trust: the code that its models name, ``package.module:function``, and that may be imported.
+        allow_import: the code that its models name, ``package.module:function``, and that may be imported.
 
     Raises:
         BadInput: nothing of that kind is there, it is damaged, or it names code that is not trusted.
     """
     from fedactors.serving.parts import read_part
 
-    return read_part(path, trust)
+    return read_part(path, allow_import)
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

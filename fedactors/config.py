@@ -10,7 +10,7 @@ and reports every mistake as one `BadInput` line that names the field, the value
 
 Code that a configuration names is code as soon as it is imported. So it is imported when the user gives it, in a word
 or in a script's config, and never because a run folder says so: who resumes, predicts with or exports a run whose
-configuration names code gives the same name again (``--trust package.module:function``).
+configuration names code gives the same name again (``--allow-import package.module:function``).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def config(cls: Any = None, *, name: str = "") -> Any:
     def decorate(cls: type[Any]) -> type[Any]:
         _limit_numbers(cls)
         made: type[Any] = pydantic_dataclass(cls, frozen=True, kw_only=True, config=settings)
-        made.__plain__ = True  # type: ignore[attr-defined]  # an actor may be built with it
+        made.__wire_type__ = True  # type: ignore[attr-defined]  # an actor may be built with it
         declare(made, name)
         return made
 
@@ -348,10 +348,10 @@ def check_trusted(config: Any, trusted: Collection[str], place: str) -> None:
         if address not in trusted:
             raise BadInput(
                 f"{place} names code, {field}={address}, which is imported only if you name it as well: "
-                f"give --trust {address} if you know what it is"
+                f"give --allow-import {address} if you know what it is"
             )
     if unknown := sorted(set(trusted) - set(code_named_in(config).values())):
-        raise BadInput(f"--trust: {unknown[0][:200]!r} is not allowed: {place} names no such code")
+        raise BadInput(f"--allow-import: {unknown[0][:200]!r} is not allowed: {place} names no such code")
 
 
 def load_code(field: str, address: str) -> Callable[..., Any]:

@@ -87,7 +87,7 @@ def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
 def _described(
     actors: Mapping[str, type], shapes: Mapping[str, Mapping[str, Any]], sent: set[type] | None
 ) -> list[dict[str, Any]]:
-    """Describe the messages of these kinds of actors' doors, those that are `sent`."""
+    """Describe the messages of these kinds of actors' endpoints, those that are `sent`."""
     receivers: dict[type, dict[str, None]] = {}
     senders: dict[type, dict[str, None]] = {}
     for message, sender, receiver in _deliveries(actors):
@@ -149,16 +149,16 @@ def describe_protections(protocol: Protocol, config: Any) -> list[dict[str, Any]
 
 
 def _deliveries(actors: Mapping[str, type]) -> Iterator[tuple[type, str, str]]:
-    """Yield (message, who sends it, who receives it) for every door and payload of these kinds of actors."""
+    """Yield (message, who sends it, who receives it) for every endpoint and payload of these kinds of actors."""
     for kind, cls in actors.items():
         table = endpoints(cls)
-        for door in table.table.values():
-            callers = [_caller(caller, door, actors) for caller in CALLERS if caller in door.callers]
+        for endpoint in table.table.values():
+            callers = [_caller(caller, endpoint, actors) for caller in CALLERS if caller in endpoint.callers]
             yield from (
-                (message, caller, kind) for message in door.takes for caller in callers if message is not NoneType
+                (message, caller, kind) for message in endpoint.takes for caller in callers if message is not NoneType
             )
             yield from (
-                (message, kind, caller) for message in door.gives for caller in callers if message is not NoneType
+                (message, kind, caller) for message in endpoint.gives for caller in callers if message is not NoneType
             )
         for payload in table.payloads:
             yield payload, kind, payload.__message__.readers  # type: ignore[attr-defined]
@@ -175,9 +175,9 @@ def _parts(message: type) -> Iterator[type]:
             yield from _parts(hint)
 
 
-def _caller(caller: str, door: Endpoint, actors: Mapping[str, type]) -> str:
-    if door.only is not None and caller != DRIVER:
-        return f"its {spoken(door.only)} only"
+def _caller(caller: str, endpoint: Endpoint, actors: Mapping[str, type]) -> str:
+    if endpoint.only is not None and caller != DRIVER:
+        return f"its {spoken(endpoint.only)} only"
     named = [kind for kind, cls in actors.items() if getattr(cls, "role", None) == caller]
     return _CALLER_WORDS.get(caller) or ", ".join(named) or f"any {caller}"
 
@@ -254,7 +254,7 @@ def settings_of(config: type[Any]) -> list[Setting]:
 
 
 def preset_words(preset: Mapping[str, Any]) -> str:
-    """Return the values of ``--smoke`` or ``--full`` as they would be given by hand."""
+    """Return the values of ``--smoke`` or ``--paper`` as they would be given by hand."""
     return " ".join(f"{name}={_word(value)}" for name, value in preset.items())
 
 

@@ -70,12 +70,12 @@ def resolve(protocol: Protocol, words: Words, options: RunOptions) -> tuple[Any,
             raise BadInput(f"{flag_of(name)}: needs --federation")
     if options.resume is not None:
         return _resolve_resume(protocol, words, options)
-    if options.trust:
-        raise BadInput("--trust: needs --resume; what a run's own words name is trusted as it is")
+    if options.allow_import:
+        raise BadInput("--allow-import: needs --resume; what a run's own words name is trusted as it is")
     check_runtime_flags(options, options.runtime or "ray")
-    if options.smoke and options.full:
-        raise BadInput("--smoke and --full exclude each other")
-    preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
+    if options.smoke and options.paper:
+        raise BadInput("--smoke and --paper exclude each other")
+    preset = protocol.smoke if options.smoke else protocol.paper if options.paper else {}
     config = build_given(protocol.Config, words, preset)
     seeds = options.seeds or (options.seed or 0,)
     filled = dataclasses.replace(
@@ -94,7 +94,9 @@ def check(protocol: Protocol, words: Words, options: RunOptions) -> None:
         BadInput: as `resolve`; a run folder or data are looked for where the run will be.
     """
     _refuse_blanks(options)
-    there = dataclasses.replace(options, resume=None, address=None, trust=() if options.resume else options.trust)
+    there = dataclasses.replace(
+        options, resume=None, address=None, allow_import=() if options.resume else options.allow_import
+    )
     resolve(protocol, () if options.resume else words, there)
 
 
@@ -126,9 +128,9 @@ def _described_states(data: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
 
 def _with_states(options: RunOptions, known: tuple[Mapping[str, str], Mapping[str, str]]) -> RunOptions:
     """Return the options with the places and keys of states that are known, below those that they have."""
-    where, keys = {**known[0], **dict(options.state)}, {**known[1], **dict(options.state_key)}
+    where, keys = {**known[0], **dict(options.checkpoint_dir)}, {**known[1], **dict(options.checkpoint_key)}
     make_places(where, keys)
-    return dataclasses.replace(options, state=tuple(where.items()), state_key=tuple(keys.items()))
+    return dataclasses.replace(options, checkpoint_dir=tuple(where.items()), checkpoint_key=tuple(keys.items()))
 
 
 def is_here(options: RunOptions) -> bool:
@@ -147,7 +149,7 @@ def _resolve_resume(protocol: Protocol, words: Words, options: RunOptions) -> tu
         raise BadInput(f"--resume: {parent.path} is a run of {stored.get('protocol')!r}, not of {protocol.name!r}")
     checkpoint = parent.checkpoint_to_resume()
     check_actors(checkpoint.driver, checkpoint.actors)
-    config = restore_config(protocol, parent, options.trust)
+    config = restore_config(protocol, parent, options.allow_import)
     if stored["runtime"] == "federated":
         return config, resume_federated(options, stored)
     if options.federation is not None:
@@ -160,7 +162,7 @@ def _resolve_resume(protocol: Protocol, words: Words, options: RunOptions) -> tu
     resumed = _with_states(resumed, _stored_states(earlier, checkpoint.actors))
     if runtime == stored["runtime"]:
         # what decides the run goes on as it was, unless this command says otherwise
-        known = {name: value for name, value in earlier.items() if name not in ("state", "state_key")}
+        known = {name: value for name, value in earlier.items() if name not in ("checkpoint_dir", "checkpoint_key")}
         resumed = dataclasses.replace(resumed, **{k: v for k, v in known.items() if not getattr(resumed, k)})
     elif runtime == "ray" and resumed.emulate is None and is_here(resumed):
         resumed = dataclasses.replace(resumed, emulate=protocol.emulate)
@@ -194,29 +196,29 @@ def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[st
 
 
 def states_of(
-    folder: RunFolder, frames: Mapping[str, bytes], state: Mapping[str, str], keys: Mapping[str, str]
+    folder: RunFolder, frames: Mapping[str, bytes], checkpoint_dir: Mapping[str, str], keys: Mapping[str, str]
 ) -> FoundStates:
     """Return the actors' states of a checkpoint, wherever their parties keep them.
 
     Args:
         folder: the run's.
         frames: of the checkpoint, by actor.
-        state: party to place, where another one is given than the run's.
+        checkpoint_dir: party to place, where another one is given than the run's.
         keys: party to the name of its key, likewise.
 
     Raises:
         BadInput: a place or key is none.
     """
     where, known = _stored_states(_options_of(folder), frames)
-    return FoundStates(frames, make_places({**where, **state}, {**known, **keys}))
+    return FoundStates(frames, make_places({**where, **checkpoint_dir}, {**known, **keys}))
 
 
 def _stored_states(
     earlier: Mapping[str, Any], frames: Mapping[str, bytes]
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the places and keys that a run had for its parties' states, of those that its checkpoint confirms."""
-    where = proven_places(dict(earlier["state"]), frames)
-    return where, {party: key for party, key in earlier["state_key"] if party in where}
+    where = proven_places(dict(earlier["checkpoint_dir"]), frames)
+    return where, {party: key for party, key in earlier["checkpoint_key"] if party in where}
 
 
 def _options_of(folder: RunFolder) -> dict[str, Any]:
@@ -291,7 +293,7 @@ def is_description(name: str | None) -> bool:
 
 
 def way_on(place: str, data: str | None) -> str:
-    """Return how to go on with the run at `place`, in the words of a command."""
+    """Return how to go on with the run at `placement`, in the words of a command."""
     named = f" --data {shlex.quote(data or '')}" if is_description(data) else ""
     return f"--resume {place}{named}"
 
@@ -446,7 +448,7 @@ def launch(
         return [_run_once(protocol, config, options, seed, name, taken, simulated) for seed in options.seeds or (0,)]
 
 
-def launch_again(
+def launch_with_retries(
     protocol: Protocol, config: Any, options: RunOptions, *, signals: StopSignals | None = None
 ) -> list[Summary]:
     """Run, and go on from the last checkpoint each time that a site is lost; see `launch`.
@@ -472,7 +474,7 @@ def launch_again(
                 raise
             done = number
             again = dataclasses.replace(
-                options.without("data", "runtime", "seed", "seeds", "smoke", "full", "share_seed", "budget"),
+                options.without("data", "runtime", "seed", "seeds", "smoke", "paper", "share_seed", "budget"),
                 resume=error.run,
             )
         config, options = resolve(protocol, (), again)
@@ -512,9 +514,9 @@ def _run_once(
             events = recorder.events
             runtime.watched = progress.watch(lambda: activities(runtime.ledger.totals(), events))
             signals.runtime = runtime
-            if options.state:
+            if options.checkpoint_dir:
                 runtime.states = StateLocations(
-                    make_places(dict(options.state), dict(options.state_key)), folder.path.name
+                    make_places(dict(options.checkpoint_dir), dict(options.checkpoint_key)), folder.path.name
                 )
             checkpoint = recorder.load_checkpoint()
             snapshot = None if checkpoint is None else Snapshot(checkpoint.actors, checkpoint.driver, checkpoint.folder)
@@ -585,17 +587,17 @@ def make_runtime(options: RunOptions, seed: int, recorder: Recorder | None, **si
         from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
         return SimulatedRuntime(seed=seed, recorder=recorder, pool=options.pool or 0, **simulated)
-    from fedactors.runtime.ray.runtime import LEASE_SECONDS, RayRuntime
+    from fedactors.runtime.ray.runtime import HEARTBEAT_TIMEOUT, RayRuntime
 
     return RayRuntime(
         seed=seed,
         recorder=recorder,
         address=options.address,
-        labels=dict(options.place),
+        labels=dict(options.placement),
         placement=options.spread.upper().replace("-", "_") if options.spread else None,
         emulate=options.emulate is not None,
         scale=options.emulate or 1.0,
-        lease=options.lease or LEASE_SECONDS,
+        heartbeat_timeout=options.heartbeat_timeout or HEARTBEAT_TIMEOUT,
     )
 
 
@@ -634,13 +636,13 @@ def resolve_federated(protocol: Protocol, words: Words, options: RunOptions) -> 
         BadInput: a flag that has no meaning there, several seeds, or no data.
     """
     _refuse_local(options)
-    if options.smoke and options.full:
-        raise BadInput("--smoke and --full exclude each other")
+    if options.smoke and options.paper:
+        raise BadInput("--smoke and --paper exclude each other")
     if len(options.seeds or ()) > 1:
         raise BadInput("--seeds: is not allowed with --federation: each run is approved by itself")
     if options.data is None:
         raise BadInput("--data: missing: give SITE=NAME,SITE=NAME, the names that the sites have for their data")
-    preset = protocol.smoke if options.smoke else protocol.full if options.full else {}
+    preset = protocol.smoke if options.smoke else protocol.paper if options.paper else {}
     if any(field.name == "on_party_loss" for field in dataclasses.fields(protocol.Config)):
         preset = {"on_party_loss": "stop", **preset}
     seeds = options.seeds or (options.seed or 0,)
@@ -685,7 +687,7 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
     Raises:
         BadInput: the federation, the site beside its file, the data's names, or the run to go on from are wrong.
     """
-    from fedactors.federation.approval import go_on, make_proposal
+    from fedactors.federation.approval import continue_run, make_proposal
     from fedactors.federation.runtime import checkpoint_number
     from fedactors.federation.site_folder import parse_budgets
 
@@ -693,7 +695,7 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
     if options.resume is not None:
         parent = RunFolder.open(options.resume)
         number = checkpoint_number(parent.checkpoint_to_resume().driver)
-        return _prepared(folder, protocol, config, go_on(folder, _run_of(parent), number, "resume"), seed)
+        return _prepared(folder, protocol, config, continue_run(folder, _run_of(parent), number, "resume"), seed)
     settings = spell_infinities(as_dict(config))
     shared = seed if options.share_seed else None
     proposal = make_proposal(folder, protocol, settings, options.data or "", shared, parse_budgets(options.budget))
@@ -716,12 +718,12 @@ def prepare_prediction(
     Raises:
         BadInput: as `prepare_federated`.
     """
-    from fedactors.federation.approval import go_on
+    from fedactors.federation.approval import continue_run
     from fedactors.federation.runtime import checkpoint_number
 
     _refuse_local(options)
     folder = _site(options)
-    proposal = go_on(folder, _run_of(run), checkpoint_number(driver), "predict", options.data or "")
+    proposal = continue_run(folder, _run_of(run), checkpoint_number(driver), "predict", options.data or "")
     return _prepared(folder, protocol, config, proposal, seed)
 
 

@@ -132,7 +132,7 @@ class RunOptions:
         federation="never",
         travels=False,
     )
-    place: tuple[tuple[str, str], ...] = _option(
+    placement: tuple[tuple[str, str], ...] = _option(
         (),
         "put a party's actors on hosts that have this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
         metavar="PARTY=LABEL",
@@ -159,7 +159,7 @@ class RunOptions:
         federation="never",
         is_stored=True,
     )
-    lease: float | None = _option(
+    heartbeat_timeout: float | None = _option(
         None,
         "ray: seconds without a sign of life after which a process counts as lost (default 15)",
         metavar="S",
@@ -176,7 +176,7 @@ class RunOptions:
     resume: str | None = _option(
         None, "go on from the last checkpoint of this run folder", metavar="RUN", is_place=True
     )
-    trust: tuple[str, ...] = _option(
+    allow_import: tuple[str, ...] = _option(
         (),
         "code that a run folder names (package.module:function, commas between several) and that may be imported",
         metavar="CODE",
@@ -184,19 +184,19 @@ class RunOptions:
         federation="never",
     )
     smoke: bool = _option(False, "the smallest run that means something", decides=True)
-    full: bool = _option(False, "the setting of the paper", decides=True)
+    paper: bool = _option(False, "the setting of the paper", decides=True)
     quiet: bool = _option(False, "no progress")
     track: tuple[str, ...] = _option((), "also log to tensorboard, mlflow or wandb", metavar="NAMES", read=_names)
-    state: tuple[tuple[str, str], ...] = _option(
+    checkpoint_dir: tuple[tuple[str, str], ...] = _option(
         (),
         "keep a party's checkpoints in a folder of its host, or at an address, not in the run folder; repeatable",
-        metavar="PARTY=PLACE",
-        read=_pair("party=place"),
+        metavar="PARTY=URI",
+        read=_pair("party=uri"),
         repeats=True,
         federation="never",
         is_stored=True,
     )
-    state_key: tuple[tuple[str, str], ...] = _option(
+    checkpoint_key: tuple[tuple[str, str], ...] = _option(
         (),
         "encrypt them (AES-256-GCM) with the key in file:PATH or env:NAME, as the party's process finds it",
         metavar="PARTY=KEY",
@@ -228,7 +228,7 @@ class RunOptions:
         "federation: a test, whose seed all sites take; without it each has its own, unknown to the others",
         federation="only",
     )
-    go_on: bool = _option(
+    auto_resume: bool = _option(
         False,
         "federation: when a site was lost and is back, propose to go on from the last checkpoint, by itself",
         federation="only",
@@ -253,8 +253,8 @@ class RunOptions:
         for name, flag in FLAGS.items():
             if flag.is_place:
                 without_password(getattr(self, name) or "", flag_of(name))
-        for party, place in self.state:
-            without_password(place, f"--state {party}")
+        for party, place in self.checkpoint_dir:
+            without_password(place, f"--checkpoint-dir {party}")
 
     @classmethod
     def checked(cls, **values: Any) -> RunOptions:

@@ -61,10 +61,10 @@ LoadData = Callable[[Any, Any, int], Any]
 Plan = Callable[[Any, Sequence[Mapping[str, Any]]], Mapping[str, Any]]
 """``plan(config, profiles)``: planned settings and what they are predicted to cost, JSON-ready."""
 Measure = Callable[[Any, Any, Any], Awaitable[Sequence[Mapping[str, Any]]]]
-"""``measure(config, data, runtime)``: an ``async`` function like ``run``, which casts actors that measure the parties'
+"""``measure(config, data, runtime)``: an ``async`` function like ``run``, which spawns actors that measure the parties'
 machines and returns the profiles for `Plan`."""
 Predict = Callable[[Any, Any, Any, Any], Awaitable[Sequence[Any]]]
-"""``predict(config, data, runtime, asked)``: an ``async`` function like ``run``, which casts the parties' actors with
+"""``predict(config, data, runtime, asked)``: an ``async`` function like ``run``, which spawns the parties' actors with
 their trained states and gives `Outcomes` of `fedactors.serving.predictions`; ``asked`` is an `Application` of it."""
 Export = Callable[[Any, str, Mapping[str, bytes]], Any]
 """``export(config, party, states)``: the party's part of the model, a `fedactors.serving.parts.Part`, or its
@@ -125,8 +125,8 @@ class Protocol(typing.Protocol):
         """Config values of the smallest meaningful run, for ``--smoke``."""
 
     @property
-    def full(self) -> Mapping[str, Any]:
-        """Config values of the paper's setting, for ``--full``."""
+    def paper(self) -> Mapping[str, Any]:
+        """Config values of the paper's setting, for ``--paper``."""
 
     @property
     def Config(self) -> type[Any]:  # noqa: N802
@@ -147,7 +147,7 @@ class Protocol(typing.Protocol):
 
     @property
     def actors(self) -> Actors | None:
-        """The classes of its actors in a configuration; `fedactors inspect` reads their doors."""
+        """The classes of its actors in a configuration; `fedactors inspect` reads their endpoints."""
 
     @property
     def load_data(self) -> LoadData | None:
@@ -171,7 +171,7 @@ class Protocol(typing.Protocol):
 
     @property
     def predictors(self) -> Actors | None:
-        """The classes of the actors that predict in a configuration; `fedactors inspect` reads their doors too."""
+        """The classes of the actors that predict in a configuration; `fedactors inspect` reads their endpoints too."""
 
     @property
     def export(self) -> Export | None:
@@ -250,7 +250,7 @@ class LazyProtocol:
     party_loss: frozenset[str] = frozenset({"stop"})
     default_party_loss: str = "stop"
     smoke: Mapping[str, Any] = field(default_factory=dict)
-    full: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, Any] = field(default_factory=dict)
     takes_queries: bool = False
     takes_nodes: bool = False
     problem: str = ""

@@ -62,7 +62,7 @@ class Scenario:
     party_loss: frozenset[str] = frozenset({"stop"})
     default_party_loss: str = "stop"
     smoke: Mapping[str, Any] = field(default_factory=dict)
-    full: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, Any] = field(default_factory=dict)
     takes_queries: bool = False
     takes_nodes: bool = False
     problem: str = ""
@@ -79,7 +79,7 @@ def main(
     load_data: LoadData | None = None,
     name: str | None = None,
     smoke: Mapping[str, Any] | None = None,
-    full: Mapping[str, Any] | None = None,
+    paper: Mapping[str, Any] | None = None,
     party_loss: frozenset[str] = frozenset({"stop"}),
     default_party_loss: str = "stop",
     argv: Sequence[str] | None = None,
@@ -95,7 +95,7 @@ def main(
         load_data: ``load_data(config, name_or_file, seed)``, what ``run`` receives as its data.
         name: name in run folders; the script's by default.
         smoke: config values for ``--smoke``.
-        full: config values for ``--full``.
+        paper: config values for ``--paper``.
         party_loss: what the scenario supports when a party's process is lost.
         default_party_loss: what it does when a run says nothing.
         argv: words of the command line; the process's own by default.
@@ -110,7 +110,7 @@ def main(
         run=run,
         load_data=load_data,
         smoke=smoke or {},
-        full=full or {},
+        paper=paper or {},
         party_loss=party_loss,
         default_party_loss=default_party_loss,
     )

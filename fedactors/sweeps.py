@@ -173,7 +173,7 @@ class Trial:
     settings: Mapping[str, Any]
     """What is set, beside the size."""
     size: str
-    """``smoke``, ``full`` or nothing: which of the protocol's own settings come first."""
+    """``smoke``, ``paper`` or nothing: which of the protocol's own settings come first."""
     config: Mapping[str, Any]
     """The whole configuration, resolved."""
     data: str
@@ -214,14 +214,14 @@ def plan(protocol: Protocol, settings: Sequence[Mapping[str, Any]], options: Run
     Args:
         protocol: what to run.
         settings: see `fedactors.sweeps.settings_of`.
-        options: data, runtime, seeds, ``smoke`` or ``full``.
+        options: data, runtime, seeds, ``smoke`` or ``paper``.
 
     Raises:
         BadInput: a setting that the protocol does not allow.
         DataMissing: the files of the data set are not here.
     """
     _, filled = resolve(protocol, [], options)
-    size = "smoke" if options.smoke else "full" if options.full else ""
+    size = "smoke" if options.smoke else "paper" if options.paper else ""
     preset = _preset(protocol, size)
     data = filled.data or protocol.default_data
     check_data(protocol, data)
@@ -247,7 +247,7 @@ def plan(protocol: Protocol, settings: Sequence[Mapping[str, Any]], options: Run
 
 
 def _preset(protocol: Protocol, size: str) -> Mapping[str, Any]:
-    return {"smoke": protocol.smoke, "full": protocol.full}.get(size, {})
+    return {"smoke": protocol.smoke, "paper": protocol.paper}.get(size, {})
 
 
 def _text(value: Any) -> str:
@@ -351,7 +351,7 @@ class CurveRecorder(MemoryRecorder):
         spent: dict[str, Any] = {}
         if self.runtime is not None:
             used = self.runtime.usage()
-            spent = {"seconds": used.seconds, "bytes": used.bytes, "money": used.price}
+            spent = {"seconds": used.seconds, "bytes": used.bytes, "cost_usd": used.price}
         super().record_round(index, {**spent, **metrics})
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:

@@ -69,10 +69,10 @@ class Trained:
         folder.verify()
         protocol = find_protocol(str(folder.config.get("protocol")))
         labels = [entry["label"] for entry in folder.manifest["checkpoints"]]
-        config = restore_config(protocol, folder, options.trust)
+        config = restore_config(protocol, folder, options.allow_import)
         checkpoint = folder.load_checkpoint(label if label is not None else "best" if "best" in labels else None)
         check_actors(checkpoint.driver, checkpoint.actors)
-        states = states_of(folder, checkpoint.actors, dict(options.state), dict(options.state_key))
+        states = states_of(folder, checkpoint.actors, dict(options.checkpoint_dir), dict(options.checkpoint_key))
         return cls(protocol=protocol, config=config, folder=folder, checkpoint=checkpoint, states=states)
 
 
@@ -120,7 +120,7 @@ def predict(folder: RunFolder, to: str, options: RunOptions, label: str | None =
             not be counted in the run's folder.
     """
     if "://" not in to:
-        apart_from_records(local_path(to, "--to"), "--to")
+        apart_from_records(local_path(to, "--output"), "--output")
     model = Trained.open(folder, options, label)
     is_federated = bool(folder.config.get("federation"))
     with in_use("" if is_federated else model.checkpoint.folder):  # over a federation states are at the sites
@@ -141,7 +141,7 @@ def _predict(model: Trained, options: RunOptions, to: str) -> Predictions:
     here, seed = is_here(options), folder.config["seed"]
     data = load_data(protocol, config, options.data or "", seed, here, is_new=True)
     # on another host it is that host's own path
-    place = str(local_path(check_ending(to), "--to").resolve()) if here else to
+    place = str(local_path(check_ending(to), "--output").resolve()) if here else to
     asked = Application(stored={name: stored_state(model.states, name) for name in model.states}, to=place)
     if any(one["on"] and one["kind"] in COUNTED for one in describe_protections(protocol, config)):
         folder.check_countable()
@@ -162,7 +162,9 @@ def _predict_federated(model: Trained, options: RunOptions, to: str) -> Outcomes
     if options.federation is None:
         raise BadInput(f"{folder.path}: the run was over a federation: give --federation FILE")
     if check_ending(to) != Path(to).name:
-        raise BadInput(f"--to: {to!r} is not allowed over a federation: a name, for the folder of whoever owns them")
+        raise BadInput(
+            f"--output: {to!r} is not allowed over a federation: a name, for the folder of whoever owns them"
+        )
     prepared = prepare_prediction(protocol, config, folder, model.checkpoint.driver, options, folder.config["seed"])
     # what each site wrote then is known here by its digest
     found = {name: StoredState(actor=name, frame=digest) for name, digest in model.checkpoint.actors.items()}
@@ -215,10 +217,10 @@ def export(
     parties = sorted({name.partition("/")[0] for name in model.states})
     if party is not None and party not in parties:
         raise BadInput(f"--party: {party!r} is not allowed: one of {', '.join(parties)}")
-    target = local_path(to, "--to") if to is not None else folder.inside("exported")
-    apart_from_records(target, "--to")
+    target = local_path(to, "--output") if to is not None else folder.inside("exported")
+    apart_from_records(target, "--output")
     if to is None and any(path.is_symlink() for path in target.rglob("*")):
-        raise BadInput(f"export: {target} has links, which lead who knows where: give --to DIR")
+        raise BadInput(f"export: {target} has links, which lead who knows where: give --output DIR")
     written: dict[str, list[Path]] = {}
     for one in parties if party is None else [party]:
         try:
@@ -275,7 +277,7 @@ def audit(
     neighbours: int = 10,
     party: str | None = None,
     data: str | None = None,
-    trust: Sequence[str] = (),
+    allow_import: Sequence[str] = (),
 ) -> Audit:
     """Recompute every privacy figure of a run; replay it with one record changed, and attack its model, if asked to.
 
@@ -289,7 +291,7 @@ def audit(
         neighbours: number of records to change, of each kind.
         party: the only one to replay; by default all.
         data: the data now; by default the data set that the run had.
-        trust: the code that the run names and that may be imported.
+        allow_import: the code that the run names and that may be imported.
 
     Raises:
         BadInput: the run or the arguments allow none of that.
@@ -307,8 +309,8 @@ def audit(
     from fedactors.auditing.audit import check_run
 
     ledger = check_run(folder)
-    replays = _replays(folder, settings, neighbours, party, data, trust) if replay else []
-    found = _attacks(folder, data, trust) if attacks else []
+    replays = _replays(folder, settings, neighbours, party, data, allow_import) if replay else []
+    found = _attacks(folder, data, allow_import) if attacks else []
     result = Audit(run=str(folder.path), ledger=ledger, replays=replays, attacks=found)
     if (replays or found) and folder.status != "running":
         folder.write_json(AUDIT, result.as_dict())
@@ -317,14 +319,14 @@ def audit(
 
 
 def _replays(
-    folder: RunFolder, settings: Words, count: int, party: str | None, given: str | None, trust: Sequence[str]
+    folder: RunFolder, settings: Words, count: int, party: str | None, given: str | None, allow_import: Sequence[str]
 ) -> list[ReplayAudit]:
     from fedactors.auditing.replay import audit_by_replay, joined
 
     protocol = find_protocol(str(folder.config.get("protocol")))
     if (neighbours := getattr(protocol, "neighbours", None)) is None:
         raise BadInput(f"--replay: {protocol.name} does not say what its neighbours are")
-    config = restore_config(protocol, folder, trust)
+    config = restore_config(protocol, folder, allow_import)
     if settings:
         changed = settings if isinstance(settings, Mapping) else parse_words(settings)
         config = build(protocol.Config, {**as_dict(config), **changed})
@@ -342,13 +344,13 @@ def _replays(
     return found if whole is None else [*found, whole]
 
 
-def _attacks(folder: RunFolder, given: str | None, trust: Sequence[str]) -> list[Attack]:
+def _attacks(folder: RunFolder, given: str | None, allow_import: Sequence[str]) -> list[Attack]:
     from fedactors.auditing.attacks import run_attacks
 
     protocol = find_protocol(str(folder.config.get("protocol")))
     if (surface := getattr(protocol, "surface", None)) is None:
         raise BadInput(f"--attacks: {protocol.name} does not say what its attackers see")
-    config, seed = restore_config(protocol, folder, trust), folder.config["seed"]
+    config, seed = restore_config(protocol, folder, allow_import), folder.config["seed"]
     data = load_data(protocol, config, data_to_audit(folder, given), seed)
     return run_attacks(surface(config, data, folder.load_checkpoint(None).actors, seed), seed)
 

@@ -33,7 +33,7 @@ from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.table import RunRow, read_table
 from fedactors.runtime.compute import one_torch_thread
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from scenarios.benchmarks.all_together import TARGETS
+from scenarios.benchmarks.combined_adversary import TARGETS
 from scenarios.benchmarks.privacy_audits import DATA as CUT
 from scenarios.benchmarks.privacy_audits import cut
 from scenarios.formulas import (
@@ -177,13 +177,13 @@ def theta(given: Mapping[str, Any], num_rows: int, num_joined: int, steps: int |
     if "admm" in given["algorithm"]:
         if steps is None:
             batches = max(math.ceil(num_rows / given["local_batch_size"]), 1)
-            steps = given["rounds"] * given["local_epochs"] * batches
+            steps = given["num_rounds"] * given["local_epochs"] * batches
         else:
-            batches = steps // (given["rounds"] * given["inner_rounds"] * given["local_epochs"])
+            batches = steps // (given["num_rounds"] * given["inner_rounds"] * given["local_epochs"])
         done, rate = steps, 1 / batches
         noise = multiplier_within(given["feature_dp"], lambda m: sampled_epsilon(m, rate, done, delta))
     else:
-        done = given["rounds"] * math.ceil(num_joined / given["batch_size"])
+        done = given["num_rounds"] * math.ceil(num_joined / given["batch_size"])
         noise = multiplier_within(given["feature_dp"], lambda m: epsilon_of(math.sqrt(done) / m, delta))
     mu = math.sqrt(done) / noise
     if batches == 1:

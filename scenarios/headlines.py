@@ -46,7 +46,7 @@ from fedactors.runs.table import NOT_REACHED, RunRow, read_table
 _AIM = re.compile(r"(<=|>=)\s*(-?[0-9.]+)")
 _CONFIG = ConfigDict(extra="forbid")
 _MISSING = "not measured"
-_VERDICTS = ("holds", "not shown", "does not hold")
+_VERDICTS = ("confirmed", "inconclusive", "refuted")
 _HEADER = ("claim, and why or where", "result (95 % interval)", "aim", "verdict", "seeds")
 _VERDICT = _HEADER.index("verdict")
 

@@ -24,12 +24,15 @@ def names_of(cls: Any) -> set[str]:
 
 
 def undeclared(protocol: Protocol, config: Any, types: Iterable[str]) -> set[str]:
-    """Return the types that `fedactors inspect` tells nothing of, and that are no call of a door without a message."""
+    """Return the types that `fedactors inspect` tells nothing of.
+
+    And that are no call of an endpoint without a message.
+    """
     assert protocol.actors is not None
     told = {entry["message"] for entry in (*describe_messages(protocol, config), *describe_joins(protocol))}
     for cls in protocol.actors(config).values():
         table = endpoints(cls).table.values()
-        told |= {f"{door.name}()" for door in table if type(None) in (*door.takes, *door.gives)}
+        told |= {f"{endpoint.name}()" for endpoint in table if type(None) in (*endpoint.takes, *endpoint.gives)}
     return set(types) - told
 
 

@@ -30,10 +30,10 @@ class Tiny:
 
 
 TINY: dict[str, tuple[Tiny, ...]] = {
-    "all_together": (Tiny("--smoke --only glasu --out made"),),
-    "clients_together": (Tiny("--clients 16 --samples 20 --models cnn8"),),
-    "compute_costs": (Tiny("--repetitions 1 --to made.json"),),
-    "fast_lane": (Tiny("262144"),),
+    "combined_adversary": (Tiny("--smoke --only glasu --out made"),),
+    "batched_clients": (Tiny("--clients 16 --samples 20 --models cnn8"),),
+    "compute_costs": (Tiny("--repetitions 1 --output made.json"),),
+    "local_transport": (Tiny("262144"),),
     "glasu_against_pyg": (Tiny(f"{SMALL_GRAPH} 0", module="torch_geometric"),),
     "glasu_large": (Tiny("--simulated 2000 8000 4 8 1024"),),
     "glasu_speed": (
@@ -50,7 +50,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "mtcd_overlap": (Tiny("--smoke --out made", ray=True),),
     "nebulafl_containers": (Tiny("--seconds 1 --repeats 1 --data digits", ray=True),),
     "nebulafl_speed": (Tiny("overhead --containers 20 --per-round 5 --rounds 1", data="fashion_mnist"),),
-    "nebulafl_together": (Tiny("--smoke"),),
+    "nebulafl_batched_clients": (Tiny("--smoke"),),
     "postgres_reading": (),  # `test_reads_a_table_of_postgresql`
     "privacy_audits": (Tiny("--smoke --only glasu --out made"),),
     "pubsub_bank": (Tiny("--epochs 2", ray=True, data="bank"),),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedactors.cli.main import main
-from fedactors.data.description import load_own
+from fedactors.data.description import load_description
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
 from fedactors.launch import _way_on, data_to_audit, data_to_resume
@@ -39,7 +39,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
-    words = ["rounds=1", "--data", "parties.toml", "--runtime", "simulated", "--quiet"]
+    words = ["num_rounds=1", "--data", "parties.toml", "--runtime", "simulated", "--quiet"]
     assert main(["run", "tablepuppet", *words, "--out", "runs"]) == 0
     (made,) = Path("runs").iterdir()
     return made
@@ -115,10 +115,10 @@ def test_the_name_of_a_data_set_is_taken_from_the_folder(trained: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("run mtcd --trust x", "--trust: 'x' is not allowed: write package.module:function"),
-        ("run mtcd --trust ::", "--trust: '::' is not allowed"),
-        ("run mtcd --trust=", "--trust: '' is not allowed"),
-        ("run mtcd --trust os:system", "--trust: needs --resume"),
+        ("run mtcd --allow-import x", "--allow-import: 'x' is not allowed: write package.module:function"),
+        ("run mtcd --allow-import ::", "--allow-import: '::' is not allowed"),
+        ("run mtcd --allow-import=", "--allow-import: '' is not allowed"),
+        ("run mtcd --allow-import os:system", "--allow-import: needs --resume"),
         ("run mtcd --resume a --resume b", "--resume: is given twice"),
     ],
 )
@@ -183,7 +183,10 @@ def test_a_run_goes_on_with_the_rows_that_it_began_with(
     kind, file, party = OWN[protocol]
     data = tmp_path / kind
     shutil.copytree(own / kind, data)
-    words = [*SMALL.get(protocol, "num_rounds=1 hidden=4").split(), *(["num_clients=2"] if protocol == "glasu" else [])]
+    words = [
+        *SMALL.get(protocol, "num_rounds=1 hidden_size=4").split(),
+        *(["num_clients=2"] if protocol == "glasu" else []),
+    ]
     places = ["--data", str(data / "parties.toml"), "--runtime", "simulated", "--quiet"]
     assert main(["run", protocol, *words, *places, "--out", str(tmp_path / "runs")]) == 0, capsys.readouterr().err
     (made,) = (tmp_path / "runs").iterdir()
@@ -213,7 +216,7 @@ def changed(file: Path) -> None:
 
 
 def test_a_digest_is_of_what_is_read_and_how_and_not_of_where_it_lies(own: Path, tmp_path: Path) -> None:
-    data = load_own(own / "vertical/parties.toml")
+    data = load_description(own / "vertical/parties.toml")
     (tmp_path / "elsewhere.csv").write_bytes((own / "vertical/shop.csv").read_bytes())
     source = data.part("shop").source
     assert isinstance(source, FileSource)

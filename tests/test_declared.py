@@ -14,11 +14,11 @@ from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.declared import undeclared
 
 SETTINGS: dict[str, list[dict[str, Any]]] = {
-    "pubsub_vfl": [{"embedding_mu": 2.0, "bottom_training": "frozen"}, {"alignment": "psi"}, {"payloads": "sent"}],
+    "pubsub_vfl": [{"embedding_mu": 2.0, "bottom_training": "frozen"}, {"alignment": "psi"}, {"transfer": "push"}],
     "mtcd": [{"mode": "overlapping"}, {"problem": "ridge"}],
     "tablepuppet": [],
     "glasu": [{"mode": "joint"}, {"secure_aggregation": True}, {"average_classifiers": True}],
-    "horizontal": [{"secure_sums": True}],
+    "horizontal": [{"secure_aggregation": True}],
     "nebulafl": [{"ablation": "aggregation"}],
 }
 """Features beside the methods that bring messages of their own."""

@@ -82,7 +82,7 @@ def test_the_manifest_is_a_cluster_with_a_host_for_each_party_of_the_page():
         (label,) = json.loads(json.loads(group["rayStartParams"]["resources"]))
         labels.add(label)
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
-    placed = re.search(r"--place (\S+)", (DEPLOY / "kuberay.yaml").read_text())
+    placed = re.search(r"--placement (\S+)", (DEPLOY / "kuberay.yaml").read_text())
     assert placed is not None
     assert {pair.split("=")[1] for pair in placed.group(1).split(",")} == labels
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
@@ -136,7 +136,7 @@ def test_the_dashboard_shows_the_metrics_that_runs_export_and_no_others():
         seconds=1.0,
         wall_seconds=1.0,
         cpu_utilisation=0.5,
-        waiting_seconds=0.1,
+        idle_seconds=0.1,
         price=0.0,
     )
     gauges.update(1, {"auc": 0.5}, used)
@@ -162,7 +162,7 @@ def test_a_run_on_two_hosts_that_encrypt(tmp_path):
     hosts = Hosts(tmp_path, [{"bank": 1}, {"shop": 1}], tls=True)
     try:
         words = ["python", "-m", "fedactors", "run", "pubsub-vfl", "--smoke", "--quiet", "--format", "json"]
-        words += ["--place", "active=bank,passive=shop", "--address", f"{hosts.net}.1:6379"]
+        words += ["--placement", "active=bank,passive=shop", "--address", f"{hosts.net}.1:6379"]
         done = hosts.call(0, *words, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         assert json.loads(done.stdout.splitlines()[-1])["metrics"]["test/auc"] > 0.5

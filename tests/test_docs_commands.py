@@ -90,7 +90,7 @@ def runs_any(page: str) -> bool:
 PAGES = [name for name in ALL if runs_any(name) and not name.startswith(IN_OTHER_TESTS)]
 
 
-def own_files(page: str, folder: Path) -> None:
+def user_files(page: str, folder: Path) -> None:
     """Write the files of their own that readers of a page have."""
     draw = np.random.default_rng(0)
     if page.endswith("mtcd.md"):
@@ -149,7 +149,7 @@ def test_commands_of_a_page(page, tmp_path, monkeypatch, capfd, request):
     monkeypatch.chdir(tmp_path)
     if any("--runtime ray" in command for command in ALL[page]):
         request.getfixturevalue("ray_cluster")
-    own_files(page, tmp_path)
+    user_files(page, tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # a user's own module is looked for where the command is given
     monkeypatch.delitem(sys.modules, "my_networks", raising=False)  # another page's may have been loaded
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")

@@ -47,7 +47,7 @@ def names_of(schema: type) -> set[str]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_page_about_own_data_has_the_keys_of_a_layout(layout):
+def test_the_page_about_user_data_has_the_keys_of_a_layout(layout):
     (text,) = [text for title, text in sections("parties-toml.md").items() if f"`{layout}`" in title]
     of_task, of_party = LAYOUTS[layout]
     assert keys(text, "[task]") == names_of(of_task)
@@ -77,12 +77,12 @@ def test_the_schema_for_editors_takes_what_is_sound_and_refuses_what_is_not(name
 
 
 @pytest.mark.parametrize(("heading", "schema"), [("a column", ColumnRule), ("`csv`", CsvFormat)])
-def test_the_page_about_own_data_has_the_keys_of_rules(heading, schema):
+def test_the_page_about_user_data_has_the_keys_of_rules(heading, schema):
     (text,) = [text for title, text in sections("parties-toml.md").items() if "`vertical`" in title]
     assert keys(text, f"key of {heading}") == {field.name for field in dataclasses.fields(schema)}
 
 
-def test_the_page_about_own_data_has_the_kinds_of_tables():
+def test_the_page_about_user_data_has_the_kinds_of_tables():
     text = sections("parties-toml.md")["Layout `relational`: tables that a query joins"]
     (row,) = [line for line in text.splitlines() if line.startswith("| `kind`")]
     assert set(re.findall(r"`([^`]+)`", row)) == {"kind", "postgres", *description._KINDS, *description._KINDS.values()}

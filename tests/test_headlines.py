@@ -46,7 +46,7 @@ def test_the_best_row_is_compared_with_the_best_baseline(tmp_path):
     )
     # 4 +- sqrt(2) over two seeds; a row that one seed did not reach has no mean
     sides = "<small>4 ± 1.4 (ours-1) against 8 (base-1)</small>"
-    assert found == ["w", f"0.5 ×<br>{sides}", "<= 0.5", "holds", "1"]
+    assert found == ["w", f"0.5 ×<br>{sides}", "<= 0.5", "confirmed", "1"]
 
 
 RATIO = (
@@ -61,10 +61,10 @@ def test_seeds_that_both_sides_have_give_an_interval_which_decides(tmp_path):
     # the median of .3, .4 and .9; of 27 equally likely samples 1 in 27 has only the least, or only the largest ratio
     sides = "<small>5.333 ± 3.2 (ours) against 10 ± 0 (base)</small>"
     found = ["w<br><small>narrow links</small>", f"0.4 × (0.3 to 0.9)<br>{sides}"]
-    assert line(tmp_path, f'{RATIO}0.9"\n') == [*found, "<= 0.9", "holds", "3"]
-    assert line(tmp_path, f'{RATIO}0.5"\n')[2:4] == ["<= 0.5", "not shown"]
-    assert line(tmp_path, f'{RATIO}0.35"\n')[2:4] == ["<= 0.35", "not shown"]
-    assert line(tmp_path, f'{RATIO}0.2"\n')[2:4] == ["<= 0.2", "does not hold"]
+    assert line(tmp_path, f'{RATIO}0.9"\n') == [*found, "<= 0.9", "confirmed", "3"]
+    assert line(tmp_path, f'{RATIO}0.5"\n')[2:4] == ["<= 0.5", "inconclusive"]
+    assert line(tmp_path, f'{RATIO}0.35"\n')[2:4] == ["<= 0.35", "inconclusive"]
+    assert line(tmp_path, f'{RATIO}0.2"\n')[2:4] == ["<= 0.2", "refuted"]
 
 
 def test_a_seed_that_only_the_other_side_reached_is_no_number_that_is_left_out(tmp_path):
@@ -72,7 +72,7 @@ def test_a_seed_that_only_the_other_side_reached_is_no_number_that_is_left_out(t
     write(tmp_path / "data", "base", 10.0, 10.0, 10.0)
     found = line(tmp_path, f'{RATIO}0.5"\n')
     assert found[1].startswith("not reached (0.3 to not reached)<br>")
-    assert found[3] == "not shown"
+    assert found[3] == "inconclusive"
 
 
 def test_a_difference_is_that_of_the_pairs(tmp_path):
@@ -81,7 +81,7 @@ def test_a_difference_is_that_of_the_pairs(tmp_path):
     text = RATIO.replace("ratio", "difference").replace("<=", ">=")
     found = line(tmp_path, f'{text}0"\n')
     assert found[1].startswith("+1 (-11.71 to 13.71)<br>")
-    assert found[2:] == [">= 0", "not shown", "2"]
+    assert found[2:] == [">= 0", "inconclusive", "2"]
 
 
 def test_a_summary_names_its_interval_and_its_pairs(tmp_path):
@@ -89,20 +89,20 @@ def test_a_summary_names_its_interval_and_its_pairs(tmp_path):
     put_rows(tmp_path / "data.parquet", rows)
     source = '{ rows = "data/s/r", column = "ratio", interval = ["low", "high"], pairs = "n" }'
     found = line(tmp_path, f'measured = {source}\naim = "<= 1"')
-    assert found == ["w", "0.7 (0.6 to 1.2)<br><small>r</small>", "<= 1", "not shown", "10"]
+    assert found == ["w", "0.7 (0.6 to 1.2)<br><small>r</small>", "<= 1", "inconclusive", "10"]
 
 
 def test_weights_make_one_number_of_several_columns(tmp_path):
     write(tmp_path / "data", "a", 100.0)
     source = 'measured = { rows = "data/s/a", column = { cost = 10, bytes = 1 } }\naim = ">= 1002.5"'
-    assert line(tmp_path, source) == ["w", "1,002<br><small>a</small>", ">= 1002.5", "does not hold", "1"]
+    assert line(tmp_path, source) == ["w", "1,002<br><small>a</small>", ">= 1002.5", "refuted", "1"]
 
 
 def test_what_was_not_measured_or_not_reached_is_said(tmp_path):
     write(tmp_path / "data", "never", None)
     write(tmp_path / "data", "base", 8.0)
     never = 'measured = { rows = "data/s/never", column = "cost" }\naim = "<= 1"\n'
-    assert line(tmp_path, never) == ["w", "not reached<br><small>never</small>", "<= 1", "does not hold", "1"]
+    assert line(tmp_path, never) == ["w", "not reached<br><small>never</small>", "<= 1", "refuted", "1"]
     against = 'against = { rows = "data/s/base", column = "cost" }\ncompare = "difference"\naim = ">= 0"\n'
     absent = 'measured = { rows = "data/s/absent", column = "cost" }\n' + against
     sides = "<small>not measured against 8 (base)</small>"
@@ -138,5 +138,5 @@ def test_every_protocol_has_a_section_and_is_counted():
         (section,) = [text for text in sections if text.startswith(f"{name}\n")]
         verdicts = [row.split("|")[4].strip() for row in section.splitlines()[4:]]
         (counts,) = [row for row in overview.splitlines() if row.startswith(f"| {name} |")]
-        counted = [len(verdicts), *(verdicts.count(one) for one in ("holds", "not shown", "does not hold"))]
+        counted = [len(verdicts), *(verdicts.count(one) for one in ("confirmed", "inconclusive", "refuted"))]
         assert [int(cell) for cell in counts.split("|")[2:-1]] == counted

@@ -99,7 +99,7 @@ def test_a_strangers_folder_imports_nothing(trap, tmp_path, capsys, protocol, fi
         ["run", protocol, "--resume", str(folder), "--quiet"],
         ["predict", str(folder), "--data", "digits"],
         ["export", str(folder), "--party", party],
-        ["predict", str(folder), "--data", "digits", "--trust", f"{trap}:other"],
+        ["predict", str(folder), "--data", "digits", "--allow-import", f"{trap}:other"],
         *(
             [["audit", str(folder), "--replay"], ["audit", str(folder), "--attacks"]]
             if protocol == "pubsub-vfl"
@@ -109,7 +109,7 @@ def test_a_strangers_folder_imports_nothing(trap, tmp_path, capsys, protocol, fi
         assert run(*words) == 2, words
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert f"names code, {field}={trap}:{function}" in line
-        assert f"give --trust {trap}:{function}" in line
+        assert f"give --allow-import {trap}:{function}" in line
         assert not sprung(tmp_path, trap)
 
 
@@ -120,10 +120,10 @@ def test_what_its_user_names_again_is_imported(trap, tmp_path, capsys):
     assert sprung(tmp_path, trap)
     folder = str(folder_of(tmp_path))
     capsys.readouterr()
-    assert run("predict", folder, "--data", "digits", "--trust", address) == 0
+    assert run("predict", folder, "--data", "digits", "--allow-import", address) == 0
     assert json.loads(capsys.readouterr().out)["predictions"][0]["predicted"] == 360
-    assert run("export", folder, "--party", "server", "--trust", address) == 0
-    assert run("run", "horizontal", "--resume", folder, "--quiet", "--trust", address) == 0
+    assert run("export", folder, "--party", "server", "--allow-import", address) == 0
+    assert run("run", "horizontal", "--resume", folder, "--quiet", "--allow-import", address) == 0
 
 
 @pytest.mark.slow
@@ -161,8 +161,8 @@ def test_a_module_that_fails_is_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_an_own_model_trains_alike_on_both_runtimes(capsys, tmp_path):
-    words = ["num_rounds=2", "num_clients=2", "num_training=60", "model=tests.learning.own_networks:good"]
+def test_an_user_model_trains_alike_on_both_runtimes(capsys, tmp_path):
+    words = ["num_rounds=2", "num_clients=2", "num_training=60", "model=tests.learning.user_networks:good"]
     found = {}
     for runtime in ("simulated", "ray"):
         assert run("run", "horizontal", "--runtime", runtime, "--quiet", "--out", str(tmp_path), *words) == 0

@@ -39,8 +39,8 @@ def test_run_leaves_a_complete_folder_and_returns_its_summary(tmp_path):
     folder.verify()
     assert folder.manifest["status"] == "finished"
     assert (summary.protocol, summary.seed, summary.rounds, summary.runtime) == ("tiny-one", 5, 3, "ray")
-    assert (summary.bytes, summary.messages, summary.seconds, summary.waiting_seconds) == (4500, 6, 3.0, 0.75)
-    assert (summary.money, summary.header_bytes) == (0.75, 384)
+    assert (summary.bytes, summary.messages, summary.seconds, summary.idle_seconds) == (4500, 6, 3.0, 0.75)
+    assert (summary.cost_usd, summary.header_bytes) == (0.75, 384)
     assert summary.extra == {"data": "breast-cancer/5"}
     assert folder.config["config"]["num_rounds"] == 3
     assert [line["round"] for line in read_rounds(folder)] == [1, 2, 3]
@@ -67,7 +67,7 @@ def test_seeds_run_one_by_one_with_mean_and_deviation(tmp_path):
 
 def test_smoke_and_full_are_presets_that_words_override(tmp_path):
     assert go(tmp_path, smoke=True)[0].rounds == 2
-    assert go(tmp_path, full=True)[0].rounds == 6
+    assert go(tmp_path, paper=True)[0].rounds == 6
     assert go(tmp_path, "num_rounds=3", smoke=True)[0].rounds == 3
 
 
@@ -79,7 +79,7 @@ def test_smoke_and_full_are_presets_that_words_override(tmp_path):
         ((), {"data": "breast-cancr"}, "unknown data set 'breast-cancr'; did you mean breast-cancer"),
         ((), {"data": "karate"}, "tiny-one needs vertical data, this can be graph"),
         ((), {"data": "nowhere.toml"}, "'nowhere.toml' does not exist"),
-        ((), {"smoke": True, "full": True}, "exclude each other"),
+        ((), {"smoke": True, "paper": True}, "exclude each other"),
         ((), {"track": ("excel",)}, "'excel' is not allowed"),
         ((), {"runtime": "simulated", "address": "10.0.0.1:6379"}, "--address: needs --runtime ray"),
         (("trouble=input",), {}, "num_cpus: 64 is not allowed: the cluster has 2"),
@@ -170,7 +170,7 @@ def test_resume_of_a_damaged_or_foreign_folder_is_bad_input(tmp_path):
     assert len(folders(tmp_path)) == 1
 
 
-def test_own_data_description_reaches_the_protocol(tmp_path):
+def test_user_data_description_reaches_the_protocol(tmp_path):
     own = tmp_path / "parties.toml"
     own.write_text("")
     assert load_data(PROTOCOL, tiny.TinyConfig(), str(own), 1) == f"{own}/1"
@@ -193,12 +193,12 @@ def stored(tmp_path, name, **options):
 
 
 def test_what_decides_a_run_is_restored_unless_the_command_says_otherwise(tmp_path):
-    run = stored(tmp_path, "whole", emulate=0.002, place={"bank": "a"}, spread="spread", lease=3.0)
+    run = stored(tmp_path, "whole", emulate=0.002, placement={"bank": "a"}, spread="spread", heartbeat_timeout=3.0)
     _, options = resolve(PROTOCOL, [], RunOptions(resume=run))
-    found = (options.emulate, options.place, options.spread, options.lease)
+    found = (options.emulate, options.placement, options.spread, options.heartbeat_timeout)
     assert found == (0.002, (("bank", "a"),), "spread", 3.0)
-    _, options = resolve(PROTOCOL, [], RunOptions(resume=run, emulate=0.5, lease=9.0))
-    assert (options.emulate, options.spread, options.lease) == (0.5, "spread", 9.0)
+    _, options = resolve(PROTOCOL, [], RunOptions(resume=run, emulate=0.5, heartbeat_timeout=9.0))
+    assert (options.emulate, options.spread, options.heartbeat_timeout) == (0.5, "spread", 9.0)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_what_decides_a_run_is_restored_unless_the_command_says_otherwise(tmp_pa
         ({"emulate": -1.0}, "emulate"),
         ({"pool": 1.5}, "pool"),
         ({"spread": "everywhere"}, "spread"),
-        ({"place": ["bank"]}, "place"),
+        ({"placement": ["bank"]}, "placement"),
         ({"command": "rm"}, "command"),
         ([], ""),
     ],

@@ -17,10 +17,10 @@ from fedactors.secure_sums.messages import Masked
 PROTOCOLS = ("glasu", "horizontal", "mtcd", "nebulafl", "pubsub-vfl", "tablepuppet")
 SECURE = {
     "glasu": {"secure_aggregation": True},
-    "horizontal": {"secure_sums": True},
-    "mtcd": {"secure_sums": True, "learning_rate": 0.1},
-    "nebulafl": {"algorithm": "fedhisyn", "secure_sums": True, "on_party_loss": "stop"},
-    "tablepuppet": {"secure_sums": True},
+    "horizontal": {"secure_aggregation": True},
+    "mtcd": {"secure_aggregation": True, "learning_rate": 0.1},
+    "nebulafl": {"algorithm": "fedhisyn", "secure_aggregation": True, "on_party_loss": "stop"},
+    "tablepuppet": {"secure_aggregation": True},
 }
 SWITCHED = [
     ("glasu", "noise", {"noise_multiplier": 1.0, "clip_norm": 1.0, "max_degree": 5}),
@@ -73,13 +73,17 @@ def test_half_of_a_protection_is_none() -> None:
 
 
 def test_the_command_shows_them_first(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["inspect", "horizontal", "secure_sums=true"]) == 0
+    assert cli.main(["inspect", "horizontal", "secure_aggregation=true"]) == 0
     text = capsys.readouterr().out
-    assert text.index("secure sums: ON  (secure_sums=True)") < text.index("noise: off") < text.index("Between parties")
+    assert (
+        text.index("secure sums: ON  (secure_aggregation=True)")
+        < text.index("noise: off")
+        < text.index("Between parties")
+    )
     assert cli.main(["inspect", "horizontal", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)["protections"]
     assert (found[0]["kind"], found[0]["on"]) == ("secure sums", False)
-    assert found[0]["settings"] == {"secure_sums": False}
+    assert found[0]["settings"] == {"secure_aggregation": False}
 
 
 @pytest.mark.parametrize(("kind", "settings"), [("magic", ()), ("noise", ("no_such_setting",))])

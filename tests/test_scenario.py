@@ -71,18 +71,18 @@ def test_the_contract_of_the_flags_is_frozen():
     environment = {
         "--runtime",
         "--address",
-        "--place",
+        "--placement",
         "--spread",
         "--pool",
         "--emulate",
-        "--lease",
+        "--heartbeat-timeout",
         "--out",
         "--resume",
-        "--state",
-        "--state-key",
-        "--trust",
+        "--checkpoint-dir",
+        "--checkpoint-key",
+        "--allow-import",
     }
-    experiment = {"--data", "--seed", "--seeds", "--smoke", "--full"}
+    experiment = {"--data", "--seed", "--seeds", "--smoke", "--paper"}
     display = {"--quiet", "--format", "--track"}
     assert flags == environment | experiment | display
 

@@ -51,7 +51,7 @@ def go(capsys, *words: str, code: int = 0) -> str:
 def test_the_run_folder_holds_references_only_and_everything_goes_on_from_them(tmp_path, capsys, key):
     plain, place, runs = tmp_path / "plain", tmp_path / "own", tmp_path / "runs"
     go(capsys, "run", *WORDS, "--out", str(plain))
-    kept = ("--state", f"active={place}", "--state-key", "active=env:ACTIVE_KEY")
+    kept = ("--checkpoint-dir", f"active={place}", "--checkpoint-key", "active=env:ACTIVE_KEY")
     go(capsys, "run", *WORDS, *kept, "--out", str(runs))
     first, second = RunFolder.open(only(plain)), RunFolder.open(only(runs))
     assert (first.path / "metrics/round_metrics.jsonl").read_bytes() == (
@@ -71,12 +71,12 @@ def test_the_run_folder_holds_references_only_and_everything_goes_on_from_them(t
     assert key.encode() not in everything
     assert base64.b64decode(key) not in everything
 
-    data = ("--data", "breast-cancer", "--to")
+    data = ("--data", "breast-cancer", "--output")
     go(capsys, "predict", str(first.path), *data, str(tmp_path / "a.csv"))
     go(capsys, "predict", str(second.path), *data, str(tmp_path / "b.csv"))
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     for folder, to in ((first, "a"), (second, "b")):
-        go(capsys, "export", str(folder.path), "--party", "active", "--to", str(tmp_path / to))
+        go(capsys, "export", str(folder.path), "--party", "active", "--output", str(tmp_path / to))
     a, b = ({p.name: p.read_bytes() for p in (tmp_path / to / "active").glob("*.safetensors")} for to in ("a", "b"))
     assert set(a) == {"bottom.safetensors", "top.safetensors"}
     assert a == b
@@ -85,36 +85,38 @@ def test_the_run_folder_holds_references_only_and_everything_goes_on_from_them(t
 @pytest.mark.slow
 def test_a_run_goes_on_from_states_that_were_moved(tmp_path, capsys, key):
     place, moved, runs = tmp_path / "own", tmp_path / "moved", tmp_path / "runs"
-    kept = ("--state", f"active={place}", "--state-key", "active=env:ACTIVE_KEY")
+    kept = ("--checkpoint-dir", f"active={place}", "--checkpoint-key", "active=env:ACTIVE_KEY")
     go(capsys, "run", *WORDS, *kept, "--out", str(runs))
     whole = only(runs)
     before = states_in(place)
     go(capsys, "run", "pubsub-vfl", "--resume", str(whole), "--quiet", "--out", str(tmp_path / "child"))
     assert set(before) < set(states_in(place))  # the parent can be resumed again
     config = RunFolder.open(only(tmp_path / "child")).config
-    assert config["options"]["state"] == {"active": str(place)}
-    assert config["options"]["state_key"] == {"active": "env:ACTIVE_KEY"}
+    assert config["options"]["checkpoint_dir"] == {"active": str(place)}
+    assert config["options"]["checkpoint_key"] == {"active": "env:ACTIVE_KEY"}
     shutil.move(place, moved)
     resume = ("run", "pubsub-vfl", "--resume", str(whole), "--quiet", "--out", str(tmp_path / "third"))
     assert "is missing" in go(capsys, *resume, code=2)
-    go(capsys, *resume, "--state", f"active={moved}")
+    go(capsys, *resume, "--checkpoint-dir", f"active={moved}")
     assert RunFolder.open(only(tmp_path / "third")).manifest["status"] == "finished"
 
 
 @pytest.mark.slow
 def test_without_the_key_or_the_place_there_is_one_line(tmp_path, capsys, key, monkeypatch):
-    kept = ("--state", f"active={tmp_path / 'own'}", "--state-key", "active=env:ACTIVE_KEY")
+    kept = ("--checkpoint-dir", f"active={tmp_path / 'own'}", "--checkpoint-key", "active=env:ACTIVE_KEY")
     go(capsys, "run", *WORDS, *kept, "--out", str(tmp_path / "runs"))
     whole = only(tmp_path / "runs")
-    go(capsys, "export", str(whole), "--party", "passive", "--to", str(tmp_path / "part"))  # needs nothing of active
+    go(
+        capsys, "export", str(whole), "--party", "passive", "--output", str(tmp_path / "part")
+    )  # needs nothing of active
     monkeypatch.delenv("ACTIVE_KEY")
-    export = ("export", str(whole), "--party", "active", "--to", str(tmp_path / "part"))
-    for words in (export, ("predict", str(whole), "--data", "breast-cancer", "--to", str(tmp_path / "p.csv"))):
+    export = ("export", str(whole), "--party", "active", "--output", str(tmp_path / "part"))
+    for words in (export, ("predict", str(whole), "--data", "breast-cancer", "--output", str(tmp_path / "p.csv"))):
         assert go(capsys, *words, code=2).splitlines() == [
-            "fedactors: --state-key: active: no variable ACTIVE_KEY where active/worker-0 runs"
+            "fedactors: --checkpoint-key: active: no variable ACTIVE_KEY where active/worker-0 runs"
         ]
-    wrong = ("--state", f"actve={tmp_path / 'x'}")
-    assert "--state: 'actve' is not allowed: the parties are" in go(
+    wrong = ("--checkpoint-dir", f"actve={tmp_path / 'x'}")
+    assert "--checkpoint-dir: 'actve' is not allowed: the parties are" in go(
         capsys, "run", *WORDS, *wrong, "--out", str(tmp_path / "none"), code=2
     )
     assert not (tmp_path / "x").exists()
@@ -126,7 +128,7 @@ def test_a_run_folder_cannot_choose_where_a_resume_writes(forged, tmp_path, caps
     whole, victim = RunFolder.open(only(tmp_path / "runs")), tmp_path / "victim"
     victim.mkdir()
     config = whole.config
-    config["options"]["state"] = {"active": str(victim)}
+    config["options"]["checkpoint_dir"] = {"active": str(victim)}
     whole.write_json("config.json", config)
     label = whole.checkpoint_to_resume().label
     last = next(entry for entry in whole.manifest["checkpoints"] if entry["label"] == label)
@@ -139,22 +141,22 @@ def test_a_run_folder_cannot_choose_where_a_resume_writes(forged, tmp_path, caps
     whole.write_manifest()
     words = ("run", "pubsub-vfl", "--resume", str(whole.path), "--quiet", "--out", str(tmp_path / "child"))
     shown = go(capsys, *words, code=2 if forged else 0)
-    refused = ("fedactors: --state: ", "fedactors: the checkpoint is damaged: ")
+    refused = ("fedactors: --checkpoint-dir: ", "fedactors: the checkpoint is damaged: ")
     assert shown.startswith(refused) == bool(forged)
     assert list(victim.iterdir()) == []
 
 
 def test_an_address_that_a_run_folder_names_is_not_asked(tmp_path, capsys):
     """Whoever owns the store that it names could have put states there, and would be given the new ones."""
-    kept = ("--state", f"active={tmp_path / 'own'}")
+    kept = ("--checkpoint-dir", f"active={tmp_path / 'own'}")
     go(capsys, "run", *WORDS, *kept, "--out", str(tmp_path / "runs"))
     folder = RunFolder.open(only(tmp_path / "runs"))
     config = folder.config
-    config["options"]["state"] = {"active": "ftp://somebody.invalid/loot"}
+    config["options"]["checkpoint_dir"] = {"active": "ftp://somebody.invalid/loot"}
     folder.write_json("config.json", config)
     folder.write_manifest()
     words = ("run", "pubsub-vfl", "--resume", str(folder.path), "--quiet", "--out", str(tmp_path / "child"))
-    assert "give --state active=PLACE" in go(capsys, *words, code=2)
+    assert "give --checkpoint-dir active=PLACE" in go(capsys, *words, code=2)
 
 
 @pytest.mark.timeout(60)
@@ -162,10 +164,10 @@ def test_an_address_that_a_run_folder_names_is_not_asked(tmp_path, capsys):
 def test_a_state_or_a_key_that_is_no_plain_file_is_one_line(tmp_path, capsys, kind):
     place, key = tmp_path / "own", tmp_path / "key"
     key.write_text(base64.b64encode(os.urandom(32)).decode())
-    kept = ("--state", f"active={place}", "--state-key", f"active=file:{key}")
+    kept = ("--checkpoint-dir", f"active={place}", "--checkpoint-key", f"active=file:{key}")
     go(capsys, "run", *WORDS, *kept, "--out", str(tmp_path / "runs"))
     folder = only(tmp_path / "runs")
-    for victims, said in (([key], "--state-key: active: "), (states_in(place), "--state: active")):
+    for victims, said in (([key], "--checkpoint-key: active: "), (states_in(place), "--checkpoint-dir: active")):
         for path in victims:
             held = path.read_bytes()
             path.unlink()
@@ -175,7 +177,7 @@ def test_a_state_or_a_key_that_is_no_plain_file_is_one_line(tmp_path, capsys, ki
                 path.symlink_to("/dev/zero")
             else:
                 path.write_bytes(held + bytes(10_000))
-        shown = go(capsys, "export", str(folder), "--party", "active", "--to", str(tmp_path / "to"), code=2)
+        shown = go(capsys, "export", str(folder), "--party", "active", "--output", str(tmp_path / "to"), code=2)
         assert shown.startswith(f"fedactors: {said}"), shown
         for path in victims:
             if path == key:
@@ -209,7 +211,7 @@ def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(
     monkeypatch.setattr(FolderRecorder, "save_checkpoint", save)
     protocol = find_protocol("pubsub-vfl")
     states = tuple((party, str(place)) for party in ("active", "passive"))
-    options = RunOptions(runtime="simulated", smoke=True, quiet=True, out=str(tmp_path / "runs"), state=states)
+    options = RunOptions(runtime="simulated", smoke=True, quiet=True, out=str(tmp_path / "runs"), checkpoint_dir=states)
     config, options = resolve(protocol, ["num_epochs=4"], options)
     with pytest.raises(BadInput, match="no space left"):
         launch(protocol, config, options)
@@ -225,7 +227,7 @@ def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(
     assert told[0].read_bytes() == told[1].read_bytes()
 
 
-def test_a_description_of_own_data_says_where_states_are(tmp_path, capsys, monkeypatch):
+def test_a_description_of_user_data_says_where_states_are(tmp_path, capsys, monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 3))
     label = (x.sum(axis=1) > 0).astype(int)
@@ -242,13 +244,13 @@ def test_a_description_of_own_data_says_where_states_are(tmp_path, capsys, monke
     words = ("run", "pubsub-vfl", "--runtime", "simulated", "--quiet", "num_epochs=2", "batch_size=32", *data)
     go(capsys, *words, "--out", str(tmp_path / "runs"))
     folder = RunFolder.open(only(tmp_path / "runs"))
-    assert folder.config["options"]["state"] == {
+    assert folder.config["options"]["checkpoint_dir"] == {
         "bank": str(tmp_path / "kept/bank"),
         "shop": str(tmp_path / "kept/shop"),
     }
     assert all(path.read_bytes().startswith(b"fedactors-state-clear") for path in states_in(tmp_path / "kept/bank"))
     assert all(path.read_bytes().startswith(b"fedactors-state-aes") for path in states_in(tmp_path / "kept/shop"))
-    out = go(capsys, "predict", str(folder.path), *data, "--to", str(tmp_path / "p.csv"), "--format", "json")
+    out = go(capsys, "predict", str(folder.path), *data, "--output", str(tmp_path / "p.csv"), "--format", "json")
     assert json.loads(out)["predictions"][0]["predicted"] == 120
 
 
@@ -265,7 +267,9 @@ PASSWORDS = (
 
 
 @pytest.mark.parametrize("address", PASSWORDS)
-@pytest.mark.parametrize("words", [("--state", "active={}"), ("--out", "{}"), ("--data", "{}"), ("--resume", "{}")])
+@pytest.mark.parametrize(
+    "words", [("--checkpoint-dir", "active={}"), ("--out", "{}"), ("--data", "{}"), ("--resume", "{}")]
+)
 def test_a_password_is_refused_unshown_and_kept_nowhere(tmp_path, capsys, address, words):
     words = tuple(word.format(address) for word in words)
     out = () if "--out" in words else ("--out", str(tmp_path))

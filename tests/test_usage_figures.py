@@ -48,19 +48,19 @@ def test_figures_of_a_simulated_run_are_the_sums_that_the_page_says(simulated):
     assert used["bytes"] == sum(row["bytes"] for row in rows) > 0
     assert used["header_bytes"] == HEADER_BYTES * len(rows)
     seconds = {kind: [s["end"] - s["start"] for s in spans if s["kind"] == kind] for kind in ("compute", "wait")}
-    assert used["waiting_seconds"] == pytest.approx(sum(seconds["wait"]), rel=1e-9)
-    assert used["waiting_seconds"] > used["seconds"], "it is a sum over actors"
+    assert used["idle_seconds"] == pytest.approx(sum(seconds["wait"]), rel=1e-9)
+    assert used["idle_seconds"] > used["seconds"], "it is a sum over actors"
     assert used["seconds"] >= max(span["end"] for span in spans)
     cores = len({span["actor"] for span in spans if span["kind"] == "compute"})
     assert used["cpu_utilisation"] == pytest.approx(sum(seconds["compute"]) / (cores * used["seconds"]), rel=1e-9)
     assert used["wall_seconds"] > 0
-    assert (used["money"], used["outside_seconds"], used["rounds"]) == (0, 0, 2)
+    assert (used["cost_usd"], used["overhead_seconds"], used["rounds"]) == (0, 0, 2)
 
 
 @pytest.mark.slow
-def test_dollars_and_hours_of_rented_hardware_are_money_and_seconds(tmp_path):
+def test_dollars_and_hours_of_rented_hardware_are_cost_and_seconds(tmp_path):
     _, used, _, _ = written(tmp_path, find_protocol("nebulafl"), ["num_rounds=1"], "simulated")
-    assert used["money"] == pytest.approx(used["metrics"]["dollars"], rel=1e-9)
+    assert used["cost_usd"] == pytest.approx(used["metrics"]["dollars"], rel=1e-9)
     assert 0 < used["metrics"]["hours"] * 3600 <= used["seconds"] * (1 + 1e-9)
 
 
@@ -70,6 +70,6 @@ def test_on_ray_seconds_begin_when_the_actors_are_ready_and_processes_are_measur
     assert used["messages"] == len(rows)
     assert used["header_bytes"] == HEADER_BYTES * len(rows)
     # what a process spends while it is closed is still its own
-    assert max(span["end"] for span in spans if span["kind"] != "outside") <= used["seconds"] < used["wall_seconds"]
+    assert max(span["end"] for span in spans if span["kind"] != "overhead") <= used["seconds"] < used["wall_seconds"]
     assert 0 < used["cpu_utilisation"] <= 1
-    assert used["outside_seconds"] > 0
+    assert used["overhead_seconds"] > 0

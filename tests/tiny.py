@@ -92,7 +92,7 @@ class TinyRuntime:
             seconds=float(self.round),
             wall_seconds=0.5,
             cpu_utilisation=0.75,
-            waiting_seconds=0.25 * self.round,
+            idle_seconds=0.25 * self.round,
         )
 
 
@@ -177,7 +177,7 @@ PROTOCOL = Scenario(
     plan=plan,
     party_loss=frozenset({"stop", "restart"}),
     smoke={"num_rounds": 2},
-    full={"num_rounds": 6},
+    paper={"num_rounds": 6},
 )
 
 

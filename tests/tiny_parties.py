@@ -79,7 +79,7 @@ class Adder(Actor):
         return Distance(float(np.linalg.norm(self.place)))
 
 
-def cast(settings: WalkConfig) -> dict[str, type[Actor]]:
+def actor_classes(settings: WalkConfig) -> dict[str, type[Actor]]:
     """Return the kinds of actors."""
     return {"drawer": Drawer, "adder": Adder}
 

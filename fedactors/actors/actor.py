@@ -108,14 +108,14 @@ class Actor:
     resources: ClassVar[Resources] = Resources()
     payloads: ClassVar[tuple[type, ...]] = ()
     jobs: ClassVar[tuple[Callable[..., Any], ...]] = ()
-    __doors__: ClassVar[Endpoints]
+    __endpoints__: ClassVar[Endpoints]
     _context: Context
     _files: tuple[tuple[str, bytes], ...] = ()
     """Path and digest of each file of its party, as it was when it loaded; see `fedactors.runtime.snapshots`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.__doors__ = make_endpoints(cls)
+        cls.__endpoints__ = make_endpoints(cls)
 
     # --- life, overridden where needed ---
 
@@ -149,7 +149,7 @@ class Actor:
         """
         caller = current_caller.get()
         if caller is None:
-            raise LookupError(f"{self.name}: no door runs that anybody called")
+            raise LookupError(f"{self.name}: no endpoint runs that anybody called")
         return caller
 
     @property

@@ -89,7 +89,9 @@ class Endpoints:
         endpoint = self.table.get(method)
         if endpoint is None:
             there = ", ".join(self.table) or "none"
-            raise Refused(sender, f"calls {receiver}.{method}, which is no door of {self.owner} (doors: {there})")
+            raise Refused(
+                sender, (f"calls {receiver}.{method}, which is no endpoint of {self.owner} (endpoints: {there})")
+            )
         if type(value) not in endpoint.takes:
             raise Refused(
                 sender, f"calls {receiver}.{method} with {_word(type(value))}; it takes {_words(endpoint.takes)}"
@@ -175,8 +177,8 @@ def remote(method: Any = None, *, caller: str | tuple[str, ...] = PEERS, only: s
                 raise InvalidEndpoint(
                     f"{function.__qualname__}: caller {one!r} is not allowed: use {', '.join(CALLERS)}"
                 )
-        function.__door_callers__ = frozenset(callers)
-        function.__door_only__ = only
+        function.__endpoint_callers__ = frozenset(callers)
+        function.__endpoint_only__ = only
         return function
 
     return mark if method is None else mark(method)
@@ -184,7 +186,7 @@ def remote(method: Any = None, *, caller: str | tuple[str, ...] = PEERS, only: s
 
 def endpoints(cls: type) -> Endpoints:
     """Return the endpoints of an actor class, its base classes' included."""
-    found: Endpoints = cls.__doors__  # type: ignore[attr-defined]
+    found: Endpoints = cls.__endpoints__  # type: ignore[attr-defined]
     return found
 
 
@@ -197,11 +199,11 @@ def make_endpoints(cls: type) -> Endpoints:
     table: dict[str, Endpoint] = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
-            callers = getattr(value, "__door_callers__", None)
+            callers = getattr(value, "__endpoint_callers__", None)
             if callers is not None:
                 table[name] = _endpoint(cls, name, value, callers)
             elif name in table:
-                raise InvalidEndpoint(f"{cls.__qualname__}.{name} overrides a door: mark it with @remote again")
+                raise InvalidEndpoint(f"{cls.__qualname__}.{name} overrides an endpoint: mark it with @remote again")
     payloads: tuple[type, ...] = getattr(cls, "payloads", ())
     for payload in payloads:
         facts = getattr(payload, "__message__", None)
@@ -216,30 +218,30 @@ def make_endpoints(cls: type) -> Endpoints:
 def _endpoint(cls: type, name: str, function: Any, callers: frozenset[str]) -> Endpoint:
     where = f"{cls.__qualname__}.{name}"
     if name.startswith("_") or name in _LIFE:
-        raise InvalidEndpoint(f"{where} is no door: the frame itself calls it, or its name says that it is private")
+        raise InvalidEndpoint(f"{where} is no endpoint: the frame itself calls it, or its name says that it is private")
     if not inspect.iscoroutinefunction(function):
-        raise InvalidEndpoint(f"{where} is no door: it must be an async method")
+        raise InvalidEndpoint(f"{where} is no endpoint: it must be an async method")
     parameters = list(inspect.signature(function).parameters.values())[1:]
     if len(parameters) > 1 or any(
         p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) or p.default is not p.empty for p in parameters
     ):
-        raise InvalidEndpoint(f"{where} is no door: it must take one message or nothing")
+        raise InvalidEndpoint(f"{where} is no endpoint: it must take one message or nothing")
     try:
         hints = typing.get_type_hints(function)
     except NameError as error:
         raise InvalidEndpoint(
-            f"{where} is no door: {error}; declare its messages before the class, in a module"
+            f"{where} is no endpoint: {error}; declare its messages before the class, in a module"
         ) from None
     if "return" not in hints:
-        raise InvalidEndpoint(f"{where} is no door: say what it returns, a message or None")
+        raise InvalidEndpoint(f"{where} is no endpoint: say what it returns, a message or None")
     takes: tuple[type, ...] = (NoneType,)
     if parameters:
         if parameters[0].name not in hints:
-            raise InvalidEndpoint(f"{where} is no door: say which message {parameters[0].name} is")
+            raise InvalidEndpoint(f"{where} is no endpoint: say which message {parameters[0].name} is")
         takes = _types(hints[parameters[0].name], where)
-    only = function.__door_only__
+    only = function.__endpoint_only__
     if only is not None and not hasattr(cls, only):
-        raise InvalidEndpoint(f"{where} is no door: it is open to {only!r} only, which is no property of the class")
+        raise InvalidEndpoint(f"{where} is no endpoint: it is open to {only!r} only, which is no property of the class")
     return Endpoint(name, takes, _types(hints["return"], where), callers, not parameters, only)
 
 
@@ -255,7 +257,7 @@ def _types(hint: Any, where: str) -> tuple[type, ...]:
         if part is NoneType:
             continue
         if not hasattr(part, "__message__"):
-            raise InvalidEndpoint(f"{where} is no door: {_word(part)} is no message; declare it with @message")
+            raise InvalidEndpoint(f"{where} is no endpoint: {_word(part)} is no message; declare it with @message")
         _prepare(part)
     return tuple(parts)
 

@@ -11,7 +11,8 @@
 - least squares: R rounds of parameters theta_r and predictions h_r = X theta_r of the same rows determine X as soon as
   the theta_r span the features, for predictions that touch the raw table again are no post-processing
 - link stealing (He et al., 2021, attack 0): layers of a graph network average over neighbours: joined nodes are alike
-- the strongest attack on a claim (`all_together`): from one run's messages to which of two adjacent data sets it had,
+- the strongest attack on a claim (`combined_adversary`): from one run's messages to which of two adjacent data sets it
+had,
   by the log likelihood ratio of all noised releases, by whatever leaves without noise, and by times and metrics fitted
   on half of the runs. A mu that holds bounds its AUC by ``Phi(mu / sqrt(2))``; noise below its law shows as well.
 
@@ -237,7 +238,7 @@ def train_decoder(
         name="mlp",
         inputs=(shadow_embedding_SE.shape[1],),
         outputs=shadow_input_SF.shape[1],
-        hidden=128,
+        hidden_size=128,
         layers=3,
     )
     decoder = build_model(spec, seed)
@@ -493,7 +494,7 @@ def largest_auc(claim: Claim) -> float:
     return 0.5 * (1 + math.erf(claim.mu / 2)) if math.isfinite(claim.mu) else 1.0
 
 
-def all_together(
+def combined_adversary(
     protocol: Protocol,
     config: Any,
     data: Any,

@@ -431,7 +431,7 @@ class _BoundaryWire(Wire):
     def _send_back(self, call: Call, reply: Any) -> tuple[Any, int]:
         party, replier = self._boundary.party, call.receiver.name
         if is_of(replier, party) and not is_of(call.sender, party):
-            reply = self._boundary.cross(replier, call.sender, f"reply of {call.door.name}", reply)
+            reply = self._boundary.cross(replier, call.sender, f"reply of {call.endpoint.name}", reply)
         return super()._send_back(call, reply)
 
 

@@ -50,7 +50,7 @@ def audit_command(args: argparse.Namespace) -> int:
         neighbours=args.neighbours,
         party=args.party,
         data=args.data,
-        trust=args.trust,
+        allow_import=args.allow_import,
         settings=args.words,
     )
     if args.format == "json":
@@ -134,7 +134,7 @@ def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes of this machine (default 1)")
     parser.add_argument("--address", metavar="A", help="run as tasks of this Ray cluster instead (host:port or auto)")
     parser.add_argument("--smoke", action="store_true", help="begin with the protocol's smallest setting")
-    parser.add_argument("--full", action="store_true", help="begin with the setting of the paper")
+    parser.add_argument("--paper", action="store_true", help="begin with the setting of the paper")
     parser.add_argument("--out", default="sweeps", metavar="DIR", help="folder of tables and cache (default: sweeps)")
     parser.add_argument("--name", metavar="NAME", help="name of the table (default: the protocol's)")
     parser.add_argument(
@@ -160,7 +160,7 @@ def sweep_command(args: argparse.Namespace) -> int:
     listed = () if args.settings is None else read_settings(args.settings)
     settings = settings_of(args.words, listed=listed, draws=args.draws, draw_seed=args.draw_seed)
     options = RunOptions(
-        data=args.data, runtime=args.runtime, seeds=args.seeds, smoke=args.smoke, full=args.full, quiet=True
+        data=args.data, runtime=args.runtime, seeds=args.seeds, smoke=args.smoke, paper=args.paper, quiet=True
     )
     trials = plan(protocol, settings, options)
     if args.name is not None and not PARTY_NAME.fullmatch(args.name):
@@ -406,7 +406,7 @@ def report_command(args: argparse.Namespace) -> int:
     """Write the page."""
     from fedactors.api import write_report
 
-    path, figures = write_report(args.runs, args.to, args.figures)
+    path, figures = write_report(args.runs, args.output, args.figures)
     if args.format == "json":
         print_json({"report": str(path), "figures": list(map(str, figures))})
     else:
@@ -430,7 +430,7 @@ def plan_command(args: argparse.Namespace) -> int:
         if profiles:
             raise BadInput("--measure: not together with --profile: it makes all of them")
         profiles = measure(protocol, config, run_options(args))
-    elif given := [name for name in ("data", "runtime", "address", "place") if getattr(args, name)]:
+    elif given := [name for name in ("data", "runtime", "address", "placement") if getattr(args, name)]:
         raise BadInput(f"--{given[0]}: needs --measure")
     planned = jsonable(protocol.plan(config, profiles))
     if args.format == "json":
@@ -478,7 +478,7 @@ def predict_command(args: argparse.Namespace) -> int:
     """Use the trained model of a run: the parties' actors predict, and the predictions stay with their owner."""
     from fedactors.api import Run
 
-    found = Run(args.run).predict(to=args.to, checkpoint=args.checkpoint, **given_options(args))
+    found = Run(args.run).predict(to=args.output, checkpoint=args.checkpoint, **given_options(args))
     if args.format == "json":
         print_json(found.as_dict())
         return 0
@@ -507,7 +507,7 @@ def export_command(args: argparse.Namespace) -> int:
     from fedactors.api import Run
 
     run = Run(args.run)
-    written = run.export(args.to, party=args.party, checkpoint=args.checkpoint, **given_options(args))
+    written = run.export(args.output, party=args.party, checkpoint=args.checkpoint, **given_options(args))
     files = {party: [str(path) for path in paths] for party, paths in written.items()}
     if args.format == "json":
         print_json({"run": str(run.path), "files": files})
@@ -522,7 +522,7 @@ def new_command(args: argparse.Namespace) -> int:
     from fedactors.runs.folder import apart_from_records
     from fedactors.runs.storage import local_path
 
-    parent = apart_from_records(local_path(args.to, "--to"), "--to", wholly=True)
+    parent = apart_from_records(local_path(args.output, "--output"), "--output", wholly=True)
     if args.what == "scenario":
         paths = write_scenario(args.name, parent, args.protocol)
     else:

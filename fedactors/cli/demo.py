@@ -137,9 +137,9 @@ def _make_sites(folder: Path, quiet: bool) -> None:
         site = str(folder / name)
         _command("site", "init", name, "--folder", site, "--listen", address, quiet=quiet)
         # nobody's data: where a broker runs, if the protocol has one, is agreed before
-        seat = ("--seat", "broker") if name == BANK else ()
+        host = ("--host", "broker") if name == BANK else ()
         request = f"{site}/{name}.csr"
-        _command("federation", "admit", federation, request, "--address", address, *seat, quiet=quiet)
+        _command("federation", "admit", federation, request, "--address", address, *host, quiet=quiet)
         with (folder / name / "site.toml").open("a") as file:
             file.write(_SITE[name])
     for name in SITES:
@@ -237,7 +237,7 @@ def _pending(site: Path, driver: subprocess.Popen[str]) -> str:
 def _export(site: Path, quiet: bool) -> list[str]:
     """Export a site's own part of the model from its own records."""
     (run,) = (site / "runs").iterdir()
-    found = _command("export", str(run), "--to", str(site / "model"), quiet=quiet)
+    found = _command("export", str(run), "--output", str(site / "model"), quiet=quiet)
     return [path for paths in found["files"].values() for path in paths]
 
 

@@ -1,7 +1,7 @@
 """The words of the command line: flags, help on settings, and completion.
 
-Flags are made from the fields of `fedactors.options.RunOptions`; `fedactors run` and scenario scripts have the same ones.
-For completion a shell calls the command itself, with `VARIABLE` set and the words up to the cursor, and reads one
+Flags are made from the fields of `fedactors.options.RunOptions`; `fedactors run` and scenario scripts have the same
+ones. For completion a shell calls the command itself, with `VARIABLE` set and the words up to the cursor, and reads one
 candidate a line. No candidate means a file name, or that nothing can stand there.
 """
 
@@ -134,7 +134,7 @@ def protocol_help(protocol: Protocol, width: int = 80) -> str:
         for setting in settings:
             lines += wrap.wrap(f"  {setting.name}={setting.default}  ({setting.allowed})")
             lines += wrap.wrap(" " * 6 + re.sub(r"`+", "", setting.meaning))
-    for flag, preset in (("--smoke", protocol.smoke), ("--full", protocol.full)):
+    for flag, preset in (("--smoke", protocol.smoke), ("--paper", protocol.paper)):
         lines += ["", *wrap.wrap(f"{flag}: {preset_words(preset) or 'the defaults'}")]
     return "\n".join(lines) + "\n"
 

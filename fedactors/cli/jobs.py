@@ -2,7 +2,7 @@
 
 Own data in a job: its description goes along, the files that it names stay where they are.
 
-    fedactors submit pubsub-vfl --data parties.toml --place bank=bank,shop=shop --address ...
+    fedactors submit pubsub-vfl --data parties.toml --placement bank=bank,shop=shop --address ...
 
 Each party's files lie on the host that the party is placed on, at the whole path that the description says.
 """

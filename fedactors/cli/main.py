@@ -135,7 +135,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     federation.add_argument("--relay", metavar="HOST:PORT", help="admit: nobody can dial the site; it is called there")
     federation.add_argument("--renew", action="store_true", help="admit: the site has a new key (fedactors site renew)")
     federation.add_argument(
-        "--seat",
+        "--host",
         action="append",
         default=[],
         metavar="PARTY",
@@ -188,7 +188,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
     report = add("report", "write one self-contained HTML page about runs")
     report.add_argument("runs", nargs="+", metavar="RUN", help=either)
-    report.add_argument("--to", metavar="FILE", help="the page (default: in the run folder, or beside the table)")
+    report.add_argument("--output", metavar="FILE", help="the page (default: in the run folder, or beside the table)")
     report.add_argument("--figures", metavar="DIR", help="also write every curve as SVG, PDF and CSV into this folder")
     add_flags(report, "format")
 
@@ -201,7 +201,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         "--measure", action="store_true", help="let each party measure its machine and links, in a process of its own"
     )
     plan.add_argument("--data", metavar="NAME|FILE", help="with --measure: the data set, or a description of your own")
-    add_flags(plan, "runtime", "address", "place")
+    add_flags(plan, "runtime", "address", "placement")
     add_words(plan)
     add_flags(plan, "format")
 
@@ -215,7 +215,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     predict.add_argument("--data", required=True, metavar="NAME|FILE", help="new rows: nobody needs labels")
     predict.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
     predict.add_argument(
-        "--to",
+        "--output",
         default="predictions.parquet",
         metavar="FILE",
         help="where the party that owns the labels writes them (.parquet or .csv; default: predictions.parquet); over "
@@ -226,18 +226,20 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         metavar="FILE",
         help="of a run over a federation: your site's federation.toml; --data is then SITE=NAME,SITE=NAME",
     )
-    add_flags(predict, "runtime", "address", "place")
-    add_flags(predict, "state", "state_key")
-    add_flags(predict, "trust")
+    add_flags(predict, "runtime", "address", "placement")
+    add_flags(predict, "checkpoint_dir", "checkpoint_key")
+    add_flags(predict, "allow_import")
     add_flags(predict, "format")
 
     export = add("export", "write the parties' parts of the trained model, to be used without fedactors' actors")
     export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
     export.add_argument("--party", metavar="P", help="name of the party (default: all)")
     export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
-    export.add_argument("--to", metavar="DIR", help="each party gets a folder in it (default: exported/ in the run's)")
-    add_flags(export, "state", "state_key")
-    add_flags(export, "trust")
+    export.add_argument(
+        "--output", metavar="DIR", help=("each party gets a folder in it (default: exported/ in the run's)")
+    )
+    add_flags(export, "checkpoint_dir", "checkpoint_key")
+    add_flags(export, "allow_import")
     add_flags(export, "format")
 
     audit = add("audit", "recompute every privacy figure of a run, replay it with one record otherwise, attack it")
@@ -251,7 +253,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     audit.add_argument(
         "--data", metavar="NAME|FILE", help="the data now (default: the data set that the run had; own data: name them)"
     )
-    add_flags(audit, "trust")
+    add_flags(audit, "allow_import")
     add_words(audit)
     add_flags(audit, "format")
 
@@ -259,7 +261,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     new.add_argument("what", choices=("protocol", "scenario"))
     new.add_argument("name", metavar="NAME", help="lower-case, for example secure-mean")
     new.add_argument("--protocol", metavar="P", help="protocol that a scenario runs (default: the first installed)")
-    new.add_argument("--to", default=".", metavar="DIR", help="folder that it is written into (default: here)")
+    new.add_argument("--output", default=".", metavar="DIR", help="folder that it is written into (default: here)")
     add_flags(new, "format")
 
     data = add("data", "data sets: list them, fetch one")

@@ -56,7 +56,7 @@ def write_scenario(name: str, parent: Path, protocol_name: str | None = None) ->
     }
     target = parent / f"{words['module']}.py"
     text = (TEMPLATES / "scenario" / "scenario.py.tmpl").read_text()
-    with disk_errors(target, "--to"):
+    with disk_errors(target, "--output"):
         if target.exists():
             raise BadInput(f"{target}: already exists, and nothing is overwritten")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def _words(name: str) -> dict[str, str]:
 
 
 def _write(template: Traversable, target: Path, words: dict[str, str]) -> list[Path]:
-    with disk_errors(target, "--to"):
+    with disk_errors(target, "--output"):
         if target.exists():
             raise BadInput(f"{target}: already exists, and nothing is overwritten")
         written = []

@@ -31,19 +31,19 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
     from fedactors.federation.operations import read_status
 
     found = read_status(folder)
-    code = PartyLost.exit_code if found["doing"] == "stopped" else 0
+    code = PartyLost.exit_code if found["state"] == "stopped" else 0
     if args.format == "json":
         print_json(found)
         return code
-    say(f"{found['site']}: {found['doing']} since {found['since']}  (version {found['version']}, {found['listen']})")
+    say(f"{found['site']}: {found['state']} since {found['since']}  (version {found['version']}, {found['listen']})")
     if (run := found["run"]) is not None:
         say(f"run {run['run']}: {run['protocol']} of {run['coordinator']}, {run['stage']}")
         for side, crossed in (run["crossed"] or {}).items():
             say(f"  {side}: {crossed['messages']} messages, {crossed['bytes']} bytes")
     certificate = found["certificate"]
     say(f"certificate: until {certificate['until']} ({certificate['days_left']:.0f} days)")
-    if found["trouble"] is not None:
-        say(f"TROUBLE: {found['trouble']}")
+    if found["config_errors"] is not None:
+        say(f"CONFIG ERRORS: {found['config_errors']}")
     rows = [[name, *map(_shown, one.values())] for name, one in found["peers"].items()]
     if rows:
         print_table(["site", "bytes sent", "bytes received", "clock ahead, s"], rows)
@@ -172,8 +172,8 @@ def stop(folder: SiteFolder, args: argparse.Namespace) -> int:
     about = found["run"] or {}
     if not args.name:
         raise BadInput("RUN: missing")
-    under_way = {about["run"]} if about and found["doing"] != "stopped" else ()
-    args.name = one_run(args.name, under_way, f"is not under way at {folder.name}, which is {found['doing']}")
+    under_way = {about["run"]} if about and found["state"] != "stopped" else ()
+    args.name = one_run(args.name, under_way, f"is not under way at {folder.name}, which is {found['state']}")
     if about["stage"] == "proposed":
         raise BadInput(f"run: {args.name} waits for an answer: fedactors site reject {args.name}")
     why = one_line(args.why or "")
@@ -247,7 +247,7 @@ _OF_FEDERATION = {
     "address": "--address",
     "relay": "--relay",
     "renew": "--renew",
-    "seat": "--seat",
+    "host": "--host",
 }
 _FEDERATION_TAKES = {"admit": tuple(_OF_FEDERATION)}
 
@@ -476,7 +476,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     return {
         "site": folder.name,
         **as_tree(proposal),
-        "seats": dict(folder.federation.seats),
+        "hosts": dict(folder.federation.hosts),
         "protections": jsonable(describe_protections(protocol, config)),
         "messages": tell(protocol, config),
     }
@@ -495,8 +495,8 @@ def _print_proposal(shown: dict[str, Any]) -> None:
     # others wrote it: no value may look like a line of ours
     said = ", ".join(f"{name}={_word(value)}" for name, value in task.items() if value and name not in skipped)
     say(f"task: {said}; stated by {next(iter(shown['data']))}")
-    seats = ", ".join(f"{party} at {site}" for party, site in shown["seats"].items())
-    say(f"whoever is nobody's data: {seats or 'at ' + shown['coordinator']}")
+    hosts = ", ".join(f"{party} at {site}" for party, site in shown["hosts"].items())
+    say(f"whoever is nobody's data: {hosts or 'at ' + shown['coordinator']}")
     if shown["shared_seed"] is not None:
         say("A TEST: the coordinator knows the seeds of your initial weights and shuffles")
     # what the task says is no setting of a run of own data
@@ -585,10 +585,10 @@ def _admit(folder: Path, args: argparse.Namespace) -> int:
     # until the site has the new file, it shows the certificate of before
     member = Member(name, host, port, certificate, None if known is None else known.certificate, is_relayed)
     sites = {**federation.members, name: member}
-    seats = {**federation.seats, **{check_name(party, "--seat"): name for party in args.seat}}
-    if taken := set(seats) & set(sites):
-        raise BadInput(f"--seat: {min(taken)!r} is not allowed: it is the name of a site")
-    text = federation_text(Federation(federation.name, federation.authority, sites, seats))
+    hosts = {**federation.hosts, **{check_name(party, "--host"): name for party in args.host}}
+    if taken := set(hosts) & set(sites):
+        raise BadInput(f"--host: {min(taken)!r} is not allowed: it is the name of a site")
+    text = federation_text(Federation(federation.name, federation.authority, sites, hosts))
     write_atomic(file, text.encode(), "FOLDER")  # sites may be reading it
     if args.format == "json":
         print_json({"site": name, "file": str(file)})

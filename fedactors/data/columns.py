@@ -412,8 +412,8 @@ def _in_range(values: Any, limits: tuple[float, float]) -> Any:
 
 def _texts(column: Column, rule: ColumnRule) -> list[str | None]:
     texts = [None if text is None else rule.plain(text) for text in column.texts()]
-    stand_in = {"indicator": MISSING, "constant": None if rule.fill is None else rule.plain(value_text(rule.fill))}
-    fill = stand_in.get(rule.missing)
+    placeholder = {"indicator": MISSING, "constant": None if rule.fill is None else rule.plain(value_text(rule.fill))}
+    fill = placeholder.get(rule.missing)
     return texts if fill is None else [fill if text is None else text for text in texts]
 
 

@@ -16,8 +16,8 @@
     region = { type = "categorical", missing = "indicator" }
     since = { type = "datetime", missing = "median" }
 
-The file is checked here (`load_own`); each party's data are read by that party alone, in its own process. The same
-tables describe a site's data in its ``site.toml``.
+The file is checked here (`load_description`); each party's data are read by that party alone, in its own process. The
+same tables describe a site's data in its ``site.toml``.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ from fedactors.validation import (
     shown,
 )
 
-PICTURES = ("shape", "peak", "mean", "deviation")
+IMAGE_FOLDERS = ("shape", "peak", "mean", "deviation")
 
 
 def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, HorizontalParty]) -> HorizontalData:
-    """Return who holds which rows to train on; see `fedactors.data.description.load_own`."""
+    """Return who holds which rows to train on; see `fedactors.data.description.load_description`."""
     num_classes_of(task)
     classes = class_labels(task)
     counts = class_weights(task)
     for one, _ in counts:
         if one not in classes:
             raise BadInput(f"task.class_weights: {one!r} is not allowed: classes are {', '.join(classes)}")
-    pictures = pictures_of(task, parties)
-    columns = _common_columns(parties, pictures)
+    image_folder = image_folder_of(task, parties)
+    columns = _common_columns(parties, image_folder)
     _check_public_rules(task, columns)
     meant = fit_public(columns or (), task.columns)
     width = sum(len(one.names) for one in meant)
@@ -92,7 +92,7 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
 
     def file(one: str, party: HorizontalParty) -> HorizontalFile:
         source = replace(file_source(one, party, task.type, 0, class_weights=counts), rules=tuple(task.columns.items()))
-        return HorizontalFile(file=source, classes=classes, pictures=pictures)
+        return HorizontalFile(file=source, classes=classes, image_folder=image_folder)
 
     files = {one: file(one, party) for one, party in parties.items()}
     different_files({one: found.file.path for one, found in files.items()})
@@ -106,8 +106,8 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
         task=task.type,
         num_classes=len(classes) or 1,
         num_clients=len(parties),
-        shape=pictures.shape if pictures is not None else () if columns is None else (width,),
-        columns=columns_text(meant if pictures is None else ()),
+        shape=image_folder.shape if image_folder is not None else () if columns is None else (width,),
+        columns=columns_text(meant if image_folder is None else ()),
         files=tuple(files.values()),
         parties=tuple(parties),
         centers=centers,
@@ -120,11 +120,11 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
 def new_horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, HorizontalParty]) -> HorizontalData:
     """Return who holds which rows to predict: what only training needs is not read, and the model knows the rest."""
     classes = () if task.classes is None else class_labels(task)
-    pictures = pictures_of(task, parties)
+    image_folder = image_folder_of(task, parties)
     files = {}
     for one, party in parties.items():
         source = replace(file_source(one, party, task.type, 0), split_column=None, weight=None, unlabelled="refuse")
-        files[one] = HorizontalFile(file=source, classes=classes, pictures=pictures)
+        files[one] = HorizontalFile(file=source, classes=classes, image_folder=image_folder)
     different_files({one: found.file.path for one, found in files.items()})
     return HorizontalData(
         name=name,
@@ -166,9 +166,9 @@ def class_labels(task: HorizontalTask) -> tuple[str, ...]:
     return tuple(map(class_text, listed))
 
 
-def pictures_of(task: HorizontalTask, parties: Mapping[str, HorizontalParty]) -> ImageFolder | None:
+def image_folder_of(task: HorizontalTask, parties: Mapping[str, HorizontalParty]) -> ImageFolder | None:
     """Return what images look like, None where rows are no images."""
-    given = {key: task.written[key] for key in PICTURES if key in task.written}
+    given = {key: task.written[key] for key in IMAGE_FOLDERS if key in task.written}
     if not given:
         return None
     if task.shape is None:
@@ -184,10 +184,10 @@ def pictures_of(task: HorizontalTask, parties: Mapping[str, HorizontalParty]) ->
     return from_table(ImageFolder, given, "task")
 
 
-def _common_columns(parties: Mapping[str, HorizontalParty], pictures: ImageFolder | None) -> tuple[str, ...] | None:
+def _common_columns(parties: Mapping[str, HorizontalParty], image_folder: ImageFolder | None) -> tuple[str, ...] | None:
     """Return the columns to learn from, the same for every client; None: all."""
     labels = {str(party.label) for party in parties.values()}
-    if len(labels) != 1 or ("None" in labels and pictures is None):
+    if len(labels) != 1 or ("None" in labels and image_folder is None):
         raise BadInput(f"label: {', '.join(sorted(labels))} is not allowed: every client names the same label column")
     columns = next(iter(parties.values())).names
     if columns == ():
@@ -285,13 +285,13 @@ def layout_of(data: Described | type) -> str:
     return kinds[data if isinstance(data, type) else type(data)]
 
 
-def load_own_as(path: Path, wanted: type[Own], *, is_new: bool = False) -> Own:
-    """Read and check a ``parties.toml`` for a protocol that needs one type of partition; see `load_own`.
+def load_description_as(path: Path, wanted: type[Own], *, is_new: bool = False) -> Own:
+    """Read and check a ``parties.toml`` for a protocol that needs one type of partition; see `load_description`.
 
     Raises:
-        BadInput: as `load_own`, or another layout.
+        BadInput: as `load_description`, or another layout.
     """
-    made = load_own(path, is_new=is_new)
+    made = load_description(path, is_new=is_new)
     if not isinstance(made, wanted):
         raise BadInput(f"task.layout: {layout_of(made)!r} is not allowed: give {layout_of(wanted)!r}")
     return made
@@ -305,14 +305,14 @@ def load_new_rows(name: str | HorizontalData, load_named: Callable[[str], Horizo
         load_named: loads a data set as for training.
 
     Raises:
-        BadInput: as `load_own_as`.
+        BadInput: as `load_description_as`.
     """
     if isinstance(name, HorizontalData):
         return name
-    return load_own_as(Path(name), HorizontalData, is_new=True) if name.endswith(".toml") else load_named(name)
+    return load_description_as(Path(name), HorizontalData, is_new=True) if name.endswith(".toml") else load_named(name)
 
 
-def load_own(path: Path, *, is_new: bool = False) -> Described:
+def load_description(path: Path, *, is_new: bool = False) -> Described:
     """Read and check a ``parties.toml``.
 
     Args:
@@ -376,14 +376,14 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
         BadInput: not readable, not TOML, or a value that is no text.
     """
     parties = read_tree(path, "data").get("parties")
-    found: dict[str, dict[str, str]] = {"state": {}, "state_key": {}}
+    found: dict[str, dict[str, str]] = {"state": {}, "checkpoint_key": {}}
     for name, party in parties.items() if isinstance(parties, dict) else ():
         for key, places in found.items() if isinstance(party, dict) else ():
             if key in party and not (isinstance(party[key], str) and party[key]):
                 raise BadInput(f"parties.{name}.{key}: {shown(party[key])} is not allowed: give a text")
             if key in party:
                 places[name] = party[key]
-    return {name: _state_place(place, path.parent) for name, place in found["state"].items()}, found["state_key"]
+    return {name: _state_place(place, path.parent) for name, place in found["state"].items()}, found["checkpoint_key"]
 
 
 def _state_place(place: str, folder: Path) -> str:
@@ -529,7 +529,7 @@ def read_task(given: Any, where: str, folder: Path) -> Table:
         raise BadInput(f"{where}: {shown(given)} is not allowed: give a table")
     layout = choice_of(given.get("layout", "vertical"), tuple(LAYOUTS), f"{where}.layout")
     task: Table = parse(SiteArraysTask if layout == "graph" else LAYOUTS[layout][0], given, where, folder)
-    for key in ("class_weights", "columns", *PICTURES):
+    for key in ("class_weights", "columns", *IMAGE_FOLDERS):
         if key in task.written:
             raise BadInput(f"{where}: {key} is not allowed at a site")
     return task

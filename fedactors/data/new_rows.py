@@ -156,7 +156,7 @@ def check_ending(to: str) -> str:
         BadInput: another kind of file.
     """
     if not to.endswith(ENDINGS):
-        raise BadInput(f"--to: {to!r} is not allowed: give the name of a {' or '.join(ENDINGS)} file")
+        raise BadInput(f"--output: {to!r} is not allowed: give the name of a {' or '.join(ENDINGS)} file")
     return to
 
 
@@ -224,7 +224,7 @@ def write_predictions(
         pa_csv.write_csv(pa.table(columns), buffer)
     else:
         pa_parquet.write_table(pa.table(columns), buffer)
-    write_atomic(path, buffer.getvalue(), "--to")
+    write_atomic(path, buffer.getvalue(), "--output")
     return unpredicted
 
 

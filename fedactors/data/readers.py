@@ -596,27 +596,27 @@ class Read(NamedTuple):
     """Images to predict that cannot be, and why."""
 
 
-def read_pictures(path: Path, party: str, pictures: ImageFolder, *, is_new: bool = False) -> Read:
+def read_image_folder(path: Path, party: str, image_folder: ImageFolder, *, is_new: bool = False) -> Read:
     """Read a client's images.
 
     Args:
         path: a folder, or an ``.npz`` file.
         party: whose, for errors.
-        pictures: what they look like.
+        image_folder: what they look like.
         is_new: images to predict: no label is read, and one that cannot be read is left out with the reason.
 
     Raises:
         BadInput: neither is there, or what it holds are no such images; names party, file and what is needed.
     """
     if path.is_dir():
-        return _read_folder(path, party, pictures, is_new)
+        return _read_folder(path, party, image_folder, is_new)
     if not os.path.isfile(path):
         raise BadInput(f"{party}: path: {path} is neither a folder nor a file")
     if path.suffix != ".npz":
         raise BadInput(
             f"{party}: path: {path} is not allowed: give a folder for each class, an .npz file, or with label = a table"
         )
-    return _read_arrays(path, party, pictures, is_new)
+    return _read_arrays(path, party, image_folder, is_new)
 
 
 def read_labels(path: Path, party: str) -> tuple[str, ...] | None:
@@ -640,23 +640,23 @@ def _files(folder: Path, party: str, *, by_class: bool) -> list[Path]:
     return found
 
 
-def _read_folder(folder: Path, party: str, pictures: ImageFolder, is_new: bool) -> Read:
+def _read_folder(folder: Path, party: str, image_folder: ImageFolder, is_new: bool) -> Read:
     files = _files(folder, party, by_class=not is_new)
     pillow = _pillow(party)
-    if pictures.shape[0] not in _MODES:
-        raise BadInput(f"task.shape: {pictures.shape[0]} channels are not allowed for images in folders: 1, 3 or 4")
-    images = np.zeros((len(files), *pictures.shape), np.uint8)
+    if image_folder.shape[0] not in _MODES:
+        raise BadInput(f"task.shape: {image_folder.shape[0]} channels are not allowed for images in folders: 1, 3 or 4")
+    images = np.zeros((len(files), *image_folder.shape), np.uint8)
     unusable: dict[int, str] = {}
     for row, file in enumerate(files):
         try:
-            images[row] = _read_image(pillow, file, party, pictures.shape)
+            images[row] = _read_image(pillow, file, party, image_folder.shape)
         except BadInput as error:
             if not is_new:
                 raise
             unusable[row] = str(error).partition(f"{file} ")[2]
     labels = () if is_new else tuple(file.parent.name for file in files)
     ids = np.asarray([file.relative_to(folder).as_posix() for file in files])
-    return Read(ids, pictures.scaled(images), labels, unusable)
+    return Read(ids, image_folder.scaled(images), labels, unusable)
 
 
 def _pillow(party: str) -> Any:
@@ -680,14 +680,14 @@ def _read_image(pillow: Any, file: Path, party: str, shape: tuple[int, int, int]
     return pixels.transpose(2, 0, 1)
 
 
-def _read_arrays(path: Path, party: str, pictures: ImageFolder, is_new: bool) -> Read:
+def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool) -> Read:
     with reading(party, path), np.load(path, allow_pickle=False) as file:
         found = {name: file[name] for name in file.files}
     for name in ("images",) if is_new else ("images", "labels"):
         if name not in found:
             raise BadInput(f"{party}: {path}: no array {name!r} (it has {', '.join(sorted(found)) or 'none'})")
     images = found["images"]
-    shape, needed = images.shape[1:], pictures.shape
+    shape, needed = images.shape[1:], image_folder.shape
     if shape != needed and (needed[0] != 1 or shape != needed[1:]):
         raise BadInput(f"{party}: {path}: images of shape {list(shape)} are not allowed: task.shape is {list(needed)}")
     if images.dtype.kind not in "buif" or not len(images):
@@ -697,11 +697,11 @@ def _read_arrays(path: Path, party: str, pictures: ImageFolder, is_new: bool) ->
         raise BadInput(f"{party}: {path}: images: number {bad[0]} holds values that are NaN or infinite")
     ids = np.arange(len(images))
     if is_new:
-        return Read(ids, pictures.scaled(np.nan_to_num(images)), (), dict.fromkeys(bad.tolist(), "missing values"))
+        return Read(ids, image_folder.scaled(np.nan_to_num(images)), (), dict.fromkeys(bad.tolist(), "missing values"))
     labels = found["labels"]
     if labels.shape != (len(images),):
         raise BadInput(f"{party}: {path}: labels of shape {list(labels.shape)} for {len(images)} images")
-    return Read(ids, pictures.scaled(images), labels, {})
+    return Read(ids, image_folder.scaled(images), labels, {})
 
 
 def class_texts(labels: tuple[str, ...] | NDArray[Any]) -> tuple[str, ...]:

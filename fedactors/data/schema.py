@@ -140,7 +140,7 @@ class VerticalParty(RowsParty):
     """At the party with the label: what becomes of rows to train on without one."""
     state: Place | None = None
     """Where its process keeps its checkpoints."""
-    state_key: Place | None = None
+    checkpoint_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 
@@ -230,7 +230,7 @@ class RelationalParty(Table):
     """Rules of columns that are no plain numbers."""
     state: Place | None = None
     """Where its process keeps its checkpoints."""
-    state_key: Place | None = None
+    checkpoint_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 
@@ -280,7 +280,7 @@ class GraphParty(RowsParty):
     """At the party with the label: column that says train, validation or test, or nothing."""
     state: Place | None = None
     """Where its process keeps its checkpoints."""
-    state_key: Place | None = None
+    checkpoint_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
     @property
@@ -314,7 +314,7 @@ class ArraysParty(Table):
     """``.npz`` file of ``edges`` (2, E) and ``features`` (N, F)."""
     state: Place | None = None
     """Where its process keeps its checkpoints."""
-    state_key: Place | None = None
+    checkpoint_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 

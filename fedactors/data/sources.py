@@ -13,11 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.columns import NO_ID, ColumnRule, FittedColumn, encode, fit
 from fedactors.data.datasets.catalogue import Task, describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
+from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.readers import Column, CsvFormat, class_text, names_of_columns, read_columns
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
@@ -116,7 +116,7 @@ class FileSource:
     """What becomes of rows to train on that have no label: kept ones have the label -1, and may be in no part."""
 
     @property
-    def own_files(self) -> tuple[str, ...]:
+    def user_files(self) -> tuple[str, ...]:
         """What it reads."""
         return (self.path,)
 
@@ -178,8 +178,8 @@ class FileSource:
                     f"{self.where}: column {place} has no name; name it, or list the columns to learn from "
                     "under features"
                 )
-            has_stand_in = self._rules.get(name, ColumnRule()).missing == "constant"
-            if name in table and len(table[name]) and not has_stand_in and table[name].is_missing().all():
+            has_placeholder = self._rules.get(name, ColumnRule()).missing == "constant"
+            if name in table and len(table[name]) and not has_placeholder and table[name].is_missing().all():
                 raise BadInput(
                     f"{self.where}: column {name}: no row has a value; list the other columns under features"
                 )

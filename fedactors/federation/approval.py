@@ -67,10 +67,10 @@ class Proposal:
         """SHA-256 of all of it, the order of the sites too."""
         return hashlib.sha256(json.dumps([as_tree(self), list(self.data)], sort_keys=True).encode()).hexdigest()
 
-    def site_of(self, actor: str, seats: Mapping[str, str]) -> str:
+    def site_of(self, actor: str, hosts: Mapping[str, str]) -> str:
         """Return the site that hosts an actor: its party's own, its host, or the coordinator's."""
         party = actor.partition("/")[0]
-        return party if party in self.data else seats.get(party, self.coordinator)
+        return party if party in self.data else hosts.get(party, self.coordinator)
 
     def described(self, folder: SiteFolder | None = None) -> Described:
         """Return who holds what: names, and where the rows of the site of `folder` are, as only that site knows."""
@@ -224,7 +224,7 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
 
 
 def classes_of(protocol: Protocol, config: Any, purpose: str) -> dict[str, type]:
-    """Return the kinds of actors that a proposal may cast, by the names of their classes.
+    """Return the kinds of actors that a proposal may spawn, by the names of their classes.
 
     Raises:
         BadInput: the protocol does not say.
@@ -235,7 +235,9 @@ def classes_of(protocol: Protocol, config: Any, purpose: str) -> dict[str, type]
     return {cls.__name__: cls for cls in found(config).values()}
 
 
-def go_on(folder: SiteFolder, run: str, number: int, purpose: Literal["resume", "predict"], data: str = "") -> Proposal:
+def continue_run(
+    folder: SiteFolder, run: str, number: int, purpose: Literal["resume", "predict"], data: str = ""
+) -> Proposal:
     """Return what the coordinator of an earlier run asks for, to go on from it.
 
     Args:

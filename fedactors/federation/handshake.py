@@ -1,6 +1,6 @@
-"""How two sites meet: TLS with both certificates, a greeting, and what becomes of a link that comes back.
+"""How two sites meet: TLS with both certificates, a handshake, and what becomes of a link that comes back.
 
-    dials ──(version, federation, purpose, run, cast, clock, session, bytes taken)──▶ is dialled
+    dials ──(version, federation, purpose, run, assignment, clock, session, bytes taken)──▶ is dialled
           ◀──(clock, bytes taken), or why not────────────────────────────────────────
           ──what the link carries─▶ ◀─and from here on in both directions────────────
 
@@ -33,7 +33,7 @@ from fedactors.federation.session import (
     close_stream,
     error_in,
     framed,
-    greeting_in,
+    handshake_in,
     read_piece,
     reason,
     value_of,
@@ -81,7 +81,7 @@ async def _meet(
                 raise Refused(member.name, f"{where} shows a certificate that is not {member.name}'s")
             clock = time.time() if hello.clock is None else hello.clock
             taken = connection.stream.taken if taken is None else taken
-            about = (hello.federation, hello.purpose, hello.run, hello.cast, clock, connection.session, taken)
+            about = (hello.federation, hello.purpose, hello.run, hello.assignment, clock, connection.session, taken)
             writer.write(framed(encode_parts((VERSION, *about))))
             asked = time.time()
             await writer.drain()
@@ -163,9 +163,9 @@ async def accept(
                 raise Broken(f"shows a certificate of no site of {folder.federation.name}")
             who = peer
             _, _, _, body = await read_piece(reader, limits)
-            found = greeting_in(body)
+            found = handshake_in(body)
             if found is None:
-                raise Broken("begins with no greeting")
+                raise Broken("begins with no handshake")
             version, hello = found
             if version != VERSION or hello is None:
                 raise Broken(f"speaks version {version} of the link, and {folder.name} version {VERSION}")
@@ -196,7 +196,7 @@ async def accept(
         return None
     except (TimeoutError, OSError, EOFError) as error:
         text = (
-            f"did not end its greeting within {limits.handshake:g} s"
+            f"did not end its handshake within {limits.handshake:g} s"
             if isinstance(error, TimeoutError)
             else _told(error)
         )

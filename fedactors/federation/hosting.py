@@ -110,7 +110,7 @@ class Gate:
         if place is None or place.site != self._site:
             raise Refused(sender, f"calls {_name(receiver)}, which is not hosted by {self._site}")
         if not (isinstance(method, str) and method.isidentifier() and len(method) <= _LONGEST):
-            raise Refused(sender, f"calls {receiver} for {_name(method)}, which is no name of a door")
+            raise Refused(sender, f"calls {receiver} for {_name(method)}, which is no name of an endpoint")
         path = self.path(sender, place, method, value)
         self._count(self.arrived, sender, receiver, type_name(value, method), calls.arrive(path, value))
         return path
@@ -174,7 +174,7 @@ def _name(given: Any) -> str:
     return f"{given[:_LONGEST]!r}" if isinstance(given, str) else f"a {type(given).__name__}"
 
 
-def make_book(castings: Iterable[tuple[str, str]], classes: Iterable[type], site_of: Any) -> dict[str, ActorAddress]:
+def make_book(actor_specs: Iterable[tuple[str, str]], classes: Iterable[type], site_of: Any) -> dict[str, ActorAddress]:
     """Return the actors of a run from their names and the names of their classes.
 
     Raises:
@@ -182,7 +182,7 @@ def make_book(castings: Iterable[tuple[str, str]], classes: Iterable[type], site
     """
     known = {cls.__name__: cls for cls in classes}
     book: dict[str, ActorAddress] = {}
-    for name, cls_name in castings:
+    for name, cls_name in actor_specs:
         is_name = isinstance(name, str) and len(name) <= _LONGEST and ACTOR_NAME.fullmatch(name)
         if not is_name or name.partition("/")[0] == DRIVER:
             raise Refused(DRIVER, f"casts {_name(name)}, which is no name of an actor")
@@ -253,7 +253,7 @@ class ActorHost(ABC):
     """What a run asks of its actors here. What an actor's code raises is told as of that actor (`failures.code_of`)."""
 
     @abstractmethod
-    async def cast(self, castings: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
+    async def spawn(self, actor_specs: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
         """Make the actors; `seed` is of their generators, `clock` the run's."""
 
     @abstractmethod
@@ -325,13 +325,13 @@ class SiteContext(HostedContext):
     """One actor's side of the federated runtime; `near` are all actors that live here."""
 
     def __init__(
-        self, site: Outside, near: Mapping[str, SiteContext], casting: ActorSpec, seed: int, clock: WallClock
+        self, site: Outside, near: Mapping[str, SiteContext], actor_spec: ActorSpec, seed: int, clock: WallClock
     ) -> None:
-        super().__init__(casting, seed, False, clock, keep_rows=True)
+        super().__init__(actor_spec, seed, False, clock, keep_rows=True)
         self.loaded = asyncio.Event()
-        self.built_with = casting.args, casting.kwargs
+        self.built_with = actor_spec.args, actor_spec.kwargs
         try:
-            self.actor = casting.cls(*casting.args, **casting.kwargs)
+            self.actor = actor_spec.cls(*actor_spec.args, **actor_spec.kwargs)
         except FedactorsError as error:
             raise raised_by(self.name, error, site.gate.book) from None
         self.actor._context = self
@@ -455,14 +455,14 @@ class LocalActorHost(ActorHost):
         self.actors: dict[str, SiteContext] = {}
         self._outside = outside
 
-    async def cast(self, castings: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
-        for casting in castings:
+    async def spawn(self, actor_specs: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
+        for actor_spec in actor_specs:
             try:
-                context = SiteContext(self._outside, self.actors, casting, seed, clock)
+                context = SiteContext(self._outside, self.actors, actor_spec, seed, clock)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
-                raise not_taken(casting.name) from error
-            self.actors[casting.name] = context
-            context.failure.add_done_callback(partial(self._failed, casting.name))
+                raise not_taken(actor_spec.name) from error
+            self.actors[actor_spec.name] = context
+            context.failure.add_done_callback(partial(self._failed, actor_spec.name))
 
     def _failed(self, actor: str, failure: asyncio.Future[BaseException]) -> None:
         if not failure.cancelled():
@@ -515,7 +515,7 @@ class LocalActorHost(ActorHost):
         return found
 
     def counted(self) -> Mapping[str, Counted]:
-        return {name: Counted(one.ledger.state(), one.waiting_seconds) for name, one in self.actors.items()}
+        return {name: Counted(one.ledger.state(), one.idle_seconds) for name, one in self.actors.items()}
 
     async def close(self) -> None:
         for context in self.actors.values():

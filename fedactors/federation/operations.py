@@ -72,13 +72,13 @@ class Operations:
         self._folder = folder
         self._say = say
         self._began = time.time()
-        self._doing, self._since = "idle", self._began
+        self._state, self._since = "idle", self._began
         self._about: dict[str, str] = {}
         self._events: Counter[str] = Counter()
         self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self._clocks: dict[str, float] = {}
         self._lock: int | None = None
-        self._trouble: str | None = None
+        self._config_errors: str | None = None
         self._certificate = ""
 
     # --- one process at a time ---
@@ -114,10 +114,10 @@ class Operations:
         self._say({**line, "text": one_line(text, _LONGEST)})
         self._write()
 
-    def does(self, doing: str, **about: str) -> None:
+    def does(self, state: str, **about: str) -> None:
         """Remember what the site does from now on: idle, asked, running."""
-        if (doing, about) != (self._doing, self._about):
-            self._doing, self._about, self._since = doing, about, time.time()
+        if (state, about) != (self._state, self._about):
+            self._state, self._about, self._since = state, about, time.time()
             self._write()
 
     def met(self, connection: Connection) -> None:
@@ -135,7 +135,7 @@ class Operations:
     def look(self) -> None:
         """Read anew what may have changed in the site's folder, and write the status."""
         folder = self._folder
-        federation, trouble = folder.federation, folder.trouble
+        federation, config_errors = folder.federation, folder.config_errors
         own = federation.members[folder.name]
         if own.fingerprints[0] != self._certificate:
             is_new, self._certificate = bool(self._certificate), own.fingerprints[0]
@@ -146,10 +146,10 @@ class Operations:
                 self.tell("certificate", f"a new certificate, until {until:%Y-%m-%d}")
             if self._days_left() < SOON_DAYS:
                 self.tell("expires", f"the certificate ends on {until:%Y-%m-%d}: fedactors site renew")
-        if trouble != self._trouble:
-            self._trouble = trouble
-            if trouble is not None:
-                self.tell("trouble", f"the federation of before goes on: {trouble}")
+        if config_errors != self._config_errors:
+            self._config_errors = config_errors
+            if config_errors is not None:
+                self.tell("config_errors", f"the federation of before goes on: {config_errors}")
         self._write()
 
     # --- what is told ---
@@ -177,7 +177,7 @@ class Operations:
             "listen": folder.where,
             "started": as_time(self._began),
             "written": as_time(time.time()),
-            "doing": self._doing if self._lock is not None else "stopped",
+            "state": self._state if self._lock is not None else "stopped",
             "since": as_time(self._since),
             "run": found,
             "peers": {
@@ -195,7 +195,7 @@ class Operations:
                 "until": own.certificate.not_valid_after_utc.isoformat(),
                 "days_left": round(self._days_left(), 1),
             },
-            "trouble": self._trouble,
+            "config_errors": self._config_errors,
         }
 
     def _write(self) -> None:
@@ -211,7 +211,7 @@ class Operations:
 
 
 def read_status(folder: SiteFolder) -> dict[str, Any]:
-    """Return what the site's process last wrote of itself; ``doing`` is "stopped" where none runs.
+    """Return what the site's process last wrote of itself; ``state`` is "stopped" where none runs.
 
     Raises:
         BadInput: none ever ran.
@@ -223,7 +223,7 @@ def read_status(folder: SiteFolder) -> dict[str, Any]:
     lock = _lock(folder.path)
     if lock is not None:
         os.close(lock)
-        found |= {"doing": "stopped", "since": found["written"]}
+        found |= {"state": "stopped", "since": found["written"]}
     return found
 
 
@@ -266,15 +266,17 @@ class _Collector:
         yield family(GaugeMetricFamily, "info", "The process of a site", ({"version": status["version"]}, 1.0))
         yield family(GaugeMetricFamily, "started_seconds", "When it began", ({}, stamp(status["started"])))
         yield family(GaugeMetricFamily, "written_seconds", "When this was written", ({}, stamp(status["written"])))
-        stages = ("stopped", "idle", "asked", "running")
-        doing = [({"doing": stage}, float(stage == status["doing"])) for stage in stages]
-        yield family(GaugeMetricFamily, "doing", "What it does: 1 for one of these", *doing)
+        stages = ("stopped", "idle", "awaiting_approval", "running")
+        state = [({"state": stage}, float(stage == status["state"])) for stage in stages]
+        yield family(GaugeMetricFamily, "state", "What it does: 1 for one of these", *state)
         since = ({"protocol": run.get("protocol", "")}, stamp(status["since"]))
         yield family(GaugeMetricFamily, "since_seconds", "Since when it does what it does", since)
         until = stamp(status["certificate"]["until"])
         yield family(GaugeMetricFamily, "certificate_until_seconds", "When its certificate ends", ({}, until))
-        trouble = float(status["trouble"] is not None)
-        yield family(GaugeMetricFamily, "trouble", "1: changed files of the site are not used", ({}, trouble))
+        config_errors = float(status["config_errors"] is not None)
+        yield family(
+            GaugeMetricFamily, "config_errors", "1: changed files of the site are not used", ({}, config_errors)
+        )
         events = [({"event": name}, float(count)) for name, count in status["events"].items()]
         yield family(CounterMetricFamily, "events", "Lines of its log by kind, since it began", *events)
         for way in ("sent", "received"):
@@ -383,7 +385,7 @@ async def measure(connection: Connection) -> dict[str, float]:
 _COUNTED = {"from": str, "to": str, "sender": str, "receiver": str, "type": str, "messages": int, "bytes": int}
 
 Log = Sequence[Mapping[str, Any]]
-Crossing = tuple[str, str, str]
+CrossedMessage = tuple[str, str, str]
 """Sender, receiver and type of messages."""
 
 
@@ -520,8 +522,8 @@ def _compared(run: str, site: str, lines: Log, other: str, others: Log) -> Compa
     return Compared(one_line(run, 40), verdict, total["messages"], total["bytes"], tuple(differences))
 
 
-def _totals(lines: Log, side: str, sender: str, receiver: str) -> dict[Crossing, tuple[int, int]]:
-    found: dict[Crossing, tuple[int, int]] = {}
+def _totals(lines: Log, side: str, sender: str, receiver: str) -> dict[CrossedMessage, tuple[int, int]]:
+    found: dict[CrossedMessage, tuple[int, int]] = {}
     for line in lines:
         for entry in line[side]:
             if (entry["from"], entry["to"]) == (sender, receiver):

@@ -59,7 +59,7 @@ from fedactors.runtime.ray.transport import ERROR, REPLY, Address, Caller, Local
 if TYPE_CHECKING:
     from fedactors.federation.site_run import Earlier
 
-LEASE_SECONDS = 15.0
+HEARTBEAT_TIMEOUT = 15.0
 EVENT = 0
 """Number of what is no answer."""
 _START_SECONDS = 180.0
@@ -94,13 +94,13 @@ class RaySidecar:
         """Whether Ray's own services are gone."""
         self._writer = writer
         self._host = host
-        self._castings: list[ActorSpec] = []
+        self._actor_specs: list[ActorSpec] = []
         self._processes = Processes(
             LocalTransport(DRIVER, host, True, call_timeout, UnawaitedCall(self._failed, lambda _: True)),
             placement=None,
             start_timeout=_START_SECONDS,
             call_timeout=call_timeout,
-            lease=LEASE_SECONDS,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             states=StateLocations(),
             lost=self._lost,
             failed=self._failed,
@@ -115,7 +115,7 @@ class RaySidecar:
 
     def _told(self, error: BaseException) -> bytes:
         """Return an error, encoded; one that does not say whose it is goes by the first actor."""
-        return b"".join(encode_error(self._castings[0].name if self._castings else DRIVER, error))
+        return b"".join(encode_error(self._actor_specs[0].name if self._actor_specs else DRIVER, error))
 
     async def answer(self, number: int, verb: str, args: tuple[Any, ...]) -> None:
         """Do what the site asks, and say how it went."""
@@ -128,36 +128,36 @@ class RaySidecar:
 
     async def watch(self) -> None:
         """Tell when Ray itself is lost."""
-        gone = await watch_services(await cluster.services(), LEASE_SECONDS)
+        gone = await watch_services(await cluster.services(), HEARTBEAT_TIMEOUT)
         self.is_sick = True
         self._failed(gone)
 
-    async def cast(
-        self, castings: list[ActorSpec], settings: Settings, known: Mapping[str, tuple[Address, bytes]]
+    async def spawn(
+        self, actor_specs: list[ActorSpec], settings: Settings, known: Mapping[str, tuple[Address, bytes]]
     ) -> dict[str, dict[str, Address]]:
         """Bring actors to life; return by caller, the driver and those that are `known`, where it finds each."""
-        self._castings, own = castings, self._processes
+        self._actor_specs, own = actor_specs, self._processes
         hosts = [host for host in await cluster.hosts() if host.id == self._host]
-        cluster.check_resources(castings, hosts)
+        cluster.check_resources(actor_specs, hosts)
         for address, key in known.values():
             own.admit(address, key)
         try:
-            await own.prepare(castings, settings, hosts)
+            await own.prepare(actor_specs, settings, hosts)
         except RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
             if isinstance(cause, (TypeError, ValueError, LookupError, AttributeError)):
-                raise not_taken(castings[0].name) from None
+                raise not_taken(actor_specs[0].name) from None
             raise cause from None
         bare = {name: replace(there, actor=None) for name, there in own.addresses.items()}
         return {caller: own.as_seen_by(caller, bare) for caller in (DRIVER, *known)}
 
     async def load(self, frames: Mapping[str, bytes]) -> None:
         """Let them load, and go on from states."""
-        await self._processes.load(self._castings, frames)
+        await self._processes.load(self._actor_specs, frames)
 
     async def open(self, start: float) -> None:
         """Open them, the run having begun at `start`."""
-        await self._processes.open(self._castings, start)
+        await self._processes.open(self._actor_specs, start)
 
     async def close(self) -> None:
         """Close them."""
@@ -172,8 +172,8 @@ class RaySidecar:
 async def _keep(end: socket.socket, joined: cluster.Joined, call_timeout: float) -> tuple[list[Any], bool]:
     reader, writer = await asyncio.open_connection(sock=end)
     services = await cluster.services()
-    if joined.backstop is not None:
-        joined.backstop.watch(services)
+    if joined.watchdog is not None:
+        joined.watchdog.watch(services)
     host = ray.get_runtime_context().get_node_id()
     sidecar = RaySidecar(writer, host, call_timeout)
     tasks = {asyncio.ensure_future(sidecar.watch())}
@@ -367,14 +367,14 @@ class RayActorHost(ActorHost):
 
     # --- the actors ---
 
-    async def cast(self, castings: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
-        if not castings:
+    async def spawn(self, actor_specs: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
+        if not actor_specs:
             return
-        self._clock, self._names = clock, [casting.name for casting in castings]
+        self._clock, self._names = clock, [actor_spec.name for actor_spec in actor_specs]
         with code_of(self._names[0], self._outside.gate.book):
             host = await self._join()
         transport = self._transport = LocalTransport(DRIVER, host, True, self._call_timeout, self._outside.unawaited)
-        self._folder = make_folder("lane")
+        self._folder = make_folder("transport")
         known = {}
         for number, (name, place) in enumerate(self._outside.gate.book.items()):
             if name not in self._names:
@@ -393,7 +393,7 @@ class RayActorHost(ActorHost):
             scale=1.0,
             use_places=False,
         )
-        found = await self._ask("cast", list(castings), settings, known)
+        found = await self._ask("spawn", list(actor_specs), settings, known)
         transport.update(found[DRIVER])
         for name, one in self._proxies.items():
             one.transport.update(found[name])
@@ -413,7 +413,7 @@ class RayActorHost(ActorHost):
         transport = self._transport if caller == DRIVER else self._proxies[caller].transport
         with code_of(receiver, self._outside.gate.book):
             if transport is None:
-                raise PartyLost(receiver, "it is not cast yet")
+                raise PartyLost(receiver, "it is not spawned yet")
             return await transport.send(
                 transport.address(receiver, caller), path, encode_parts((path.endpoint.name, value))
             )
@@ -454,7 +454,7 @@ class RayActorHost(ActorHost):
         found = {}
         for name, one in self._drained.items():
             totals, waiting, _ = self._before.get(name, Counted((), 0.0))
-            found[name] = Counted(merged([*totals, *one.totals]), waiting + one.waiting_seconds, one.cpu_seconds)
+            found[name] = Counted(merged([*totals, *one.totals]), waiting + one.idle_seconds, one.cpu_seconds)
         return found
 
     async def close(self) -> None:

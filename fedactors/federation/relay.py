@@ -171,7 +171,7 @@ class Called:
             while True:
                 writer.write(framed([], PING))
                 await writer.drain()
-                await asyncio.sleep(self._limits.lease / 4)
+                await asyncio.sleep(self._limits.heartbeat_timeout / 4)
 
     def _called(self, found: Any) -> None:
         if type(found) is not str:
@@ -209,7 +209,7 @@ class RelayLimits:
     """What a relay takes, and how long it waits, in seconds."""
 
     handshake: float = 10.0
-    """For the greeting of whoever connects, and for the site that is called to answer."""
+    """For the handshake of whoever connects, and for the site that is called to answer."""
     silence: float = 90.0
     """After which a connection on which nothing was said is cut; sites say something every quarter of a minute."""
     connections: int = 1024
@@ -266,7 +266,9 @@ class Relay:
         self._of_site: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._strangers = Admission(self._refused, self.limits.strangers, min(self.limits.strangers, MOST_OF_ADDRESS))
-        self._pieces = Limits(handshake=self.limits.handshake, piece=self.limits.handshake, lease=self.limits.silence)
+        self._pieces = Limits(
+            handshake=self.limits.handshake, piece=self.limits.handshake, heartbeat_timeout=self.limits.silence
+        )
 
     @property
     def federation(self) -> Federation:
@@ -276,7 +278,7 @@ class Relay:
             try:
                 self._federation = read_federation(self._file)
             except BadInput as error:
-                self._tell("trouble", f"the federation of before goes on: {error}")
+                self._tell("config_errors", f"the federation of before goes on: {error}")
         return self._federation
 
     async def start(self, host: str, port: int) -> asyncio.Server:
@@ -347,10 +349,10 @@ class Relay:
         kind, more, _, body = await read_piece(reader, self._pieces)
         found = value_of(body, who)
         if kind != REQUEST or more or type(found) is not tuple or list(map(type, found)) != [str, str, str, str, bytes]:
-            raise Refused(who, "begins with no greeting")
+            raise Refused(who, "begins with no handshake")
         federation, site, what, other, signature = found
         if max(map(len, found)) > _LONGEST_WORD:
-            raise Refused(who, "begins with a greeting that is too long")
+            raise Refused(who, "begins with a handshake that is too long")
         member = self.federation.members.get(site)
         if federation != self.federation.name or member is None:
             raise Refused(

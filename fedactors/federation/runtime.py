@@ -121,18 +121,18 @@ class FederatedRuntime(Runtime):
 
     async def start(self) -> None:
         if self._began is not None:
-            raise BadInput("a run over a federation casts its actors once, before it starts")
-        self.tell("casting the actors")
-        castings = self._take_new()
-        seats = self._folder.federation.seats
-        pairs = [(casting.name, casting.cls.__name__) for casting in castings]
+            raise BadInput("a run over a federation spawns its actors once, before it starts")
+        self.tell("actor_spec the actors")
+        actor_specs = self._take_new()
+        hosts = self._folder.federation.hosts
+        pairs = [(actor_spec.name, actor_spec.cls.__name__) for actor_spec in actor_specs]
         book: dict[str, ActorAddress] = make_book(
-            pairs, self._classes, lambda name: self._proposal.site_of(name, seats)
+            pairs, self._classes, lambda name: self._proposal.site_of(name, hosts)
         )
         if missing := {place.site for place in book.values()} - set(self._sites):
-            raise BadInput(f"seats: {', '.join(sorted(missing))} hosts an actor and takes no part in the run")
+            raise BadInput(f"hosts: {', '.join(sorted(missing))} hosts an actor and takes no part in the run")
         self._gate = Gate(self._folder.name, self._folder.name, book)
-        frames = {c.name: encode((c.args, dict(c.kwargs)), arguments=True) for c in castings}
+        frames = {c.name: encode((c.args, dict(c.kwargs)), arguments=True) for c in actor_specs}
         told = {
             site: tuple((n, cls, frames[n] if book[n].site == site else b"") for n, cls in pairs)
             for site in self._sites
@@ -235,7 +235,7 @@ class FederatedRuntime(Runtime):
             seconds=seconds,
             wall_seconds=seconds - self._offset,
             cpu_utilisation=0.0,  # the sites' machines are not the coordinator's to measure
-            waiting_seconds=sum(float(waiting) for _, waiting, _ in self._drained.values()),
+            idle_seconds=sum(float(waiting) for _, waiting, _ in self._drained.values()),
         )
 
     def use_network(self, network: Network) -> None:
@@ -317,7 +317,7 @@ class FederatedRuntime(Runtime):
     async def _propose(self) -> None:
         """Connect to all sites of the run and wait until each has approved it."""
         proposal, federation = self._proposal, self._folder.federation
-        for site in dict.fromkeys((*proposal.data, *federation.seats.values(), self._folder.name)):
+        for site in dict.fromkeys((*proposal.data, *federation.hosts.values(), self._folder.name)):
             hello = Hello(federation.name, DRIVER, proposal.run, "")
             ends: dict[str, Any] = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
             ends["tell"] = lambda _, text: self.tell(text)

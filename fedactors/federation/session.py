@@ -7,7 +7,7 @@
     who waits                     for what                             no longer than (`Limits`)
     a request                     its reply                            call
     a side that writes            the other side to have taken enough  (the other side must send heartbeats)
-    a side that hears             a heartbeat; the rest of a piece     lease; piece
+    a side that hears             a heartbeat; the rest of a piece     heartbeat timeout; piece
     a link whose connection broke whoever dialled it to dial anew      away
 
 A link is of one run and one purpose, which its first request says (`Hello`). Requests are numbered from 1 and nothing
@@ -59,8 +59,8 @@ class Limits:
     """For TLS and the first request, from the moment that somebody dials."""
     piece: float = 30.0
     """For a piece, from its first byte to its last; within a message, from the end of the one before."""
-    lease: float = 20.0
-    """Without a sign of life, after which a connection counts as broken."""
+    heartbeat_timeout: float = 20.0
+    """Without a heartbeat, after which a connection counts as broken."""
     away: float = 60.0
     """For a connection that broke to come back, after which the other site counts as lost."""
     call: float = 3600.0
@@ -190,10 +190,10 @@ async def read_piece(reader: asyncio.StreamReader, limits: Limits) -> tuple[int,
 
     Raises:
         Broken: it is too large, or takes too long from its first byte to its last.
-        TimeoutError: none begins within the lease.
+        TimeoutError: none begins within the heartbeat timeout.
         EOFError: the other side has closed.
     """
-    async with asyncio.timeout(limits.lease):
+    async with asyncio.timeout(limits.heartbeat_timeout):
         first = await reader.readexactly(1)
     try:
         async with asyncio.timeout(limits.piece):
@@ -483,7 +483,7 @@ class Connection:
         self.stream = Stream(self._feed, self._broke)
 
     def start(self) -> None:
-        """Begin to write, and to give signs of life."""
+        """Begin to write, and to give heartbeats."""
         for work in (self._write(), self._live()):
             self._start(work)
 
@@ -538,13 +538,13 @@ class Connection:
     async def _live(self) -> None:
         limits = self.limits
         while True:
-            await asyncio.sleep(min(limits.lease, limits.piece) / 4)
+            await asyncio.sleep(min(limits.heartbeat_timeout, limits.piece) / 4)
             if not self.stream.is_carried:
                 continue
             now = time.monotonic()
-            if now - self._heard > limits.lease:
+            if now - self._heard > limits.heartbeat_timeout:
                 self.stream.drop()
-                self._broke(f"gave no sign of life for {limits.lease:g} s")
+                self._broke(f"gave no heartbeat for {limits.heartbeat_timeout:g} s")
             elif self._waits_since is not None and now - self._waits_since > limits.piece:
                 self.give_up(f"took more than {limits.piece:g} s to send one piece", is_refused=True)
             else:
@@ -555,7 +555,7 @@ class Connection:
     def request(self, parts: Parts, what: str, *, is_limited: bool = True) -> asyncio.Future[Any]:
         """Send a request now and return the future of its reply's bytes, or its error; `what` is for people.
 
-        One that is not limited waits while the other side gives signs of life.
+        One that is not limited waits while the other side gives heartbeats.
         """
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.is_closed:
@@ -600,7 +600,7 @@ class Connection:
         self.traffic.sent += len(piece)
 
     def _acknowledge(self) -> None:
-        """Give a sign of life, and say what was taken."""
+        """Give a heartbeat, and say what was taken."""
         self._acknowledged = self.stream.taken
         self._put([TAKEN.pack(self.stream.taken)], PING, False, 0)
 
@@ -646,7 +646,7 @@ class Connection:
     def _take_piece(self, kind: int, more: bool, number: int, piece: memoryview) -> None:
         if kind == PING:  # also within a message: who sends one may have to hear this first
             if more or len(piece) != TAKEN.size:
-                raise Broken("gives a sign of life that is none")
+                raise Broken("gives a heartbeat that is none")
             self.stream.acknowledge(*TAKEN.unpack(piece))
             return
         held = self._message
@@ -773,7 +773,7 @@ def _text_of(body: bytes) -> str:
     return error.message if isinstance(error, Refused) else first_line(error)
 
 
-# --- the greeting, and who may stay before it ---
+# --- the handshake, and who may stay before it ---
 
 VERSION = 3
 """Of the link."""
@@ -788,7 +788,7 @@ class Hello:
     federation: str
     purpose: str
     run: str
-    cast: str
+    assignment: str
     clock: float | None = None
     """Seconds since 1970, by whoever says it; None: when it is said."""
     session: str = ""
@@ -812,7 +812,7 @@ def ahead_of(theirs: float, ours: float, limits: Limits) -> float:
     raise Broken(f"has a clock that is {abs(ahead):.0f} s {which} this site's: at most {limits.skew:g} s are allowed")
 
 
-def greeting_in(body: bytes) -> tuple[int, Hello | None] | None:
+def handshake_in(body: bytes) -> tuple[int, Hello | None] | None:
     """Return the version of the link and the `Hello` of a first request (None: another version's); None: it is none."""
     try:
         found = decode(body)

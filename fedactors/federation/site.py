@@ -118,10 +118,10 @@ class SiteProcess:
         """Say what the site does, for whoever asks."""
         self._operations.run = self.run
         if (asked := self._proposed) is None or self._asked is None:
-            self._operations.does("idle" if self._asked is None else "asked")
+            self._operations.does("idle" if self._asked is None else "awaiting_approval")
             return
         about = {"run": asked.run, "protocol": asked.protocol, "coordinator": asked.coordinator}
-        self._operations.does("asked" if self.run is None else "running", **about)
+        self._operations.does("awaiting_approval" if self.run is None else "running", **about)
 
     def _be_idle(self) -> None:
         self.run = self._asked = self._waiting = self._proposed = None
@@ -212,7 +212,7 @@ class SiteProcess:
         run = self.run
         if hello.purpose not in (CALLS, PAYLOADS) or run is None or hello.run != run.proposal.run:
             raise Refused(peer, f"opens a connection for {hello.purpose[:40]!r} of a run that is not under way here")
-        return {**run.welcome(peer, hello.purpose, hello.cast), "traffic": self._operations.traffic(peer)}
+        return {**run.welcome(peer, hello.purpose, hello.assignment), "traffic": self._operations.traffic(peer)}
 
     def _driver_gone(self, connection: Connection, why: str) -> None:
         if why.startswith(REFUSED):
@@ -325,7 +325,7 @@ class SiteProcess:
         try:
             self.folder.look()
         except BadInput as error:
-            self._tell("trouble", f"data and policy of before hold: {error}")
+            self._tell("config_errors", f"data and policy of before hold: {error}")
 
     def _check_name(self, peer: str, name: str | None) -> None:
         """Tell whoever asks for data by a wrong name no other names: these are for the own log."""

@@ -1,6 +1,6 @@
 """A site's folder: what its person and its federation have written there, read and checked.
 
-    federation.toml   name, authority, [sites.NAME] address and certificate, [seats] party = site; the same at all sites
+    federation.toml   name, authority, [sites.NAME] address and certificate, [hosts] party = site; the same at all sites
     site.toml         name, listen, wait_seconds; [policy]; [data.NAME] with the keys of a party in a parties.toml,
                       its task, and its privacy budget
     key.pem           the site's key; certificate.pem is taken from the federation's file
@@ -8,7 +8,7 @@
                       certifies it, and the site's log says so, signed with both
 
 Files are read again when they have changed, for connections that are made from then on; those that are open go on.
-Files that are wrong, or do not fit each other yet, change nothing: what was before holds, and `trouble` says why.
+Files that are wrong, or do not fit each other yet, change nothing: what was before holds, and `config_errors` says why.
 
 In site.toml:
 
@@ -43,12 +43,12 @@ from cryptography import x509
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from fedactors.data.blocks import PartyBlock, check_block, check_ids
 from fedactors.data.databases import TableSource
 from fedactors.data.description import facts_of, read_files, read_party, read_table, read_task
 from fedactors.data.layouts.graph import UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
+from fedactors.data.party_rows import PartyBlock, check_block, check_ids
 from fedactors.data.schema import HorizontalTask, Table, VerticalTask
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation.audit_log import AUDIT, AuditLog
@@ -266,7 +266,7 @@ class DataName:
 
     def holding_out(self, share: float, seed: int) -> Any:
         """Refuse: as `holds_out`."""
-        raise BadInput(f"validation_share: {share:g} is not allowed over a federation: sites hold no rows out there")
+        raise BadInput(f"validation_fraction: {share:g} is not allowed over a federation: sites hold no rows out there")
 
     def load(self, trained: Any = None) -> Any:
         """Refuse: only the site's own process has the data."""
@@ -371,7 +371,7 @@ class _FederationFile:
     name: str
     authority: str
     sites: dict[str, _SiteEntry]
-    seats: dict[str, str]
+    hosts: dict[str, str]
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -412,7 +412,7 @@ class Federation:
     name: str
     authority: str
     members: Mapping[str, Member]
-    seats: Mapping[str, str]
+    hosts: Mapping[str, str]
     """Party that belongs to no organisation's data, to the site whose process hosts it."""
 
     @cached_property
@@ -469,7 +469,7 @@ def read_federation(path: Path) -> Federation:
 
 
 def _federation_of(tree: Any, path: Path) -> Federation:
-    found: _FederationFile = _checked(_FederationFile, path, {"sites": {}, "seats": {}, **tree})
+    found: _FederationFile = _checked(_FederationFile, path, {"sites": {}, "hosts": {}, **tree})
     check_name(found.name, "federation")
     read_certificate(found.authority, f"{path}: authority")
     members = {}
@@ -482,10 +482,10 @@ def _federation_of(tree: Any, path: Path) -> Federation:
         check_name(name, f"{path}: sites")
         # called like an actor that is nobody's data, it would host that
         members[party_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous, entry.relay)
-    for party, site in found.seats.items():
+    for party, site in found.hosts.items():
         if site not in members or party in members or not SITE_NAME.fullmatch(party) or party == "driver":
-            raise BadInput(f"{path}: seats.{party}: {site!r} is not allowed: a party that is no site, and a site")
-    return Federation(found.name, found.authority, members, dict(found.seats))
+            raise BadInput(f"{path}: hosts.{party}: {site!r} is not allowed: a party that is no site, and a site")
+    return Federation(found.name, found.authority, members, dict(found.hosts))
 
 
 def quoted(text: str) -> str:
@@ -510,7 +510,7 @@ def federation_text(made: Federation) -> str:
         lines += ["relay = true"] if member.is_relayed else []
         lines += [] if member.previous is None else [f"previous = {quoted(as_pem(member.previous))}"]
         lines += [""]
-    lines += ["[seats]", *(f"{quoted(party)} = {quoted(site)}" for party, site in made.seats.items()), ""]
+    lines += ["[hosts]", *(f"{quoted(party)} = {quoted(site)}" for party, site in made.hosts.items()), ""]
     text = "\n".join(lines)
     if _federation_of(tomllib.loads(text), Path(FEDERATION)) != made:
         raise BadInput(f"{FEDERATION}: it would be read as another federation")
@@ -551,7 +551,7 @@ class SiteFolder:
             parse_address(str(found.ray), f"{file}: ray")
         self.wait_seconds = found.wait_seconds
         """For a site whose connection broke to come back, before a run ends."""
-        self.trouble: str | None = None
+        self.config_errors: str | None = None
         """Why the federation's file and the keys as they are now are not used."""
         self._member: _Membership | None = None
         self._member_seen: object = None
@@ -611,11 +611,11 @@ class SiteFolder:
         with self._lock:
             if self._member is None or [stamp(path) for path in files] != self._member_seen:
                 try:
-                    self._member, self.trouble = self._read_membership(), None
+                    self._member, self.config_errors = self._read_membership(), None
                 except BadInput as error:
                     if self._member is None:
                         raise
-                    self.trouble = str(error)
+                    self.config_errors = str(error)
                 self._member_seen = [stamp(path) for path in files]
             return self._member
 

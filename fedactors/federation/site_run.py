@@ -135,7 +135,7 @@ class Earlier:
         """
         snapshots.restore(context.actor, self.state(context.name), context.name, self.where)
         counted = self.counted(context.name)
-        context.waiting_seconds = counted.waiting
+        context.idle_seconds = counted.waiting
         context.ledger.restore(counted.totals)
 
 
@@ -383,8 +383,11 @@ class SiteRun:
         self.life = Life.APPROVED
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.unawaited = UnawaitedCall(lambda error: self.failed(folder.name, error), lambda _: False)
-        self.cast = ""
-        """Digest of the proposal and of who is cast as what: two sites that were told different things do not talk."""
+        self.assignment = ""
+        """Digest of the proposal and of who is spawned as what.
+
+        Two sites that were told different things do not talk.
+        """
         self.gate = Gate(folder.name, proposal.coordinator, {})
         self._folder = folder
         self._protocol = protocol
@@ -441,8 +444,8 @@ class SiteRun:
         if verb in steps and self.life is not steps[verb]:
             raise Refused(DRIVER, f"asks {self._folder.name} to {verb}, where the run is {self.life.name.lower()}")
         match verb, args:
-            case "prepare", (castings,):
-                await self._prepare(castings)
+            case "prepare", (actor_specs,):
+                await self._prepare(actor_specs)
             case "connect", ():
                 await self._connect()
             case "load", ():
@@ -498,15 +501,15 @@ class SiteRun:
         finally:
             task.cancel()  # also where its driver is gone: nobody would end what it goes on to open
 
-    async def _prepare(self, castings: Any) -> None:
+    async def _prepare(self, actor_specs: Any) -> None:
         proposal, me = self.proposal, self._folder.name
-        seats = self._folder.federation.seats
-        is_cast = isinstance(castings, tuple) and all(type(one) is tuple and len(one) == 3 for one in castings)
-        if not (is_cast and castings):
+        hosts = self._folder.federation.hosts
+        is_spawned = isinstance(actor_specs, tuple) and all(type(one) is tuple and len(one) == 3 for one in actor_specs)
+        if not (is_spawned and actor_specs):
             raise Refused(DRIVER, "casts what are no actors")
         classes = classes_of(self._protocol, self._config, proposal.purpose)
-        pairs = [(name, cls) for name, cls, _ in castings]
-        book = make_book(pairs, classes.values(), lambda name: proposal.site_of(name, seats))
+        pairs = [(name, cls) for name, cls, _ in actor_specs]
+        book = make_book(pairs, classes.values(), lambda name: proposal.site_of(name, hosts))
         for name in book:
             party = name.partition("/")[0]
             if party in self._folder.federation.members and party not in proposal.data:
@@ -514,7 +517,7 @@ class SiteRun:
         self.gate = Gate(me, proposal.coordinator, book)
         # of the proposal too: what the other sites approved is what this one did
         told = proposal.digest, sorted((name, cls, book[name].site) for name, cls in pairs)
-        self.cast = hashlib.sha256(repr(told).encode()).hexdigest()
+        self.assignment = hashlib.sha256(repr(told).encode()).hexdigest()
         earlier = None
         if proposal.purpose != "train":
             earlier = self._earlier = find(self._folder, proposal.earlier, proposal.number)
@@ -523,7 +526,7 @@ class SiteRun:
         clock = self._clock = WallClock(time.time(), 0.0 if self._goes_on is None else self._goes_on.now)
         self._open_records()
         own: list[ActorSpec] = []
-        for name, cls, frame in castings:
+        for name, cls, frame in actor_specs:
             if book[name].site != me:
                 continue
             try:
@@ -531,7 +534,7 @@ class SiteRun:
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise not_taken(name) from error
             own.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
-        await self.actors.cast(own, self._seed, clock)
+        await self.actors.spawn(own, self._seed, clock)
         self.life = Life.PREPARED
 
     @contextlib.contextmanager
@@ -567,7 +570,7 @@ class SiteRun:
         others = {place.site for place in self.gate.book.values()} - {self._folder.name}
         for site in sorted(others):
             for purpose in (CALLS, PAYLOADS):
-                hello = Hello(federation.name, purpose, self.proposal.run, self.cast)
+                hello = Hello(federation.name, purpose, self.proposal.run, self.assignment)
                 ends: dict[str, Any] = {"serve": None, "lost": self._lost, "traffic": self._operations.traffic(site)}
                 ends |= {"errors": errors_for(self._folder.name, site), "tell": self._tell}
                 member = federation.members[site]
@@ -628,17 +631,17 @@ class SiteRun:
 
     # --- for other sites ---
 
-    def welcome(self, peer: str, purpose: str, cast: str) -> dict[str, Any]:
+    def welcome(self, peer: str, purpose: str, assignment: str) -> dict[str, Any]:
         """Return how the connection that another site opens is to be made.
 
         Raises:
-            Refused: it is not in the run, was told of another cast, or has this connection already.
+            Refused: it is not in the run, was told of another assignment, or has this connection already.
         """
         sites = {place.site for place in self.gate.book.values()}
         if peer not in sites or self.life not in (Life.PREPARED, Life.CONNECTED):
             raise Refused(peer, "opens a connection of a run that it is not in, or that is under way already")
-        if cast != self.cast:
-            raise Refused(peer, "was told of another run or cast than this site")
+        if assignment != self.assignment:
+            raise Refused(peer, "was told of another run or assignment than this site")
         if (peer, purpose) in self._in:
             raise Refused(peer, f"opens its connection for {purpose} a second time")
         self._in[peer, purpose] = None

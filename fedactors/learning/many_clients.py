@@ -41,7 +41,7 @@ MOST_TOGETHER = 64
 """Clients of one batched call by default: more are trained in several, so that a step's rows stay in the cache."""
 MOST_PARAMETERS = 65_536
 """Numbers of a model up to which a batched call pays on a CPU: beyond, many clients' parameters leave the cache at each
-operation (`scenarios/benchmarks/clients_together.py`). On a GPU it always does."""
+operation (`scenarios/benchmarks/batched_clients.py`). On a GPU it always does."""
 Rows = tuple[Array | Tensor, Array | Tensor]
 """A client's samples and targets, both with N rows; tensors on the device stay there."""
 _log = logging.getLogger(__name__)

@@ -60,7 +60,7 @@ class ModelSpec:
     """Shape of one sample: ``(F,)`` for tables, ``(C, H, W)`` for images."""
     outputs: int
     """Width of the output: embedding, classes, or 1."""
-    hidden: int = 64
+    hidden_size: int = 64
     """Hidden width of the MLPs, channels of the first stage of ``narrow-resnet18`` and ``view-cnn``."""
     layers: int = 10
     """Number of linear layers of ``mlp``, of residual blocks of ``residual-mlp``."""
@@ -132,7 +132,7 @@ def _linear(spec: ModelSpec) -> nn.Module:
 
 
 def _mlp(spec: ModelSpec) -> nn.Module:
-    widths = [_width(spec)] + [spec.hidden] * (spec.layers - 1)
+    widths = [_width(spec)] + [spec.hidden_size] * (spec.layers - 1)
     parts: list[nn.Module] = []
     for width_in, width_out in itertools.pairwise(widths):
         parts += [nn.Linear(width_in, width_out), nn.ReLU()]
@@ -144,9 +144,9 @@ def _top_mlp(spec: ModelSpec) -> nn.Module:
 
 
 def _residual_mlp(spec: ModelSpec) -> nn.Module:
-    blocks = [ResidualBlock(spec.hidden) for _ in range(spec.layers)]
-    head = (nn.LayerNorm(spec.hidden), nn.ReLU(), nn.Linear(spec.hidden, spec.outputs))
-    return nn.Sequential(nn.Linear(_width(spec), spec.hidden), *blocks, *head)
+    blocks = [ResidualBlock(spec.hidden_size) for _ in range(spec.layers)]
+    head = (nn.LayerNorm(spec.hidden_size), nn.ReLU(), nn.Linear(spec.hidden_size, spec.outputs))
+    return nn.Sequential(nn.Linear(_width(spec), spec.hidden_size), *blocks, *head)
 
 
 def _cnn28(spec: ModelSpec) -> nn.Module:
@@ -227,13 +227,13 @@ class _SpatialMean(nn.Module):
 def _narrow_resnet18(spec: ModelSpec) -> nn.Module:
     channels, _, _ = _image(spec)
     parts: list[nn.Module] = [
-        nn.Conv2d(channels, spec.hidden, 3, padding=1, bias=False),
-        _wide_groups(spec.hidden),
+        nn.Conv2d(channels, spec.hidden_size, 3, padding=1, bias=False),
+        _wide_groups(spec.hidden_size),
         nn.ReLU(),
     ]
-    before = spec.hidden
+    before = spec.hidden_size
     for stage in range(4):
-        after = spec.hidden * 2**stage
+        after = spec.hidden_size * 2**stage
         parts += [_PlainBlock(before, after, 1 if stage == 0 else 2), _PlainBlock(after, after, 1)]
         before = after
     return nn.Sequential(*parts, _SpatialMean(), nn.Linear(before, spec.outputs))
@@ -241,7 +241,7 @@ def _narrow_resnet18(spec: ModelSpec) -> nn.Module:
 
 def _view_cnn(spec: ModelSpec) -> nn.Module:
     channels, _, _ = _image(spec)
-    sizes = (channels, spec.hidden, 2 * spec.hidden, 4 * spec.hidden)
+    sizes = (channels, spec.hidden_size, 2 * spec.hidden_size, 4 * spec.hidden_size)
     parts: list[nn.Module] = []
     for before, after in itertools.pairwise(sizes):
         parts += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
@@ -281,9 +281,9 @@ _OF_SHAPE: dict[Shape, str] = {(1, 8, 8): "cnn8", (1, 28, 28): "cnn28", (3, 32, 
 MODEL_NAMES = tuple(_BUILDERS)
 """``mlp`` (ten layers), ``residual-mlp`` (the large "ResNet" for tables), ``top-mlp`` (two layers), ``linear``,
 ``cnn28`` (McMahan et al., 2017: 1,663,370 parameters at 28x28 and ten classes), ``cnn8`` (8x8 digits), ``resnet18``
-and ``vgg16`` (their 3x3-stem, one-head forms for small images), ``narrow-resnet18`` (its first stage ``hidden``
-channels wide, for parts of images) and ``view-cnn`` (three convolutions from ``hidden`` channels on, for views of an
-object)."""
+and ``vgg16`` (their 3x3-stem, one-head forms for small images), ``narrow-resnet18`` (its first stage ``hidden_size``
+channels wide, for parts of images) and ``view-cnn`` (three convolutions from ``hidden_size`` channels on, for views of
+an object)."""
 
 
 def build_model(spec: ModelSpec, seed: int) -> nn.Module:
@@ -313,7 +313,7 @@ def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
             f"model: {spec.name!r} is not known (known: {', '.join(MODEL_NAMES)}; your own: package.module:function)"
         )
     least = 0 if spec.name == "linear" else 1  # a linear model of no column is its bias
-    if spec.outputs < 1 or spec.hidden < 1 or spec.layers < 1 or any(size < least for size in spec.inputs):
+    if spec.outputs < 1 or spec.hidden_size < 1 or spec.layers < 1 or any(size < least for size in spec.inputs):
         raise BadInput(f"model {spec.name}: inputs, outputs, hidden and layers must all be at least 1, got {spec}")
     if spec.norm not in ("group", "batch", "none"):
         raise BadInput(f"norm: {spec.norm!r} is not allowed (group, batch, none)")

@@ -193,17 +193,17 @@ class ExchangeTable:
         self._num_updates = state["num_updates"]
 
 
-def row_weights(now_BE: Tensor, then_BE: Tensor, least_cosine: float) -> Tensor:
-    """Return the cosine of each row with what it was (B), 0 where it is below `least_cosine`."""
+def row_weights(now_BE: Tensor, then_BE: Tensor, min_cosine_similarity: float) -> Tensor:
+    """Return the cosine of each row with what it was (B), 0 where it is below `min_cosine_similarity`."""
     norms_B = now_BE.norm(dim=1).clamp_min(_LEAST_NORM) * then_BE.norm(dim=1).clamp_min(_LEAST_NORM)
     cosine_B = ((now_BE * then_BE).sum(dim=1) / norms_B).clamp(-1.0, 1.0)
-    return torch.where(cosine_B >= least_cosine, cosine_B, torch.zeros_like(cosine_B))
+    return torch.where(cosine_B >= min_cosine_similarity, cosine_B, torch.zeros_like(cosine_B))
 
 
-def weighted_rows(gradient_BE: Array, now_BE: Array, then_BE: Array, least_cosine: float) -> Array:
+def weighted_rows(gradient_BE: Array, now_BE: Array, then_BE: Array, min_cosine_similarity: float) -> Array:
     """Return a cached gradient (B x E), its rows weighted by how near their embeddings are to those of then."""
     now, then, gradient = (placed(values, "cpu") for values in (now_BE, then_BE, gradient_BE))
-    weighted: Array = (row_weights(now, then, least_cosine)[:, None] * gradient).numpy()
+    weighted: Array = (row_weights(now, then, min_cosine_similarity)[:, None] * gradient).numpy()
     return weighted
 
 
@@ -213,7 +213,7 @@ def local_gradients(
     task: Task,
     x_BF: Array | Tensor,
     exchange: Exchange,
-    least_cosine: float,
+    min_cosine_similarity: float,
     target_B: Array | Tensor,
     weights_B: Array | Tensor | None = None,
 ) -> tuple[Array | Tensor, Array | Tensor]:
@@ -232,6 +232,6 @@ def local_gradients(
     (upstream_BO,) = torch.autograd.grad(loss, output_BO)
     now = torch.autograd.grad(output_BO, received, upstream_BO, retain_graph=True)
     then = [placed(gradient, top.device, top.spec.dtype) for gradient in exchange.gradients]
-    weight_B = row_weights(torch.cat(now, dim=1), torch.cat(then, dim=1), least_cosine)
+    weight_B = row_weights(torch.cat(now, dim=1), torch.cat(then, dim=1), min_cosine_similarity)
     found = torch.autograd.grad(output_BO, [own_BE, *top.views], weight_B[:, None] * upstream_BO)
     return publication.gradient(found[0]), resident(torch.cat([gradient.reshape(-1) for gradient in found[1:]]))

@@ -113,7 +113,7 @@ _PREFIX = struct.Struct("<4sI")
 _ALIGN = 64
 _PACK_BYTES = 1024
 """What a packer begins with: msgpack's 256 KiB, for each message within a message, come from the kernel each time."""
-_PLAIN_KINDS = "biufcSUmM"
+_WIRE_KINDS = "biufcSUmM"
 _MALFORMED = (
     ValueError,
     TypeError,
@@ -187,7 +187,7 @@ def wire_type(cls: Any = None, *, eq: bool = True, name: str = "") -> Any:
 
     def decorate(cls: type[T]) -> type[T]:
         made = dataclasses.dataclass(frozen=True, kw_only=True, eq=eq)(cls)
-        made.__plain__ = True  # type: ignore[attr-defined]
+        made.__wire_type__ = True  # type: ignore[attr-defined]
         declare(made, name)
         return made
 
@@ -201,7 +201,7 @@ def message_types(module: Any) -> list[type]:
 
 def wire_types(module: Any) -> list[type]:
     """Return the classes that `module` declares with `plain` or as configurations, in the order of their names."""
-    return _declared(module, "__plain__")
+    return _declared(module, "__wire_type__")
 
 
 def _declared(module: Any, mark: str) -> list[type]:
@@ -238,7 +238,7 @@ def _argument_fields(cls: type) -> tuple[str, ...] | None:
     try:
         return _ARGUMENTS[cls]
     except KeyError:
-        return _find_fields(cls, _ARGUMENTS, "__message__", "__plain__")
+        return _find_fields(cls, _ARGUMENTS, "__message__", "__wire_type__")
 
 
 def _find_fields(cls: type, known: dict[type, tuple[str, ...] | None], *marks: str) -> tuple[str, ...] | None:
@@ -291,7 +291,7 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
         return value, SCALAR_BYTES if -_LARGE <= value < _LARGE else value.bit_length() // 8 + 1
     if cls is np.ndarray:
         kind = value.dtype.kind
-        if kind not in _PLAIN_KINDS:
+        if kind not in _WIRE_KINDS:
             raise CodecError(f"an array of dtype {value.dtype} may not be sent; use a numeric or text dtype")
         if copy:
             flags, base = value.flags, value.base
@@ -318,9 +318,9 @@ def _freeze(value: Any, copy: bool) -> tuple[Any, int]:
         return frozen, total
     if isinstance(value, np.generic) and type(value.item()) is not cls:
         return _freeze(value.item(), copy)
-    for plain_kind in (bool, int, float, str):  # a member of an enumeration arrives as its plain value
-        if isinstance(value, plain_kind):
-            return _freeze(plain_kind(value) if plain_kind is not str else str.__str__(value), copy)
+    for wire_kind in (bool, int, float, str):  # a member of an enumeration arrives as its plain value
+        if isinstance(value, wire_kind):
+            return _freeze(wire_kind(value) if wire_kind is not str else str.__str__(value), copy)
     raise CodecError(
         f"a {cls.__module__}.{cls.__qualname__} may not be sent: only plain values, numpy arrays and dataclasses "
         "declared with @message cross a party's boundary"
@@ -401,7 +401,7 @@ def encode_parts(value: Any, arguments: bool = False) -> Parts:
 
     def default(item: Any) -> Any:
         if isinstance(item, np.ndarray):
-            if item.dtype.kind not in _PLAIN_KINDS:
+            if item.dtype.kind not in _WIRE_KINDS:
                 raise CodecError(f"an array of dtype {item.dtype} may not be sent; use a numeric or text dtype")
             # ascontiguousarray would turn a 0-d array into a 1-d one
             arrays.append(item if item.flags.c_contiguous else np.ascontiguousarray(item))
@@ -501,7 +501,7 @@ def _array(view: memoryview, at: int, dtype: Any, shape: Any) -> np.ndarray:
     if type(dtype) is not str or len(dtype) > _LONGEST_DTYPE or len(shape) > _MOST_DIMENSIONS:
         raise CodecError("an array of no dtype, or of too many dimensions")
     kind = np.dtype(dtype)
-    if kind.kind not in _PLAIN_KINDS:
+    if kind.kind not in _WIRE_KINDS:
         raise CodecError(f"an array of dtype {dtype} may not be received")
     if (count := math.prod(shape)) != 0:
         return np.frombuffer(view, kind, count, at).reshape(shape)

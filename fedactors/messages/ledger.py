@@ -153,7 +153,7 @@ class Usage:
     seconds: float
     wall_seconds: float
     cpu_utilisation: float
-    waiting_seconds: float
+    idle_seconds: float
     price: float
-    outside_seconds: float = 0.0
+    overhead_seconds: float = 0.0
     """Processor time of the actors' processes outside of `compute`; the virtual clock knows none."""

@@ -40,7 +40,7 @@ def escape(text: str, quote: bool = True) -> str:
 
 
 NUM_COLOURS = 8
-AXIS_NAMES = {"seconds": "time, s", "bytes": "sent", "money": "money, $"}
+AXIS_NAMES = {"seconds": "time, s", "bytes": "sent", "cost_usd": "cost, $"}
 """Axes with their units; a tick of bytes has its own."""
 _SHARES = ("auc", "accuracy", "f1")
 """How metrics are called that lie between 0 and 1."""
@@ -409,7 +409,7 @@ PHASE = "phase"
 MEANINGS = {
     "compute": "a function of the actor runs",
     "wait": "the actor can do nothing until a message comes",
-    "outside": "processor time beside computing, such as packing messages",
+    "overhead": "processor time beside computing, such as packing messages",
     "train": "a rented machine trains",
     "given up": "a rented machine's training that came to nothing",
     "alignment": "the parties find out which rows or nodes they share, and in which order",
@@ -540,7 +540,7 @@ def plot_comparison(
         runs: finished runs.
         path: a .png, .svg or .pdf file.
         metric: name of a metric of the rounds; the first run's main one by default.
-        axes: some of round, seconds, bytes, money.
+        axes: some of round, seconds, bytes, cost_usd.
 
     Raises:
         BadInput: another kind of file, or a metric that no run recorded.

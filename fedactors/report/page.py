@@ -61,7 +61,7 @@ _ABOUT_USAGE = {
     "links and machines of the settings would take",
     "wall_seconds": "what the run took here, by a clock on the wall",
     "cpu_utilisation": "share of the cores' time that was computed in",
-    "waiting_seconds": "what all actors together waited for messages",
+    "idle_seconds": "what all actors together waited for messages",
 }
 _STYLE = """
 :root{color-scheme:light dark;--page:#fff;--ink:#1f2937;--soft:#6b7280;--grid:#e5e7eb;--card:#f9fafb;%s}

@@ -32,8 +32,8 @@ NO_INTERVAL = (
     f"No difference is stated where two have fewer than {FEWEST} seeds in common, too few to say that they differ; "
     "run both with the same seeds, such as --seeds 0,1,2."
 )
-AXES = {"round": "round", "seconds": "seconds", "bytes": "bytes", "money": "money"}
-USAGE = ("bytes", "messages", "money", "seconds", "wall_seconds", "cpu_utilisation", "waiting_seconds")
+AXES = {"round": "round", "seconds": "seconds", "bytes": "bytes", "cost_usd": "cost_usd"}
+USAGE = ("bytes", "messages", "cost_usd", "seconds", "wall_seconds", "cpu_utilisation", "idle_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class LoadedRun:
         return _lines(columns)
 
     def marks(self) -> dict[int, dict[str, Any]]:
-        """Return what had been used by each round: seconds, bytes, money."""
+        """Return what had been used by each round: seconds, bytes, cost_usd."""
         if self.folder is not None:
             lines = [line for line in read_events(self.folder) if line["type"] == "round"]
         else:
@@ -257,7 +257,9 @@ def table_rows(comparison: Mapping[str, Any]) -> list[tuple[list[str], list[list
     groups, differences = comparison["groups"], comparison["differences"]
     names = list(dict.fromkeys(name for group in groups for name in group["metrics"]))
     # what is free in every run says nothing
-    names = [name for name in names if name != "money" or any(g["metrics"].get(name, {}).get("mean") for g in groups)]
+    names = [
+        name for name in names if name != "cost_usd" or any(g["metrics"].get(name, {}).get("mean") for g in groups)
+    ]
     said = {_means(groups, name) for name in names if name not in USAGE}
     names = [name for name in names if name not in USAGE or _means(groups, name) not in said]  # each figure once
     rows = [

@@ -15,7 +15,7 @@ No file holds a secret: no variable of the environment, no password, no command 
 list is not read, whoever put it there. Nothing that a command writes for its user goes into the record of a run.
 
 The manifest names the process that writes it, and its time of change is set every `BEAT_SECONDS`. On the same host the
-process is looked for, by number and start; elsewhere it is gone after `LEASE_SECONDS` of silence.
+process is looked for, by number and start; elsewhere it is gone after `HEARTBEAT_TIMEOUT` of silence.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ FINAL = "final"
 WITHOUT_A_WORD = "ended without a word"
 """What became of a run whose process is gone, and that never said so."""
 BEAT_SECONDS = 30.0
-LEASE_SECONDS = 300.0
+HEARTBEAT_TIMEOUT = 300.0
 _PACKAGES = (
     *("fedactors", "ray", "torch", "numpy", "scipy", "scikit-learn", "networkx", "opacus", "pyarrow", "pydantic"),
     "duckdb",
@@ -527,7 +527,7 @@ def this_process() -> dict[str, Any]:
 def is_gone(process: Mapping[str, Any], silence: float) -> bool:
     """Say whether a process is gone that last gave a sign of life `silence` seconds ago."""
     if process["place"] != place_of_processes():
-        return silence > LEASE_SECONDS
+        return silence > HEARTBEAT_TIMEOUT
     return bool(process["boot"] != _boot() or start_of(process["pid"]) != process["start"])
 
 

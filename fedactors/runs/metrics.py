@@ -46,10 +46,10 @@ class Summary:
     seconds: float
     wall_seconds: float
     cpu_utilisation: float
-    waiting_seconds: float
-    money: float = 0.0
+    idle_seconds: float
+    cost_usd: float = 0.0
     header_bytes: int = 0
-    outside_seconds: float = 0.0
+    overhead_seconds: float = 0.0
     """Processor time that actors spent outside of `compute`; 0 in simulation, where it takes no time."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
@@ -97,10 +97,10 @@ class Summary:
             seconds=usage.seconds,
             wall_seconds=usage.wall_seconds,
             cpu_utilisation=usage.cpu_utilisation,
-            waiting_seconds=usage.waiting_seconds,
-            money=usage.price,
+            idle_seconds=usage.idle_seconds,
+            cost_usd=usage.price,
             header_bytes=usage.header_bytes,
-            outside_seconds=usage.outside_seconds,
+            overhead_seconds=usage.overhead_seconds,
         )
 
     @classmethod

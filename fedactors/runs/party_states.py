@@ -54,11 +54,12 @@ class StateLocation:
 
     def __post_init__(self) -> None:
         if not self.where.strip():
-            raise BadInput(f"--state: {self.party}={self.where} is not allowed: it names no place")
+            raise BadInput(f"--checkpoint-dir: {self.party}={self.where} is not allowed: it names no place")
         kind, _, name = (self.key or "env:x").partition(":")
         if kind not in ("file", "env") or not name:
             raise BadInput(
-                f"--state-key: {self.party}={self.key} is not allowed: name where the key is, file:PATH or env:NAME"
+                f"--checkpoint-key: {self.party}={self.key} is not allowed: name where the key is, "
+                f"file:PATH or env:NAME"
             )
 
 
@@ -74,7 +75,7 @@ def make_places(where: Mapping[str, str], keys: Mapping[str, str]) -> dict[str, 
     """
     for party in keys:
         if party not in where:
-            raise BadInput(f"--state-key: {party!r} is not allowed: it has no --state {party}=PLACE")
+            raise BadInput(f"--checkpoint-key: {party!r} is not allowed: it has no --checkpoint-dir {party}=PLACE")
     return {party: StateLocation(party, place, keys.get(party)) for party, place in where.items()}
 
 
@@ -156,9 +157,9 @@ class PartyStates:
         told = _read_reference(frame, self._actor)
         party = self._actor.partition("/")[0]
         if self._place is None:
-            raise BadInput(f"{self._actor} keeps its state in a place of its own: give --state {party}=PLACE")
+            raise BadInput(f"{self._actor} keeps its state in a place of its own: give --checkpoint-dir {party}=PLACE")
         name = told["name"]
-        what = f"--state: {self._actor}: {name} in {self._place.where}"
+        what = f"--checkpoint-dir: {self._actor}: {name} in {self._place.where}"
         try:
             data = self._read(self._place, name, told["bytes"])
         except FileNotFoundError:
@@ -173,7 +174,7 @@ class PartyStates:
             raise BadInput(f"{what} is no state of this version")
         cipher = self._cipher(self._place)
         if cipher is None:
-            raise BadInput(f"{what} is encrypted: give --state-key {party}=file:PATH or env:NAME")
+            raise BadInput(f"{what} is encrypted: give --checkpoint-key {party}=file:PATH or env:NAME")
         from cryptography.exceptions import InvalidTag
 
         nonce, sealed = data[len(_SEALED) :][:_NONCE_BYTES], data[len(_SEALED) + _NONCE_BYTES :]
@@ -198,20 +199,20 @@ class PartyStates:
         if kind == "env":
             text = os.environ.get(name)
             if text is None:
-                raise BadInput(f"--state-key: {place.party}: no variable {name} where {self._actor} runs")
+                raise BadInput(f"--checkpoint-key: {place.party}: no variable {name} where {self._actor} runs")
         else:
             try:
                 text = read_plain(Path(name).expanduser(), _LARGEST_KEY).decode()
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "no text"
-                raise BadInput(f"--state-key: {place.party}: {name} cannot be read: {reason}") from None
+                raise BadInput(f"--checkpoint-key: {place.party}: {name} cannot be read: {reason}") from None
         try:
             key = base64.b64decode(text.strip(), validate=True)
         except (binascii.Error, ValueError):
             key = b""
         if len(key) != _KEY_BYTES:
             raise BadInput(
-                f"--state-key: {place.party}: {place.key} holds no key: 32 random bytes as base64 "
+                f"--checkpoint-key: {place.party}: {place.key} holds no key: 32 random bytes as base64 "
                 "(openssl rand -base64 32)"
             )
         return AESGCM(key)
@@ -220,26 +221,26 @@ class PartyStates:
         if is_remote(place.where):
             Store(place.where).write(name, data)
         else:
-            write_atomic(local_path(place.where, "--state") / name, data, f"--state: {place.party}")
+            write_atomic(local_path(place.where, "--checkpoint-dir") / name, data, f"--checkpoint-dir: {place.party}")
 
     def _read(self, place: StateLocation, name: str, size: int) -> bytes:
         if is_remote(place.where):
             return Store(place.where).read(name, size)
         try:
-            return read_plain(local_path(place.where, "--state") / name, size)
+            return read_plain(local_path(place.where, "--checkpoint-dir") / name, size)
         except FileNotFoundError:
             raise
         except OSError as error:
             if error.errno == errno.EFBIG:
                 return b""  # another file than the checkpoint refers to
-            raise BadInput(f"--state: {place.party}: {place.where} cannot be read: {error.strerror}") from None
+            raise BadInput(f"--checkpoint-dir: {place.party}: {place.where} cannot be read: {error.strerror}") from None
 
     def _remove(self, place: StateLocation, name: str) -> None:
         if is_remote(place.where):
             Store(place.where).remove(name)
         else:
-            path = local_path(place.where, "--state") / name
-            with disk_errors(path, f"--state: {place.party}"):
+            path = local_path(place.where, "--checkpoint-dir") / name
+            with disk_errors(path, f"--checkpoint-dir: {place.party}"):
                 path.unlink(missing_ok=True)
 
 
@@ -275,10 +276,12 @@ class StateLocations:
         elsewhere = {name.partition("/")[0] for name, frame in frames.items() if is_reference(frame)}
         for party in self._places:
             if party not in parties:
-                raise BadInput(f"--state: {party!r} is not allowed: the parties are {', '.join(parties)}")
+                raise BadInput(f"--checkpoint-dir: {party!r} is not allowed: the parties are {', '.join(parties)}")
         for name in names:
             if name.partition("/")[0] in elsewhere and name not in frames:
-                raise BadInput(f"--state: the checkpoint refers to no state of {name}'s, but to others of its party")
+                raise BadInput(
+                    f"--checkpoint-dir: the checkpoint refers to no state of {name}'s, but to others of its party"
+                )
 
     def replaced(self, label: str, frames: Mapping[str, bytes]) -> dict[str, bytes]:
         """Note the references of a checkpoint that is written; return those of the one that it replaced."""

@@ -322,7 +322,7 @@ class FolderRecorder:
         self._metrics.flush()
         used = None if self.usage is None else self.usage()
         if used is not None:
-            totals = {"seconds": used.seconds, "bytes": used.bytes, "messages": used.messages, "money": used.price}
+            totals = {"seconds": used.seconds, "bytes": used.bytes, "messages": used.messages, "cost_usd": used.price}
             self.events.mark("round", {"round": index, **totals})
         self.num_rounds += 1
         plain = jsonable(metrics)

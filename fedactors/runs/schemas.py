@@ -161,10 +161,10 @@ class SummaryFile:
     seconds: Number
     wall_seconds: Number
     cpu_utilisation: Number
-    waiting_seconds: Number
-    money: Number = 0.0
+    idle_seconds: Number
+    cost_usd: Number = 0.0
     header_bytes: Count = 0
-    outside_seconds: Number = 0.0
+    overhead_seconds: Number = 0.0
     extra: Tree = field(default_factory=dict)
     schema_version: Literal[1]
 
@@ -194,7 +194,7 @@ class RoundLine:
     seconds: Number
     bytes: Count
     messages: Count
-    money: Number
+    cost_usd: Number
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

@@ -374,7 +374,7 @@ def _errors(address: str) -> Iterator[None]:
         raise BadInput(f"{address}: {reason[0] if reason else type(error).__name__}") from error
 
 
-_NAME = re.compile(r"fedactors-(lane|ray|run|pool)-([0-9a-f]{4})-(\d+)-([0-9a-f]+)-\d+")
+_NAME = re.compile(r"fedactors-(socket|ray|run|pool)-([0-9a-f]{4})-(\d+)-([0-9a-f]+)-\d+")
 
 
 def make_folder(kind: str, within: str | None = None) -> Path:
@@ -383,7 +383,7 @@ def make_folder(kind: str, within: str | None = None) -> Path:
     Its name is short: Ray puts sockets 64 characters deeper, and the path of a socket has 107 at most.
 
     Args:
-        kind: ``lane`` (a socket), ``ray`` (a cluster), ``run`` (a copy) or ``pool`` (arrays of a pool's tasks).
+        kind: ``socket`` (a socket), ``ray`` (a cluster), ``run`` (a copy) or ``pool`` (arrays of a pool's tasks).
         within: where; the folder of temporary files unless given.
     """
     pid = os.getpid()

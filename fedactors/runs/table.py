@@ -10,8 +10,8 @@ censored               metrics whose target was not reached: they have no value 
 config.FIELD           the configuration
 configuration          the whole of it as one JSON object, which keeps what is set to nothing; this one is read back
 metrics.NAME           final metrics
-usage.NAME             rounds, bytes, messages, header_bytes, seconds, money, cpu_utilisation, waiting_seconds
-curve.NAME             lists, one value a recorded round: round, seconds, bytes, money, and the rounds' metrics
+usage.NAME             rounds, bytes, messages, header_bytes, seconds, cost_usd, cpu_utilisation, idle_seconds
+curve.NAME             lists, one value a recorded round: round, seconds, bytes, cost_usd, and the rounds' metrics
 extra.NAME             what else the run returned
 command                a command that makes the row again
 digest, code           of all that decides the result (`fedactors.sweeps`); of the sources alone
@@ -44,7 +44,7 @@ from fedactors.runs.metrics import Summary, jsonable
 from fedactors.runs.storage import disk_errors, write_atomic
 
 USAGE = (
-    "rounds", "bytes", "messages", "header_bytes", "seconds", "money", "cpu_utilisation", "waiting_seconds",
+    "rounds", "bytes", "messages", "header_bytes", "seconds", "cost_usd", "cpu_utilisation", "idle_seconds",
 )  # fmt: skip
 GROUPS = ("config", "metrics", "usage", "curve", "extra", "versions")
 NOT_REACHED = "not reached"

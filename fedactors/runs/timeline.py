@@ -65,7 +65,7 @@ class EventLog:
         """How many spans were only added up."""
         return max(0, self.num_spans - self.max_spans)
 
-    def waiting_seconds(self) -> dict[str, float]:
+    def idle_seconds(self) -> dict[str, float]:
         """Seconds each actor spent waiting, by name."""
         return {actor: kinds.get(WAIT, 0.0) for actor, kinds in sorted(self.totals.items())}
 

@@ -180,7 +180,7 @@ class HostedContext(Context):
     """One actor's side of a runtime whose time is the wall clock.
 
     Args:
-        casting: the actor.
+        actor_spec: the actor.
         seed, reproducible_noise: of the run, for this actor.
         clock: its clock.
         keep_rows: whether each message and span is kept for the run's records, not only the totals.
@@ -189,20 +189,20 @@ class HostedContext(Context):
     clock: WallClock
 
     def __init__(
-        self, casting: ActorSpec, seed: int, reproducible_noise: bool, clock: WallClock, keep_rows: bool
+        self, actor_spec: ActorSpec, seed: int, reproducible_noise: bool, clock: WallClock, keep_rows: bool
     ) -> None:
-        self.name = casting.name
+        self.name = actor_spec.name
         self.seed = seed
         self.reproducible_noise = reproducible_noise
         self.clock = clock
         self.rows: list[Row] = []
         self.spans: list[tuple[str, str, str, float, float]] = []
         self.privacy: list[Any] = []
-        self.waiting_seconds = 0.0
+        self.idle_seconds = 0.0
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.ledger = Ledger(self.rows.extend if keep_rows else None)
-        self.endpoints = endpoints(casting.cls)
-        self._role = casting.cls.role
+        self.endpoints = endpoints(actor_spec.cls)
+        self._role = actor_spec.cls.role
         self._keep_rows = keep_rows
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -289,7 +289,7 @@ class HostedContext(Context):
 
     def record_span(self, kind: str, label: str, start: float, end: float) -> None:
         if kind == "wait":
-            self.waiting_seconds += end - start
+            self.idle_seconds += end - start
         if self._keep_rows:
             self.spans.append((self.name, kind, label, start, end))
 

@@ -154,7 +154,7 @@ class Runtime(Caller):
         self.tell: Callable[[str], None] = lambda text: None  # takes what is under way, in words
         self.way_on = ""  # how to go on from a checkpoint that is kept, in a line
         self.watched = False  # whether the records of other processes are wanted every second, not only every round
-        self._castings: dict[str, ActorSpec] = {}
+        self._actor_specs: dict[str, ActorSpec] = {}
         self._new: list[str] = []
         self._loss_policy: str | Callable[[str], str] = "stop"
         self._loss_handler: LossHandler | None = None
@@ -183,7 +183,7 @@ class Runtime(Caller):
                 f"party: {name!r} is not allowed as the name of an actor: use letters, digits, '.', '_' and '-', "
                 "beginning with a letter or a digit"
             )
-        if name in self._castings or name.partition("/")[0] == DRIVER:
+        if name in self._actor_specs or name.partition("/")[0] == DRIVER:
             raise BadInput(f"party: {name!r} is not allowed: the name is taken")
         try:
             args, kwargs = carry((args, kwargs))
@@ -193,7 +193,7 @@ class Runtime(Caller):
             ) from None
         actor_cls = cast("type[Actor]", cls)
         asked = resources if resources is not None else actor_cls.resources
-        self._castings[name] = ActorSpec(actor_cls, name, args, kwargs, asked)
+        self._actor_specs[name] = ActorSpec(actor_cls, name, args, kwargs, asked)
         self._new.append(name)
         return self.handle(name, cls)
 
@@ -208,7 +208,7 @@ class Runtime(Caller):
 
     @abstractmethod
     async def start(self) -> None:
-        """Bring the actors cast since the last start to life: construct, load, restore when resumed, open."""
+        """Bring the actors spawned since the last start to life: construct, load, restore when resumed, open."""
 
     @abstractmethod
     async def respawn(self, name: str) -> None:
@@ -294,7 +294,7 @@ class Runtime(Caller):
 
     def _take_new(self) -> list[ActorSpec]:
         names, self._new = self._new, []
-        return [self._castings[name] for name in names]
+        return [self._actor_specs[name] for name in names]
 
     def _role(self, name: str) -> str:
-        return DRIVER if name == DRIVER else self._castings[name].cls.role
+        return DRIVER if name == DRIVER else self._actor_specs[name].cls.role

@@ -125,7 +125,7 @@ def seal_actor(actor: Any, jobs: Sequence[Any] = (), timers: Mapping[str, float]
 
 
 def digests_of_files(value: Any) -> tuple[tuple[str, bytes], ...]:
-    """Return path and SHA-256 of each file that the sources in `value` name as their ``own_files``, in their order.
+    """Return path and SHA-256 of each file that the sources in `value` name as their ``user_files``, in their order.
 
     A digest covers the content, and how the source reads it, but not where it lies. What is not there has one too:
     whoever reads it says what is wrong. Tables of databases are not looked at: their rows have a fingerprint
@@ -145,7 +145,7 @@ def _digests(value: Any) -> Iterator[tuple[str, bytes]]:
             yield from _digests(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         facts = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
-        paths = getattr(value, "own_files", ())
+        paths = getattr(value, "user_files", ())
         if not paths:
             yield from _digests([item for _, item in facts])
         # a setting that a later version adds, and that says nothing here, changes nothing
@@ -387,8 +387,8 @@ def check(owner: Any, state: Mapping[str, Any], what: str) -> None:
                 raise CheckpointMismatch(f": the state of an object where {in_words(now)} belongs")
             else:
                 _compare(found, _present(now, name), "")
-        except CheckpointMismatch as misfit:
-            raise BadInput(f"{what} does not fit: {name}{misfit}") from None
+        except CheckpointMismatch as mismatch:
+            raise BadInput(f"{what} does not fit: {name}{mismatch}") from None
 
 
 def check_fields(hints: Mapping[str, Any], values: Mapping[str, Any], what: str) -> None:
@@ -402,8 +402,8 @@ def check_fields(hints: Mapping[str, Any], values: Mapping[str, Any], what: str)
         if name in values and look is not None:
             try:
                 wrong = look(_plain(pack(values[name], name), ""))
-            except CheckpointMismatch as misfit:
-                raise BadInput(f"{what} does not fit: {name}{misfit}") from None
+            except CheckpointMismatch as mismatch:
+                raise BadInput(f"{what} does not fit: {name}{mismatch}") from None
             if wrong is not None:
                 raise BadInput(f"{what} does not fit: {name}{wrong[0]}: {in_words(wrong[1])} where {wrong[2]} belongs")
 

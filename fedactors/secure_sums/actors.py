@@ -114,7 +114,7 @@ class SecureSummand(Client):
     """A client with the endpoints of secure sums; a data center that takes part is one too, of its own role.
 
     Args:
-        clients: names of all clients of the run, as its driver cast them; a sum takes more than half of them.
+        clients: names of all clients of the run, as its driver spawned them; a sum takes more than half of them.
         adder: name of the actor that may ask for sums.
     """
 
@@ -128,8 +128,8 @@ class SecureSummand(Client):
         self.company: dict[str, tuple[str, ...]] = {}
         """With whom values were summed, by their id."""
         self.fellows = SumMembers(self._clients)
-        self._greetings: dict[str, IdentityShare] = {}
-        self._own_greeting: IdentityShare | None = None
+        self._public_keys: dict[str, IdentityShare] = {}
+        self._own_public_key: IdentityShare | None = None
         self._summand: SecureSumClient | None = None
 
     @property
@@ -180,9 +180,9 @@ class SecureSummand(Client):
     @property
     def _sums(self) -> SecureSumClient:
         if self._summand is None:
-            if self.name not in self._greetings:
+            if self.name not in self._public_keys:
                 raise SecureSumError(f"{self.name}: the clients have not met, so it has nobody to mask with")
-            identities = {name: one.identity for name, one in self._greetings.items()}
+            identities = {name: one.identity for name, one in self._public_keys.items()}
             self._summand = SecureSumClient(
                 self.name,
                 self._identity,
@@ -196,19 +196,19 @@ class SecureSummand(Client):
         return self._summand
 
     @remote(caller=_ADDERS, only="adder")
-    async def meet(self, meeting: IdentityRound) -> None:
+    async def meet(self, connection: IdentityRound) -> None:
         """Greet the other clients, once."""
-        if self._own_greeting is None:
+        if self._own_public_key is None:
             self._secrets = self.entropy("secure sums")
             self._identity = Identity(self._secrets)
-            self._own_greeting = IdentityShare(self._identity.public, self._secrets(SECRET_BYTES))
-            self._greetings[self.name] = self._own_greeting
-        greeting = self._own_greeting
-        others = [name for name in meeting.members if name in self.clients and name != self.name]
-        await asyncio.gather(*(self.peer(name, SecureSummand).greet(greeting) for name in others))
+            self._own_public_key = IdentityShare(self._identity.public, self._secrets(SECRET_BYTES))
+            self._public_keys[self.name] = self._own_public_key
+        public_key = self._own_public_key
+        others = [name for name in connection.members if name in self.clients and name != self.name]
+        await asyncio.gather(*(self.peer(name, SecureSummand).greet(public_key) for name in others))
 
     @remote(caller=(CLIENT, DATA_CENTER))
-    async def greet(self, greeting: IdentityShare) -> None:
+    async def greet(self, public_key: IdentityShare) -> None:
         """Take another client's identity; who it is, the connection proves.
 
         Raises:
@@ -216,7 +216,7 @@ class SecureSummand(Client):
         """
         if self.caller not in self.clients:
             raise Refused(self.caller, f"greets {self.name}, whose fellows are {', '.join(self.clients)}")
-        if self._greetings.setdefault(self.caller, greeting) != greeting:
+        if self._public_keys.setdefault(self.caller, public_key) != public_key:
             raise Refused(self.caller, f"greets {self.name} a second time, under another identity")
 
     @remote(caller=_ADDERS, only="adder")
@@ -224,7 +224,7 @@ class SecureSummand(Client):
         """Make fresh keys for several sums."""
         keys = self._sums.advertise(call)
         if not self.common_secret:
-            secrets = [self._greetings[name].secret for name in call.members]
+            secrets = [self._public_keys[name].secret for name in call.members]
             self.common_secret = hashlib.sha256(framed(b"common secret", *secrets)).digest()
         return keys
 

@@ -276,7 +276,7 @@ def write_part(part: Part, folder: Path) -> list[Path]:
 
     written: list[Path] = []
     programs: dict[str, str] = {}
-    with disk_errors(folder, "--to"):
+    with disk_errors(folder, "--output"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, model in part.models.items():
             module = model.module()
@@ -333,15 +333,15 @@ def _write_programs(
     return [*written, path]
 
 
-def read_part(path: str | Path, trust: Collection[str] = ()) -> Part:
+def read_part(path: str | Path, allow_import: Collection[str] = ()) -> Part:
     """Return the part that `write_part` wrote.
 
     Args:
         path: its folder.
-        trust: the addresses of code that it names, ``package.module:function``, which is then imported.
+        allow_import: the addresses of code that it names, ``package.module:function``, which is then imported.
 
     Raises:
-        BadInput: it is none, it is damaged, or it names code that is not among `trust`.
+        BadInput: it is none, it is damaged, or it names code that is not among `allow_import`.
     """
     from safetensors.torch import load
 
@@ -354,7 +354,7 @@ def read_part(path: str | Path, trust: Collection[str] = ()) -> Part:
         raise BadInput(f"{folder / _FACTS} is damaged: {'.'.join(map(str, said['loc']))}: {said['msg']}") from None
     models: dict[str, TrainedModel] = {}
     for name in (*facts.code, *(spec.name for spec in facts.models.values())):
-        if is_code(name) and name not in trust:
+        if is_code(name) and name not in allow_import:
             raise BadInput(f"{folder} names code, {name}: give trust=({name!r},) if you know what it is")
     for name, spec in facts.models.items():
         weights = folder / f"{name}.safetensors"

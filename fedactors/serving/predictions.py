@@ -586,13 +586,13 @@ class PredictingSite(Client):
     Args:
         config: of the run that trained.
         rows: where its rows are.
-        keepers: actors that may have the model.
+        model_holders: actors that may have the model.
     """
 
-    def __init__(self, config: Any, rows: Rows, keepers: Sequence[str]) -> None:
+    def __init__(self, config: Any, rows: Rows, model_holders: Sequence[str]) -> None:
         self.config = config
         self._rows = rows
-        self._keepers = tuple(keepers)
+        self._model_holders = tuple(model_holders)
 
     def make_model(self, found: WholeModel) -> TrainedModel:
         """Return the model; a protocol says what it is."""
@@ -601,11 +601,11 @@ class PredictingSite(Client):
     @remote(caller=DRIVER)
     async def predict(self, order: PredictOrder) -> Predicted:
         """Ask for the model, predict the own rows, and write the file."""
-        found = await asyncio.gather(*(self.peer(name, ModelServer).give_model() for name in self._keepers))
+        found = await asyncio.gather(*(self.peer(name, ModelServer).give_model() for name in self._model_holders))
         kept = [one for one in found if len(one.parameters)]
         if not kept:
             raise BadInput("the checkpoint holds no model")
-        reading = _merged({n: read_reading(one.reading) for n, one in zip(self._keepers, found, strict=True)})
+        reading = _merged({n: read_reading(one.reading) for n, one in zip(self._model_holders, found, strict=True)})
         part = self._part(kept, reading)
         new, model = self._load(reading), part.models["bottom"]
         shape = new.features.shape[1:]
@@ -636,7 +636,7 @@ class PredictingSite(Client):
                 f"task.classes: {', '.join(given)} is not allowed: the model was trained on "
                 f"{', '.join(reading.classes)}"
             )
-        return rows.load_new(reading.columns, reading.pictures, reading.csv.get(self.party))
+        return rows.load_new(reading.columns, reading.image_folder, reading.csv.get(self.party))
 
 
 def _merged(readings: Mapping[str, Reading]) -> Reading:
@@ -649,9 +649,9 @@ def _merged(readings: Mapping[str, Reading]) -> Reading:
     found = readings.values()
     columns = next((one.columns for one in found if one.columns), ())
     classes = next((one.classes for one in found if one.classes), ())
-    pictures = next((one.pictures for one in found if one.pictures), None)
+    image_folder = next((one.image_folder for one in found if one.image_folder), None)
     csv = {name: how for one in found for name, how in one.csv.items()}
-    return Reading(columns=columns, classes=classes, pictures=pictures, csv=csv)
+    return Reading(columns=columns, classes=classes, image_folder=image_folder, csv=csv)
 
 
 def site_part(
@@ -683,7 +683,7 @@ async def predict_sites(
     *,
     config: Any,
     site: type[PredictingSite],
-    keepers: Mapping[str, type[ModelServer]],
+    model_holders: Mapping[str, type[ModelServer]],
 ) -> Outcomes:
     """Predict the rows of each organisation that has a file, or of a named data set those that belong to nobody.
 
@@ -693,15 +693,16 @@ async def predict_sites(
         asked: the trained states, and where the predictions go; of several sites each has its name in the file's.
         config: of the run.
         site: the class of the sites' actors.
-        keepers: actors of the run that may have the model, with their classes.
+        model_holders: actors of the run that may have the model, with their classes.
     """
     runtime.use_costs(COSTS)
-    for name, cls in keepers.items():
+    for name, cls in model_holders.items():
         runtime.spawn(cls, name, config, asked.state_of(name))
     rows: dict[str, Rows] = dict(zip(data.parties, data.files, strict=True))
-    rows = rows or {next(iter(keepers)).partition("/")[0]: data.test()}
+    rows = rows or {next(iter(model_holders)).partition("/")[0]: data.test()}
     sites = {
-        name: runtime.spawn(site, f"{name}/predictions", config, own, tuple(keepers)) for name, own in rows.items()
+        name: runtime.spawn(site, f"{name}/predictions", config, own, tuple(model_holders))
+        for name, own in rows.items()
     }
     await runtime.start()
     return await ask_writers(runtime, {name: one.predict for name, one in sites.items()}, asked.to)

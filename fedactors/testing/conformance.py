@@ -331,7 +331,7 @@ def remarks_on_config(subject: Subject) -> Iterator[str]:
     protocol = subject.protocol
     try:
         check_contract(protocol, protocol.name)
-        for preset in (protocol.smoke, protocol.full):
+        for preset in (protocol.smoke, protocol.paper):
             build(protocol.Config, preset)
         subject.made()
     except BadInput as error:

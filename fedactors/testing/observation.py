@@ -359,8 +359,8 @@ class _Stepped(Coroutine[Any, Any, Any]):
         self._inner = inner
         self._runtime = runtime
         call = getattr(getattr(inner, "cr_frame", None), "f_locals", {}).get("call")
-        door = getattr(call, "door", None)
-        self._served = str(getattr(door, "name", None) or getattr(inner, "__qualname__", "a task"))
+        endpoint = getattr(call, "endpoint", None)
+        self._served = str(getattr(endpoint, "name", None) or getattr(inner, "__qualname__", "a task"))
 
     def send(self, value: Any) -> Any:
         with self._runtime.measured_step(self._served):
@@ -519,7 +519,7 @@ class WatchedCode:
         held = frame.f_locals
         party = str(held.get("party", getattr(held.get("self"), "party", "")))
         reader = current_actor.get()
-        parties = {name.partition("/")[0] for name in runtime._castings}
+        parties = {name.partition("/")[0] for name in runtime._actor_specs}
         if reader == DRIVER:
             self.observed.others_data.setdefault(_place(caller), f"the driver loads the data of {party or 'a party'}")
         elif party in parties and reader.partition("/")[0] != party:
@@ -558,7 +558,7 @@ class WatchedCode:
 
     def _own_variables(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (module or class, content by name) of all that lives as long as the process and may change."""
-        actors = [] if self.runtime is None else [casting.cls for casting in self.runtime._castings.values()]
+        actors = [] if self.runtime is None else [actor_spec.cls for actor_spec in self.runtime._actor_specs.values()]
         classes = dict.fromkeys(cls for actor in actors for cls in actor.__mro__ if cls is not object)
         for module in self._own_modules(cls.__module__ for cls in classes):
             found = {}

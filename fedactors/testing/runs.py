@@ -124,7 +124,7 @@ class Outcome:
     error: BaseException | None
 
 
-class _Keeper(MemoryRecorder):
+class _RoundRecorder(MemoryRecorder):
     """Keeps every checkpoint instead of the newest of each label, and notes what a run folder would hold."""
 
     def __init__(self, observed: Observed, on_round: Callable[[], None] | None = None) -> None:
@@ -168,12 +168,12 @@ def simulate(
 ) -> Outcome:
     """Run in the simulated runtime; `watch` also looks at the code itself."""
     observed, code = Observed(), WatchedCode(subject.home.__name__, subject.is_own)
-    keeper = _Keeper(observed)
+    kept = _RoundRecorder(observed)
     runtime = ObservedRuntime(
         observed,
         after_step=code.after_step if watch else None,
         seed=subject.seed,
-        recorder=keeper,
+        recorder=kept,
         reproducible_noise=True,
         faults=faults,
     )
@@ -183,7 +183,7 @@ def simulate(
             subject.is_own("")  # imports the protocol before it is watched: an import may not begin inside another one
             stack.enter_context(code.watching(runtime))
         stack.enter_context(runtime.measured())
-        return _execute(subject, config, runtime, keeper, observed, resume)
+        return _execute(subject, config, runtime, kept, observed, resume)
 
 
 def simulate_elsewhere(subject: Subject) -> tuple[list[str], Any] | str | None:
@@ -235,16 +235,16 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
     from fedactors.runtime.ray.runtime import RayRuntime
 
     def kill_once() -> None:
-        if kill is not None and len(keeper.round_lines) == 1:
+        if kill is not None and len(kept.round_lines) == 1:
             os.kill(runtime.processes[kill], signal.SIGKILL)
 
     observed = Observed()
-    keeper = _Keeper(observed, on_round=kill_once)
+    kept = _RoundRecorder(observed, on_round=kill_once)
     # a protocol whose parties wait for hours of their own says how fast they pass on embedded Ray
     scale = subject.protocol.emulate
     runtime = RayRuntime(
         seed=subject.seed,
-        recorder=keeper,
+        recorder=kept,
         num_cpus=subject.num_cpus,
         reproducible_noise=True,
         emulate=scale is not None,
@@ -260,7 +260,7 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
             limits.append(asyncio.get_running_loop().call_later(subject.timeout, runtime.fail, hanging))
 
     runtime.start = start  # type: ignore[method-assign]
-    outcome = _execute(subject, subject.made(**(overrides or {})), runtime, keeper, observed, None)
+    outcome = _execute(subject, subject.made(**(overrides or {})), runtime, kept, observed, None)
     left = [f"{name} ({pid})" for name, pid in runtime.processes.items() if not _ends(pid)]
     if left and outcome.error is None:
         outcome = dataclasses.replace(outcome, error=RuntimeError(f"processes are left behind: {', '.join(left)}"))
@@ -268,14 +268,14 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
 
 
 def _execute(
-    subject: Subject, config: Any, runtime: Runtime, keeper: _Keeper, observed: Observed, resume: Snapshot | None
+    subject: Subject, config: Any, runtime: Runtime, kept: _RoundRecorder, observed: Observed, resume: Snapshot | None
 ) -> Outcome:
     result: RunResult | None = None
     error: BaseException | None = None
     try:
         data = subject.load(config)
         result = runtime.execute(lambda: subject.protocol.run(config, data, runtime), resume)
-        observed.leave("the actors' names", "the run", "the run to its folder", list(runtime._castings))
+        observed.leave("the actors' names", "the run", "the run to its folder", list(runtime._actor_specs))
         observed.leave("RunResult.metrics", "the run", "the run to its folder", result.metrics)
         observed.leave("RunResult.extra", "the run", "the run to its folder", result.extra)
     except (Exception, asyncio.CancelledError) as caught:
@@ -285,14 +285,14 @@ def _execute(
         if DRIVER not in (total.sender, total.receiver):
             totals[total.sender, total.receiver, total.type] = (total.messages, total.bytes)
     return Outcome(
-        lines=keeper.round_lines,
+        lines=kept.round_lines,
         metrics={} if result is None else result.metrics,
         usage=runtime.usage() if error is None else None,
         totals=totals,
-        taken=keeper.taken,
+        taken=kept.taken,
         observed=observed,
         privacy=tuple(runtime.privacy_records),
-        actors={name: casting.cls for name, casting in runtime._castings.items()},
+        actors={name: actor_spec.cls for name, actor_spec in runtime._actor_specs.items()},
         error=error,
     )
 

@@ -431,18 +431,18 @@ class GraphClient(ProtectedClient):
         self._check_score("score")
         return self._score(averaged.values)
 
-    def _check_score(self, door: str) -> None:
+    def _check_score(self, endpoint: str) -> None:
         """Check that an accuracy is due: of predictions that somebody chooses freely, each one tells of the labels."""
         config, stamp = self._config, self._round.stamp
         is_due = stamp.round == config.num_rounds or stamp.round % config.evaluate_every == 0
         if not (stamp.scoring and is_due and 1 <= stamp.round <= config.num_rounds):
-            text = f"calls {self.name}.{door} in round {stamp.round}, which no evaluation is due in"
+            text = f"calls {self.name}.{endpoint} in round {stamp.round}, which no evaluation is due in"
             raise Refused(self.caller, text)
         num_members = len(set(stamp.members))
-        round_, fewest = self._answered.get(door, (0, 0))
+        round_, fewest = self._answered.get(endpoint, (0, 0))
         if stamp.round < round_ or (stamp.round == round_ and num_members >= fewest):
-            raise Refused(self.caller, f"calls {self.name}.{door} again in round {stamp.round}, which was answered")
-        self._answered[door] = (stamp.round, num_members)
+            raise Refused(self.caller, f"calls {self.name}.{endpoint} again in round {stamp.round}, which was answered")
+        self._answered[endpoint] = (stamp.round, num_members)
 
     def _scored(self, logits: Tensor) -> Floats:
         nodes = self._own.nodes

@@ -38,7 +38,7 @@ from protocols.glasu.backbones import (
     gcnii_layer,
     multiply,
     operator,
-    own_layer,
+    user_layer,
 )
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import ClientGraph
@@ -77,8 +77,8 @@ class Stale:
 def network_of(config: GlasuConfig, num_features: int, num_classes: int, position: int) -> Network:
     """Return the shape of the network of the client at `position`."""
     return Network(
-        backbone="own" if config.own_layer else config.backbone,
-        own_layer=config.own_layer,
+        backbone="own" if config.user_layer else config.backbone,
+        user_layer=config.user_layer,
         num_layers=config.num_layers,
         aggregation_layers=config.resolved_layers,
         aggregation=config.aggregation,
@@ -208,7 +208,7 @@ def one_layer(
     if network.backbone == "gat":
         return gat_layer(parameters, layer, adjacency, h_SW, network.num_heads)
     if network.backbone == "own":
-        return own_layer(parameters, network, layer, adjacency, h_SW)
+        return user_layer(parameters, network, layer, adjacency, h_SW)
     assert isinstance(h_SW, Tensor)
     assert h0_TD is not None
     return gcnii_layer(parameters, layer, adjacency, h_SW, h0_TD, network.alpha, network.lam)

@@ -35,7 +35,7 @@ class Network:
     """The shape of one client's network; ``position`` is the client's place in the order of names."""
 
     backbone: Backbone
-    own_layer: str = ""
+    user_layer: str = ""
     """Address of the layer that ``own`` stands for, ``package.module:function``."""
     num_layers: int
     aggregation_layers: tuple[int, ...]
@@ -202,7 +202,7 @@ def initial_parameters(
 def layer_spec(network: Network, layer: int, dtype: torch.dtype) -> ModelSpec:
     """Return the description of a layer of the user's own."""
     width, size, is_double = network.input_width(layer), network.hidden_size, dtype == torch.float64
-    return ModelSpec(name=network.own_layer, inputs=(width,), outputs=size, float64=is_double)
+    return ModelSpec(name=network.user_layer, inputs=(width,), outputs=size, float64=is_double)
 
 
 def check_layers(network: Network, layers: Iterable[int]) -> None:
@@ -211,7 +211,7 @@ def check_layers(network: Network, layers: Iterable[int]) -> None:
     Raises:
         BadInput: one line that says what is wrong.
     """
-    seen = {network.input_width(layer): layer for layer in layers} if network.own_layer else {}
+    seen = {network.input_width(layer): layer for layer in layers} if network.user_layer else {}
     for layer in seen.values():
         check_model(layer_spec(network, layer, torch.float32), split=True, num_arguments=2)
 
@@ -221,7 +221,7 @@ def _skeleton(spec: ModelSpec) -> nn.Module:
     return build_skeleton(spec)
 
 
-def own_layer(
+def user_layer(
     parameters: Parameters, network: Network, layer: int, adjacency: Operator, h_SW: Tensor | Operator
 ) -> Tensor:
     """Call the user's layer with each node's own row and the mean A h over it and its neighbours, both (T, W)."""

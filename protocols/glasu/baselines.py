@@ -17,7 +17,7 @@ from protocols.glasu.messages import Evaluation, Progress, Remarks, RoundOrder, 
 
 
 class LoneClient(GraphClient):
-    """A client with the doors of the server: the driver orders its rounds."""
+    """A client with the endpoints of the server: the driver orders its rounds."""
 
     @remote(caller=DRIVER)
     async def prepare(self) -> Remarks:

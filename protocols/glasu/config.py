@@ -35,7 +35,7 @@ class GlasuConfig(StepSettings):
         "reproducible_noise": "Privacy",
     }
     only_with: ClassVar[OnlyWith] = {
-        "backbone": {"own_layer": ("",)},
+        "backbone": {"user_layer": ("",)},
         "num_heads": {"backbone": ("gat",)},
         "alpha": {"backbone": ("gcnii",)},
         "lam": {"backbone": ("gcnii",)},
@@ -53,7 +53,7 @@ class GlasuConfig(StepSettings):
     backbone: Literal["gcn", "gat", "gcnii"] = "gcnii"
     """Graph layer of every client."""
 
-    own_layer: NamedCode = ""
+    user_layer: NamedCode = ""
     """A graph layer of your own instead, ``package.module:function``: called with its input's width and `hidden_size`,
     it returns a module from each node's row and the weighted mean over it and its neighbours to the node's next row."""
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from fedactors.actors.actor import Actor
 from fedactors.data.alignment.nodes import load_nodes
-from fedactors.data.description import layout_of, load_own, refuse_settings
+from fedactors.data.description import layout_of, load_description, refuse_settings
 from fedactors.data.layouts.graph import GraphBlock, NewGraph, NodeSplit, UserGraph, graph
 from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart
 from fedactors.errors import BadInput
@@ -80,11 +80,11 @@ class ClientGraph:
 
 def load_data(config: GlasuConfig, name: str | UserGraph, seed: int) -> GraphSource:
     """Return who holds what: a named graph dealt to the clients, or the user's own files."""
-    if config.own_layer:
-        _check_own_layer(config)
+    if config.user_layer:
+        _check_user_layer(config)
     if isinstance(name, str) and not name.endswith(".toml"):
         return graph(name, config.num_clients, edge_share=config.edge_share, seed=seed)
-    own = read_own(Path(name)) if isinstance(name, str) else name
+    own = read_user_graph(Path(name)) if isinstance(name, str) else name
     refuse_settings(config, {"edge_share": "each party has the edges of its file"})
     if len(own.parties) != config.num_clients:
         where = name if isinstance(name, str) else ", ".join(own.parties)
@@ -102,15 +102,15 @@ def load_data(config: GlasuConfig, name: str | UserGraph, seed: int) -> GraphSou
     return own
 
 
-def _check_own_layer(config: GlasuConfig) -> None:
+def _check_user_layer(config: GlasuConfig) -> None:
     """Check the user's layer at the widths that are known: of the lowest each client checks its own."""
     from fedactors.learning.user_models import check_name  # they load torch
     from protocols.glasu.backbones import Network, check_layers
 
-    check_name(config.own_layer)
+    check_name(config.user_layer)
     network = Network(
         backbone="own",
-        own_layer=config.own_layer,
+        user_layer=config.user_layer,
         num_layers=config.num_layers,
         aggregation_layers=config.resolved_layers,
         aggregation=config.aggregation,
@@ -287,9 +287,9 @@ def scale_features(own: ClientGraph, length: float = 2.5, *, by_row: bool = Fals
     return replace(own, features_NF=own.features_NF * factor, factor=float(factor))
 
 
-def read_own(path: Path) -> UserGraph | GraphTables:
+def read_user_graph(path: Path) -> UserGraph | GraphTables:
     """Read a description of own data; the files that it names are read and checked by the clients."""
-    own = load_own(path)
+    own = load_description(path)
     if not isinstance(own, UserGraph | GraphTables):
         raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give graph or graph-tables")
     return own

@@ -46,7 +46,7 @@ def network_of(part: Part) -> ClientNetwork:
     try:
         network = TypeAdapter(Network).validate_python(part.settings["network"])
         factor = None if part.settings["scaled_by_row"] else float(part.settings["feature_factor"])
-        if network.num_layers > len(part.arrays) or network.own_layer not in ("", *part.code):
+        if network.num_layers > len(part.arrays) or network.user_layer not in ("", *part.code):
             raise ValueError("settings.network does not fit the arrays")
         parameters = {name: torch.from_numpy(np.array(array)) for name, array in part.arrays.items()}
         rng = np.random.default_rng(0)

@@ -2,7 +2,7 @@
 
 No message holds a feature, an edge or a label. Nodes travel under shuffled numbers: with secure aggregation in an order
 that the clients have agreed upon past the server, else in one that follows from the run's seed, which the server has
-too. What masked sums send besides is declared in `fedactors.secure_sums.messages` and `secure_sums`.
+too. What masked sums send besides is declared in `fedactors.secure_sums.messages` and `secure_aggregation`.
 
 Shapes: S nodes of an index set, D hidden size, W width after Agg, C classes.
 """

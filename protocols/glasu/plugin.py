@@ -18,5 +18,5 @@ PROTOCOL = LazyProtocol(
     party_loss=frozenset({"stop", "continue"}),
     default_party_loss="stop",
     smoke={"num_rounds": 4, "hidden_size": 16, "evaluate_every": 2},
-    full={"num_rounds": 300, "hidden_size": 192},
+    paper={"num_rounds": 300, "hidden_size": 192},
 )

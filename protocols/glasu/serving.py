@@ -249,7 +249,7 @@ def part(config: GlasuConfig, party: str, states: Mapping[str, bytes]) -> Part:
         models={},
         arrays={name: value.numpy() for name, value in parameters.items()},
         settings=settings_of(config, state["num_features"], num_classes, state["feature_factor"]) | more,
-        code=(config.own_layer,) if config.own_layer else (),
+        code=(config.user_layer,) if config.user_layer else (),
     )
 
 

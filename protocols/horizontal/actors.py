@@ -1,6 +1,6 @@
 """The coordinator and the sites: each method unpacks a message, calls a function of `algorithm`, packs a message.
 
-A site with several clients sends their mean change alone; with `secure_sums` the coordinator reads the sum over
+A site with several clients sends their mean change alone; with `secure_aggregation` the coordinator reads the sum over
 the sites only. What depends on chance is derived from (run, client or
 coordinator, round), so that it is the same whichever site a client is at, and after a resume.
 """
@@ -95,7 +95,7 @@ class ClientProcess(SecureSummand):
     async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
         change = await self._train(order)
-        if not self._config.secure_sums:
+        if not self._config.secure_aggregation:
             return change
         limit = self._config.secure_range
         part = algorithm.summand(change, self.total_weight, order, limit)
@@ -118,7 +118,7 @@ class ClientProcess(SecureSummand):
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         if not clients:
             return messages.Change(0, 0.0, 0.0, NOTHING, NOTHING)
-        num_rows = sum(self._sizes[client] for client in clients) * config.num_epochs
+        num_rows = sum(self._sizes[client] for client in clients) * config.local_epochs
         controls = []
         if config.algorithm == "scaffold":
             controls = [self.controls.get(client, np.zeros_like(order.parameters)) for client in clients]
@@ -207,7 +207,7 @@ class HorizontalServer(Server):
                 f"algorithm: {algorithm_name} is not allowed with a model that has running statistics (or other "
                 "buffers): they can be averaged, but follow no gradient; use fedavg, fedprox, or another normalisation"
             )
-        if self._config.secure_sums:
+        if self._config.secure_aggregation:
             await self._sums.prepare(1)
             work, point = Work("aggregate", float(len(self.sizes))), count_point(len(self.sites.names))
             total, _ = await self._sums.total(await self.sites.ask(lambda site: site.weigh()), point, work)
@@ -232,7 +232,7 @@ class HorizontalServer(Server):
 
     async def _changes(self, orders: dict[str, messages.TrainOrder]) -> list[messages.Change]:
         """Return the sites' changes; under masks the mean of all of them, as one."""
-        if not self._config.secure_sums:
+        if not self._config.secure_aggregation:
             answers = await self.sites.ask_each(lambda site, message: site.train(message), orders)
             return [answer for answer in answers.values() if isinstance(answer, messages.Change) and answer.num_clients]
         await self._sums.prepare(1)
@@ -251,7 +251,7 @@ class HorizontalServer(Server):
         wanted: dict[str, list[int]] = {}
         for name, client in (places[number] for number in chosen):
             wanted.setdefault(name, []).append(client)
-        if self._config.secure_sums:  # who is not wanted adds zeros
+        if self._config.secure_aggregation:  # who is not wanted adds zeros
             wanted = {name: wanted.get(name, []) for name in self.sites.members}
         model = self.model
         return {

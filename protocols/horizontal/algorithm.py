@@ -100,7 +100,7 @@ def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTra
     return LocalTraining(
         optimizer=config.step_rule.scaled(config.rate_schedule.at(round - 1, config.num_rounds)),
         batch_size=config.batch_size,
-        num_epochs=config.num_epochs,
+        num_epochs=config.local_epochs,
         proximal=config.proximal if config.algorithm == "fedprox" else 0.0,
         task=task,
     )

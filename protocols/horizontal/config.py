@@ -23,9 +23,9 @@ class HorizontalConfig(StepSettings):
         "model": "Model",
         "num_clients": "Clients",
         "num_rounds": "Rounds",
-        "num_epochs": "Local training",
+        "local_epochs": "Local training",
         "schedule": "Local training",
-        "secure_sums": "Privacy",
+        "secure_aggregation": "Privacy",
         "dirichlet": "Data",
         "together": "Running",
     }
@@ -34,7 +34,7 @@ class HorizontalConfig(StepSettings):
         "server_momentum": {"algorithm": ("fedavgm", *ADAPTIVE)},
         "second_moment": {"algorithm": ("fedadam", "fedyogi")},
         "adaptivity": {"algorithm": ADAPTIVE},
-        "secure_range": {"secure_sums": (True,)},
+        "secure_range": {"secure_aggregation": (True,)},
     }
 
     algorithm: Algorithm = "fedavg"
@@ -53,7 +53,7 @@ class HorizontalConfig(StepSettings):
     """The adaptive methods: added to the root of the second moment (tau)."""
     model: NamedCode = "auto"
     """Name of the model, or ``package.module:function`` of your own; ``auto`` goes by the shape of a sample."""
-    hidden: int = Field(default=64, ge=1)
+    hidden_size: int = Field(default=64, ge=1)
     """Width of ``mlp`` and ``residual-mlp``."""
     layers: int = Field(default=3, ge=1)
     """Linear layers of ``mlp``, blocks of ``residual-mlp``."""
@@ -80,11 +80,11 @@ class HorizontalConfig(StepSettings):
     """Seconds within which a site must answer."""
     on_party_loss: Literal["stop", "continue"] = "continue"
     """When a site is lost: stop, or go on without its clients."""
-    num_epochs: int = Field(default=1, ge=1)
+    local_epochs: int = Field(default=1, ge=1)
     """Passes over a client's rows in a round."""
     batch_size: int = Field(default=32, ge=1)
     """Rows of a local step."""
-    secure_sums: bool = False
+    secure_aggregation: bool = False
     """Whether the server sees only the sum over all sites, under masks, of what their clients changed; for three
     sites or more. Every site takes part in every round's sum, with zeros if none of its clients is wanted."""
     secure_range: float = Field(default=10.0, gt=0, le=1e9)
@@ -95,7 +95,7 @@ class HorizontalConfig(StepSettings):
     """Deal only so many training rows, drawn at random; none for all."""
     num_validation: int = Field(default=0, ge=0)
     """Training rows of a named set held out to measure on instead of the test rows, for choosing settings."""
-    validation_share: float = Field(default=0.0, ge=0, lt=1)
+    validation_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Share of each client's own rows that it measures on itself, to choose the best round by; own files only, where
     no column tells (``split`` in ``parties.toml``)."""
     together: bool = True

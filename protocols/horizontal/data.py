@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedactors.data.description import load_new_rows, load_own_as, refuse_settings
+from fedactors.data.description import load_description_as, load_new_rows, refuse_settings
 from fedactors.data.layouts.horizontal import HorizontalData, deal
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
@@ -19,13 +19,13 @@ def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -
     if isinstance(name, HorizontalData):
         data = _fitting(config, name, seed)
     elif name.endswith(".toml"):
-        data = _fitting(config, load_own_as(Path(name), HorizontalData), seed)
+        data = _fitting(config, load_description_as(Path(name), HorizontalData), seed)
     else:
-        data = _named_data(config, name, seed)
+        data = _data_set(config, name, seed)
     if config.patience is not None and not (config.num_validation or data.holds_out):
         raise BadInput(
             "patience: stopping early on test rows is not allowed; hold rows out with num_validation, or of own files "
-            "with validation_share or a column"
+            "with validation_fraction or a column"
         )
     if (config.clients_per_round or 0) > data.num_clients:
         raise BadInput(
@@ -40,10 +40,11 @@ def load_new(config: HorizontalConfig, name: str | HorizontalData, seed: int) ->
     return load_new_rows(name, lambda named: load_data(config, named, seed))
 
 
-def _named_data(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
-    if config.validation_share:
+def _data_set(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
+    if config.validation_fraction:
         raise BadInput(
-            f"validation_share: {config.validation_share:g} is not allowed with a named data set: give num_validation"
+            f"validation_fraction: {config.validation_fraction:g} is not allowed with a named data set: "
+            f"give num_validation"
         )
     return deal(
         name,
@@ -68,11 +69,12 @@ def _fitting(config: HorizontalConfig, own: HorizontalData, seed: int) -> Horizo
         party, center = own.parties[0], own.centers[0]
         raise BadInput(f"parties.{party}.center: {center!r} is not allowed: horizontal has no centers, nebulafl has")
     own.test()
-    if config.validation_share:
-        own = replace(own, files=tuple(file.holding_out(config.validation_share, seed) for file in own.files))
-    if own.holds_out and config.secure_sums:
+    if config.validation_fraction:
+        own = replace(own, files=tuple(file.holding_out(config.validation_fraction, seed) for file in own.files))
+    if own.holds_out and config.secure_aggregation:
         raise BadInput(
-            "secure_sums: True is not allowed with validation rows of the clients: the server reads each one's scores"
+            "secure_aggregation: True is not allowed with validation rows of the clients: the server reads "
+            "each one's scores"
         )
     return own
 
@@ -92,7 +94,7 @@ def model_spec(config: HorizontalConfig, *, inputs: tuple[int, ...], task: Task,
         name=model_for(config.model, tuple(inputs)),
         inputs=tuple(inputs),
         outputs=output_width(task, num_classes),
-        hidden=config.hidden,
+        hidden_size=config.hidden_size,
         layers=config.layers,
         norm=config.normalisation,
         float64=config.float64,

@@ -118,16 +118,18 @@ class Scores:
 
 def sent(config: HorizontalConfig) -> tuple[type, ...]:
     """Return the messages that a run sends: the same for all methods."""
-    parts = (TotalWeight, *MESSAGES) if config.secure_sums else (Change,)
-    local = () if config.secure_sums else (MeasureOrder, LocalScores)
+    parts = (TotalWeight, *MESSAGES) if config.secure_aggregation else (Change,)
+    local = () if config.secure_aggregation else (MeasureOrder, LocalScores)
     return (Introduction, TrainOrder, *parts, *local, RoundOrder, Federation, Progress, Scores)
 
 
 def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
-    summed = "the server reads the sum over all sites only" if config.secure_sums else "each site's change is read"
+    summed = (
+        "the server reads the sum over all sites only" if config.secure_aggregation else "each site's change is read"
+    )
     return (
-        Protection(kind="secure sums", settings=("secure_sums",), on=config.secure_sums, means=summed),
+        Protection(kind="secure sums", settings=("secure_aggregation",), on=config.secure_aggregation, means=summed),
         Protection(kind="noise", on=False, means="changes leave without noise, and no budget is promised"),
         Protection(kind="labels", on=True, means="they stay with their client; changes of the model depend on them"),
         Protection(kind="standardisation", on=True, means="none is done: rows are taken as they are given"),

@@ -15,5 +15,5 @@ PROTOCOL = LazyProtocol(
     party_loss=frozenset({"stop", "continue"}),
     default_party_loss="continue",
     smoke={"num_rounds": 2},
-    full={"num_clients": 100, "clients_per_round": 10, "num_rounds": 200},
+    paper={"num_clients": 100, "clients_per_round": 10, "num_rounds": 200},
 )

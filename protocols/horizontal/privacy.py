@@ -22,7 +22,7 @@ from protocols.horizontal.serving import make_part
 def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str, bytes], seed: int) -> Surface:
     """Return what the server reads of one more round with all clients of the first ten sites.
 
-    Each site's model, or with `secure_sums` their mean only; SCAFFOLD's clients train here without its controls.
+    Each site's model, or with `secure_aggregation` their mean only; SCAFFOLD's clients train here without its controls.
     """
     part = make_part(config, actor_state(states, SERVER))
     model = part.models["bottom"]
@@ -45,7 +45,7 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
         weights.append(found.weight)
         held = [rows_of(key) for key in keys]
         rows[name] = (np.concatenate([x for x, _ in held]), np.concatenate([y for _, y in held]))
-    if config.secure_sums:
+    if config.secure_aggregation:
         models = dict.fromkeys(models, weighted_mean(list(models.values()), weights))
     others = rows_of(rows_key(data.test()))
     return models_surface(model.spec, part.task, part.num_classes, model.vector, models, rows, others, seed)

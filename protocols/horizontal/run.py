@@ -40,14 +40,15 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     runtime.use_costs(default_costs())
     resources = Resources(num_gpus=config.num_gpus)
     sites = sites_of(config, data)
-    if config.secure_sums and len(sites) < FEWEST:
+    if config.secure_aggregation and len(sites) < FEWEST:
         raise BadInput(
-            f"secure_sums: {len(sites)} sites are too few: of a sum of two each knows the other's part; use {FEWEST}"
+            f"secure_aggregation: {len(sites)} sites are too few: of a sum of two each knows the other's "
+            f"part; use {FEWEST}"
         )
     most = max(map(len, sites.values()))
-    if config.secure_sums and config.clients_per_round and config.clients_per_round <= (FEWEST - 1) * most:
+    if config.secure_aggregation and config.clients_per_round and config.clients_per_round <= (FEWEST - 1) * most:
         raise BadInput(
-            f"clients_per_round: {config.clients_per_round} is not allowed with secure_sums: they may all be at "
+            f"clients_per_round: {config.clients_per_round} is not allowed with secure_aggregation: they may all be at "
             f"{math.ceil(config.clients_per_round / most)} of the sites, and the others add zeros; use more than "
             f"{(FEWEST - 1) * most}"
         )
@@ -121,7 +122,7 @@ def default_costs() -> Costs:
     """Return seconds for each kind of work on one core: calls x overhead + units x rate.
 
     Units are rows that a step or a measurement goes through, or vectors added, times the numbers of the model.
-    Between what ``scenarios/benchmarks/clients_together.py`` measured on one core: 0.7e-9 (wide layers) to 7e-9
+    Between what ``scenarios/benchmarks/batched_clients.py`` measured on one core: 0.7e-9 (wide layers) to 7e-9
     (convolutions) seconds a unit of training.
     """
     return Costs({"train": (2e-3, 3e-9), "measure": (1e-3, 1e-9), "aggregate": (1e-5, 3e-9)})

@@ -55,8 +55,8 @@ class PredictingClient(PredictingSite):
 
 async def predict(config: HorizontalConfig, data: HorizontalData, runtime: Runtime, asked: Application) -> Outcomes:
     """Predict each site's own rows; see `fedactors.serving.predictions`."""
-    keepers = {SERVER: HorizontalModelServer}
-    return await predict_sites(data, runtime, asked, config=config, site=PredictingClient, keepers=keepers)
+    model_holders = {SERVER: HorizontalModelServer}
+    return await predict_sites(data, runtime, asked, config=config, site=PredictingClient, model_holders=model_holders)
 
 
 def predictors(config: HorizontalConfig) -> Mapping[str, type]:

@@ -129,7 +129,7 @@ class Party(Client):
     @remote(caller=DRIVER)
     async def measure(self, order: messages.MeasureOrder) -> messages.Measured:
         """Return h_k on all training or test rows, and r(theta_k)."""
-        is_hidden = self._config.noise is not None or self._config.secure_sums
+        is_hidden = self._config.noise is not None or self._config.secure_aggregation
         if is_hidden and not self._context.reproducible_noise:
             raise Refused(self.caller, f"asks {self.name} for a representation that noise or a sum is to protect")
         h = await self._do(self._block.represent(self.theta, None, order.part))
@@ -160,7 +160,7 @@ class Party(Client):
 
     def _check_open(self, what: str) -> None:
         config = self._config
-        if config.secure_sums:
+        if config.secure_aggregation:
             raise Refused(self.caller, f"asks {self.name} for {what}, and sums are to hide what is one client's")
         if config.noise is not None and config.learning_rate != "auto":
             raise Refused(self.caller, f"asks {self.name} for {what}, beside which the noise would claim nothing")
@@ -331,13 +331,13 @@ class ServedParty(LinkedParty):
             return await onwards.relay(replace(relayed, route=relayed.route[1:]))
         self._check_order(relayed)
         table = endpoints(type(self)).table.values()
-        door = next((d.name for d in table if type(relayed.order) in d.takes and SERVER in d.callers), None)
-        if door is None:
+        endpoint = next((d.name for d in table if type(relayed.order) in d.takes and SERVER in d.callers), None)
+        if endpoint is None:
             what = type(relayed.order).__name__
             raise Refused(self.caller, f"relays to {self.name} a {what}, which it does not follow")
-        reply: messages.Representation | messages.SquaredNorm | messages.ProbeImage | None = await getattr(self, door)(
-            relayed.order
-        )
+        reply: messages.Representation | messages.SquaredNorm | messages.ProbeImage | None = await getattr(
+            self, endpoint
+        )(relayed.order)
         return reply
 
     def _check_order(self, relayed: messages.Relayed | messages.RelayedZ) -> None:
@@ -441,6 +441,6 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
 
     async def _represent(self, round_: int) -> messages.Representation | Masked:
         found = await self._representation(round_)
-        if not self._config.secure_sums:
+        if not self._config.secure_aggregation:
             return found
         return self.masked(summand(unpack(found.h), found.penalty), point_of(self._config))

@@ -274,7 +274,7 @@ def default_costs(config: MtcdConfig) -> Costs:
     """
     overhead, once, visit = 2e-5, 4e-10, 8e-10
     if config.problem == "network":
-        width, pixels = config.network_width, 256.0
+        width, pixels = config.hidden_size, 256.0
         operations = 2.0 * 9 * width * width * pixels * (8 if config.network == "resnet18" else 1)
         if config.network == "mlp":
             operations = 2.0 * width * (config.num_features / config.num_clients + config.representation_size)

@@ -27,7 +27,7 @@ class MtcdConfig(ScheduleSettings):
         "walk": "Clients and tokens",
         "relaxed_protocol": "Privacy",
         "compression": "Compression",
-        "secure_sums": "Privacy",
+        "secure_aggregation": "Privacy",
         "noise": "Privacy",
         "dcpa_dual_step": "Method",
         "device": "Running",
@@ -38,9 +38,9 @@ class MtcdConfig(ScheduleSettings):
         "ridge_penalty": {"problem": ("ridge",)},
         "l1_penalty": {"problem": ("sparse-logistic",)},
         "network": {"problem": ("network",)},
-        "own_network": {"problem": ("network",)},
+        "user_network": {"problem": ("network",)},
         "representation_size": {"problem": ("network",)},
-        "network_width": {"problem": ("network",)},
+        "hidden_size": {"problem": ("network",)},
         "edge_probability": {"topology": ("erdos-renyi",)},
         "mode": {"algorithm": ("mtcd",)},
         "clusters": {"algorithm": ("mtcd",)},
@@ -52,7 +52,7 @@ class MtcdConfig(ScheduleSettings):
         "noise_multiplier": {"noise": None},
         "delta": {"noise": None},
         "dcpa_dual_step": {"algorithm": ("dcpa",)},
-        "secure_range": {"secure_sums": (True,)},
+        "secure_range": {"secure_aggregation": (True,)},
     }
 
     algorithm: Literal["mtcd", "stcd", "svfl", "dcpa"] = "mtcd"
@@ -76,7 +76,7 @@ class MtcdConfig(ScheduleSettings):
     network: Literal["mlp", "resnet18", "multi-view-cnn"] = "mlp"
     """Representation model of each client when problem is network."""
 
-    own_network: NamedCode = ""
+    user_network: NamedCode = ""
     """A representation model of your own for such samples: ``package.module:function``, called with the shape of one
     and `representation_size`."""
 
@@ -86,7 +86,7 @@ class MtcdConfig(ScheduleSettings):
     representation_size: int = Field(default=16, ge=1, le=16384)
     """E: numbers per sample in one client's representation of a network."""
 
-    network_width: int = Field(default=64, ge=1, le=16384)
+    hidden_size: int = Field(default=64, ge=1, le=16384)
     """Hidden units of the mlp, or channels of the first stage of the convolutional networks."""
 
     topology: str = Field(default="path", min_length=1)
@@ -181,7 +181,7 @@ class MtcdConfig(ScheduleSettings):
     error_feedback: bool = True
     """Send representations as differences to what the server already has, so that what was dropped is sent later."""
 
-    secure_sums: bool = False
+    secure_aggregation: bool = False
     """Whether the server sees only the sum of the clients' representations and regularisers, under masks: every
     client takes part in every sync. Tokens go from client to client as ever; what a visit changes in Z shows."""
 
@@ -241,8 +241,8 @@ class MtcdConfig(ScheduleSettings):
                     f"{name}: {getattr(self, name)} is not allowed for problem={self.problem}, which numpy computes on "
                     "the CPU"
                 )
-        if self.secure_sums:
-            self._check_secure_sums()
+        if self.secure_aggregation:
+            self._check_secure_aggregation()
         if self.problem != "network" and self.aggregation == "concatenation":
             raise ValueError(f"aggregation: concatenation is not allowed for problem={self.problem}, which sums")
         if self.algorithm == "dcpa" and self.problem == "network":
@@ -307,7 +307,7 @@ class MtcdConfig(ScheduleSettings):
             if is_wrong:
                 raise ValueError(f"backtracking: true is not allowed with {name}={getattr(self, name)}; use false")
 
-    def _check_secure_sums(self) -> None:
+    def _check_secure_aggregation(self) -> None:
         """Refuse what sums cannot do, or what would show single clients all the same."""
         from fedactors.secure_sums.messages import FEWEST  # it loads cryptography
 
@@ -326,7 +326,7 @@ class MtcdConfig(ScheduleSettings):
             ("learning_rate", linear and self.learning_rate == "auto", "it is found with the clients' own norms"),
         ):
             if is_wrong:
-                raise ValueError(f"{name}: {getattr(self, name)} is not allowed with secure_sums: {why}")
+                raise ValueError(f"{name}: {getattr(self, name)} is not allowed with secure_aggregation: {why}")
 
     def _check_clusters(self, clusters: tuple[tuple[int, ...], ...]) -> None:
         try:

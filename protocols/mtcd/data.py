@@ -21,13 +21,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.alignment.rows import load_own_rows
-from fedactors.data.blocks import PartyBlock, PreparedBlock, draw_parts
-from fedactors.data.blocks import prepare as prepare_block
-from fedactors.data.blocks import split as split_rows
+from fedactors.data.alignment.rows import load_described_rows
 from fedactors.data.datasets.catalogue import describe
 from fedactors.data.description import refuse_settings
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart, vertical
+from fedactors.data.party_rows import PartyBlock, PreparedBlock, draw_parts
+from fedactors.data.party_rows import prepare as prepare_block
+from fedactors.data.party_rows import split as split_rows
 from fedactors.errors import BadInput
 from fedactors.learning.user_models import check_name
 from fedactors.messages.codec import wire_type
@@ -41,7 +41,7 @@ GENERATED = "synthetic"
 NUM_CLASSES = 4
 """Classes of generated data for networks."""
 NUM_VIEWS = 12
-_TEST_SHARE = 0.3
+_TEST_FRACTION = 0.3
 _MOST_NUMBERS = 1 << 30
 """Of generated data: 8 GiB."""
 
@@ -96,7 +96,9 @@ class GeneratedData:
 
     @property
     def _num_train(self) -> int:
-        return self.num_samples if self.is_linear else max(1, self.num_samples - round(self.num_samples * _TEST_SHARE))
+        return (
+            self.num_samples if self.is_linear else max(1, self.num_samples - round(self.num_samples * _TEST_FRACTION))
+        )
 
     @property
     def _widths(self) -> list[int]:
@@ -174,11 +176,11 @@ def numbered(num_clients: int) -> tuple[str, ...]:
 
 def load_data(config: MtcdConfig, name: str | VerticalData, seed: int) -> MtcdData:
     """Return who holds what: ``synthetic`` is the generated problem of the config, a named set is dealt to clients."""
-    check_name(config.own_network)
+    check_name(config.user_network)
     if isinstance(name, VerticalData):
         return _own(config, name)
     if name.endswith(".toml"):
-        return _own(config, load_own_rows(Path(name), config, {"noise": config.noise is not None}))
+        return _own(config, load_described_rows(Path(name), config, {"noise": config.noise is not None}))
     if name == GENERATED:
         return _generated(config, seed)
     if describe(name).kind == "images" and config.problem == "network" and config.network != "mlp":
@@ -298,13 +300,13 @@ class PartyRows:
     def draw_parts(self, rows: Array) -> Array:
         """Return the parts of the split that the label party announces; none where all parties draw them alike."""
         assert isinstance(self._part, VerticalPart)
-        shares = {"test_share": _TEST_SHARE, "validation_share": 0.0}
+        shares = {"test_fraction": _TEST_FRACTION, "validation_fraction": 0.0}
         return draw_parts(self._loaded, rows, self._part.split, seed=self._seed, **shares)
 
     def order(self, rows: Array, announced: Array) -> None:
         """Bring the rows of vertical data into the common order; the label party has its labels then."""
         self._order, self._parts = rows, announced
-        shares = {"test_share": _TEST_SHARE, "validation_share": 0.0}
+        shares = {"test_fraction": _TEST_FRACTION, "validation_fraction": 0.0}
         parts = split_rows(len(rows), seed=self._seed, parts_N=announced, **shares)
         if len(parts.validation):
             raise BadInput(

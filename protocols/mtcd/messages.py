@@ -348,20 +348,20 @@ _ALIGNMENT = (AlignmentQuestion, AlignmentAnswer, AlignmentOrder)
 def sent(config: MtcdConfig) -> tuple[type, ...]:
     """Return the messages that a run with this configuration can send."""
     linear = config.problem != "network"
-    norms = () if config.secure_sums else (NormOrder, SquaredNorm)
+    norms = () if config.secure_aggregation else (NormOrder, SquaredNorm)
     common = (Labels, *(norms if linear else (FusionParameters,)), *_CONTROL, *_ALIGNMENT, Aligned)
     common += () if config.compression is None else (Encoded,)
     if config.algorithm == "dcpa":
         return (*common, DualVector, IterateOrder)
     if config.algorithm == "stcd":
         return (*common, Token, *(() if linear else (Prelude,)), RoamingDone, WalkOrder, TokenAtRest)
-    parts = MESSAGES if config.secure_sums else (Representation,)
+    parts = MESSAGES if config.secure_aggregation else (Representation,)
     served = (
         *parts,
         Gather,
         RoundOrder,
         Objective,
-        *((Probe, ProbeImage, SafeStep) if linear and not config.secure_sums else ()),
+        *((Probe, ProbeImage, SafeStep) if linear and not config.secure_aggregation else ()),
     )
     envelopes = (Relayed, RelayedZ) if config.algorithm == "svfl" else (Relayed,)
     relayed = () if config.server_links == "all" else envelopes
@@ -375,7 +375,7 @@ def sent_in_predictions(config: MtcdConfig) -> tuple[type, ...]:
     from fedactors.serving.predictions import SENT, Contribution, TopModel
 
     top = (TopModel,) if config.problem == "network" else ()
-    return (PredictOrder, Predicted, *_ALIGNMENT, *top, *(SENT if config.secure_sums else (Contribution,)))
+    return (PredictOrder, Predicted, *_ALIGNMENT, *top, *(SENT if config.secure_aggregation else (Contribution,)))
 
 
 def protections(config: MtcdConfig) -> tuple[Protection, ...]:
@@ -384,10 +384,10 @@ def protections(config: MtcdConfig) -> tuple[Protection, ...]:
     return (
         Protection(
             kind="secure sums",
-            settings=("secure_sums",),
-            on=config.secure_sums,
+            settings=("secure_aggregation",),
+            on=config.secure_aggregation,
             means="the server reads the sum of representations only; tokens show what each visit changes"
-            if config.secure_sums
+            if config.secure_aggregation
             else "the server reads each client's representation",
         ),
         Protection(

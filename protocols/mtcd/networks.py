@@ -38,10 +38,10 @@ def bottom_spec(config: MtcdConfig, input_shape: tuple[int, ...]) -> ModelSpec:
     if len(input_shape) != expected or 0 in input_shape:
         raise BadInput(f"network: {config.network} needs samples of {expected} non-empty axis(es), got {input_shape}")
     made = ModelSpec(
-        name=config.own_network or _MODELS[config.network],
+        name=config.user_network or _MODELS[config.network],
         inputs=input_shape,
         outputs=config.representation_size,
-        hidden=config.network_width,
+        hidden_size=config.hidden_size,
         layers=2,
     )
     check_model(made, split=True)

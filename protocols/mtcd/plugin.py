@@ -23,5 +23,5 @@ PROTOCOL = LazyProtocol(
         "num_local_steps": 5,
         "num_rounds": 3,
     },
-    full={"num_clients": 40, "num_hops": 9, "num_local_steps": 20, "num_rounds": 2000},
+    paper={"num_clients": 40, "num_hops": 9, "num_local_steps": 20, "num_rounds": 2000},
 )

@@ -48,8 +48,8 @@ def neighbours(config: MtcdConfig, data: MtcdData, party: str, count: int, seed:
 def surface(config: MtcdConfig, data: MtcdData, states: Mapping[str, bytes], seed: int) -> Surface:
     """Return what attackers see of a trained model, of 2,000 rows of each part, drawn anew under the noise of the run.
 
-    Who receives representations (the server; with `secure_sums` it reads their sum) knows the features of the test
-    rows; who has Z and theta_0 sees how well the model fits a row. Labels are known to all parties.
+    Who receives representations (the server; with `secure_aggregation` it reads their sum) knows the features of the
+    test rows; who has Z and theta_0 sees how well the model fits a row. Labels are known to all parties.
     """
     if not isinstance(data, VerticalData):
         raise BadInput(f"--attacks: {data.parties[0]} has public data, which no attack finds more of; name a table")
@@ -76,7 +76,7 @@ def surface(config: MtcdConfig, data: MtcdData, states: Mapping[str, bytes], see
         if len(found := theta_0_of(actor_state(states, name))):
             theta_0 = found
     scores = {part: -row_losses(config, z[part], theta_0, labels[part], data.num_classes)[:_MOST_ROWS] for part in z}
-    if config.secure_sums:
+    if config.secure_aggregation:
         seen = {part: dict.fromkeys(found, z[part].reshape(len(z[part]), -1)) for part, found in seen.items()}
     return Surface(
         embeddings=[

@@ -350,7 +350,7 @@ async def quality(federation: Federation) -> dict[str, float]:
     nothing; else the server's own view, noise included, is what is reported.
     """
     config, server = federation.config, federation.server
-    is_protected = (config.noise is not None or config.secure_sums) and not federation.runtime.reproducible_noise
+    is_protected = (config.noise is not None or config.secure_aggregation) and not federation.runtime.reproducible_noise
     if config.problem == "network" and not is_protected:
         found, _ = await scored(federation, "test", await fusion_parameters(federation))
         return of_split("test", found.metrics)
@@ -396,8 +396,8 @@ async def scored(federation: Federation, part: str, theta_0: Any) -> tuple[messa
 
 async def fusion_parameters(federation: Federation) -> Any:
     """Return theta_0: the server's, or that of the token at rest (of client 0 before STCD's first stretch)."""
-    keeper = federation.server or federation.holder(max(0, federation.state.holder))
-    return (await keeper.fusion_parameters()).theta_0
+    fusion = federation.server or federation.holder(max(0, federation.state.holder))
+    return (await fusion.fusion_parameters()).theta_0
 
 
 async def check_divergence(federation: Federation, round_: int) -> None:
@@ -406,7 +406,7 @@ async def check_divergence(federation: Federation, round_: int) -> None:
     value = objective_of(state.found)
     if not has_diverged(value, state.start) or config.noise is not None:
         return
-    tries = config.algorithm == "dcpa" or config.problem == "network" or config.secure_sums
+    tries = config.algorithm == "dcpa" or config.problem == "network" or config.secure_aggregation
     safe = 0.1 * state.step if tries else min(0.1 * state.step, await safe_step_of(federation))
     name = "dcpa_dual_step" if config.algorithm == "dcpa" else "learning_rate"
     raise Diverged(

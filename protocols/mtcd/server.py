@@ -190,32 +190,35 @@ class GatheringServer(Server):
 
     # --- asking clients ---
 
-    async def _ask(self, door: str, orders: Mapping[int, Any]) -> dict[int, Any]:
+    async def _ask(self, endpoint: str, orders: Mapping[int, Any]) -> dict[int, Any]:
         """Send clients their orders at once; return the replies of those that are still there, in the given order."""
-        replies = await asyncio.gather(*(self._ask_one(client, door, order) for client, order in orders.items()))
+        replies = await asyncio.gather(*(self._ask_one(client, endpoint, order) for client, order in orders.items()))
         return {client: reply for client, reply in zip(orders, replies, strict=True) if reply is not None}
 
-    async def _ask_one(self, client: int, door: str, order: Any) -> Any:
-        """Call a client's door, over others where it has no link; None when it, or one of them, was lost meanwhile."""
+    async def _ask_one(self, client: int, endpoint: str, order: Any) -> Any:
+        """Call a client's endpoint, over others where it has no link.
+
+        None when it, or one of them, was lost meanwhile.
+        """
         route = tuple(self._names[station] for station in self.roaming.route(client))
         with surviving_loss("the others go on"):
             first = self.peer(route[0], ServedParty)
             if len(route) == 1:
-                return await getattr(first, door)(order)
+                return await getattr(first, endpoint)(order)
             self._num_relayed += 1
             seal = seal_of(self._order_keys[client], self._num_relayed, order)
             envelope = messages.RelayedZ if isinstance(order, (messages.SyncedZ, messages.Probe)) else messages.Relayed
             return await first.relay(envelope(route[1:], self._num_relayed, seal, order))
         return None
 
-    async def _collect(self, door: str, orders: Mapping[int, Any], round_: int, fresh: bool = True) -> None:
+    async def _collect(self, endpoint: str, orders: Mapping[int, Any], round_: int, fresh: bool = True) -> None:
         """Send each client its order and merge the representations that come back into Z, in the clients' order."""
-        if self._config.secure_sums:
+        if self._config.secure_aggregation:
             await self._sums.prepare(1)
-        found: dict[int, Any] = await self._ask(door, orders)
+        found: dict[int, Any] = await self._ask(endpoint, orders)
         if not found:
             return
-        if self._config.secure_sums:
+        if self._config.secure_aggregation:
             parts = {self._names[client]: part for client, part in found.items()}
             work = Work("merge", sum(part.words.size for part in parts.values()))
             total, _ = await self._sums.total(parts, point_of(self._config), work)
@@ -283,7 +286,7 @@ class TokenServer(GatheringServer):
         """
         full, roaming = self._config.batch_size is None, self.roaming
         sends = full or not order.is_last
-        is_part = self._config.secure_sums and sends  # of a sum: whoever was not visited, too
+        is_part = self._config.secure_aggregation and sends  # of a sum: whoever was not visited, too
         clients = sorted(roaming.changed) if (full or order.is_last) and not is_part else roaming.clients
         reissued = tuple(sorted((token, attempt) for token, attempt in roaming.attempts.items() if attempt))
         weight = 1.0 / max(1, len(roaming.attempts)) if self._config.mode == "overlapping" else 1.0

@@ -165,17 +165,17 @@ async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: A
         asked,
         config=config,
         data=data if isinstance(data, VerticalData) else None,
-        owner=SummedLabels if config.secure_sums else PredictingLabels,
-        party=SummedClient if config.secure_sums else PredictingClient,
+        owner=SummedLabels if config.secure_aggregation else PredictingLabels,
+        party=SummedClient if config.secure_aggregation else PredictingClient,
         top_at={SERVER: FusionServer} if config.problem == "network" and SERVER in asked.stored else {},
-        exchange=RepresentationExchange if config.secure_sums else None,
+        exchange=RepresentationExchange if config.secure_aggregation else None,
     )
 
 
 def predictors(config: MtcdConfig) -> Mapping[str, type]:
     """Return the kinds of actors that predict."""
     servers: dict[str, type] = {"server": FusionServer} if config.problem == "network" else {}
-    if config.secure_sums:
+    if config.secure_aggregation:
         return {
             "label party": SummedLabels,
             "other parties": SummedClient,

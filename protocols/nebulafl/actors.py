@@ -316,5 +316,5 @@ class Auditor(Server):
     async def _ask_model(self, name: str) -> Any:
         model = None
         with surviving_loss("it is not measured"):
-            model = await self.peer(name, NebulaCenter).model()  # the baselines' exchanges have this door too
+            model = await self.peer(name, NebulaCenter).model()  # the baselines' exchanges have this endpoint too
         return model

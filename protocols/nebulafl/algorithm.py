@@ -145,9 +145,9 @@ def draw(probabilities_C: Numbers, uniform: float) -> int:
 # --- which hardware ---
 
 
-def predicted_times(sizes: Sequence[int], num_epochs: int, speeds_R: Numbers) -> Numbers:
+def predicted_times(sizes: Sequence[int], local_epochs: int, speeds_R: Numbers) -> Numbers:
     """Return the seconds of runs that were never measured, samples * epochs / throughput, shape (R, C)."""
-    return np.asarray(np.asarray(sizes, dtype=np.float64)[None, :] * num_epochs / speeds_R[:, None])
+    return np.asarray(np.asarray(sizes, dtype=np.float64)[None, :] * local_epochs / speeds_R[:, None])
 
 
 def run_time(mean: float, spread: float, generator: np.random.Generator) -> float:

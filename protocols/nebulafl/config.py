@@ -69,14 +69,14 @@ class NebulaFLConfig:
         "dirichlet": "Data",
         "catalogue": "Hardware and network",
         "ablation": "Method",
-        "num_epochs": "Local training",
+        "local_epochs": "Local training",
         "center_rounds": "Baselines",
         "num_training": "Data",
         "num_proxy": "Baselines",
         "target_accuracy": "Time and measurements",
         "on_party_loss": "Lost parties",
         "attestation": "Trust and placement",
-        "secure_sums": "Privacy",
+        "secure_aggregation": "Privacy",
     }
     files: ClassVar = {"catalogue": EXAMPLES, "network": EXAMPLES}
     only_with: ClassVar[OnlyWith] = {
@@ -93,7 +93,7 @@ class NebulaFLConfig:
         "mixing": {"algorithm": ("fedasync",)},
         "staleness_exponent": {"algorithm": ("fedasync", "fedbuff", "pisces")},
         "restart_seconds": {"on_party_loss": ("restart",)},
-        "secure_range": {"secure_sums": (True,)},
+        "secure_range": {"secure_aggregation": (True,)},
     }
 
     algorithm: Algorithm = "nebulafl"
@@ -139,7 +139,7 @@ class NebulaFLConfig:
     """Hardware takes as if every sample were so many times the work."""
     paper_literal: bool = False
     """Use the printed equations where they contradict the text (Equations 4, 5, 6, 9; rotation at time 0)."""
-    num_epochs: int = Field(default=5, ge=1)
+    local_epochs: int = Field(default=5, ge=1)
     """Local epochs of a training."""
     batch_size: int = Field(default=50, ge=1)
     """Samples of a local step."""
@@ -194,7 +194,7 @@ class NebulaFLConfig:
     """Share of a GPU that each process that trains or measures asks Ray for: centers, or containers, and auditor."""
     place_by_label: bool = False
     """Ray: ask for the label ``dc-<center>`` on the host of each center."""
-    secure_sums: bool = False
+    secure_aggregation: bool = False
     """Whether the exchange sees only the sum of the centers' models, under masks; for fedavg-hierarchical and
     fedhisyn, where it averages three centers or more in one go."""
     secure_range: float = Field(default=100.0, gt=0, le=1e9)
@@ -234,8 +234,8 @@ class NebulaFLConfig:
             ) from None
         if self.container_processes and self.algorithm == "fedhkt":
             raise ValueError("container_processes: true is not allowed with algorithm=fedhkt: its centers count labels")
-        if self.secure_sums:
-            self._check_secure_sums()
+        if self.secure_aggregation:
+            self._check_secure_aggregation()
         if self.ablation in ("random", "random-resource") and self.resource_policy not in ("nebulafl", "random"):
             raise ValueError(
                 f"resource_policy: {self.resource_policy!r} is not allowed with ablation={self.ablation}, "
@@ -243,7 +243,7 @@ class NebulaFLConfig:
             )
         return self
 
-    def _check_secure_sums(self) -> None:
+    def _check_secure_aggregation(self) -> None:
         """Refuse methods that take single models as they arrive: there is no sum that could hide them."""
         from fedactors.secure_sums.messages import FEWEST  # it loads cryptography
 
@@ -262,7 +262,7 @@ class NebulaFLConfig:
             ),
         ):
             if is_wrong:
-                raise ValueError(f"{name}: {getattr(self, name)} is not allowed with secure_sums: {reason}")
+                raise ValueError(f"{name}: {getattr(self, name)} is not allowed with secure_aggregation: {reason}")
 
     def container_outages(self) -> list[tuple[str, int, float, float]]:
         """Return (center, container, from, to) of each outage."""

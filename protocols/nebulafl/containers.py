@@ -51,7 +51,7 @@ class RunMembers:
 
 
 def check_speaker(actor: Actor, name: str) -> None:
-    """Check that who calls a door is the one for whom it speaks."""
+    """Check that who calls an endpoint is the one for whom it speaks."""
     if actor.caller != name:
         raise Refused(actor.caller, f"speaks to {actor.name} for {name!r}; everybody speaks for itself only")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedactors.data.description import load_new_rows, load_own_as, refuse_settings
+from fedactors.data.description import load_description_as, load_new_rows, refuse_settings
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart, deal
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, model_for
@@ -40,7 +40,7 @@ def load_data(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> 
     if isinstance(name, HorizontalData):
         made = _at_sites(config, name, centers)
     else:
-        made = _own_data(config, Path(name)) if name.endswith(".toml") else _named_data(config, name, seed)
+        made = _own_data(config, Path(name)) if name.endswith(".toml") else _data_set(config, name, seed)
     _check_centers(config, made)
     _check_outages(config, dict(zip(centers, map(len, containers_of(config, made)), strict=True)))
     if made.task == "regression":
@@ -79,7 +79,7 @@ def model_name(config: NebulaFLConfig, shape: tuple[int, ...]) -> str:
     return model_for(config.model, shape)
 
 
-def _named_data(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
+def _data_set(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
     return deal(
         name,
         config.num_containers,
@@ -113,7 +113,7 @@ def _at_sites(config: NebulaFLConfig, data: HorizontalData, centers: tuple[str, 
 
 
 def _own_data(config: NebulaFLConfig, path: Path) -> HorizontalData:
-    own = _of_files(config, load_own_as(path, HorizontalData), str(path))
+    own = _of_files(config, load_description_as(path, HorizontalData), str(path))
     for party, file in zip(own.parties, own.files, strict=True):
         if file.file.split_column is not None:
             raise BadInput(

@@ -125,7 +125,7 @@ class RoundResult:
 
 @message(reveals="that a center's share of a round is ready to be summed under masks")
 class RoundDone:
-    """A center's answer with `secure_sums`: the model itself leaves as `Masked`."""
+    """A center's answer with `secure_aggregation`: the model itself leaves as `Masked`."""
 
     center: str
     round: int
@@ -306,7 +306,7 @@ def sent(config: NebulaFLConfig) -> tuple[type, ...]:
     found += [SharedModel, Progress, Columns]
     if config.algorithm in BY_CENTER:
         answer = ClusterLogits if config.algorithm == "fedhkt" else RoundResult
-        return (*found, RoundOrder, *((RoundDone, TotalWeight, *MESSAGES) if config.secure_sums else (answer,)))
+        return (*found, RoundOrder, *((RoundDone, TotalWeight, *MESSAGES) if config.secure_aggregation else (answer,)))
     found += [CenterFacts, TrainingOrder, TrainingResult]
     if config.outages and ContainerEvent not in found:
         found.append(ContainerEvent)
@@ -324,9 +324,9 @@ def protections(config: NebulaFLConfig) -> tuple[Protection, ...]:
     return (
         Protection(
             kind="secure sums",
-            settings=("secure_sums",),
-            on=config.secure_sums,
-            means=summed if config.secure_sums else alone,
+            settings=("secure_aggregation",),
+            on=config.secure_aggregation,
+            means=summed if config.secure_aggregation else alone,
         ),
         Protection(kind="noise", on=False, means="models leave without noise, and no budget is promised"),
         Protection(kind="labels", settings=("algorithm",), on=not counted, means=labels),

@@ -22,5 +22,5 @@ PROTOCOL = LazyProtocol(
         "rotation_interval": 500,
     },
     emulate=0.002,
-    full={"num_containers": 200, "active_per_center": 10, "duration": 100000},
+    paper={"num_containers": 200, "active_per_center": 10, "duration": 100000},
 )

@@ -21,7 +21,7 @@ def surface(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, b
     """Return what other centers, or the exchange, read of the first ten centers.
 
     Under NebulaFL each center's master at the end; under a baseline the mean of what a center's containers make of the
-    run's model in one more training, with `secure_sums` the mean over all centers only.
+    run's model in one more training, with `secure_aggregation` the mean over all centers only.
     """
     found = {name: make_part(config, name, actor_state(states, name)) for name in sorted(states)}
     parts = {name: one for name, one in found.items() if one is not None}
@@ -46,7 +46,7 @@ def surface(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, b
             ]
             models[name] = weighted_mean([vector for vector, *_ in made], [float(size) for _, _, size, _ in made])
         weights.append(float(len(rows[name][1])))
-    if config.secure_sums:
+    if config.secure_aggregation:
         models = dict.fromkeys(models, weighted_mean(list(models.values()), weights))
     others = rows_of(rows_key(data.test()))
     return models_surface(spec, first.task, first.num_classes, common_P, models, rows, others, seed)

@@ -176,7 +176,7 @@ class Scheduler(Stateful):
         sizes: Sequence[int],
         *,
         model: str,
-        num_epochs: int,
+        local_epochs: int,
         work_factor: float = 1.0,
         spread: float,
         rules: Rules,
@@ -185,7 +185,7 @@ class Scheduler(Stateful):
     ) -> None:
         self.types = tuple(types)
         speeds_R = np.array([hardware.samples_per_second(model) / work_factor for hardware in types])
-        self.table = ContainerTable(predicted_times(sizes, num_epochs, speeds_R))
+        self.table = ContainerTable(predicted_times(sizes, local_epochs, speeds_R))
         self.pool = HardwarePool(counts)
         self.requests: dict[int, Request] = {}
         """Of all slots that train or wait, in the order in which they asked."""

@@ -70,8 +70,10 @@ class PredictingContainer(PredictingSite):
 
 async def predict(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, asked: Application) -> Outcomes:
     """Predict each container's own rows; see `fedactors.serving.predictions`."""
-    keepers = dict.fromkeys(sorted(asked.stored), NebulaModelServer)
-    return await predict_sites(data, runtime, asked, config=config, site=PredictingContainer, keepers=keepers)
+    model_holders = dict.fromkeys(sorted(asked.stored), NebulaModelServer)
+    return await predict_sites(
+        data, runtime, asked, config=config, site=PredictingContainer, model_holders=model_holders
+    )
 
 
 def predictors(config: NebulaFLConfig) -> Mapping[str, type]:

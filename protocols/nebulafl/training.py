@@ -104,16 +104,16 @@ def samples_of(key: bytes) -> Tensor:
 # --- what is computed ---
 
 
-def steps_of(config: NebulaFLConfig, rate_factor: float = 1.0, num_epochs: int | None = None) -> Steps:
+def steps_of(config: NebulaFLConfig, rate_factor: float = 1.0, local_epochs: int | None = None) -> Steps:
     """Return how a container trains, or how the exchange distils in so many epochs."""
     rule = OptimizerSpec(learning_rate=config.learning_rate * rate_factor, momentum=config.momentum)
-    return num_epochs or config.num_epochs, config.batch_size, tuple(dataclasses.asdict(rule).items())
+    return local_epochs or config.local_epochs, config.batch_size, tuple(dataclasses.asdict(rule).items())
 
 
 def local_training(steps: Steps) -> LocalTraining:
     """Return the local training that stands for some steps."""
-    num_epochs, batch_size, rule = steps
-    return LocalTraining(optimizer=OptimizerSpec(**dict(rule)), batch_size=batch_size, num_epochs=num_epochs)
+    local_epochs, batch_size, rule = steps
+    return LocalTraining(optimizer=OptimizerSpec(**dict(rule)), batch_size=batch_size, num_epochs=local_epochs)
 
 
 def train(
@@ -302,7 +302,7 @@ class Trainings:
             catalogue.centers[actor.name],
             self.sizes,
             model=self.model[0],
-            num_epochs=config.num_epochs,
+            local_epochs=config.local_epochs,
             work_factor=config.work_factor,
             spread=catalogue.spread,
             rules=config.rules,

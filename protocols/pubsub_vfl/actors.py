@@ -44,8 +44,8 @@ from protocols.pubsub_vfl.messages import (
     EpochLoss,
     EpochOrder,
     Evaluated,
-    FirstOrders,
     Gradient,
+    InitialOrders,
     PartEmbedding,
     PartRequest,
     Payload,
@@ -208,7 +208,7 @@ class PartyWorker(Client):
 
     async def _compressed(self, values: np.ndarray, epoch: int, stamp: Stamp, part: int = 0) -> np.ndarray | Encoded:
         """Return values as they travel; the same batch, epoch and attempt is always rounded alike."""
-        bits = self.config.cut_bits
+        bits = self.config.quantization_bits
         if not bits:
             return values
         seed = self.seed(f"rounding {epoch} {stamp[0]} {stamp[1]} {part}")
@@ -277,7 +277,7 @@ class PassiveWorker(PartyWorker):
         super().__init__(config, part, run_seed, workers)
         self._publications: dict[Stamp, tuple[Publication, np.ndarray, np.ndarray]] = {}
         self._kept = KeptReleases()
-        self._first: FirstOrders | None = None
+        self._first: InitialOrders | None = None
 
     @property
     def keeps_releases(self) -> bool:
@@ -312,7 +312,7 @@ class PassiveWorker(PartyWorker):
         await self._work_until_over(order)
 
     @remote(caller=SERVER, only="broker")
-    async def take_first(self, orders: FirstOrders) -> None:
+    async def take_first(self, orders: InitialOrders) -> None:
         """Begin with these batches, now or when the driver says that the epoch has begun."""
         if self._pipeline is not None and self._pipeline.epoch == orders.epoch:
             self._pipeline.begin_with(orders.assigned)
@@ -375,7 +375,7 @@ class PassiveWorker(PartyWorker):
         if (then := self.cached.take()) is None:
             return False
         publication, now_BE, _ = await self._forward(then.rows)
-        args = (then.gradients[0], now_BE, then.embeddings[0], self.config.least_cosine)
+        args = (then.gradients[0], now_BE, then.embeddings[0], self.config.min_cosine_similarity)
         gradient_BE = await self.compute(weighted_rows, *args, work=Work("weigh", now_BE.size))
         if self._sigma > 0:
             gradient_BE = clip_rows_backward(now_BE, gradient_BE, self.config.clip_norm)
@@ -527,7 +527,7 @@ class ActiveWorker(PartyWorker):
         if (then := self.cached.take()) is None:
             return False
         x_BF = self._held.take("features", self.rows.train.features, then.rows)
-        args = (self._bottom.model, self._top.model, self._data.task, x_BF, then, self.config.least_cosine)
+        args = (self._bottom.model, self._top.model, self._data.task, x_BF, then, self.config.min_cosine_similarity)
         work = Work("local-step", algorithm.operations(len(then.rows), sum(self.replica.sizes), updates=True))
         self.replica.step(await self.compute(local_gradients, *args, *self._targets(then.rows), work=work))
         return True

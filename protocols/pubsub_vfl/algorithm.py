@@ -43,7 +43,7 @@ def bottom_spec(config: PubSubVflConfig, num_features: int) -> ModelSpec:
         name=config.bottom_model or ("mlp" if config.model == "mlp" else "residual-mlp"),
         inputs=(num_features,),
         outputs=config.embedding_size,
-        hidden=config.hidden_size,
+        hidden_size=config.hidden_size,
         layers=config.num_layers,
         float64=config.float64,
     )
@@ -66,7 +66,7 @@ def fusion_spec(config: PubSubVflConfig, num_parties: int, outputs: int) -> Mode
         name=config.top_model or "top-mlp",
         inputs=(config.embedding_size * num_parties,),
         outputs=outputs,
-        hidden=config.hidden_size,
+        hidden_size=config.hidden_size,
         float64=config.float64,
     )
     check_model(made, split=True)

@@ -12,7 +12,8 @@ Each batch has an embedding topic and a gradient topic for every passive party: 
 and q entries; when one is full the oldest entry is discarded), of which the newest is read. A batch is done when every
 passive party has acknowledged its gradient: each batch trains exactly once when nothing is abandoned. A step is not
 taken back: where a worker, active or passive, had stepped on a batch that is abandoned later, it trains there again.
-Who lets a deadline pass is fenced: it gets no more batches of the epoch, which ends without waiting for it.
+Who lets a deadline pass is stragglers_excluded: it gets no more batches of the epoch, which ends without waiting for
+it.
 
 Who waits for whom: a worker's report waits when there is nothing for it; where payloads are fetched, only if the worker
 has nothing else to do. Where they are sent the broker tells each passive worker which batches to embed first.
@@ -32,7 +33,7 @@ from fedactors.actors.actor import Server
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import FedactorsError, PartyLost
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.messages import BatchCount, EpochCounts, FirstOrders, LostWorker, Orders, Report, Stamp
+from protocols.pubsub_vfl.messages import BatchCount, EpochCounts, InitialOrders, LostWorker, Orders, Report, Stamp
 
 if TYPE_CHECKING:
     from protocols.pubsub_vfl.actors import PassiveWorker
@@ -113,7 +114,7 @@ class Dispatch:
         self._num_abandoned = 0
         self._num_discarded = 0
         self._seen: dict[str, set[str]] = {}
-        self._fenced: set[str] = set()
+        self._excluded: set[str] = set()
 
     @property
     def finished(self) -> bool:
@@ -123,8 +124,11 @@ class Dispatch:
     def counts(self) -> EpochCounts:
         """Return what happened so far in this epoch."""
         attempts = max((batch.sequence for batch in self._batches.values()), default=0)
-        trained, fenced = sum(batch.done for batch in self._batches.values()), tuple(sorted(self._fenced))
-        return EpochCounts(trained, self._num_abandoned, self._num_discarded, attempts, fenced)
+        trained, stragglers_excluded = (
+            sum(batch.done for batch in self._batches.values()),
+            tuple(sorted(self._excluded)),
+        )
+        return EpochCounts(trained, self._num_abandoned, self._num_discarded, attempts, stragglers_excluded)
 
     # --- a worker's report, and what it is told ---
 
@@ -276,22 +280,22 @@ class Dispatch:
         # a timer may fire one rounding error before the time it was set for
         reached = now + _RESOLUTION * max(1.0, abs(now)) - self._config.deadline
         late = [i for i, batch in self._batches.items() if _is_held(batch) and batch.since <= reached]
-        if self._config.fence_late_workers:
-            self._fence({worker for batch_id in late for worker in _waited_for(self._batches[batch_id])})
+        if self._config.exclude_stragglers:
+            self._exclude({worker for batch_id in late for worker in _waited_for(self._batches[batch_id])})
         for batch_id in late:
             self._abandon(batch_id, now)
         return tuple(late)
 
     def _may_have_more(self, worker: str) -> bool:
         self._seen.setdefault(_party(worker), set()).add(worker)
-        return worker not in self._fenced
+        return worker not in self._excluded
 
-    def _fence(self, workers: set[str]) -> None:
+    def _exclude(self, workers: set[str]) -> None:
         """Give these workers no more of this epoch; where all of a party's are late, it is not they who are slow."""
-        self._fenced |= workers
+        self._excluded |= workers
         for seen in self._seen.values():
-            if seen <= self._fenced:
-                self._fenced -= seen
+            if seen <= self._excluded:
+                self._excluded -= seen
 
     def lose(self, worker: str, now: float) -> tuple[int, ...]:
         """Abandon every batch that a lost worker held or whose payload died with it; return their ids."""
@@ -419,9 +423,9 @@ class BatchBroker(Server):
         if config.sends_payloads:
             most = min(config.prefetch, max(1, config.max_in_flight // config.num_passive_workers))
             assigned = self._dispatch.assign(worker, most, self.clock.now())
-            self.background(self._tell(worker, FirstOrders(self._epoch, assigned)))
+            self.background(self._tell(worker, InitialOrders(self._epoch, assigned)))
 
-    async def _tell(self, worker: str, orders: FirstOrders) -> None:
+    async def _tell(self, worker: str, orders: InitialOrders) -> None:
         passive = cast("PassiveWorker", self.peer(worker, object))  # its module loads torch
         with contextlib.suppress(PartyLost):  # `lose` gives its batches to others
             await passive.take_first(orders)

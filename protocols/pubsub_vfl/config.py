@@ -34,7 +34,7 @@ class PubSubVflConfig(StepSettings):
         "stale_gradients": "Channels",
         "push_every": "Averaging",
         "privacy_mu": "Privacy",
-        "test_share": "Data",
+        "test_fraction": "Data",
         "patience": "Training",
         "on_party_loss": "Lost parties",
     }
@@ -45,12 +45,12 @@ class PubSubVflConfig(StepSettings):
                 "gradient_buffer",
                 "max_in_flight",
                 "deadline",
-                "fence_late_workers",
+                "exclude_stragglers",
                 "max_attempts",
                 "sync_unit",
                 "stale_gradients",
                 "prefetch",
-                "payloads",
+                "transfer",
                 "report_interval",
             )
         },
@@ -60,7 +60,7 @@ class PubSubVflConfig(StepSettings):
         "push_every": {"algorithm": ("avfl-ps",)},
         "local_updates": {"algorithm": ("pubsub-vfl",)},
         "cached_batches": {"local_updates": None},
-        "least_cosine": {"local_updates": None},
+        "min_cosine_similarity": {"local_updates": None},
         "server_window": {"optimizer_at": ("server",)},
         "model": {"bottom_model": ("",)},
         "num_layers": {"bottom_model": ("",)},
@@ -118,7 +118,7 @@ class PubSubVflConfig(StepSettings):
     payloads are fetched a batch has returned when its gradient is acknowledged, where they are sent when it leaves."""
     deadline: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = 10.0
     """Seconds after which a batch that does not move is abandoned and assigned anew (T_ddl); ``inf`` never."""
-    fence_late_workers: bool = True
+    exclude_stragglers: bool = True
     """Whether who lets a deadline pass gets no more batches of that epoch, which then ends without waiting for it."""
     max_attempts: Positive = 20
     """Assignments of one batch after which the run stops and names it."""
@@ -135,11 +135,11 @@ class PubSubVflConfig(StepSettings):
     prefetch: Positive = 2
     """Batches that a worker holds beyond the one it computes on; more of them hide a longer latency. An active worker
     to whom payloads are sent holds one, and leaves the others to its siblings."""
-    payloads: Literal["fetched", "sent"] = "fetched"
-    """How embeddings and gradients travel: ``fetched`` from their owner by whoever is told of them, so that they never
-    pass through the broker, or ``sent`` with the reports and orders that tell of them: half as many messages in a row,
+    transfer: Literal["pull", "push"] = "pull"
+    """How embeddings and gradients travel: ``pull`` from their owner by whoever is told of them, so that they never
+    pass through the broker, or ``push`` with the reports and orders that tell of them: half as many messages in a row,
     through the broker, which should then run at the active party."""
-    cut_bits: Literal[0, 8, 16] = 0
+    quantization_bits: Literal[0, 8, 16] = 0
     """Bits of each value of the embeddings and gradients of training that travel, rounded at random so that their mean
     is exact (every algorithm); 0: as they are computed."""
     local_updates: Annotated[int, Field(ge=0, le=1000)] = 0
@@ -148,7 +148,7 @@ class PubSubVflConfig(StepSettings):
     cached_batches: Annotated[int, Field(ge=1, le=10_000)] = 5
     """Batches of which a worker keeps embeddings and gradients for local updates (W): twice B x d values each, and as
     often as there are passive parties at the active one. None is used twice within so many local updates."""
-    least_cosine: Annotated[float, Field(ge=0, le=1)] = 0.5
+    min_cosine_similarity: Annotated[float, Field(ge=0, le=1)] = 0.5
     """In a local update a row counts by the cosine of its embedding (at the active party: of its gradient) with that of
     the exchange, and not at all below this one."""
     epochs_per_round: Positive = 1
@@ -192,9 +192,9 @@ class PubSubVflConfig(StepSettings):
     """L2 norm to which each row's gradient is clipped under a finite `gradient_mu`."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """The delta at which budgets are converted to epsilon."""
-    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.3
     """Share of the aligned rows kept for the test."""
-    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the other rows on which the best epoch is chosen."""
     alignment: Literal["already-aligned", "hash", "psi"] = "already-aligned"
     """How row ids are aligned for named data; with own data the file decides."""
@@ -265,7 +265,7 @@ class PubSubVflConfig(StepSettings):
     @property
     def sends_payloads(self) -> bool:
         """Whether embeddings and gradients travel with reports and orders."""
-        return self.payloads == "sent"
+        return self.transfer == "push"
 
     @property
     def averages(self) -> bool:

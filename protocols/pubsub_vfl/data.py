@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.alignment.rows import load_own_rows
-from fedactors.data.blocks import Part, PartyBlock, PreparedBlock, Scale, Split, draw_parts, prepare, split
+from fedactors.data.alignment.rows import load_described_rows
 from fedactors.data.description import refuse_settings
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart, vertical
 from fedactors.data.partitioners import VerticalSizePartitioner
+from fedactors.data.party_rows import Part, PartyBlock, PreparedBlock, Scale, Split, draw_parts, prepare, split
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
 from fedactors.learning.user_models import check_name
@@ -51,7 +51,7 @@ def _described(config: PubSubVflConfig, name: str | VerticalData) -> VerticalDat
             "bottom_training": config.bottom_training == "private",
             "standardisation": config.standardisation == "private",
         }
-        return _fitting(config, load_own_rows(Path(name), config, accounts))
+        return _fitting(config, load_described_rows(Path(name), config, accounts))
     passive = ["passive"] if config.num_parties == 2 else [f"passive-{i}" for i in range(1, config.num_parties)]
     partitioner = VerticalSizePartitioner(partition_sizes=config.feature_split) if config.feature_split else None
     return vertical(name, ("active", *passive), partitioner=partitioner, alignment=config.alignment)
@@ -64,7 +64,7 @@ def _fitting(config: PubSubVflConfig, own: VerticalData) -> VerticalData:
         "feature_split": "each party has the columns of its file",
     }
     if any(isinstance(source, FileSource) and source.split_column is not None for source in own.sources):
-        why |= dict.fromkeys(("test_share", "validation_share"), "a column says which rows are which")
+        why |= dict.fromkeys(("test_fraction", "validation_fraction"), "a column says which rows are which")
     refuse_settings(config, why, but={"num_parties": len(own.parties), "alignment": own.alignment})
     return own
 
@@ -117,7 +117,7 @@ class PartyRows:
                 f"task.split: 'stratified' is not allowed with label_epsilon={config.label_epsilon:g}: who is in which "
                 "part would follow from the labels"
             )
-        shares = {"test_share": config.test_share, "validation_share": config.validation_share}
+        shares = {"test_fraction": config.test_fraction, "validation_fraction": config.validation_fraction}
         return draw_parts(self.block, order_N, self._data.split, seed=self._run_seed, **shares)
 
     def draw(self, order_N: Index, parts_N: Parts, rng: np.random.Generator) -> RowOrder:
@@ -152,7 +152,7 @@ class PartyRows:
 
     def _split(self, order_N: Index, parts_N: Parts) -> Split:
         config = self._config
-        shares = {"test_share": config.test_share, "validation_share": config.validation_share}
+        shares = {"test_fraction": config.test_fraction, "validation_fraction": config.validation_fraction}
         return split(len(order_N), seed=self._run_seed, parts_N=parts_N, **shares)
 
     @property

@@ -73,7 +73,7 @@ class Problem:
     """Passive parties, each of them like `passive`."""
     one_host: bool = False
     """Whether all parties share the cores of one host."""
-    payloads: str = "fetched"
+    transfer: str = "pull"
     """How embeddings and gradients travel."""
     num_epochs: int = 1
     """Epochs that are trained without a pause."""
@@ -119,7 +119,7 @@ def _simulate(config: PubSubVflConfig, problem: Problem) -> tuple[float, list[fl
         sync_unit="epoch",
         bottom_training="plain",
         local_updates=0,
-        cut_bits=0,
+        quantization_bits=0,
         gradient_mu=math.inf,
     )
     cores = {ACTIVE: problem.active.cores}

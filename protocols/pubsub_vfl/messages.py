@@ -119,7 +119,7 @@ class Orders:
 
 
 @message(reveals="which batches a worker is to embed first; batch ids are positions in a shared random order")
-class FirstOrders:
+class InitialOrders:
     """The batches that a passive worker begins an epoch with, where payloads are sent: it has not asked for them."""
 
     epoch: int
@@ -246,7 +246,7 @@ class EpochCounts:
     abandoned: int
     discarded: int
     max_attempts: int
-    fenced: tuple[str, ...]
+    stragglers_excluded: tuple[str, ...]
 
 
 @message(reveals="which worker's process was lost")
@@ -368,7 +368,7 @@ def sent(config: PubSubVflConfig) -> tuple[type, ...]:
         orders = (EpochOrder,) if several and (config.averages or config.pushes) else ()
         return (*always, *within, *orders, PairOrder, PairRequest, Embedding, Gradient)
     losses = (LostWorker,) if config.on_party_loss == "restart" else ()
-    first = (FirstOrders,) if config.sends_payloads else ()
+    first = (InitialOrders,) if config.sends_payloads else ()
     broker = (BatchCount, EpochCounts, Report, Orders, *first, EpochOrder, *losses)
     return (*always, *within, *broker, Embedding, Gradient)
 

@@ -43,9 +43,9 @@ _WORTH = 0.01
 """Share of the seconds that is not worth further workers."""
 _SHOWN = 10
 _MOST_DRY_RUNS = 40
-HOPS_OF_BATCH: Mapping[str, int] = {"fetched": 8, "sent": 4}
-"""Messages between parties, one after another, for which a batch can take a place in the window, by `payloads`."""
-HOPS_OF_TRAINING: Mapping[str, int] = {"fetched": 8, "sent": 5}
+HOPS_OF_BATCH: Mapping[str, int] = {"pull": 8, "push": 4}
+"""Messages between parties, one after another, for which a batch can take a place in the window, by `transfer`."""
+HOPS_OF_TRAINING: Mapping[str, int] = {"pull": 8, "push": 5}
 """Likewise at least from the first order (where it is asked for, from that) to the word that all is done."""
 HOPS_AT_ENDS = 3
 """Of these at least so many are before a passive worker begins and after it has ended."""
@@ -94,7 +94,7 @@ def cost(problem: Problem, w_a: int, w_p: int, batch_size: int, objective: Objec
         return num_batches * (slowest / min(w_a, w_p) + busy) + synchronisation
     # whole ones: the last of an epoch has the rows that are left
     all_batches = max(1, problem.num_rows // batch_size) * problem.num_epochs
-    way = t_a + t_p + transfer + HOPS_OF_TRAINING[problem.payloads] * problem.latency
+    way = t_a + t_p + transfer + HOPS_OF_TRAINING[problem.transfer] * problem.latency
     active_turns, passive_turns = (
         math.ceil(all_batches / min(workers, profile.cores)) for workers, profile in ((w_a, active), (w_p, passive))
     )
@@ -127,7 +127,7 @@ def window(problem: Problem, made: Plan) -> int:
     endless = dataclasses.replace(problem, num_rows=1000 * size, num_epochs=1, latency=0.0)
     least = cost(endless, *counts, size, "pipeline") / 1000
     computing = sum(batch_seconds(profile, size) for profile in (problem.active, problem.passive))
-    way = HOPS_OF_BATCH[problem.payloads] * problem.latency + computing + problem.communication(size)
+    way = HOPS_OF_BATCH[problem.transfer] * problem.latency + computing + problem.communication(size)
     # one more for each worker, so that who is done finds the next batch there
     return min(math.ceil(way / least) + sum(counts), math.ceil(problem.num_rows / size))
 
@@ -238,7 +238,7 @@ _STEEPEST = 10
 
 def row_bytes(config: PubSubVflConfig) -> float:
     """Return the bytes of a row's embedding and gradient together."""
-    bits = config.cut_bits or (64 if config.float64 else 32)
+    bits = config.quantization_bits or (64 if config.float64 else 32)
     return 2.0 * config.embedding_size * bits / 8
 
 
@@ -271,7 +271,7 @@ def problem_of(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -
         row_bytes=row_bytes(config),
         bandwidth=min(stated["bandwidth"], default=LAN.bandwidth),
         latency=max(stated["latency"], default=0.0),
-        payloads=config.payloads,
+        transfer=config.transfer,
         num_epochs=min(config.epochs_per_round, config.num_epochs),
         steps_at_server=config.steps_at_server,
     )

@@ -16,5 +16,5 @@ PROTOCOL = LazyProtocol(
     party_loss=frozenset({"stop", "restart"}),
     default_party_loss="restart",
     smoke={"num_epochs": 2, "num_layers": 3, "hidden_size": 16, "embedding_size": 8, "batch_size": 64},
-    full={"num_epochs": 100},
+    paper={"num_epochs": 100},
 )

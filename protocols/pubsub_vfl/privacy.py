@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from fedactors.actors.context import derived_seed
 from fedactors.auditing.attacks import SeenEmbeddings, SeenGradients, SeenScores, Surface
-from fedactors.data.blocks import prepare, split
 from fedactors.data.columns import Preprocessing
 from fedactors.data.layouts.vertical import Neighbour, VerticalData, replaced_labels, replaced_rows
+from fedactors.data.party_rows import prepare, split
 from fedactors.learning.models import task_loss
 from fedactors.learning.network import Model, on_host
 from fedactors.learning.split_learning import joint_output, loss_gradients
@@ -60,8 +60,8 @@ def surface(config: PubSubVflConfig, data: VerticalData, states: Mapping[str, by
         cut = split(
             len(order),
             seed=run_seed,
-            test_share=config.test_share,
-            validation_share=config.validation_share,
+            test_fraction=config.test_fraction,
+            validation_fraction=config.validation_fraction,
             parts_N=np.asarray(scale["drawn"]["parts"]),
         )
         fitted = Preprocessing.of(scale["preprocessing"], party)

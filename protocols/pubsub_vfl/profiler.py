@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 from fedactors.actors.context import Work
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.data.alignment.rows import load_block
-from fedactors.data.blocks import Part
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart
+from fedactors.data.party_rows import Part
 from fedactors.errors import BadInput
 from fedactors.learning.network import Network, initial_vector
 from fedactors.learning.optimizers import OptimizerState
@@ -255,7 +255,7 @@ async def measure(config: PubSubVflConfig, data: VerticalData, runtime: Runtime)
     for party, machine in machines.items():
         local = await profilers[party].measure_link(Neighbour(f"{party}/neighbour"))
         way = {"local_latency": local.latency, "local_bandwidth": local.bandwidth}
-        num_rows = round(machine.num_rows * (1 - config.test_share) * (1 - config.validation_share))
+        num_rows = round(machine.num_rows * (1 - config.test_fraction) * (1 - config.validation_fraction))
         found.append({**asdict(machine.profile), **messages[party], **way, "num_rows": num_rows})
     found[data.parties.index(data.label_party)] |= {
         "latency": max(way.latency for way in ways),
@@ -330,7 +330,7 @@ def profile_of_costs(
         fixed, one = (costs.seconds(party, Work(kind, units)) for units in (0.0, float(config.embedding_size)))
         return PowerLaw(fixed, 0.0), PowerLaw(one - fixed, 1.0)
 
-    compress, decompress = (rounding("compress"), rounding("decompress")) if config.cut_bits else ((), ())
+    compress, decompress = (rounding("compress"), rounding("decompress")) if config.quantization_bits else ((), ())
     last = "active-step" if is_active else "bottom-backward"
     ahead = () if is_active else law("bottom-forward", updates=False)
     steps = [

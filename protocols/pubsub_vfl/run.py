@@ -90,7 +90,8 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         rounds.record({**trained, **found})
         if metric not in found:
             raise BadInput(
-                f"validation_share: {config.validation_share:g} is not allowed with these data: all validation rows "
+                f"validation_fraction: {config.validation_fraction:g} is not allowed with these data: all "
+                f"validation rows "
                 f"are of one class, so that {metric} is not defined"
             )
         end = EpochEnd(rounds.judge(found))
@@ -150,12 +151,12 @@ class Federation:
         )
         # reduced in the order of names: the order of arrival must not change a sum
         loss = _mean_loss(found[name] for name in sorted(found))
-        return {**loss, **asdict(counts), "fenced": len(counts.fenced)}
+        return {**loss, **asdict(counts), "stragglers_excluded": len(counts.stragglers_excluded)}
 
     async def _serve(self, broker: BatchBroker) -> EpochCounts:
         """See an epoch to its end, also for workers that are too late for it."""
         counts = await broker.serve_epoch()
-        await self.workers.ask(lambda worker: worker.leave_epoch(), of=counts.fenced)
+        await self.workers.ask(lambda worker: worker.leave_epoch(), of=counts.stragglers_excluded)
         return counts
 
     async def _train_pairs(self, order: EpochOrder) -> dict[str, float]:

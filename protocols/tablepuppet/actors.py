@@ -51,7 +51,7 @@ class TableClient(JoinMember, MaskedTable):
     """One client with one horizontal partition of one table.
 
     Args:
-        seat: which table and partition it has, and where its rows lie; no other client's place is known here.
+        table_owner: which table and partition it has, and where its rows lie; no other client's place is known here.
     """
 
     state: ClassVar[tuple[str, ...]] = (
@@ -65,12 +65,12 @@ class TableClient(JoinMember, MaskedTable):
         self,
         config: TablePuppetConfig,
         query: RelationalQuery,
-        seat: TableOwner,
+        table_owner: TableOwner,
         partners: tuple[str, ...],
         clients: tuple[str, ...],
         server: str,
     ) -> None:
-        JoinMember.__init__(self, query, seat, clients)
+        JoinMember.__init__(self, query, table_owner, clients)
         MaskedTable.__init__(self, clients, server)
         self._config = config
         self.places: messages.JoinPositions | None = None
@@ -105,11 +105,12 @@ class TableClient(JoinMember, MaskedTable):
         self._is_restored = self.schemas is not None
         if self.schemas is not None:
             self._resolve(self.schemas)
-            own = self._seat.own
-            self._own = read_rows(own.source, self._table, self._seat.index, self._shuffle, dropped_for(own))
+            own = self._table_owner.own
+            self._own = read_rows(own.source, self._table, self._table_owner.index, self._shuffle, dropped_for(own))
             if self._own.fingerprint != self.fingerprint:
                 raise RowsChangedError(
-                    f"{self.name}: the rows of table {self._seat.table!r} are others than when the run began; a run is"
+                    f"{self.name}: the rows of table {self._table_owner.table!r} are others than when the "
+                    f"run began; a run is"
                     " resumed with the rows it began with, in any order"
                 )
         if self.agreement is not None:
@@ -123,13 +124,13 @@ class TableClient(JoinMember, MaskedTable):
     @property
     def joiners(self) -> tuple[str, ...]:
         """The server, and the own table's coordinator; another table's is another party's."""
-        return (self.adder, coordinator_of(self._partners, self._seat.table))
+        return (self.adder, coordinator_of(self._partners, self._table_owner.table))
 
     @property
     def operator(self) -> str:
         """Who goes between the own table's clients, and sees theta: its coordinator, or the server."""
         is_within = self._config.lou_coordinator == "organisation" and len(self._partners) > 1
-        return coordinator_of(self._partners, self._seat.table) if is_within else self.adder
+        return coordinator_of(self._partners, self._table_owner.table) if is_within else self.adder
 
     @property
     def partners(self) -> tuple[str, ...]:
@@ -221,14 +222,14 @@ class TableClient(JoinMember, MaskedTable):
             mean = algorithm.combine_gradients([gradient], derivatives.batch_size)
             self.theta = algorithm.gradient_step(self.theta, mean, self._config.learning_rate)
         self._batch, places = self._distinct(derivatives.next_rows), None
-        if self._config.secure_sums:
+        if self._config.secure_aggregation:
             rows = algorithm.batch_rows(self._batch.astype(np.int64), np.empty(len(self._x), dtype=np.int64))
             self._batch, places = rows.rows_u, rows.place_B
         return self._send(await self._predict(self._x[self._batch]), places)
 
     def _distinct(self, rows: Any) -> Any:
         """Return the rows of a batch; a row that stands in it k times would move theta k times as far as accounted."""
-        if self._config.feature_dp and not self._config.secure_sums and len(np.unique(rows)) < len(rows):
+        if self._config.feature_dp and not self._config.secure_aggregation and len(np.unique(rows)) < len(rows):
             raise Refused(self.caller, f"asks {self.name} for a batch that holds a row twice")
         return rows
 
@@ -249,7 +250,7 @@ class TableClient(JoinMember, MaskedTable):
     async def solve(self, auxiliary: messages.Auxiliary) -> messages.Predictions | Masked:
         """Solve Eq. 16 and return the next round's predictions (RFL-ADMM-V)."""
         Y_nC, config, problem = auxiliary.values, self._config, self._problem
-        if config.secure_sums:  # the server does not know the own predictions, which Eq. 14 takes away
+        if config.secure_aggregation:  # the server does not know the own predictions, which Eq. 14 takes away
             work = Work("predict", float(len(self._x) * problem.model.num_parameters))
             own_nC = await self.compute(local_solvers.predict, problem.model, self.theta, self._x, work=work)
             Y_nC = algorithm.linear_term(config.admm, Y_nC, problem.G_n, own_nC, auxiliary.rho, len(self._plan.tables))
@@ -359,15 +360,15 @@ class TableClient(JoinMember, MaskedTable):
         if self._config.declared_facts:
             return data.declared_facts(self._config.declared_facts, table.features, table.label if is_class else None)
         classes = data.label_classes(rows.column(table.label)) if is_class else ()
-        args = (rows, () if self._seat.own.rules else table.features, classes)
+        args = (rows, () if self._table_owner.own.rules else table.features, classes)
         found = await self.compute(data.column_facts, *args, work=self._work("encode"))
-        return data.check_facts(found, self._seat.table)
+        return data.check_facts(found, self._table_owner.table)
 
     def _encode(self, agreement: messages.Agreement) -> None:
         rows, table, facts = self._own.data, self._table, agreement.facts
         has_label = table.label is not None
         standardise = self._config.standardise
-        if self._seat.own.rules:
+        if self._table_owner.own.rules:
             ruled = data.ruled_matrix(rows, self._rules, has_label, standardise, self.name)
             self._encoded: local_solvers.Matrix = ruled[0]
             self.fitted = ruled[1].as_dict()
@@ -377,7 +378,7 @@ class TableClient(JoinMember, MaskedTable):
         if table.label is not None:
             data.check_classes(facts.classes, self._query, table.label)
             self._labels = data.label_values(rows.column(table.label), self._loss, table.label, facts.classes)
-            self._is_test = data.choose_test(len(self._labels), self._config.test_share, self.rng("test rows"))
+            self._is_test = data.choose_test(len(self._labels), self._config.test_fraction, self.rng("test rows"))
 
     async def _begin_training(self) -> None:
         self._pose()

@@ -21,11 +21,11 @@ class TablePuppetConfig:
         "num_partitions": "Data",
         "admm": "Method",
         "model": "Models",
-        "rounds": "Training",
+        "num_rounds": "Training",
         "centralised": "Method",
         "standardise": "Data",
         "lou_coordinator": "Placement",
-        "secure_sums": "Privacy",
+        "secure_aggregation": "Privacy",
         "join_by": "Table mapping",
         "on_party_loss": "Lost parties",
     }
@@ -38,10 +38,10 @@ class TablePuppetConfig:
             for name in ("local_epochs", "local_batch_size", "local_learning_rate", "local_weight_decay")
         },
         **{name: {"feature_dp": None} for name in ("feature_delta", "clip", "prediction_clip", "prediction_noise")},
-        "num_hidden": {"model": ("neural",)},
+        "hidden_size": {"model": ("neural",)},
         "lbfgs_iterations": {"model": ("neural",), "algorithm": ("centralised",)},
         "centralised": {"algorithm": ("centralised",)},
-        "secure_range": {"secure_sums": (True,)},
+        "secure_range": {"secure_aggregation": (True,)},
     }
 
     algorithm: Literal["rfl-admm-v", "rfl-sgd-v", "rfl-admm", "rfl-sgd", "vfl-admm", "vfl-sgd", "centralised"] = (
@@ -54,15 +54,15 @@ class TablePuppetConfig:
     """What is learned from a named data set's label; its own if none."""
     num_classes: int | None = Field(default=None, ge=2, le=65536)
     """Classes of a multiclass task; the data's own if none."""
-    test_share: float = Field(default=0.15, gt=0, lt=1)
+    test_fraction: float = Field(default=0.15, gt=0, lt=1)
     """Share of the label table's rows kept for the test, with all joined rows that they are in."""
     admm: Literal["boyd", "paper_exact", "paper_sgd"] = "boyd"
     """Form of the theta update: sharing ADMM (converges), Eq. 16 solved exactly (may diverge), Eq. 16 by SGD."""
     model: Literal["auto", "linear", "logistic", "softmax", "neural"] = "auto"
     """Each table's local model; ``auto`` is linear, logistic or softmax by the task; ``neural`` has a hidden layer."""
-    num_hidden: int = Field(default=16, ge=1, le=16384)
+    hidden_size: int = Field(default=16, ge=1, le=16384)
     """Hidden units of a neural local model."""
-    rounds: int = Field(default=10, ge=1)
+    num_rounds: int = Field(default=10, ge=1)
     """Outer rounds of ADMM, or epochs of SGD."""
     tolerance: float = Field(default=0.0, ge=0)
     """ADMM stops once both residuals are at most this share of what they are compared with (Boyd et al. 2011, Section
@@ -104,7 +104,7 @@ class TablePuppetConfig:
     """Where the LoU operator lives; in the organisation the server never sees theta."""
     server_in: str | None = None
     """Table whose first client also hosts the server (Section 3); an independent server if none."""
-    secure_sums: bool = False
+    secure_aggregation: bool = False
     """Whether the server sees only the sum of the tables' predictions, under masks; for three tables or more of one
     partition each. Joined rows that differ in one table only still tell its differences: a warning says how many."""
     secure_range: float = Field(default=100.0, gt=0, le=1e9)
@@ -148,10 +148,10 @@ class TablePuppetConfig:
         if self.memory_limit is not None and _bytes(self.memory_limit) < _LEAST_MEMORY:
             raise ValueError(f"memory_limit: {self.memory_limit} is not allowed: at least 16MB")
         if self.join_by == "tree" and not self.may_follow_tree:
-            name, value = ("secure_sums", True) if self.secure_sums else ("algorithm", self.algorithm)
+            name, value = ("secure_aggregation", True) if self.secure_aggregation else ("algorithm", self.algorithm)
             raise ValueError(f"join_by: tree is not allowed with {name}={value}, which needs joined rows; use rows")
-        if self.secure_sums and self.algorithm not in ("rfl-admm-v", "rfl-sgd-v"):
-            raise ValueError(f"secure_sums: only with rfl-admm-v and rfl-sgd-v, not with {self.algorithm}")
+        if self.secure_aggregation and self.algorithm not in ("rfl-admm-v", "rfl-sgd-v"):
+            raise ValueError(f"secure_aggregation: only with rfl-admm-v and rfl-sgd-v, not with {self.algorithm}")
         if self.label_range is not None and not self.label_range[0] < self.label_range[1]:
             raise ValueError(f"label_range: {self.label_range} is not allowed: the first number must be the smaller")
         low, high = self.label_range or (0.0, 1.0)
@@ -186,7 +186,7 @@ class TablePuppetConfig:
     @property
     def may_follow_tree(self) -> bool:
         """Whether what the server computes may be passed along the join tree, if the loss is squared."""
-        return self.algorithm in ("rfl-admm-v", "rfl-admm") and not self.secure_sums
+        return self.algorithm in ("rfl-admm-v", "rfl-admm") and not self.secure_aggregation
 
     @property
     def is_admm(self) -> bool:

@@ -25,13 +25,13 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sqlglot import exp
 
-from fedactors.data.blocks import SparseRows
 from fedactors.data.columns import ColumnRule, Encoded, FittedColumn, Preprocessing, encode
 from fedactors.data.databases import TableSource, parse_address
 from fedactors.data.datasets.catalogue import Task
-from fedactors.data.description import load_own_as
+from fedactors.data.description import load_description_as
 from fedactors.data.layouts.relational import TableOwner, column_of, fit_table, held_partitions
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, RelationalQuery, relational
+from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature, FeatureTypeError, LabelError
 from fedactors.errors import BadInput
 from fedactors.privacy.mechanisms import randomised_labels, randomised_values
@@ -53,7 +53,7 @@ def load_data(config: TablePuppetConfig, name: str | RelationalData, seed: int) 
         if (value := getattr(config, key)) is not None:
             where = name if isinstance(name, str) else name.name
             raise BadInput(f"{key}: {value!r} is not allowed: it is for named data sets; {where} states its own")
-    return _ruled(config, load_own_as(Path(name), RelationalData) if isinstance(name, str) else name)
+    return _ruled(config, load_description_as(Path(name), RelationalData) if isinstance(name, str) else name)
 
 
 def _ruled(config: TablePuppetConfig, own: RelationalData) -> RelationalData:
@@ -114,20 +114,24 @@ def stated(
     )
 
 
-def name_tables(config: TablePuppetConfig, seats: Sequence[TableOwner]) -> tuple[dict[str, tuple[str, ...]], str]:
+def name_tables(
+    config: TablePuppetConfig, table_owners: Sequence[TableOwner]
+) -> tuple[dict[str, tuple[str, ...]], str]:
     """Return the names of each table's clients, and the server's: a party of its own, or an actor of `server_in`'s."""
     tables: dict[str, tuple[str, ...]] = {}
-    for seat in seats:
-        tables[seat.table] = (*tables.get(seat.table, ()), seat.name)
-    if config.secure_sums and (len(tables) < FEWEST or any(len(own) > 1 for own in tables.values())):
+    for table_owner in table_owners:
+        tables[table_owner.table] = (*tables.get(table_owner.table, ()), table_owner.name)
+    if config.secure_aggregation and (len(tables) < FEWEST or any(len(own) > 1 for own in tables.values())):
         sizes = ", ".join(f"{table} {len(own)}" for table, own in tables.items())
-        raise BadInput(f"secure_sums: {FEWEST} tables of one partition each are needed at least, there are {sizes}")
+        raise BadInput(
+            f"secure_aggregation: {FEWEST} tables of one partition each are needed at least, there are {sizes}"
+        )
     server = "server"
     if config.server_in is not None:
         if config.server_in not in tables:
             raise BadInput(f"server_in: {config.server_in!r} is not allowed: one of the tables {', '.join(tables)}")
         server = f"{tables[config.server_in][0].partition('/')[0]}/server"
-    if any(seat.name == server for seat in seats):
+    if any(table_owner.name == server for table_owner in table_owners):
         raise BadInput(f"parties: the name {server!r} is the server's")
     return tables, server
 
@@ -146,7 +150,7 @@ def loss_of(config: TablePuppetConfig, task: Task) -> Loss:
     return loss
 
 
-def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[TableOwner, ...]:
+def assign_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[TableOwner, ...]:
     """Return a client for each horizontal partition, tables in the order of the query.
 
     A table that several parties hold is the union of their partitions. An actor is called like its party, or
@@ -165,14 +169,14 @@ def seat_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Table
                 f"algorithm: {config.algorithm!r} is not allowed: table {table!r} has {num_partitions}"
                 f" partitions; use {allowed} or centralised"
             )
-    seats = []
+    table_owners = []
     for table, index, own in taken:
         name = own.party
         if sum(other.party == own.party for _, _, other in taken) > 1:
             several = sum(t == table and other.party == own.party for t, _, other in taken) > 1
             name = f"{name}/{table}-{index}" if several else f"{name}/{table}"
-        seats.append(TableOwner(name=name, table=table, index=index, own=own))
-    return tuple(seats)
+        table_owners.append(TableOwner(name=name, table=table, index=index, own=own))
+    return tuple(table_owners)
 
 
 # --- a client's own rows -------------------------------------------------------------------------------------------
@@ -183,10 +187,10 @@ def secret_order(numbers: Sequence[int]) -> np.random.Generator:
     return np.random.default_rng(tuple(numbers))
 
 
-def choose_test(num_rows: int, test_share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+def choose_test(num_rows: int, test_fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Return which rows of a partition of the label's table are kept for the test."""
     chosen = np.ones(num_rows, dtype=bool)
-    chosen[rng.permutation(num_rows)[: int(num_rows * (1.0 - test_share))]] = False
+    chosen[rng.permutation(num_rows)[: int(num_rows * (1.0 - test_fraction))]] = False
     return chosen
 
 

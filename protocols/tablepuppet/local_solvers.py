@@ -30,7 +30,7 @@ import scipy.linalg
 import scipy.optimize
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import SparseRows
+from fedactors.data.party_rows import SparseRows
 from fedactors.privacy.accounting import dpsgd_noise_multiplier
 from fedactors.privacy.mechanisms import add_gaussian, clip_rows
 from protocols.tablepuppet.algorithm import quadratic_weight
@@ -51,7 +51,7 @@ class TableModel:
     kind: Literal["linear", "neural"]
     num_columns: int
     num_outputs: int
-    num_hidden: int = 16
+    hidden_size: int = 16
     output_bias: bool = False
 
     @property
@@ -60,13 +60,13 @@ class TableModel:
         if self.kind == "linear":
             return self.num_columns * self.num_outputs
         bias = self.num_outputs if self.output_bias else 0
-        return (self.num_columns + 1) * self.num_hidden + self.num_hidden * self.num_outputs + bias
+        return (self.num_columns + 1) * self.hidden_size + self.hidden_size * self.num_outputs + bias
 
 
 def describe_model(config: TablePuppetConfig, num_columns: int, num_outputs: int, has_label: bool) -> TableModel:
     """Return the model that a table has under the run's settings; `has_label` says whether it owns the label."""
     kind: Literal["linear", "neural"] = "neural" if config.model == "neural" else "linear"
-    return TableModel(kind, num_columns, num_outputs, config.num_hidden, has_label)
+    return TableModel(kind, num_columns, num_outputs, config.hidden_size, has_label)
 
 
 def initial_theta(model: TableModel, rng: np.random.Generator, base_C: Array | None = None) -> Array:
@@ -76,10 +76,10 @@ def initial_theta(model: TableModel, rng: np.random.Generator, base_C: Array | N
     """
     theta = np.zeros(model.num_parameters)
     if model.kind == "neural":
-        inner, outer = model.num_columns * model.num_hidden, model.num_hidden * model.num_outputs
+        inner, outer = model.num_columns * model.hidden_size, model.hidden_size * model.num_outputs
         theta[:inner] = rng.uniform(-1, 1, inner) / np.sqrt(max(model.num_columns, 1))
-        start = inner + model.num_hidden
-        theta[start : start + outer] = rng.uniform(-1, 1, outer) / np.sqrt(model.num_hidden)
+        start = inner + model.hidden_size
+        theta[start : start + outer] = rng.uniform(-1, 1, outer) / np.sqrt(model.hidden_size)
     if base_C is not None and len(base_C) and model.output_bias:
         theta[-model.num_outputs :] = base_C
     return theta
@@ -127,7 +127,7 @@ def row_gradients(model: TableModel, theta_P: Array, x_nD: Matrix, dh_nC: Array)
 
 def layers(model: TableModel, theta_P: Array) -> tuple[Array, Array, Array, Array]:
     """Return weights and biases of a network: D x H, H, H x C, C."""
-    D, H, C = model.num_columns, model.num_hidden, model.num_outputs
+    D, H, C = model.num_columns, model.hidden_size, model.num_outputs
     w1, b1, w2, b2 = np.split(theta_P, [D * H, D * H + H, D * H + H + H * C])
     return w1.reshape(D, H), b1, w2.reshape(H, C), b2 if model.output_bias else np.zeros(C)
 
@@ -385,8 +385,8 @@ def total_steps(config: TablePuppetConfig, num_rows: int, num_joined: int, alone
     """Return the noisy sums of a run that a row may be in, and the sampling rate that may be claimed (1: none)."""
     if config.is_admm:
         steps, rate = local_steps(config, num_rows)
-        return config.rounds * (1 if alone else config.inner_rounds) * steps, rate
-    return config.rounds * ceil(num_joined / config.batch_of(num_joined)), 1.0
+        return config.num_rounds * (1 if alone else config.inner_rounds) * steps, rate
+    return config.num_rounds * ceil(num_joined / config.batch_of(num_joined)), 1.0
 
 
 def choose_noise(config: TablePuppetConfig, num_rows: int, num_joined: int, alone: bool) -> float:

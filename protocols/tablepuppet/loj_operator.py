@@ -210,7 +210,7 @@ class JoinServer(TableServer):
             self.num_rows = list(split.train.num_rows)
         else:
             joined = split.vertical_slices() if self._config.is_vertical else split.renumbered()
-            if self._config.secure_sums:
+            if self._config.secure_aggregation:
                 joined = await self._tell_places(joined, split.tested(self.label_index))
             self.train_rows, self.test_rows = list(joined.train), list(joined.test)
             self.num_rows = list(joined.num_rows)
@@ -222,7 +222,9 @@ class JoinServer(TableServer):
         shares = await self.compute(comparable_rows, joined, work=work)
         for side, share in zip(self._sides, shares, strict=True):
             if share > 0:
-                _log.warning("secure_sums: sums tell differences of %.0f %% of the rows of %s", 100 * share, side.table)
+                _log.warning(
+                    "secure_aggregation: sums tell differences of %.0f %% of the rows of %s", 100 * share, side.table
+                )
         ordered, train, test = joined.shuffled(self.noise_rng("order of joined rows"))
         self.y = self.y[train]
         await self._whole_tables[self.label_index].receive_test_rows(messages.TestRows(tested[test]))
@@ -262,7 +264,7 @@ class JoinServer(TableServer):
             train = self._train_centralised if config.algorithm == "centralised" else self._sgd_epoch
             return messages.TrainingLoss(await train(order.number), 0.0, 0.0, 0.0)
         loss, residuals = await self._admm_round()
-        if config.adapts_rho and 2 * order.number <= config.rounds:
+        if config.adapts_rho and 2 * order.number <= config.num_rounds:
             self.rho = residuals.balanced(rho)
         return messages.TrainingLoss(loss, *residuals.shares, rho)
 
@@ -279,7 +281,7 @@ class JoinServer(TableServer):
 
     async def _gather(self) -> Parts:
         """Return h of the joined rows, in parts."""
-        if self._config.secure_sums or isinstance(self._train, TreeJoin):
+        if self._config.secure_aggregation or isinstance(self._train, TreeJoin):
             return self.predictions
         args = (self.predictions, self._train.rows)
         return [await self.compute(algorithm.gather_join, *args, work=self._work("gather"))]
@@ -292,13 +294,13 @@ class JoinServer(TableServer):
         else:
             places = zip(joined.rows, self.num_rows, strict=True)
             summed = [await self.compute(algorithm.scatter_join, shared[0], *place, work=work) for place in places]
-        if config.secure_sums:
+        if config.secure_aggregation:
             return summed
         own = zip(summed, joined.counts, self.predictions, strict=True)
         return [algorithm.linear_term(config.admm, *each, self.rho, len(self._tables)) for each in own]
 
     async def _training_loss(self) -> float:
-        if self._config.secure_sums:
+        if self._config.secure_aggregation:
             return algorithm.mean_loss(self._loss, self.predictions[0], self.y)
         args = (self._loss, self.predictions, self.y)
         return await self.compute(self._train.loss, *args, work=self._work("gather"))
@@ -313,7 +315,7 @@ class JoinServer(TableServer):
         sent = [messages.Derivatives(nothing, 0, rows) for rows in self._rows_of(batches[0], touched)]
         for batch, following in zip_longest(batches, batches[1:]):
             replies = await self._ask(lambda table, given: table.exchange(given), sent)
-            args = (self._loss, replies, touched, self.y[batch], self._config.secure_sums)
+            args = (self._loss, replies, touched, self.y[batch], self._config.secure_aggregation)
             value, Y = await self.compute(algorithm.sgd_server_step, *args, work=self._work("server-step", len(batch)))
             loss_sum += value
             next_rows = [NOTHING] * len(Y)
@@ -331,7 +333,7 @@ class JoinServer(TableServer):
 
     def _rows_of(self, batch: NDArray[Any], touched: list[algorithm.BatchRows]) -> list[NDArray[np.int32]]:
         """Return which rows each table is told of a batch: distinct ones, or one for each joined row under masks."""
-        if self._config.secure_sums:
+        if self._config.secure_aggregation:
             return [rows[batch].astype(np.int32) for rows in self._listed.rows]
         return [t.rows_u.astype(np.int32) for t in touched]
 
@@ -362,7 +364,7 @@ class JoinServer(TableServer):
             predictions = self._predict_centralised([matrix.test for matrix in self.matrices])
         else:
             predictions = await self._ask(lambda table, _: table.predict_test(), self._tables)
-        if self._config.secure_sums:
+        if self._config.secure_aggregation:
             return await self._score((predictions[0], *LISTED))
         work = self._work("gather", None if self.trees else self._test.num_joined)
         return await self._score(await self.compute(self._test.outputs, predictions, work=work))
@@ -387,7 +389,7 @@ class JoinServer(TableServer):
 
     async def _ask(self, call: Callable[[Any, Any], Awaitable[Any]], messages: Iterable[Any]) -> list[Array]:
         """Call every table and return its predictions, or their sum alone where it is made under masks."""
-        if self._config.secure_sums:
+        if self._config.secure_aggregation:
             return [await self._ask_sum(call, messages)]
         return bare(await ask_each(self._tables, call, messages))
 

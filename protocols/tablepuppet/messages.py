@@ -300,7 +300,7 @@ def sent(config: TablePuppetConfig) -> tuple[type, ...]:
         found += [Facts, Agreement]
     if config.algorithm == "centralised":
         return (*found, DesignMatrix)
-    found += [JoinPositions, *MESSAGES] if config.secure_sums else [Predictions, TestPredictions]
+    found += [JoinPositions, *MESSAGES] if config.secure_aggregation else [Predictions, TestPredictions]
     found += [Auxiliary if config.is_admm else Derivatives]
     if may_be_partitioned:
         found += [Consensus, LocalParameters] if config.is_admm else [PartialGradient, AggregatedGradient]
@@ -311,7 +311,9 @@ def protections(config: TablePuppetConfig) -> tuple[Protection, ...]:
     """Return which protection is on."""
     given = config.algorithm == "centralised"
     summed = (
-        "the server reads the sum of the tables' predictions only" if config.secure_sums else "each table's are read"
+        "the server reads the sum of the tables' predictions only"
+        if config.secure_aggregation
+        else "each table's are read"
     )
     is_noised = config.feature_dp is not None and config.prediction_noise > 0
     if is_noised:
@@ -329,7 +331,7 @@ def protections(config: TablePuppetConfig) -> tuple[Protection, ...]:
     noise_settings = ("feature_dp", "prediction_clip", "prediction_noise")
     scales = ("declared_facts", "standardise")
     return (
-        Protection(kind="secure sums", settings=("secure_sums",), on=config.secure_sums, means=summed),
+        Protection(kind="secure sums", settings=("secure_aggregation",), on=config.secure_aggregation, means=summed),
         Protection(kind="noise", settings=noise_settings, on=is_noised, means=noise),
         Protection(kind="labels", settings=("label_dp",), on=config.label_dp is not None, means=labels),
         Protection(kind="standardisation", settings=scales, on=bool(config.declared_facts), means=facts),

@@ -14,6 +14,6 @@ PROTOCOL = LazyProtocol(
     headline=Headline(name="test/accuracy"),
     party_loss=frozenset({"stop"}),
     default_party_loss="stop",
-    smoke={"rounds": 2},
-    full={"rounds": 10},
+    smoke={"num_rounds": 2},
+    paper={"num_rounds": 10},
 )

@@ -59,7 +59,7 @@ NEAR = 0.1
 class _Part:
     """One client's rows in the order that they have in a reproducible run."""
 
-    seat: TableOwner
+    table_owner: TableOwner
     table: VerticalTable
     rows: pa.Table
     whole: pa.Table
@@ -91,7 +91,7 @@ def neighbours(
         way, changed, whats = number % len(_WAYS), data, []
         others = [int(rng.integers(part.rows.num_rows)) for part, _ in places]  # drawn alike for every party
         for (part, row), other in zip(places, others, strict=True):
-            if part.seat.own.party != party:
+            if part.table_owner.own.party != party:
                 continue
             label = part.table.label
             names = {f.column for f in part.table.features} - {*part.table.keys, label}
@@ -101,7 +101,7 @@ def neighbours(
                 only = _edited(data, part, row, {label: edits[label]})
                 labels.append(Neighbour(label=f"label of row {row} by {edits[label]}", kind="label", data=only))
             changed = _edited(changed, part, row, edits)
-            whats.append(f"row {row} of {part.seat.table} by {_WAYS[way]}")
+            whats.append(f"row {row} of {part.table_owner.table} by {_WAYS[way]}")
         if whats:
             rows.append(Neighbour(label=", ".join(whats), kind="row", data=changed, record=number))
     return [*rows, *labels]
@@ -109,25 +109,29 @@ def neighbours(
 
 def _read(config: TablePuppetConfig, data: RelationalData, seed: int) -> tuple[JoinPlan, list[_Part]]:
     """Read every client's rows, shuffled as its actor shuffles them where noise is reproducible."""
-    seats = tables.seat_clients(config, data)
+    table_owners = tables.assign_clients(config, data)
     sources = [source for partitions in held_query(data.query).tables.values() for source, _ in partitions]
-    kinds = [seat.own.source.describe() for seat in seats]
+    kinds = [table_owner.own.source.describe() for table_owner in table_owners]
     found = {source: Schema(tuple(k), tuple(k.values())) for source, k in zip(sources, kinds, strict=True)}
     plan = resolve_plan(data.query, Schemas(found))
     parts = []
-    for seat, described in zip(seats, kinds, strict=True):
-        table, whole = plan.table(seat.table), seat.own.source.load()
+    for table_owner, described in zip(table_owners, kinds, strict=True):
+        table, whole = plan.table(table_owner.table), table_owner.own.source.load()
         if in_memory(whole).describe() != described:
-            raise BadInput(f"{seat.name}: its columns have other kinds in memory than at their source; use Parquet")
-        order = derived_rng(seed, seat.name, "row order")
+            raise BadInput(
+                f"{table_owner.name}: its columns have other kinds in memory than at their source; use Parquet"
+            )
+        order = derived_rng(seed, table_owner.name, "row order")
         if config.feature_dp or config.label_dp:
-            drawn = noise_rng(seed, seat.name, "row order", True).integers(0, 2**63, 4).tolist()
+            drawn = noise_rng(seed, table_owner.name, "row order", True).integers(0, 2**63, 4).tolist()
             order = tables.secret_order(drawn)
-        rows = read_rows(seat.own.source, table, seat.index, order, dropped_for(seat.own)).data
+        rows = read_rows(table_owner.own.source, table, table_owner.index, order, dropped_for(table_owner.own)).data
         is_test = np.zeros(rows.num_rows, dtype=bool)
         if table.label is not None:
-            is_test = tables.choose_test(rows.num_rows, config.test_share, derived_rng(seed, seat.name, "test rows"))
-        parts.append(_Part(seat, table, rows, whole, ~is_test))
+            is_test = tables.choose_test(
+                rows.num_rows, config.test_fraction, derived_rng(seed, table_owner.name, "test rows")
+            )
+        parts.append(_Part(table_owner, table, rows, whole, ~is_test))
     return plan, parts
 
 
@@ -135,7 +139,7 @@ def _joined_tuples(
     plan: JoinPlan, parts: Sequence[_Part], count: int, rng: np.random.Generator
 ) -> Iterator[list[tuple[_Part, int]]]:
     """Yield `count` joined tuples as each table's partition and row."""
-    of_table = {table.name: [part for part in parts if part.seat.table == table.name] for table in plan.tables}
+    of_table = {table.name: [part for part in parts if part.table_owner.table == table.name] for table in plan.tables}
     hashes, ends = {}, {}
     for name, own in of_table.items():
         found_by_part = [hash_rows(part.rows, plan.edges_of(name), name, b"audit") for part in own]
@@ -187,7 +191,7 @@ def _edited(data: RelationalData, part: _Part, row: int, edits: Mapping[str, Any
         column = whole[name].combine_chunks()
         filled = pyarrow.compute.replace_with_mask(column, mask, pa.array([value], column.type))
         whole = whole.set_column(whole.column_names.index(name), name, filled)
-    own = part.seat.own
+    own = part.table_owner.own
     changed = dataclasses.replace(own, source=in_memory(whole))
     return dataclasses.replace(data, partitions=tuple(changed if p == own else p for p in data.partitions))
 

@@ -29,7 +29,7 @@ from protocols.tablepuppet.actors import TableClient, coordinator_of
 from protocols.tablepuppet.algorithm import SCORE_NAMES, Loss
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.costs import account_communication, default_costs
-from protocols.tablepuppet.data import loss_of, name_tables, seat_clients
+from protocols.tablepuppet.data import assign_clients, loss_of, name_tables
 from protocols.tablepuppet.loj_operator import JoinServer, Side
 from protocols.tablepuppet.lou_operator import UnionCoordinator
 from protocols.tablepuppet.messages import JoinFacts, RoundOrder, TestScore
@@ -107,12 +107,14 @@ def assemble(
     Raises:
         BadInput: the query or a name is at fault; nothing has been spawned then.
     """
-    seats, query = seat_clients(config, data), data.query
-    names = tuple(seat.name for seat in seats)
-    tables, server_name = name_tables(config, seats)
+    table_owners, query = assign_clients(config, data), data.query
+    names = tuple(table_owner.name for table_owner in table_owners)
+    tables, server_name = name_tables(config, table_owners)
     clients = {
-        seat.name: runtime.spawn(TableClient, seat.name, config, query, seat, tables[seat.table], names, server_name)
-        for seat in seats
+        table_owner.name: runtime.spawn(
+            TableClient, table_owner.name, config, query, table_owner, tables[table_owner.table], names, server_name
+        )
+        for table_owner in table_owners
     }
     sides = []
     for table, own in tables.items():
@@ -165,4 +167,4 @@ def named(loss: Loss, found: TestScore) -> dict[str, float]:
 def num_rounds(config: TablePuppetConfig, loss: Loss) -> int:
     """Return the rounds to run; the closed form of the ridge needs one."""
     is_closed = config.centralised == "exact" and loss == "squared" and config.model != "neural"
-    return 1 if config.algorithm == "centralised" and is_closed else config.rounds
+    return 1 if config.algorithm == "centralised" and is_closed else config.num_rounds

@@ -5,7 +5,7 @@
     server ──JoinedOutputs──▶ clients with the label's table: probabilities, a file of its own each
 
 Each client's process reads its own table and its own part. The label's column need not be there: what the query asks of
-it is left out. A run with ``secure_sums`` is predicted with under masks too.
+it is left out. A run with ``secure_aggregation`` is predicted with under masks too.
 
 Legend: n rows of a client, N joined rows, C outputs, D columns.
 """
@@ -121,7 +121,7 @@ def _module_of(model: local_solvers.TableModel, theta_P: Array, num_columns: int
         return TrainedModel(ModelSpec(name="linear", bias=has_ones, **shape), _flat(weights))
     w1_DH, b1_H, w2_HC, b2_C = local_solvers.layers(model, theta_P)
     hidden = [w1_DH[:num_columns].T, b1_H + w1_DH[num_columns:].sum(axis=0), w2_HC.T, b2_C]
-    return TrainedModel(ModelSpec(name="mlp", layers=2, hidden=model.num_hidden, **shape), _flat(hidden))
+    return TrainedModel(ModelSpec(name="mlp", layers=2, hidden_size=model.hidden_size, **shape), _flat(hidden))
 
 
 def _flat(arrays: Sequence[Array]) -> Array:
@@ -154,12 +154,12 @@ class PredictingTable(NewRowsMember, MaskedTable):
         self,
         config: TablePuppetConfig,
         query: RelationalQuery,
-        seat: TableOwner,
+        table_owner: TableOwner,
         members: tuple[str, ...],
         server: str,
         stored: StoredState,
     ) -> None:
-        NewRowsMember.__init__(self, query, seat, members)
+        NewRowsMember.__init__(self, query, table_owner, members)
         MaskedTable.__init__(self, members, server)
         self.fellows.stay()
         self._config, self._stored = config, stored
@@ -200,8 +200,8 @@ class PredictingTable(NewRowsMember, MaskedTable):
         x_uD = self._encoded.features[rows_u]
         work = Work("predict", float(len(rows_u) * self.part.models["bottom"].vector.size))
         values = await self.compute(contribution, self.part, x_uD, work=work)
-        values = released(self, self.part, values, "Predictions", is_masked=self._config.secure_sums)[place]
-        return self.mask(values) if self._config.secure_sums else messages.Predictions(values)
+        values = released(self, self.part, values, "Predictions", is_masked=self._config.secure_aggregation)[place]
+        return self.mask(values) if self._config.secure_aggregation else messages.Predictions(values)
 
     @remote(caller=SERVER, only="joiners")
     async def take(self, outputs: messages.JoinedOutputs) -> None:
@@ -293,7 +293,7 @@ class PredictingServer(TableServer):
         """Return the outputs of joined rows (N x C), the sums over the tables; nothing is asked for no row."""
         if not len(rows[0]):
             return np.zeros((0, 1))
-        if self._config.secure_sums:
+        if self._config.secure_aggregation:
             return await self._sum_under_masks(rows)
         parts_NC = []
         for own_N, (table, clients) in zip(rows, self._clients.items(), strict=True):
@@ -319,14 +319,21 @@ async def predict(config: TablePuppetConfig, data_: RelationalData, runtime: Run
         BadInput: the query means something else than in training, or a party has no part of the model.
     """
     runtime.use_costs(default_costs(config))
-    seats = data.seat_clients(config, data_)
-    names = tuple(seat.name for seat in seats)
-    tables, server_name = data.name_tables(config, seats)
+    table_owners = data.assign_clients(config, data_)
+    names = tuple(table_owner.name for table_owner in table_owners)
+    tables, server_name = data.name_tables(config, table_owners)
     clients = {
-        seat.name: runtime.spawn(
-            PredictingTable, seat.name, config, data_.query, seat, names, server_name, asked.state_of(seat.name)
+        table_owner.name: runtime.spawn(
+            PredictingTable,
+            table_owner.name,
+            config,
+            data_.query,
+            table_owner,
+            names,
+            server_name,
+            asked.state_of(table_owner.name),
         )
-        for seat in seats
+        for table_owner in table_owners
     }
     sides = tuple(Side(table=table, clients=own, coordinator=None) for table, own in tables.items())
     server = runtime.spawn(PredictingServer, server_name, config, data_.query, sides)

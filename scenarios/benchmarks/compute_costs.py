@@ -3,7 +3,7 @@
 Seconds are CPU seconds of the computing thread, the least of many repetitions, so that a busy machine changes little.
 Fitted per kind of work: seconds = fixed + per_layer x layers + per_operation x units (`algorithm.operations`;
 non-negative least squares on relative errors over all sizes), and the power law lambda B^gamma for Table 8.
-Usage: python scenarios/benchmarks/compute_costs.py --to docs/results/data/pubsub_vfl/cost_model.json
+Usage: python scenarios/benchmarks/compute_costs.py --output docs/results/data/pubsub_vfl/cost_model.json
 """
 
 from __future__ import annotations
@@ -231,19 +231,19 @@ def local_seconds(repetitions: int, active: dict[str, float]) -> dict[str, dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", type=Path, default=COSTS)
+    parser.add_argument("--output", type=Path, default=COSTS)
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--exchange", action="store_true", help="measure only what the exchange itself computes")
     parser.add_argument("--local", action="store_true", help="measure only what cached local updates compute")
     given = parser.parse_args()
     one_torch_thread()
     if given.exchange or given.local:
-        made = json.loads(given.to.read_text())
+        made = json.loads(given.output.read_text())
         if given.exchange:
             made["kinds"] |= exchange_seconds(given.repetitions)
         if given.local:
             made["kinds"] |= local_seconds(given.repetitions, made["kinds"]["active-step"])
-        given.to.write_text(json.dumps(made, indent=1) + "\n")
+        given.output.write_text(json.dumps(made, indent=1) + "\n")
         print(json.dumps({"kinds": made["kinds"]}))
         return
     rows = [row for size in SIZES for row in measure(*size, given.repetitions)]
@@ -252,7 +252,7 @@ def main() -> None:
     fits = {kind: fit([r for r in rows if r["kind"] == kind]) for kind in kinds}
     made = {
         "schema_version": 1,
-        "command": "python scenarios/benchmarks/compute_costs.py --to docs/results/data/pubsub_vfl/cost_model.json",
+        "command": "python scenarios/benchmarks/compute_costs.py --output docs/results/data/pubsub_vfl/cost_model.json",
         "machine": {
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
@@ -266,7 +266,7 @@ def main() -> None:
         "power_laws": {kind: power_law([r for r in reference if r["kind"] == kind]) for kind in kinds},
         "measured": rows,
     }
-    given.to.write_text(json.dumps(made, indent=1) + "\n")
+    given.output.write_text(json.dumps(made, indent=1) + "\n")
     print(json.dumps({"kinds": made["kinds"], "power_laws": made["power_laws"]}))
 
 

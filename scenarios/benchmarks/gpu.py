@@ -44,7 +44,7 @@ from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import ClientGraph
 from protocols.glasu.sampling import Adjacency
 from protocols.pubsub_vfl import algorithm as pubsub
-from scenarios.benchmarks.clients_together import MODELS, measure
+from scenarios.benchmarks.batched_clients import MODELS, measure
 
 REPEATS = 5
 Side = Callable[[], None]
@@ -87,8 +87,8 @@ def compared(ours: Callable[[torch.device], Side], bare: Side, device: torch.dev
 def split_learning(hidden: int, rows: int, device: torch.device) -> dict[str, float]:
     """Compare a batch of two parties."""
     rng = np.random.default_rng(0)
-    bottom = ModelSpec(name="mlp", inputs=(50,), outputs=hidden, hidden=hidden, layers=10)
-    top = ModelSpec(name="top-mlp", inputs=(2 * hidden,), outputs=1, hidden=hidden)
+    bottom = ModelSpec(name="mlp", inputs=(50,), outputs=hidden, hidden_size=hidden, layers=10)
+    top = ModelSpec(name="top-mlp", inputs=(2 * hidden,), outputs=1, hidden_size=hidden)
     x = [rng.normal(size=(rows, 50)).astype(np.float32) for _ in range(2)]
     y = rng.integers(0, 2, rows).astype(np.float32)
     spent = {"active": float("inf"), "passive": float("inf")}

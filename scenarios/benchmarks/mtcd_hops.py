@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--topology", default="complete")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--to", type=Path, metavar="FILE", help="put the row into this table of runs")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="put the row into this table of runs")
     args = parser.parse_args()
     config = build(
         MtcdConfig,
@@ -180,8 +180,8 @@ def main() -> None:
         versions=versions(),
         extra={"ratio_range": [round(min(ratios), 3), round(max(ratios), 3)], "features_per_client": args.features},
     )
-    if args.to:
-        put_rows(args.to, [row])
+    if args.output:
+        put_rows(args.output, [row])
     print(json.dumps({**metrics, **row.extra}))
 
 

@@ -26,7 +26,7 @@ from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.run import run
 
-SETTINGS = {"digits": {}, "fashion-mnist": {"num_training": 6000, "num_epochs": 1}}
+SETTINGS = {"digits": {}, "fashion-mnist": {"num_training": 6000, "local_epochs": 1}}
 
 
 def trainings(name: str, seconds: float, *, alone: bool) -> float:

@@ -46,7 +46,7 @@ def run_fedavg(clients: int, per_round: int, rounds: int, linear: bool, pool: in
         num_containers=clients,
         active_per_center=per_round,
         num_rounds=rounds,
-        num_epochs=1,
+        local_epochs=1,
         duration=1e9,
         evaluation_interval=1e8,
         checkpoint_interval=0,
@@ -72,7 +72,7 @@ def run_tiny_containers(containers: int) -> dict[str, Any]:
     from protocols.nebulafl.run import run
 
     config = NebulaFLConfig(
-        model="linear", num_containers=containers, active_per_center=12, num_epochs=1, dirichlet=None, duration=8.0,
+        model="linear", num_containers=containers, active_per_center=12, local_epochs=1, dirichlet=None, duration=8.0,
         rotation_interval=2.0, evaluation_interval=8.0, checkpoint_interval=0,
     )  # fmt: skip
     data = load_data(config, "fashion-mnist", 0)
@@ -100,7 +100,7 @@ def nebulafl_side() -> dict[str, Any]:
 def bound_config(make: Any) -> Any:
     """Return the run that is held against the bound: trainings of one epoch over about 1,500 images."""
     return make(
-        num_centers=4, num_containers=40, active_per_center=5, num_epochs=1, rotation_interval=60.0, duration=75.0,
+        num_centers=4, num_containers=40, active_per_center=5, local_epochs=1, rotation_interval=60.0, duration=75.0,
         evaluation_interval=75.0, dirichlet=None, checkpoint_interval=0, resource_policy="fastest",
     )  # fmt: skip
 

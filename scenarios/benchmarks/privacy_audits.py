@@ -128,11 +128,11 @@ DATA = {
         _of_one_day,
     ),
 }
-NOISE = {"feature_dp": 8.0, "prediction_clip": 1.0, "prediction_noise": 2.0, "label_dp": 1.0, "rounds": 2}
+NOISE = {"feature_dp": 8.0, "prediction_clip": 1.0, "prediction_noise": 2.0, "label_dp": 1.0, "num_rounds": 2}
 SGD = {"algorithm": "rfl-sgd-v", "batch_size": 100_000}
 MODES: dict[str, dict[str, Any]] = {
     "sgd": {**NOISE, **SGD},
-    "sgd-sums": {**NOISE, **SGD, "secure_sums": True, "secure_range": 1000.0},
+    "sgd-sums": {**NOISE, **SGD, "secure_aggregation": True, "secure_range": 1000.0},
     "admm": {**NOISE, "algorithm": "rfl-admm-v", "admm": "paper_sgd", "local_epochs": 1},
     "sgd-without-prediction-noise": {**NOISE, **SGD, "prediction_clip": None, "prediction_noise": 0.0},
 }
@@ -191,7 +191,7 @@ def tables(point: tuple[Tables, Mapping[str, Any]], seed: int) -> RunRow:
 
 
 OPEN: dict[str, Any] = {"algorithm": "rfl-admm-v", "local_epochs": 1}
-SUMMED = {**OPEN, "secure_sums": True, "secure_range": 1000.0}
+SUMMED = {**OPEN, "secure_aggregation": True, "secure_range": 1000.0}
 HIDDEN = {"admm": "paper_sgd", "feature_dp": 8.0, "prediction_clip": 2.0, "prediction_noise": 2.0}
 RECONSTRUCTED = {
     "orders-items": ("orders", "items", 8),
@@ -215,7 +215,9 @@ def reconstructed(point: tuple[Tables, str, int, Mapping[str, Any]], seed: int) 
     """Let the server solve for the rows of one table."""
     one_torch_thread()
     source, table, num_known, settings = point
-    config = build(TABLEPUPPET.Config, {**source.settings, **settings, "declared_facts": source.declared, "rounds": 5})
+    config = build(
+        TABLEPUPPET.Config, {**source.settings, **settings, "declared_facts": source.declared, "num_rounds": 5}
+    )
     data = cut(load_data(TABLEPUPPET, config, source.name, seed), source.keep)
     view = joins.views(config, data, seed)[table]
     found = joins.reconstructions(table, view, num_known)
@@ -278,7 +280,7 @@ TOKENS_HIDDEN = {"noise": "gaussian", "noise_multiplier": 4.0}
 TOKEN_NOISE: dict[str, dict[str, Any]] = {
     "noise-4": {"noise_multiplier": 4.0},
     "noise-400": {"noise_multiplier": 400.0},
-    "noise-4-and-sums": {"noise_multiplier": 4.0, "secure_sums": True, "secure_range": 1e4},
+    "noise-4-and-sums": {"noise_multiplier": 4.0, "secure_aggregation": True, "secure_range": 1e4},
     "noise-4-step-found": {"noise_multiplier": 4.0, "learning_rate": "auto"},
 }
 
@@ -310,18 +312,18 @@ WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, dict[str, Any]]]] = {
     "horizontal": (
         HORIZONTAL,
         {"model": "linear", "num_clients": 8, "num_rounds": 3, "dirichlet": 0.5, "num_training": 1200},
-        {"off": {}, "sums": {"secure_sums": True}},
+        {"off": {}, "sums": {"secure_aggregation": True}},
     ),
     "nebulafl": (
         NEBULAFL,
         {"algorithm": "fedavg-hierarchical", "on_party_loss": "stop", "num_centers": 4, "num_containers": 16}
         | {"model": "linear", "num_rounds": 3, "num_training": 1200},
-        {"off": {}, "sums": {"secure_sums": True}},
+        {"off": {}, "sums": {"secure_aggregation": True}},
     ),
     "mtcd": (
         MTCD,
         {key: value for key, value in TOKENS.items() if key != "noise"} | {"num_rounds": 20},
-        {"off": {}, "sums": {"secure_sums": True, "secure_range": 1e4}, "noise": TOKENS_HIDDEN},
+        {"off": {}, "sums": {"secure_aggregation": True, "secure_range": 1e4}, "noise": TOKENS_HIDDEN},
     ),
 }
 IMAGES = ("digits", "fashion-mnist", "cifar10-subset")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedactors.config import build
-from fedactors.data.blocks import prepare, split
+from fedactors.data.party_rows import prepare, split
 from fedactors.learning.metrics import auc
 from fedactors.learning.models import build_model
 from fedactors.runtime.ray.runtime import RayRuntime
@@ -37,7 +37,9 @@ def bare_pytorch(config: PubSubVflConfig, data: Any) -> dict[str, float]:
 
     torch.set_num_threads(1)
     blocks = [data.load(party) for party in data.parties]
-    parts = split(len(blocks[0].ids), seed=0, test_share=config.test_share, validation_share=config.validation_share)
+    parts = split(
+        len(blocks[0].ids), seed=0, test_fraction=config.test_fraction, validation_fraction=config.validation_fraction
+    )
     order = np.arange(len(blocks[0].ids))
     ready = [prepare(block, order, parts, data.task) for block in blocks]
     bottoms = [build_model(algorithm.bottom_spec(config, r.num_features), i) for i, r in enumerate(ready)]

@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("others", nargs="*", metavar="KEY=VALUE,...", help="a run more with the first window and these")
     given = parser.parse_args()
     windows = [int(w) for w in given.windows.split(",")]
-    common = {"hidden_size": given.hidden, "max_in_flight": windows[0], "prefetch": 4, "num_epochs": given.epochs}
+    common = {"hidden_size": given.hidden_size, "max_in_flight": windows[0], "prefetch": 4, "num_epochs": given.epochs}
     settings = {str(w): {**common, "max_in_flight": w} for w in windows}
     settings |= {words: {**common, **parse_words(words.split(","))} for words in given.others}
     configs = {name: build(PubSubVflConfig, values) for name, values in settings.items()}
@@ -182,7 +182,7 @@ def main() -> None:
         json.dumps(
             {
                 "benchmark": "pubsub_pipeline",
-                "hidden": given.hidden,
+                "hidden": given.hidden_size,
                 "alone_ms_per_batch": {role: 1000 * s for role, s in alone.items()},
                 "alone_ms_before_after": [before, after],
                 "together_ms_per_batch": {role: 1000 * s for role, s in together.items()},

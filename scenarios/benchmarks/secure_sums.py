@@ -60,9 +60,9 @@ class Cost:
 
 GLASU = {"num_rounds": 5, "evaluate_every": 5, "hidden_size": 64}
 GLASU_NOISE = {"secure_aggregation": True, "noise_multiplier": 4.0, "clip_norm": 1.0, "max_degree": 170}
-ADMM = {"algorithm": "rfl-admm-v", "rounds": 5}
+ADMM = {"algorithm": "rfl-admm-v", "num_rounds": 5}
 PAPER = {"admm": "paper_sgd", "local_epochs": 1}
-SGD = {"algorithm": "rfl-sgd-v", "rounds": 2}
+SGD = {"algorithm": "rfl-sgd-v", "num_rounds": 2}
 NOISE = {
     "feature_dp": 8.0,
     "prediction_clip": 1.0,
@@ -86,23 +86,23 @@ RUNS: dict[str, Cost] = {
     "glasu-3-clients-sums-and-noise": Cost("glasu", "cora", GLASU, GLASU_NOISE),
     "glasu-3-clients-noise": Cost("glasu", "cora", GLASU, {**GLASU_NOISE, "secure_aggregation": False}),
     "glasu-8-clients-sums": Cost("glasu", "cora", {**GLASU, "num_clients": 8}, {"secure_aggregation": True}),
-    "tablepuppet-admm-sums": Cost("tablepuppet", "orders:20000", ADMM, {"secure_sums": True}),
-    "tablepuppet-sgd-sums": Cost("tablepuppet", "orders:20000", SGD, {"secure_sums": True}),
+    "tablepuppet-admm-sums": Cost("tablepuppet", "orders:20000", ADMM, {"secure_aggregation": True}),
+    "tablepuppet-sgd-sums": Cost("tablepuppet", "orders:20000", SGD, {"secure_aggregation": True}),
     "tablepuppet-sgd-noise": Cost("tablepuppet", "orders:20000", SGD, NOISE),
     "tablepuppet-admm-noise": Cost("tablepuppet", "orders:20000", {**ADMM, **PAPER}, NOISE),
     "tablepuppet-admm-sums-and-noise": Cost(
-        "tablepuppet", "orders:20000", {**ADMM, **PAPER}, {**NOISE, "secure_sums": True, "secure_range": 1000.0}
+        "tablepuppet", "orders:20000", {**ADMM, **PAPER}, {**NOISE, "secure_aggregation": True, "secure_range": 1000.0}
     ),
     "tablepuppet-sgd-labels": Cost("tablepuppet", "orders:20000", SGD, {"label_dp": 1.0}),
     "tablepuppet-sgd-facts": Cost("tablepuppet", "orders:20000", SGD, {"declared_facts": NOISE["declared_facts"]}),
-    "horizontal-10-sites-sums": Cost("horizontal", "digits", AVERAGES, {"secure_sums": True}),
-    "nebulafl-4-centers-sums": Cost("nebulafl", "digits", CENTERS, {"secure_sums": True}),
+    "horizontal-10-sites-sums": Cost("horizontal", "digits", AVERAGES, {"secure_aggregation": True}),
+    "nebulafl-4-centers-sums": Cost("nebulafl", "digits", CENTERS, {"secure_aggregation": True}),
     "nebulafl-4-centers-average-sums": Cost(
-        "nebulafl", "digits", {**CENTERS, "algorithm": "fedavg-hierarchical"}, {"secure_sums": True}
+        "nebulafl", "digits", {**CENTERS, "algorithm": "fedavg-hierarchical"}, {"secure_aggregation": True}
     ),
-    "mtcd-4-clients-sums": Cost("mtcd", "bank", TOKENS, {"secure_sums": True}),
+    "mtcd-4-clients-sums": Cost("mtcd", "bank", TOKENS, {"secure_aggregation": True}),
     "mtcd-4-clients-noise": Cost("mtcd", "bank", TOKENS, TOKEN_NOISE),
-    "mtcd-4-clients-sums-and-noise": Cost("mtcd", "bank", TOKENS, {"secure_sums": True, **TOKEN_NOISE}),
+    "mtcd-4-clients-sums-and-noise": Cost("mtcd", "bank", TOKENS, {"secure_aggregation": True, **TOKEN_NOISE}),
     "pubsub-vfl-frozen": Cost(
         "pubsub-vfl", "bank", SPLIT, {"embedding_mu": 2.0, "bottom_training": "frozen", "standardisation": "private"}
     ),

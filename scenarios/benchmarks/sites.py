@@ -46,7 +46,7 @@ TASK = 'type = "binary", alignment = "already-aligned"'
 _IDLE_SECONDS = 10.0
 _MIB, _NUM_MIB = 1 << 20, 64
 _TURNS = 9
-PAYLOADS = ("fetched", "sent")
+PAYLOADS = ("pull", "push")
 
 
 def command(*words: str) -> None:
@@ -192,7 +192,7 @@ def demo(folder: Path) -> dict[str, float]:
 def epochs_of(folder: Path, epochs: int, payloads: str, *where: str) -> list[float]:
     """Train once; return the wall seconds of each epoch but the first two, from its beginning to that of the next."""
     out = Path(tempfile.mkdtemp(dir=folder))
-    settings = (f"num_epochs={epochs + 3}", "batch_size=256", "on_party_loss=stop", f"payloads={payloads}")
+    settings = (f"num_epochs={epochs + 3}", "batch_size=256", "on_party_loss=stop", f"transfer={payloads}")
     words = ["run", "pubsub-vfl", *where, *settings, "--out", str(out), "--quiet", "--format", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "fedactors", *words], env=_environment(), capture_output=True, text=True

@@ -41,7 +41,7 @@ class TreeBenchmark:
     """Rows of each of the two tables."""
     matches: int = Field(default=50, ge=1)
     """Rows of the other table that each row meets."""
-    rounds: int = Field(default=10, ge=1)
+    num_rounds: int = Field(default=10, ge=1)
     """Rounds of ADMM."""
     join_by: Literal["rows", "tree", "auto"] = "auto"
     """As of the protocol."""
@@ -63,7 +63,7 @@ def tables(settings: TreeBenchmark) -> dict[str, pa.Table]:
 def measure(settings: TreeBenchmark) -> dict[str, Any]:
     """Run once; return what it took and what it found."""
     sources = {name: in_memory(table) for name, table in tables(settings).items()}
-    protocol = build(TablePuppetConfig, {"rounds": settings.rounds, "join_by": settings.join_by, "threads": 1})
+    protocol = build(TablePuppetConfig, {"num_rounds": settings.num_rounds, "join_by": settings.join_by, "threads": 1})
     before, cpu = _peak_mib(), time.process_time()
     runtime = SimulatedRuntime(seed=0, recorder=MemoryRecorder())
     data = stated(SQL, sources, label="spent")
@@ -72,7 +72,7 @@ def measure(settings: TreeBenchmark) -> dict[str, Any]:
         "join_by": settings.join_by,
         "joined_rows": result.extra["joined_rows"] + result.extra["joined_test_rows"],
         "tables_rows": sum(result.extra["rows"].values()),
-        "rounds": settings.rounds,
+        "num_rounds": settings.num_rounds,
         "processor_s": round(time.process_time() - cpu, 2),
         "more_mib": round(_peak_mib() - before),
         "test/rmse": result.metrics["test/rmse"],
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="a small join")
     parser.add_argument("--out", type=Path, help="folder for tablepuppet_tree.json")
     args = parser.parse_args()
-    small = {"num_rows": 500, "matches": 10, "rounds": 2} if args.smoke else {}
+    small = {"num_rows": 500, "matches": 10, "num_rounds": 2} if args.smoke else {}
     found = measure(build(TreeBenchmark, small | parse_words(args.words)))
     print("\n".join(f"{name:16} {value}" for name, value in found.items()))
     if args.out:

@@ -3,7 +3,7 @@
     given = study_flags(__doc__, "glasu", RESULTS).parse_args(namespace=Study())
     given.measure("table2", {"GLASU-1": {"num_local_updates": 1}}, once)       # once(point, seed) -> RunRow
 
-``--smoke`` runs the smallest thing that means something, ``--full`` the paper's size; without either a script runs at
+``--smoke`` runs the smallest thing that means something, ``--paper`` the paper's size; without either a script runs at
 the size of the committed results. A row that is there already is left alone unless ``--again`` is given.
 
 Each row keeps the command that makes it alone: the script with ``--row STUDY/NAME --seeds SEED``. It writes nothing,
@@ -47,7 +47,7 @@ class Study(argparse.Namespace):
     only: str
     row: str | None
     smoke: bool
-    full: bool
+    paper: bool
     again: bool
     jobs: int
     words: list[str]
@@ -237,7 +237,7 @@ def study_flags(
         "--row", metavar="STUDY/NAME", help="make only this row, compare it with the table, write nothing"
     )
     made.add_argument("--smoke", action="store_true", help="the smallest run that means something")
-    made.add_argument("--full", action="store_true", help="the paper's size")
+    made.add_argument("--paper", action="store_true", help="the paper's size")
     made.add_argument("--again", action="store_true", help="measure also what is in the table already")
     made.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time, each in a process of its own")
     made.add_argument("words", nargs="*", metavar="key=value", help="config values of every run")

@@ -1,4 +1,4 @@
-"""Doors are checked when a class is made: what is no coroutine of messages cannot be called by others."""
+"""Endpoints are checked when a class is made: what is no coroutine of messages cannot be called by others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Vector:
 
 
 class Base(Client):
-    """One door for peers, one for the driver, one that may give nothing, and much that is no door."""
+    """One endpoint for peers, one for the driver, one that may give nothing, and much that is no endpoint."""
 
     payloads = (Vector,)
 
@@ -56,12 +56,12 @@ def test_the_table_of_a_class() -> None:
     assert endpoints(Base).payloads == (Vector,)
 
 
-def test_what_the_frame_itself_calls_is_no_door() -> None:
+def test_what_the_frame_itself_calls_is_no_endpoint() -> None:
     inherited = {name for name in dir(Actor) if callable(getattr(Actor, name))}
     assert not inherited & set(endpoints(Base).table)
 
 
-def test_doors_are_inherited_and_an_override_is_marked_again() -> None:
+def test_endpoints_are_inherited_and_an_override_is_marked_again() -> None:
     class Heir(Base):
         @remote(caller=DRIVER)
         async def double(self, number: Number) -> Number:
@@ -69,7 +69,7 @@ def test_doors_are_inherited_and_an_override_is_marked_again() -> None:
 
     assert endpoints(Heir).table["double"].callers == {DRIVER}
     assert "maybe" in endpoints(Heir).table
-    with pytest.raises(InvalidEndpoint, match="double overrides a door: mark it with @remote again"):
+    with pytest.raises(InvalidEndpoint, match="double overrides an endpoint: mark it with @remote again"):
         type("Careless", (Base,), {"double": Base.helper})
 
 
@@ -103,16 +103,16 @@ def plain(self: Any, number: Number) -> None: ...
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_cannot_be_a_door(method: Any, text: str) -> None:
-    with pytest.raises(InvalidEndpoint, match=f"Wrong.door is no door: {text}"):
-        type("Wrong", (Client,), {"door": remote(method)})
+def test_what_cannot_be_an_endpoint(method: Any, text: str) -> None:
+    with pytest.raises(InvalidEndpoint, match=f"Wrong.endpoint is no endpoint: {text}"):
+        type("Wrong", (Client,), {"endpoint": remote(method)})
 
 
 @pytest.mark.parametrize("name", ["load", "open", "close", "compute", "get", "_hidden"])
-def test_names_that_are_no_doors(name: str) -> None:
+def test_names_that_are_no_endpoints(name: str) -> None:
     async def method(self: Any, number: Number) -> None: ...
 
-    with pytest.raises(InvalidEndpoint, match=f"Wrong.{name} is no door"):
+    with pytest.raises(InvalidEndpoint, match=f"Wrong.{name} is no endpoint"):
         type("Wrong", (Client,), {name: remote(method)})
 
 
@@ -121,7 +121,7 @@ def test_messages_are_declared_where_everybody_finds_them() -> None:
 
         class Wrong(Client):
             @remote
-            async def door(self, number: Elsewhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+            async def endpoint(self, number: Elsewhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
 
 def test_unknown_callers_and_payloads_without_readers() -> None:
@@ -150,13 +150,15 @@ def test_unknown_callers_and_payloads_without_readers() -> None:
 def test_who_may_call(callers: tuple[str, ...], sender: str, role: str, admitted: bool) -> None:
     async def method(self: Any, number: Number) -> None: ...
 
-    cls = type("Door", (Client,), {"door": remote(caller=callers)(method)})
+    cls = type("Endpoint", (Client,), {"endpoint": remote(caller=callers)(method)})
     table = endpoints(cls)
     if admitted:
-        assert table.check("door", sender, role, "bank/worker-0", Number(1.0)).name == "door"
+        assert table.check("endpoint", sender, role, "bank/worker-0", Number(1.0)).name == "endpoint"
     else:
-        with pytest.raises(Refused, match=f"{sender}: calls bank/worker-0.door, which is open to: .*; not to {sender}"):
-            table.check("door", sender, role, "bank/worker-0", Number(1.0))
+        with pytest.raises(
+            Refused, match=(f"{sender}: calls bank/worker-0.endpoint, which is open to: .*; not to {sender}")
+        ):
+            table.check("endpoint", sender, role, "bank/worker-0", Number(1.0))
 
 
 def test_exactly_the_declared_type_is_taken() -> None:
@@ -233,21 +235,21 @@ class Branch(Client):
         ("bank", "driver", True),
     ],
 )
-def test_a_door_may_be_open_to_those_only_whom_its_actor_names(named: Any, sender: str, admitted: bool) -> None:
-    door = endpoints(Branch).table["follow"]
+def test_an_endpoint_may_be_open_to_those_only_whom_its_actor_names(named: Any, sender: str, admitted: bool) -> None:
+    endpoint = endpoints(Branch).table["follow"]
     if admitted:
-        endpoints(Branch).check_named(door, sender, "hub", Branch(named))
+        endpoints(Branch).check_named(endpoint, sender, "hub", Branch(named))
     else:
         line = rf"{sender}: calls hub\.follow, which is open to its label party only: .*; not to {sender}"
         with pytest.raises(Refused, match=line):
-            endpoints(Branch).check_named(door, sender, "hub", Branch(named))
+            endpoints(Branch).check_named(endpoint, sender, "hub", Branch(named))
 
 
-def test_a_door_names_a_property_that_there_is() -> None:
+def test_an_endpoint_names_a_property_that_there_is() -> None:
     with pytest.raises(
-        InvalidEndpoint, match=r"Wrong\.door is no door: it is open to 'labels' only, which is no property"
+        InvalidEndpoint, match=r"Wrong\.endpoint is no endpoint: it is open to 'labels' only, which is no property"
     ):
 
         class Wrong(Client):
             @remote(caller=CLIENT, only="labels")
-            async def door(self, number: Number) -> None: ...
+            async def endpoint(self, number: Number) -> None: ...

@@ -11,7 +11,7 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import Model, initial_vector
 from fedactors.privacy.mechanisms import clip_and_noise
 
-SPEC = ModelSpec(name="mlp", inputs=(5,), outputs=12, hidden=16, layers=2)
+SPEC = ModelSpec(name="mlp", inputs=(5,), outputs=12, hidden_size=16, layers=2)
 
 
 def surface(sigma: float) -> Surface:

@@ -20,7 +20,7 @@ from fedactors.learning.metrics import auc
 from fedactors.learning.models import ModelSpec, build_model
 from fedactors.privacy.mechanisms import clip_and_noise
 
-BOTTOM = ModelSpec(name="mlp", inputs=(6,), outputs=16, hidden=32, layers=3)
+BOTTOM = ModelSpec(name="mlp", inputs=(6,), outputs=16, hidden_size=32, layers=3)
 
 
 def victim(n=600):

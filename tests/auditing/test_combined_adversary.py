@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.auditing.attacks import CombinedAdversary, all_together, largest_auc
+from fedactors.auditing.attacks import CombinedAdversary, combined_adversary, largest_auc
 from fedactors.config import build
 from fedactors.launch import load_data
 from fedactors.privacy import mechanisms
@@ -27,7 +27,7 @@ def attacked(runs: int = 40, **settings: Any) -> CombinedAdversary:
     config = build(PROTOCOL.Config, settings)
     data = load_data(PROTOCOL, config, "breast-cancer", 0)
     million = next(one for one in neighbours(config, data, "passive", 4, 0) if "million" in one.label)
-    return all_together(PROTOCOL, config, data, "passive", million, runs=runs)
+    return combined_adversary(PROTOCOL, config, data, "passive", million, runs=runs)
 
 
 @pytest.mark.parametrize(("mu", "largest"), [(0.0, 0.5), (2.0, 0.92135), (float("inf"), 1.0)])

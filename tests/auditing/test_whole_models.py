@@ -62,8 +62,8 @@ RUNS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     ),
 }
 PROTECTED = {
-    "horizontal": {"secure_sums": True},
-    "nebulafl": {"secure_sums": True},
+    "horizontal": {"secure_aggregation": True},
+    "nebulafl": {"secure_aggregation": True},
     "mtcd": {"noise": "gaussian", "noise_multiplier": 4.0},
 }
 

@@ -222,7 +222,9 @@ def _vertical() -> list[Case]:
         ), "bank", "categorical", "'age'")
     )  # fmt: skip
     one_class = [0, 1] * 5 + [0] * 50
-    made.append(own("vertical", (_bank(bad=one_class), _shop()), "validation_share", words="validation_share=0.05"))
+    made.append(
+        own("vertical", (_bank(bad=one_class), _shop()), "validation_fraction", words="validation_fraction=0.05")
+    )
     return made
 
 
@@ -380,9 +382,9 @@ def _relational() -> list[Case]:
         (f"SELECT o.amount, i.price {_FROM} WHERE {' OR '.join(['o.item = 1'] * 3000)}", ""),
         (f"SELECT {'-' * 500}o.amount {_FROM}", ""), ("\\u0000", ""), ("SELECT 1", ""), ("SELECT * FROM orders", ""),
         ("SELECT * FROM read_csv('/etc/passwd')", ""), (f"SELECT o.amount, i.price + 1 {_FROM}", ""),
-        ("SELECT o.amount FROM orders o, items i", ""), ("SELECT o.amount FROM orders o JOIN items i ON o.item > i.item", ""),
+        ("SELECT o.amount FROM orders o, items i", ""), (("SELECT o.amount FROM orders o JOIN items i ON " "o.item > i.item"), ""),
         ("SELECT o.amount FROM orders o JOIN items i ON o.item = i.kind JOIN cards c ON o.card = c.card", "type"),
-        ("SELECT o.amount FROM orders o JOIN orders o2 ON o.item = o2.item", ""), ("WITH x AS (SELECT 1) SELECT * FROM x", ""),
+        ("SELECT o.amount FROM orders o JOIN orders o2 ON o.item = o2.item", ""), (("WITH x AS (SELECT 1) " "SELECT * FROM x"), ""),
         ("SELECT o.amount FROM nowhere o JOIN items i ON o.item = i.item", ""),
         ("SELECT o.amount FROM orders o LEFT JOIN items i ON o.item = i.item JOIN cards c ON o.card = c.card", "LEFT"),
         (f"SELECT o.amount, {', '.join(f'i.x{n}' for n in range(500))} {_FROM}", "x0"),
@@ -416,7 +418,7 @@ def _relational() -> list[Case]:
         own("relational", replace(TOML, "[parties.cards]\n", "[parties.cards2]\ntable = 'cards'\n"
                                   'path = "cards.csv"\n[parties.cards]\n'), "parties.cards"),
         own("relational", (sqlite, replace(TOML, "[parties.cards]", "[parties.cards]\nsource_table = 'nothing'")), "nothing"),
-        own("relational", (sqlite, replace(TOML, "[parties.cards]", "[parties.cards]\nsource_table = 'a\"; DROP TABLE x'")),
+        own("relational", (sqlite, replace(TOML, "[parties.cards]", ("[parties.cards]\nsource_table = 'a\"; " "DROP TABLE x'"))),
             "cards"),
         own("relational", (sqlite, cut("cards.sqlite", 50)), "cards"),
         own("relational", (sqlite, cut("cards.sqlite", 0)), "cards"),
@@ -450,7 +452,7 @@ def _relational() -> list[Case]:
         own("relational", write("x", ""), "server_in", words="server_in=shops"),
         own("relational", write("x", ""), "num_partitions", words="num_partitions=2"),
         own("relational", write("x", ""), "task", words="task=binary"),
-        own("relational", write("x", ""), "test_share", words="test_share=0.9999"),
+        own("relational", write("x", ""), "test_fraction", words="test_fraction=0.9999"),
         own("relational", write("x", ""), "label_range", words="label_dp=0.5"),
     ]
     return made

@@ -26,8 +26,8 @@ def _of(which: str, protocol: str, change: Change | tuple[Change, ...], *says: s
     if which == "predict":
         return command(["predict", _RUN, "--data", NAMED[protocol]], *says, **more)
     if which == "export":
-        return command(["export", _RUN, "--party", _PARTY.get(protocol, "client-0"), "--to", "out"], *says, **more)
-    return command([which, _RUN, *(("--to", "page.html") if which == "report" else ())], *says, **more)
+        return command(["export", _RUN, "--party", _PARTY.get(protocol, "client-0"), "--output", "out"], *says, **more)
+    return command([which, _RUN, *(("--output", "page.html") if which == "report" else ())], *says, **more)
 
 
 def edit(name: str, spoil: Callable[[Any], Any]) -> Change:
@@ -310,10 +310,10 @@ def _readers() -> Iterator[Case]:
     yield command(["compare", _RUN, "--plot", "x\0.png"], "--plot", base=mtcd)
     yield command(["compare", _RUN, "--plot", "/proc/x.png"], "--plot", base=mtcd)
     yield command(["compare", _RUN, "--plot", "x.png", "--metric", "nope"], "--metric", "nope", base=mtcd)
-    yield command(["report", _RUN, "--to", "."], "--to", base=mtcd)
-    yield command(["report", _RUN, "--to", "/proc/x.html"], "--to", base=mtcd)
-    yield command(["report", _RUN, "--to", "s3://bucket/x.html"], "--to", base=mtcd)
-    yield command(["report", _RUN, "--to", "x\0.html"], "--to", base=mtcd)
+    yield command(["report", _RUN, "--output", "."], "--output", base=mtcd)
+    yield command(["report", _RUN, "--output", "/proc/x.html"], "--output", base=mtcd)
+    yield command(["report", _RUN, "--output", "s3://bucket/x.html"], "--output", base=mtcd)
+    yield command(["report", _RUN, "--output", "x\0.html"], "--output", base=mtcd)
     for path in ("nowhere", "", ".", "x\0y", "nosuch://bucket/run"):
         named = "nosuch" if "://" in path else "run folder"
         yield command(["predict", path, "--data", "digits"], named)
@@ -325,8 +325,8 @@ def _readers() -> Iterator[Case]:
             yield command(["predict", _RUN, "--data", data], "data", base=base)
         yield command(["predict", _RUN, "--data", NAMED[protocol], "--checkpoint", "r99"], "'r99'", base=base)
         yield command(["predict", _RUN, "--data", NAMED[protocol], "--checkpoint", ""], "checkpoint", base=base)
-        yield command(["predict", _RUN, "--data", NAMED[protocol], "--to", "/proc/x.csv"], "--to", base=base)
-        yield command(["predict", _RUN, "--data", NAMED[protocol], "--to", "s3://b/x.csv"], "--to", base=base)
+        yield command(["predict", _RUN, "--data", NAMED[protocol], "--output", "/proc/x.csv"], "--output", base=base)
+        yield command(["predict", _RUN, "--data", NAMED[protocol], "--output", "s3://b/x.csv"], "--output", base=base)
         yield command(["predict", _RUN], "--data", base=base)
         for party in ("nobody", "", "..", "driver", "_driver"):
             yield command(["export", _RUN, "--party", party], "--party", repr(party), base=base)
@@ -340,8 +340,8 @@ def _readers() -> Iterator[Case]:
     for text in ("", "not toml [", b"\xff\0", "x = 1", "[sites]"):
         change = (site, write("federation.toml", text))
         yield command([*sites, "federation.toml"], "federation", base=mtcd, change=change)
-    yield command([*sites, "federation.toml", "--to", "in/x.csv"], "--to", "'in/x.csv'", base=mtcd)
-    yield command([*sites, "federation.toml", "--to", "said.txt"], "--to", "'said.txt'", base=mtcd)
+    yield command([*sites, "federation.toml", "--output", "in/x.csv"], "--output", "'in/x.csv'", base=mtcd)
+    yield command([*sites, "federation.toml", "--output", "said.txt"], "--output", "'said.txt'", base=mtcd)
     yield command([*sites, "federation.toml", "--pool", "2"], "--pool", base=mtcd)
     yield command([*sites, "federation.toml", "--address", "h:1"], "--address", base=mtcd)
     over = edit("config.json", put("runtime", value="federated"))
@@ -352,12 +352,14 @@ def _readers() -> Iterator[Case]:
         yield command([*sites, "federation.toml"], "federation", base=mtcd, change=changes)
     tables = "finished/tablepuppet"
     yield command(["export", _RUN, "--party", "server"], "'server'", base=tables)
-    yield command(["predict", _RUN, "--data", "orders", "--to", "said.txt"], "--to", "'said.txt'", base=tables)
+    yield command(["predict", _RUN, "--data", "orders", "--output", "said.txt"], "--output", "'said.txt'", base=tables)
     yield command(["predict", _RUN, "--data", "parties.toml"], "features of", base=(tables, "relational"))
-    yield command(["export", _RUN, "--party", "client-0", "--to", "file"], "--to", base=mtcd, change=write("file", ""))
-    yield command(["export", _RUN, "--party", "client-0", "--to", "s3://b"], "--to", base=mtcd)
-    yield command(["export", _RUN, "--party", "client-0", "--to", "/proc/x"], "--to", base=mtcd)
-    yield command(["export", _RUN, "--party", "client-0", "--to", "x\0"], "--to", base=mtcd)
+    yield command(
+        ["export", _RUN, "--party", "client-0", "--output", "file"], "--output", base=mtcd, change=write("file", "")
+    )
+    yield command(["export", _RUN, "--party", "client-0", "--output", "s3://b"], "--output", base=mtcd)
+    yield command(["export", _RUN, "--party", "client-0", "--output", "/proc/x"], "--output", base=mtcd)
+    yield command(["export", _RUN, "--party", "client-0", "--output", "x\0"], "--output", base=mtcd)
     yield command(["export", _RUN, "--party", "client-0", "--checkpoint", "r9"], "r9", base=mtcd)
 
 

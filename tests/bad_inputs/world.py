@@ -87,13 +87,13 @@ egress_per_gb = 0.05
 
 _QUIET = ("--runtime", "simulated", "--quiet", "--out")
 SMALL = {
-    "pubsub-vfl": "num_epochs=1 num_layers=1 hidden_size=4 embedding_size=2 batch_size=8 test_share=0.3 "
-    "validation_share=0.3",
+    "pubsub-vfl": "num_epochs=1 num_layers=1 hidden_size=4 embedding_size=2 batch_size=8 test_fraction=0.3 "
+    "validation_fraction=0.3",
     "mtcd": "num_clients=3 min_cluster_size=1 num_hops=1 num_local_steps=1 num_rounds=1 num_samples=12 num_features=6",
     "glasu": "num_rounds=1 hidden_size=4 evaluate_every=1 num_layers=2",
     "nebulafl": "num_centers=2 num_containers=4 active_per_center=1 duration=300 rotation_interval=100 "
-    "evaluation_interval=150 num_training=40 num_epochs=1 dirichlet=none",
-    "tablepuppet": "rounds=1",
+    "evaluation_interval=150 num_training=40 local_epochs=1 dirichlet=none",
+    "tablepuppet": "num_rounds=1",
 }
 """Settings of runs that take a fraction of a second."""
 NAMED = {

@@ -27,7 +27,7 @@ def tell(runtime: Any, file: Path) -> None:
     """Write {actor: [kind, process id]} whenever it changes."""
     known: dict[str, Any] = {}
     while True:
-        found = {n: [runtime._castings[n].cls.__name__, pid] for n, pid in dict(runtime.processes).items()}
+        found = {n: [runtime._actor_specs[n].cls.__name__, pid] for n, pid in dict(runtime.processes).items()}
         if found != known:
             known = found
             file.with_suffix(".half").write_text(json.dumps(found))

@@ -28,12 +28,12 @@ from fedactors.runs.metrics import read_rounds
 from fedactors.runs.recorder import read_ledger
 from tests.campaign.places import Place
 
-LEASE = 8.0
+HEARTBEAT_TIMEOUT = 8.0
 LEFT_SECONDS = 20.0
 """After which what is left counts."""
 _LIMIT = 150.0
-"""Seconds after a fault by which a run must have ended: leases, its own end, and a machine that is busy."""
-_LAST_LEASE = 60.0
+"""Seconds after a fault by which a run must have ended: heartbeat timeouts, its own end, and a machine that is busy."""
+_LAST_HEARTBEAT = 60.0
 """Of the start to which nothing happens: on a busy machine somebody may be silent for long."""
 _TRIES = 4
 _NOT_STARTED = "Ray did not start on this machine"
@@ -107,14 +107,14 @@ SUBJECTS = {
         ),
         Subject(
             "tablepuppet",
-            ("rounds=8", "--data", "orders:2000"),
+            ("num_rounds=8", "--data", "orders:2000"),
             ("TableClient", "JoinServer"),
             ("stop",),
             8,
         ),
         Subject(
             "horizontal",
-            ("num_clients=2", "num_rounds=25", "hidden=16", "num_training=400", "--data", "digits"),
+            ("num_clients=2", "num_rounds=25", "hidden_size=16", "num_training=400", "--data", "digits"),
             ("Site", "Coordinator"),
             ("stop", "continue"),
             25,
@@ -203,7 +203,13 @@ class Start:
     """One start of a run."""
 
     def __init__(
-        self, place: Place, number: int, subject: Subject, policy: str, resume: Path | None, lease: float = LEASE
+        self,
+        place: Place,
+        number: int,
+        subject: Subject,
+        policy: str,
+        resume: Path | None,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     ) -> None:
         self.place, self.subject = place, subject
         self.pids_file = place.folder / f"start-{number}.pids"
@@ -213,7 +219,7 @@ class Start:
             words = ["run", subject.name, "--resume", str(resume)]
         elif place.address is not None and subject.emulate is not None:
             words += ["--emulate", f"{subject.emulate:g}"]
-        words += ["--lease", f"{lease:g}"]
+        words += ["--heartbeat-timeout", f"{heartbeat_timeout:g}"]
         joined = [] if place.address is None else ["--address", place.address]
         self.resumes = resume
         self.began = time.monotonic()
@@ -372,7 +378,7 @@ def tell(
         pending = [row for row in rows if not row.resumed]
         if pending:
             for attempt in range(_TRIES):
-                last = Start(place, len(faults) + attempt, subject, policy, parent, _LAST_LEASE)
+                last = Start(place, len(faults) + attempt, subject, policy, parent, _LAST_HEARTBEAT)
                 code = last.end(_LIMIT + 2 * pace.end)
                 if code == 0 or not any(_NOT_STARTED in line for line in last.errors()):
                     break
@@ -408,9 +414,10 @@ def strike(start: Start, fault: Fault, pace: Pace, draw: random.Random, row: Row
         except ProcessLookupError:
             return None
         if fault.to == "driver" and fault.what == "stop":
-            # nobody supervises the driver: it goes on as soon as somebody lets it, and has missed leases until then
+            # nobody supervises the driver: it goes on as soon as somebody lets it, and has missed heartbeat timeouts
+            # until then
             at = time.monotonic()
-            while time.monotonic() < at + 1.5 * LEASE:
+            while time.monotonic() < at + 1.5 * HEARTBEAT_TIMEOUT:
                 time.sleep(0.1)
             os.kill(pid, signal.SIGCONT)
     return time.monotonic()

@@ -33,7 +33,7 @@ from fedactors.runtime.simulation.virtual_loop import VirtualLoop
 SETTINGS: dict[str, tuple[list[str], str | None]] = {
     "pubsub-vfl": (["num_epochs=4", "batch_size=64", "num_layers=2", "hidden_size=8", "embedding_size=4"], None),
     "glasu": (["num_rounds=6", "hidden_size=8", "evaluate_every=2"], "blocks:200x8x2"),
-    "horizontal": (["num_clients=3", "num_rounds=6", "hidden=8", "num_training=120"], "digits"),
+    "horizontal": (["num_clients=3", "num_rounds=6", "hidden_size=8", "num_training=120"], "digits"),
     "mtcd": (["num_rounds=8", "num_clients=4", "num_tokens=2", "num_samples=60", "num_features=24"], None),
     "nebulafl": (
         [
@@ -46,7 +46,7 @@ SETTINGS: dict[str, tuple[list[str], str | None]] = {
         ],
         None,
     ),
-    "tablepuppet": (["rounds=4"], "orders:300"),
+    "tablepuppet": (["num_rounds=4"], "orders:300"),
 }
 NUM_KILLS, NUM_TERMS = 14, 6
 

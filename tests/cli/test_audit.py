@@ -41,7 +41,7 @@ def test_every_figure_of_a_run_follows(folder: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_a_replay_and_attacks_stand_in_the_report(
+def test_a_replay_and_attacks_proxy_the_report(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, found = audit(capsys, str(folder), "--replay", "--neighbours", "3", "--attacks")
@@ -59,7 +59,7 @@ def test_a_replay_and_attacks_stand_in_the_report(
         "inversion by optimisation",
         "inversion by nearest neighbour",
     }
-    assert main(["report", str(folder), "--to", str(tmp_path / "page.html")]) == 0
+    assert main(["report", str(folder), "--output", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert "recomputed: agrees" in page
     assert "replay moved mu" in page

@@ -75,9 +75,7 @@ def test_run_prints_one_json_object_last(capsys):
     captured = capsys.readouterr()
     result = json.loads(captured.out.splitlines()[-1])
     assert captured.out.count("\n") == 1
-    keys = (
-        "run protocol runtime seed rounds metrics bytes messages seconds wall_seconds cpu_utilisation waiting_seconds"
-    )
+    keys = "run protocol runtime seed rounds metrics bytes messages seconds wall_seconds cpu_utilisation idle_seconds"
     assert set(keys.split()) <= result.keys()
     assert (result["protocol"], result["seed"], result["rounds"], result["runtime"]) == ("tiny-one", 4, 2, "ray")
     assert Path(result["run"]).parent.name == "runs"
@@ -259,7 +257,7 @@ def trained(capsys) -> str:
 def test_predict_and_export_use_the_checkpoint(capsys):
     run = trained(capsys)
     ask = ["predict", run, "--data", "breast-cancer", "--runtime", "simulated"]
-    assert cli.main([*ask, "--to", "p.csv", "--format", "json"]) == 0
+    assert cli.main([*ask, "--output", "p.csv", "--format", "json"]) == 0
     (told,) = last_json(capsys)["predictions"]
     assert told == {"party": "bank", "to": str(Path("p.csv").resolve()), "rows": 3, "predicted": 2} | {
         **{"without_partner": 1, "refused": 0, "unpredicted": 0},
@@ -271,10 +269,10 @@ def test_predict_and_export_use_the_checkpoint(capsys):
     said = capsys.readouterr().out
     assert "bank: 2 of 3 rows predicted" in said
     assert "1 rows without a prediction: not at shop" in said
-    assert cli.main([*ask, "--to", "p.npy"]) == 2
-    assert cli.main(["export", run, "--party", "shop", "--to", "one"]) == 0
+    assert cli.main([*ask, "--output", "p.npy"]) == 2
+    assert cli.main(["export", run, "--party", "shop", "--output", "one"]) == 0
     assert [path.name for path in Path("one").iterdir()] == ["shop"]
-    assert cli.main(["export", run, "--to", "out"]) == 0
+    assert cli.main(["export", run, "--output", "out"]) == 0
     assert load_part("out/shop").bottom(torch.ones(1, 1)).item() == 1
     assert sorted(path.name for path in Path("out").iterdir()) == ["bank", "shop"]
     capsys.readouterr()
@@ -321,7 +319,7 @@ def test_inspect_shows_who_receives_every_message_and_what_the_driver_learns(cap
         return {"Step": {"values": (config.num_rounds, 16)}}
 
     monkeypatch.setattr(tiny_parties, "shapes", shapes, raising=False)
-    walk = dataclasses.replace(tiny_parties.PROTOCOL, messages=tiny_parties, actors=tiny_parties.cast)
+    walk = dataclasses.replace(tiny_parties.PROTOCOL, messages=tiny_parties, actors=tiny_parties.actor_classes)
     monkeypatch.setattr(tiny, "PROTOCOL", walk)
     assert cli.main(["inspect", "tiny-one", "num_rounds=32", "--format", "json"]) == 0
     distance, step = last_json(capsys)["messages"]
@@ -364,7 +362,7 @@ def test_metrics_that_fill_more_than_a_line_stay_whole(capsys, monkeypatch):
 @pytest.mark.slow
 def test_a_terminal_gets_whole_words_and_a_pipe_whole_lines():
     """What each message reveals is a sentence: on a screen of 80 columns it goes on below itself."""
-    words = [sys.executable, "-m", "fedactors", "inspect", "horizontal", "secure_sums=true"]
+    words = [sys.executable, "-m", "fedactors", "inspect", "horizontal", "secure_aggregation=true"]
     piped = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
@@ -393,7 +391,7 @@ def test_inspect_leaves_out_what_a_configuration_cannot_send(capsys, monkeypatch
     from tests import tiny_parties
 
     monkeypatch.setattr(tiny_parties, "sent", lambda config: (tiny_parties.Distance,), raising=False)
-    walk = dataclasses.replace(tiny_parties.PROTOCOL, messages=tiny_parties, actors=tiny_parties.cast)
+    walk = dataclasses.replace(tiny_parties.PROTOCOL, messages=tiny_parties, actors=tiny_parties.actor_classes)
     monkeypatch.setattr(tiny, "PROTOCOL", walk)
     assert cli.main(["inspect", "tiny-one", "--format", "json"]) == 0
     assert [entry["message"] for entry in last_json(capsys)["messages"]] == ["Distance"]

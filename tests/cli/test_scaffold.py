@@ -23,7 +23,7 @@ def run_python(words: list[str], cwd: Path, *folders: Path) -> subprocess.Comple
 
 @pytest.mark.slow
 def test_a_new_protocol_keeps_the_contract(tmp_path):
-    assert cli.main(["new", "protocol", "secure-mean", "--to", str(tmp_path)]) == 0
+    assert cli.main(["new", "protocol", "secure-mean", "--output", str(tmp_path)]) == 0
     folder = tmp_path / "secure-mean"
     code = (
         "from secure_mean.plugin import PROTOCOL\nfrom fedactors.testing import check_protocol\n"
@@ -42,7 +42,7 @@ def test_a_new_protocol_keeps_the_contract(tmp_path):
 def test_a_new_scenario_runs(tmp_path, capsys, monkeypatch):
     install_plugin(tmp_path / "site", **{"pubsub-vfl": "protocols.pubsub_vfl.plugin:PROTOCOL"})
     monkeypatch.syspath_prepend(tmp_path / "site")
-    words = ["new", "scenario", "my_first", "--protocol", "pubsub-vfl", "--to", str(tmp_path), "--format", "json"]
+    words = ["new", "scenario", "my_first", "--protocol", "pubsub-vfl", "--output", str(tmp_path), "--format", "json"]
     assert cli.main(words) == 0
     assert json.loads(capsys.readouterr().out) == {"files": [str(tmp_path / "my_first.py")]}
     done = run_python(["my_first.py", "--smoke", "--runtime", "simulated", "--quiet", "--format", "json"], tmp_path)

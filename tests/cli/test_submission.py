@@ -74,7 +74,7 @@ def described(folder, bank="/data/bank.csv", shop="/data/shop.csv"):
     return folder / "parties.toml"
 
 
-def test_a_file_of_own_data_is_named_as_its_host_finds_it(tmp_path):
+def test_a_file_of_user_data_is_named_as_its_host_finds_it(tmp_path):
     check_paths(described(tmp_path))
     with pytest.raises(BadInput, match=r"^parties.shop.path: 'data/shop.csv' is not allowed in a job: give the whole"):
         check_paths(described(tmp_path, shop="data/shop.csv"))
@@ -88,7 +88,7 @@ def test_a_file_of_own_data_is_named_as_its_host_finds_it(tmp_path):
         ('edges = "transfers.csv"', "parties.shop.edges: 'transfers.csv'"),
         ('sparse = "words.csv"', "parties.shop.sparse: 'words.csv'"),
         ('state = "kept"', "parties.shop.state: 'kept'"),
-        ('state_key = "file:key"', "parties.shop.state_key: 'key'"),
+        ('checkpoint_key = "file:key"', "parties.shop.checkpoint_key: 'key'"),
     ],
 )
 def test_so_is_whatever_else_a_description_names(tmp_path, more, named):
@@ -120,7 +120,7 @@ def test_the_description_goes_along_and_no_raw_file(tmp_path):
     (work / "twin.csv").hardlink_to(raw)
     (work / "linked").symlink_to(at_home)
     path = described(work, bank=str(raw), shop=str(photo.parent))
-    path.write_text(path.read_text() + f'state_key = "file:{work}/data/key"\n')
+    path.write_text(path.read_text() + f'checkpoint_key = "file:{work}/data/key"\n')
     assert lay_out(path, alone) == "parties.toml"
     assert [file.name for file in alone.iterdir()] == ["parties.toml"]
 

@@ -53,7 +53,7 @@ def test_of_a_run_folder(evil: Path, words: list[str], capfd: pytest.CaptureFixt
 @pytest.mark.slow
 def test_of_a_run_folder_on_a_page(evil: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    assert main(["report", str(evil), "--to", str(page), "--figures", str(tmp_path / "figures")]) == 0
+    assert main(["report", str(evil), "--output", str(page), "--figures", str(tmp_path / "figures")]) == 0
     text = page.read_text()
     check(text)
     assert "<script>alert" not in text

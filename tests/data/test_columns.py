@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedactors.config import from_table
-from fedactors.data.blocks import draw_parts, prepare, prepare_like, split
 from fedactors.data.columns import ColumnRule, Preprocessing
+from fedactors.data.party_rows import draw_parts, prepare, prepare_like, split
 from fedactors.data.readers import CsvFormat
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
@@ -65,7 +65,8 @@ def test_one_row_that_cannot_be_used_is_told_and_no_other_suffers(tmp_path):
     block = source(tmp_path, "x,c\n1,a\n2,b\n", **strict).load()
     new = source(tmp_path, "x,c\n1,a\n,a\n2,z\ninf,b\n", **strict).load(block.columns)
     assert new.unusable == {1: "x: missing", 2: "c: 'z' was not there in training", 3: "x: infinite"}
-    trained = prepare(block, np.arange(2), split(2, seed=0, parts_N=np.asarray([0, 2], np.uint8), validation_share=0),
+    parts = split(2, seed=0, parts_N=np.asarray([0, 2], np.uint8), validation_fraction=0)
+    trained = prepare(block, np.arange(2), parts,
                       "binary").preprocessing  # fmt: skip
     assert np.isfinite(prepare_like(new, trained)).all()
     dropping = source(tmp_path, "x,c\n1,a\n,a\n2,b\n", x=ColumnRule(missing="drop"), c=strict["c"]).load()
@@ -110,7 +111,7 @@ def test_what_is_fitted_is_kept_exactly_as_json(tmp_path):
     block = source(
         tmp_path, "x,c\n0.1,a\n,b\n3,a\n1e9,b\n", x=ColumnRule(missing="mean"), c=ColumnRule(type="categorical")
     ).load()
-    parts = split(4, seed=1, parts_N=np.asarray([0, 0, 0, 2], np.uint8), validation_share=0)
+    parts = split(4, seed=1, parts_N=np.asarray([0, 0, 0, 2], np.uint8), validation_fraction=0)
     made = prepare(block, np.arange(4), parts, "binary").preprocessing
     again = Preprocessing.of(json.loads(json.dumps(made.as_dict())), "bank")
     assert again.columns == made.columns
@@ -128,10 +129,10 @@ def test_stratified_parts_have_each_class_in_its_share(tmp_path):
     assert block.class_names == ("yes", "no")
     order = np.random.default_rng(0).permutation(100)
     assert block.labels is not None
-    parts = draw_parts(block, order, "stratified", seed=3, test_share=0.3, validation_share=0.1)
+    parts = draw_parts(block, order, "stratified", seed=3, test_fraction=0.3, validation_fraction=0.1)
     cut = split(100, seed=0, parts_N=parts)
     assert [int((block.labels[order[rows]] == 0).sum()) for rows in (cut.train, cut.validation, cut.test)] == [13, 1, 6]
-    assert draw_parts(block, order, "random", seed=3, test_share=0.3, validation_share=0.1).size == 0
+    assert draw_parts(block, order, "random", seed=3, test_fraction=0.3, validation_fraction=0.1).size == 0
 
 
 def test_a_column_that_tells_the_split_has_precedence(tmp_path):
@@ -139,7 +140,7 @@ def test_a_column_that_tells_the_split_has_precedence(tmp_path):
     made = FileSource(**{**vars(source(tmp_path, text)), "label": "y", "split_column": "part"})
     block = made.load()
     assert block.feature_names == ("x",)
-    parts = draw_parts(block, np.arange(4)[::-1], "random", seed=0, test_share=0.5, validation_share=0.1)
+    parts = draw_parts(block, np.arange(4)[::-1], "random", seed=0, test_fraction=0.5, validation_fraction=0.1)
     assert list(parts) == [2, 1, 0, 0]
     (tmp_path / "bank.csv").write_text(text.replace("test", "tset"))
     with pytest.raises(BadInput, match=r"column part: 'tset' in row 4 is not allowed: give train, validation, test"):

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from fedactors.data.blocks import check_block
 from fedactors.data.columns import ColumnRule
-from fedactors.data.description import load_own, load_own_as
+from fedactors.data.description import load_description, load_description_as
 from fedactors.data.layouts.horizontal import HorizontalData
 from fedactors.data.layouts.vertical import RelationalData, VerticalData
+from fedactors.data.party_rows import check_block
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
 
@@ -58,7 +58,7 @@ path = "cards.csv"
 def own(folder, text):
     path = folder / "parties.toml"
     path.write_text(text)
-    return load_own(path)
+    return load_description(path)
 
 
 def test_vertical_files_of_two_parties_share_ids(folder):
@@ -104,7 +104,7 @@ def test_wrong_entries_are_named(folder, old, new, said):
 
 def test_other_faults_of_the_file(folder):
     with pytest.raises(BadInput, match=r"cannot be read"):
-        load_own(folder / "absent.toml")
+        load_description(folder / "absent.toml")
     with pytest.raises(BadInput, match=r"1 given .* at least 2"):
         own(folder, VERTICAL.split("[parties.shop]")[0])
     with pytest.raises(BadInput, match=r"no table \[parties.NAME\]"):
@@ -193,9 +193,9 @@ def test_a_file_holds_no_password_and_no_option_that_nobody_knows(folder, addres
 
 def test_another_layout_than_the_protocol_needs(folder):
     (folder / "parties.toml").write_text(VERTICAL)
-    assert load_own_as(folder / "parties.toml", VerticalData).label_party == "bank"
+    assert load_description_as(folder / "parties.toml", VerticalData).label_party == "bank"
     with pytest.raises(BadInput, match=r"task.layout: 'vertical' is not allowed: give 'horizontal'"):
-        load_own_as(folder / "parties.toml", HorizontalData)
+        load_description_as(folder / "parties.toml", HorizontalData)
 
 
 @pytest.mark.parametrize("features", ["features = []", ""])

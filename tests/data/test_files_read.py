@@ -115,13 +115,13 @@ def node_tables(folder: Path) -> tuple[str, Owners]:
 
 def images(folder: Path) -> tuple[str, Owners]:
     """A folder of pictures at one client, arrays at the other."""
-    pictures = pytest.importorskip("PIL.Image")
+    image_folder = pytest.importorskip("PIL.Image")
     rng = np.random.default_rng(0)
     owners = {"b.npz": "b"}
     for index in range(8):
         name = f"a/{'cat' if index % 2 else 'dog'}/{index}.png"
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        pictures.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / name)
+        image_folder.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / name)
         owners[name] = "a"
     for name in ("b", "test"):
         arrays = rng.integers(0, 256, (8, 3, 8, 8), np.uint8)
@@ -145,13 +145,13 @@ CASES: dict[str, tuple[Callable[[Path], tuple[str, Owners]], list[str]]] = {
     "nebulafl": (centers, NEBULAFL),
     "glasu": (graph, GLASU),
     "glasu on tables": (node_tables, GLASU),
-    "tablepuppet": (relational, ["rounds=1"]),
-    "tablepuppet on databases": (databases, ["rounds=1"]),
+    "tablepuppet": (relational, ["num_rounds=1"]),
+    "tablepuppet on databases": (databases, ["num_rounds=1"]),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_partys_process_opens_its_own_files_alone(name, tmp_path, monkeypatch):
+def test_a_partys_process_opens_its_user_files_alone(name, tmp_path, monkeypatch):
     make, words = CASES[name]
     text, owners = make(tmp_path)
     described, runs = tmp_path / "parties.toml", tmp_path / "runs"
@@ -189,10 +189,10 @@ def test_a_partys_process_opens_its_own_files_alone(name, tmp_path, monkeypatch)
     agree(in_training, holders)
     (run,) = runs.iterdir()
 
-    said = ["--data", str(described), "--runtime", "ray", "--to", str(tmp_path / "predictions.csv")]
+    said = ["--data", str(described), "--runtime", "ray", "--output", str(tmp_path / "predictions.csv")]
     agree(opened_by(["predict", str(run), *said]), owners)
     assert list(tmp_path.glob("predictions*.csv"))
 
-    assert not any(opened_by(["export", str(run), "--to", str(tmp_path / "model")]).values())
+    assert not any(opened_by(["export", str(run), "--output", str(tmp_path / "model")]).values())
     if not all(was_seen):
         pytest.skip("without CAP_SYS_ADMIN nobody sees what DuckDB opens; nothing else was opened")

@@ -8,7 +8,7 @@ from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
 
 
-def test_settings_that_cannot_act_on_own_files_are_refused(tmp_path):
+def test_settings_that_cannot_act_on_user_files_are_refused(tmp_path):
     rows = "\n".join(f"{row},{row % 5},{row % 2}" for row in range(20))
     for name in "abc":
         (tmp_path / f"{name}.csv").write_text(f"id,x,y\n{rows}\n")
@@ -35,7 +35,7 @@ def test_settings_that_cannot_act_on_own_files_are_refused(tmp_path):
         ("pubsub-vfl", vertical, {"alignment": "psi"}, "alignment: 'psi' .* task.alignment says it"),
         ("pubsub-vfl", vertical, {"feature_split": (1, 1)}, "feature_split: .* each party has the columns of its file"),
         ("pubsub-vfl", vertical, {"num_parties": 3}, "num_parties: 3 .* they are of 2 parties"),
-        ("pubsub-vfl", split, {"test_share": 0.4}, "test_share: 0.4 .* a column says which rows are which"),
+        ("pubsub-vfl", split, {"test_fraction": 0.4}, "test_fraction: 0.4 .* a column says which rows are which"),
         ("mtcd", vertical, {**mtcd, "num_samples": 20}, "num_samples: 20 .* they say how many rows"),
         ("mtcd", vertical, {**mtcd, "num_features": 20}, "num_features: 20 .* they say how many columns"),
         ("mtcd", vertical, {**mtcd, "target_gap": 0.1}, "target_gap: 0.1 .* their exact minimum is not known"),

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fedactors.config import build
-from fedactors.data.description import load_own
+from fedactors.data.description import load_description
 from fedactors.errors import BadInput
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
@@ -51,7 +51,7 @@ def described(folder, old="", new=""):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    return load_own(path)
+    return load_description(path)
 
 
 def test_a_folder_for_each_class(folder):
@@ -83,11 +83,11 @@ def test_a_table_with_a_column_for_each_pixel(tmp_path):
         (tmp_path / f"{name}.csv").write_text("p,q,r,s,y\n1,2,3,4,dark\n5,6,7,8,light\n")
     parties = "".join(f'[parties.{name}]\npath = "{name}.csv"\nlabel = "y"\n' for name in ("a", "b"))
     (tmp_path / "parties.toml").write_text(head + parties)
-    found = load_own(tmp_path / "parties.toml").client(0).load()
+    found = load_description(tmp_path / "parties.toml").client(0).load()
     np.testing.assert_allclose(found.features, np.arange(1, 9).reshape(2, 1, 2, 2) / 10, rtol=1e-6)
     (tmp_path / "a.csv").write_text("p,q,r,y\n1,2,3,dark\n")
     with pytest.raises(BadInput, match=r"a: .*a.csv: 3 feature columns do not fill task.shape \[1, 2, 2\]"):
-        load_own(tmp_path / "parties.toml").client(0).load()
+        load_description(tmp_path / "parties.toml").client(0).load()
 
 
 def test_images_to_predict_need_no_class_and_a_damaged_one_is_told(folder):
@@ -161,7 +161,7 @@ def test_arrays_that_are_none_of_this_kind(folder, arrays, said):
             "nebulafl",
             {
                 "num_containers": 2, "num_centers": 2, "active_per_center": 1, "duration": 60.0,
-                "rotation_interval": 20.0, "evaluation_interval": 30.0, "dirichlet": None, "num_epochs": 1,
+                "rotation_interval": 20.0, "evaluation_interval": 30.0, "dirichlet": None, "local_epochs": 1,
             },
         ),
     ],

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedactors.data.blocks import check_block
 from fedactors.data.columns import ColumnRule
+from fedactors.data.party_rows import check_block
 from fedactors.data.readers import CsvFormat
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput

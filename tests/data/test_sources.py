@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedactors.data.blocks import check_block
 from fedactors.data.columns import ColumnRule
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import VerticalSizePartitioner
+from fedactors.data.party_rows import check_block
 from fedactors.data.readers import CsvFormat
 from fedactors.data.sources import FileSource, named_sources
 from fedactors.errors import BadInput

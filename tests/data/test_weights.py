@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedactors.config import build
-from fedactors.data.description import load_own
+from fedactors.data.description import load_description
 from fedactors.errors import BadInput
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
@@ -72,17 +72,17 @@ def expected(labels):
 
 
 def test_weights_of_rows_times_those_of_classes_and_rows_without_a_label(folder):
-    block = load_own(folder / "vertical.toml").load("bank")
+    block = load_description(folder / "vertical.toml").load("bank")
     assert block.feature_names == ("x", "z")
     assert block.class_names == ("no", "yes")
     assert block.rejected == (("7", "no label"),)
     assert len(block.labels) == len(block.features) == 59
     np.testing.assert_allclose(block.weights, expected(block.labels))
-    assert load_own(folder / "vertical.toml").load("shop").weights is None
+    assert load_description(folder / "vertical.toml").load("shop").weights is None
 
 
 def test_of_clients_too(folder):
-    found = load_own(folder / "horizontal.toml").client(0).load()
+    found = load_description(folder / "horizontal.toml").client(0).load()
     assert found.features.shape == (59, 2)
     np.testing.assert_allclose(found.weights, expected(found.labels))
 
@@ -97,7 +97,7 @@ def test_of_clients_too(folder):
         (
             "nebulafl", "horizontal",
             {"num_containers": 2, "num_centers": 2, "active_per_center": 1, "duration": 30.0, "rotation_interval": 10.0,
-             "evaluation_interval": 30.0, "dirichlet": None, "num_epochs": 1},
+             "evaluation_interval": 30.0, "dirichlet": None, "local_epochs": 1},
         ),
     ],
 )  # fmt: skip

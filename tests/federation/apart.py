@@ -29,9 +29,9 @@ TEST = ("--share-seed", "--seed", "7")
 PROTOCOLS = {
     "pubsub-vfl": (*SMALL, "algorithm=vfl", "num_parties=3"),
     "mtcd": ("num_clients=3", "num_rounds=2", "relaxed_protocol=true", "num_tokens=1", "problem=ridge"),
-    "tablepuppet": ("rounds=2",),
+    "tablepuppet": ("num_rounds=2",),
     "glasu": ("num_clients=3", "num_rounds=2", "evaluate_every=1", "hidden_size=8"),
-    "horizontal": ("num_rounds=2", "hidden=4"),
+    "horizontal": ("num_rounds=2", "hidden_size=4"),
 }
 """Those whose results no timing decides."""
 
@@ -115,12 +115,12 @@ class Apart(World):
         """Put a site back on the network."""
         self.hosts.mend(host_of(name))
 
-    def doing(self, name: str) -> str:
-        return str(json.loads((self.path / name / "status.json").read_text())["doing"])
+    def state(self, name: str) -> str:
+        return str(json.loads((self.path / name / "status.json").read_text())["state"])
 
     def await_idle(self, *names: str) -> None:
         end = time.monotonic() + 60
-        while (busy := [name for name in names if self.doing(name) != "idle"]) and time.monotonic() < end:
+        while (busy := [name for name in names if self.state(name) != "idle"]) and time.monotonic() < end:
             time.sleep(0.05)
         assert not busy
 

@@ -219,8 +219,8 @@ def test_sites_that_were_told_of_two_runs_do_not_work_together(
     assert len(told) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
     assert len(lines) == 1
-    assert "was told of another run or cast" in lines[0]
-    assert any("was told of another run or cast" in one for name in (BANK, SHOP) for one in world.refusals(name))
+    assert "was told of another run or assignment" in lines[0]
+    assert any("was told of another run or assignment" in one for name in (BANK, SHOP) for one in world.refusals(name))
     assert is_free(world)
 
 
@@ -265,7 +265,7 @@ def test_a_policy_that_changed_while_a_person_thought_holds(world: World) -> Non
 
 
 @slow
-def test_what_is_wrong_with_a_sites_own_data_names_no_place_to_others(world: World) -> None:
+def test_what_is_wrong_with_a_sites_user_data_names_no_place_to_others(world: World) -> None:
     rogue = Rogue(world)
     with pytest.raises(Refused, match="proposes what cannot be") as told:  # which have a label, and no task for that
         rogue.say(("propose", ({**as_tree(rogue.proposal), "data": {BANK: "customers", SHOP: "cases"}},)))
@@ -285,7 +285,7 @@ def test_no_value_of_a_proposal_looks_like_a_line_of_ours(capsys: pytest.Capture
         "purpose": "train",
         "source": "s",
     }
-    facts |= {"data": {BANK: "a", SHOP: "b"}, "site": SHOP, "seats": {}, "shared_seed": None}
+    facts |= {"data": {BANK: "a", SHOP: "b"}, "site": SHOP, "hosts": {}, "shared_seed": None}
     _print_proposal({**facts, "task": task, "config": {"name": forged}, "protections": [], "messages": []})
     said = capsys.readouterr().out.splitlines()
     assert sum("noise: ON" in line for line in said) == 2
@@ -421,7 +421,7 @@ def test_what_a_site_is_refused_is_written_however_many_strangers_are(world: Wor
     def flood() -> None:
         shop._strangers.look()
         shop._strangers._lines = 0.0  # no line is left for them
-        shop._refused_again("somebody at 127.0.0.1:1", "begins with no greeting")
+        shop._refused_again("somebody at 127.0.0.1:1", "begins with no handshake")
         shop._note(Refused(BANK, "tries what it may not"))
 
     shop._members.clear()

@@ -123,7 +123,7 @@ def test_over_connections_that_live_for_some_bytes_each_call_is_done_once_and_in
 
     async def work(shop: Shop, place: Member) -> tuple[list[int], int]:
         lost: list[str] = []
-        for _ in range(200):  # the first greeting is not said again
+        for _ in range(200):  # the first handshake is not said again
             try:
                 link = await dial(pair.folder(BANK), place, HELLO, LIMITS, **from_the_bank(pair, lost))
                 break
@@ -190,7 +190,7 @@ def test_what_is_kept_for_who_says_not_that_it_took_it_is_bounded(pair: World) -
 
 
 async def greeted(world: World, place: Member, session: str, taken: int) -> None:
-    """Dial once with a greeting that names a session, and says how much of it was taken."""
+    """Dial once with a handshake that names a session, and says how much of it was taken."""
     hello = replace(HELLO, session=session, taken=taken)
     link = Connection(peer=SHOP, limits=LIMITS, **from_the_bank(world, [], session))
     from fedactors.federation.handshake import _meet
@@ -249,8 +249,8 @@ def test_a_site_does_not_go_on_with_anothers_link(tmp_path: Path) -> None:
     ("said", "why"),
     [
         (TAKEN.pack(1 << 50), "says that it took 1125899906842624 bytes, of "),
-        (b"", "gives a sign of life that is none"),
-        (b"x" * 9, "gives a sign of life that is none"),
+        (b"", "gives a heartbeat that is none"),
+        (b"x" * 9, "gives a heartbeat that is none"),
     ],
 )
 def test_a_sign_of_life_that_is_none_ends_the_link(pair: World, said: bytes, why: str) -> None:
@@ -269,7 +269,7 @@ def test_a_sign_of_life_that_is_none_ends_the_link(pair: World, said: bytes, why
 
 def test_what_drips_after_it_began_is_refused_in_its_time(pair: World) -> None:
     """It gets longer byte by byte, and never whole."""
-    limits = replace(LIMITS, piece=1.0, lease=2.0, away=30.0)
+    limits = replace(LIMITS, piece=1.0, heartbeat_timeout=2.0, away=30.0)
 
     async def drip(shop: Shop, place: Member) -> str:
         lost: list[str] = []

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 CENTERS = (CLINIC, BANK, SHOP)
 """In the order of the catalogue, which is not that of the sites."""
 SMALL = (
-    *("num_centers=3", "num_containers=3", "active_per_center=1", "model=linear", "dirichlet=none", "num_epochs=1"),
+    *("num_centers=3", "num_containers=3", "active_per_center=1", "model=linear", "dirichlet=none", "local_epochs=1"),
     *("duration=3", "rotation_interval=1", "evaluation_interval=1.5", "batch_size=10"),
 )
 

@@ -262,9 +262,9 @@ def test_no_name_or_address_breaks_a_site_s_files(tmp_path: Path, capsys: pytest
     made, file = World(tmp_path), tmp_path / "credit/federation.toml"
     before, request = file.read_bytes(), str(tmp_path / SHOP / "shop.csr")
     renew = ("federation", "admit", str(tmp_path / "credit"), request, "--renew")
-    for seat in ('a"b', 'a"\n[x]', "a b", "", "driver", "n" * 61):
-        assert main([*renew, "--seat", seat]) == 2
-        assert "--seat: " in capsys.readouterr().err
+    for host in ('a"b', 'a"\n[x]', "a b", "", "driver", "n" * 61):
+        assert main([*renew, "--host", host]) == 2
+        assert "--host: " in capsys.readouterr().err
     for address in ('h"\n:1', "a b:1", "h:0", "h\x1b[2J:1", '"\n[data]:1', ":1"):
         assert main([*renew, "--address", address]) == 2
         assert "--address: " in capsys.readouterr().err
@@ -272,10 +272,10 @@ def test_no_name_or_address_breaks_a_site_s_files(tmp_path: Path, capsys: pytest
         assert "--listen: " in capsys.readouterr().err
     assert file.read_bytes() == before
     assert not (tmp_path / "third").exists()
-    assert main([*renew, "--seat", "broker", "--address", "[::1]:4000"]) == 0
+    assert main([*renew, "--host", "broker", "--address", "[::1]:4000"]) == 0
     assert made.folder(BANK).federation.name  # its copy is as it was
     found = read_federation(file)
-    assert (found.seats["broker"], found.members[SHOP].host, found.members[SHOP].port) == (SHOP, "::1", 4000)
+    assert (found.hosts["broker"], found.members[SHOP].host, found.members[SHOP].port) == (SHOP, "::1", 4000)
 
 
 @pytest.mark.parametrize("text", ["", "a", 'a"b\\', "a\nb\r\t", "\0\x1f\x7f\u0085\u2028", "é😀", '"""\n', "a\n", "\n"])
@@ -306,7 +306,7 @@ def test_a_damaged_log_is_one_line_that_names_it(
         ("site start extra", "a word is not allowed ('extra' given): it is for init, show"),
         ("site show x --why y", "--why is not allowed"),
         ("federation init f more", "a second word is not allowed"),
-        ("federation init f --seat x", "--seat is not allowed"),
+        ("federation init f --host x", "--host is not allowed"),
         ("federation init f --renew", "--renew is not allowed"),
         ("federation demo f --address h:1", "--address is not allowed ('h:1' given): it is for admit"),
     ],
@@ -352,7 +352,7 @@ def test_each_action_has_a_help_of_its_own(command: str, capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-def test_a_site_reads_its_own_data_before_anybody_asks(
+def test_a_site_reads_its_user_data_before_anybody_asks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = World(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from fedactors.plugins import find_protocol
 from fedactors.testing.runs import SITES, Subject, remarks_on_sites
-from tests.federation.crooked import install
+from tests.federation.malicious_protocols import install
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(4, family="conformance")]
 
@@ -31,7 +31,7 @@ WAYS = list(combinations(SITES, 2))
 BUILT_IN: dict[str, dict[str, Any]] = {
     "pubsub-vfl": {"algorithm": "vfl"},
     "glasu": {"num_clients": 2, "num_rounds": 2, "evaluate_every": 1, "hidden_size": 8},
-    "horizontal": {"hidden": 4},
+    "horizontal": {"hidden_size": 4},
     "tablepuppet": {},
 }
 
@@ -69,7 +69,7 @@ def test_data_centers_pass(tmp_path: Path) -> None:
     links = [f'[[links]]\nbetween = ["{a}", "{b}"]\nlatency_ms = 1\nbandwidth_mbit = 100\n' for a, b in WAYS]
     (tmp_path / "links.toml").write_text("".join(links))
     small = {"num_centers": 3, "num_containers": 3, "active_per_center": 1, "model": "linear", "dirichlet": "none"}
-    small |= {"num_epochs": 1, "duration": 3, "rotation_interval": 1, "evaluation_interval": 1.5, "batch_size": 10}
+    small |= {"local_epochs": 1, "duration": 3, "rotation_interval": 1, "evaluation_interval": 1.5, "batch_size": 10}
     small |= {"catalogue": str(tmp_path / "hardware.toml"), "network": str(tmp_path / "links.toml")}
     assert said("nebulafl", config=small, num_sites=3, deterministic=False, agree={"test/accuracy": 0.4}) == []
 

@@ -149,7 +149,7 @@ def await_end(world: World) -> None:
     assert not busy
 
 
-def in_door(error: Callable[[], Exception]) -> dict[str, Any]:
+def in_endpoint(error: Callable[[], Exception]) -> dict[str, Any]:
     async def take_order(self: Any, order: Any) -> None:
         raise error()
 
@@ -181,8 +181,8 @@ def by_name() -> dict[str, Any]:
 
 
 DEEDS: dict[str, Callable[[], dict[str, Any]]] = {
-    "a refusal in a door": lambda: in_door(ERRORS["a refusal"]),
-    "a class's name in a door": lambda: in_door(ERRORS["the name of a class"]),
+    "a refusal in an endpoint": lambda: in_endpoint(ERRORS["a refusal"]),
+    "a class's name in an endpoint": lambda: in_endpoint(ERRORS["the name of a class"]),
     "a loss while it loads": lambda: in_load(ERRORS["a party"]),
     "a cause in the background": lambda: in_background(ERRORS["a refusal's cause"]),
     "a payload in the background": lambda: in_background(ERRORS["a payload"]),
@@ -200,7 +200,9 @@ def test_a_value_in_an_error_stays_at_its_site(
     what: str,
 ) -> None:
     for name, method in DEEDS[what]().items():
-        functools.update_wrapper(method, getattr(PassiveWorker, name))  # as much a door as what it takes the place of
+        functools.update_wrapper(
+            method, getattr(PassiveWorker, name)
+        )  # as much an endpoint as what it takes the place of
         monkeypatch.setattr(PassiveWorker, name, method)
     heard = len(lasting.said[SHOP])
     assert federated(lasting, LONG) in (2, 3)

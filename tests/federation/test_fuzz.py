@@ -105,8 +105,8 @@ def test_a_gate_refuses_or_admits_and_does_nothing_else(data: st.DataObject) -> 
     protocol = find_protocol("pubsub-vfl")
     assert protocol.actors is not None
     classes = {cls.__name__: cls for cls in protocol.actors(build(protocol.Config, {})).values()}
-    cast = [(WORKER, "PassiveWorker"), (BROKER, "BatchBroker")]
-    gate = Gate(BANK, BANK, make_book(cast, classes.values(), lambda name: SHOP if name == WORKER else BANK))
+    pairs = [(WORKER, "PassiveWorker"), (BROKER, "BatchBroker")]
+    gate = Gate(BANK, BANK, make_book(pairs, classes.values(), lambda name: SHOP if name == WORKER else BANK))
     call = framed((WORKER, BROKER, "report", Report((), (), 1, False)))
     place = data.draw(st.integers(0, len(call) - 1))
     flipped = bytearray(call)
@@ -120,7 +120,7 @@ def test_a_gate_refuses_or_admits_and_does_nothing_else(data: st.DataObject) -> 
 
 @fuzz
 @given(values, st.lists(values, max_size=3))
-def test_what_is_no_proposal_and_no_cast_is_refused(lasting: World, tree: Any, args: list[Any]) -> None:
+def test_what_is_no_proposal_and_no_assignment_is_refused(lasting: World, tree: Any, args: list[Any]) -> None:
     folder, protocol = lasting.folder(SHOP), find_protocol("pubsub-vfl")
     with pytest.raises(BadInput):
         read_proposal(tree)
@@ -142,15 +142,15 @@ def test_what_is_no_proposal_and_no_cast_is_refused(lasting: World, tree: Any, a
 
 @settings(fuzz, max_examples=25)
 @given(st.binary(max_size=80) | requests.map(lambda v: _piece(framed(v))) | pieces)
-def test_whatever_greets_a_site_is_sent_away(lasting: World, greeting: bytes) -> None:
+def test_whatever_greets_a_site_is_sent_away(lasting: World, handshake: bytes) -> None:
     bank = lasting.folder(BANK).federation.members[BANK]
 
     async def knock() -> None:
         tls: ssl.SSLContext = lasting.folder(SHOP).client_tls
         reader, writer = await asyncio.open_connection(bank.host, bank.port, ssl=tls, server_hostname=BANK)
-        writer.write(greeting)
+        writer.write(handshake)
         async with asyncio.timeout(2 * LIMITS.handshake):
-            if len(greeting) < HEAD.size:
+            if len(handshake) < HEAD.size:
                 writer.transport.abort()
                 return
             with contextlib.suppress(OSError, ssl.SSLError):

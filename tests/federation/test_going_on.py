@@ -24,7 +24,7 @@ from fedactors.cli.main import main
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.federation import site_run
-from fedactors.federation.approval import as_tree, check_proposal, go_on, kept_proposals
+from fedactors.federation.approval import as_tree, check_proposal, continue_run, kept_proposals
 from fedactors.federation.site_folder import SITE
 from fedactors.federation.site_run import SiteRun
 from fedactors.launch import prepare_prediction, restore_config
@@ -175,7 +175,7 @@ def test_a_run_goes_on_by_itself_when_a_site_that_was_killed_is_back(
         start()
 
     killing = after_rounds(world, 2, kill)
-    code = federated(world, words, "--share-seed", "--seed", "7", "--go-on")
+    code = federated(world, words, "--share-seed", "--seed", "7", "--auto-resume")
     assert code == 0, capsys.readouterr().err
     killing.join(120)
     answering[0].join(30)
@@ -194,7 +194,7 @@ def test_a_run_that_would_go_on_by_itself_ends_where_the_site_is_not_back(
     world, start = site
     process = start()
     killing = after_rounds(world, 2, lambda: process.send_signal(signal.SIGKILL))
-    assert federated(world, (*MANY, "algorithm=vfl"), "--go-on") == 3
+    assert federated(world, (*MANY, "algorithm=vfl"), "--auto-resume") == 3
     killing.join(120)
     (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("fedactors: ")]
     assert "shop: its site does not answer at" in line
@@ -269,7 +269,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Pat
 
 def predicted(world: World, run: Path, *words: str, approved: bool = True) -> int:
     answering = world.answer(approved)
-    places = ("--federation", str(world.path / BANK / "federation.toml"), "--to", "said.csv", "--format", "json")
+    places = ("--federation", str(world.path / BANK / "federation.toml"), "--output", "said.csv", "--format", "json")
     code = main(["predict", str(run), *places, *words])
     answering.join(30)
     return code
@@ -296,7 +296,7 @@ def test_new_rows_are_predicted_where_the_parts_of_the_model_are(
     own[0] += '\nlabel = "bad"'  # which says whose the predictions are
     parties.write_text("\n".join([task, *own]))
     local = world.path / "local.csv"
-    assert main(["predict", str(other), "--data", str(parties), "--to", str(local), "--runtime", "simulated"]) == 0
+    assert main(["predict", str(other), "--data", str(parties), "--output", str(local), "--runtime", "simulated"]) == 0
     expected = list(csv.DictReader(local.read_text().splitlines()))
     assert [line["id"] for line in found] == [line["id"] for line in expected]
     for one, same in zip(found, expected, strict=True):
@@ -319,7 +319,10 @@ def test_who_says_no_predicts_nothing(ended: tuple[World, Path, Path], capsys: p
     [
         (("--data", "bank=arrivals"), "give names of bank, shop"),
         (("--data", "bank=nothing,shop=baskets"), "bank: has no data named 'nothing' (its data: accounts, arrivals"),
-        (("--data", "bank=arrivals,shop=baskets", "--to", "../x.csv"), "a name, for the folder of whoever owns them"),
+        (
+            ("--data", "bank=arrivals,shop=baskets", "--output", "../x.csv"),
+            ("a name, for the folder of whoever owns them"),
+        ),
         (("--data", "bank=arrivals,shop=baskets", "--runtime", "simulated"), "--runtime: is not allowed"),
     ],
 )
@@ -329,7 +332,7 @@ def test_what_is_wrong_with_a_prediction_is_one_line(
     world, run, _ = ended
     places = ("--federation", str(world.path / BANK / "federation.toml"))
     capsys.readouterr()
-    assert main(["predict", str(run), *places, "--to", "said.csv", *words]) == 2
+    assert main(["predict", str(run), *places, "--output", "said.csv", *words]) == 2
     assert said in capsys.readouterr().err
     assert main(["predict", str(run), "--data", "bank=arrivals,shop=baskets"]) == 2
     assert "the run was over a federation: give --federation" in capsys.readouterr().err
@@ -362,7 +365,7 @@ def test_who_asks_for_data_by_a_wrong_name_learns_no_other_names(
     world, run, _ = ended
     before = len(world.refusals(SHOP))
     answering = world.answer(names=(BANK,))
-    places = ("--federation", str(world.path / BANK / "federation.toml"), "--to", "said.csv")
+    places = ("--federation", str(world.path / BANK / "federation.toml"), "--output", "said.csv")
     assert main(["predict", str(run), *places, "--data", "bank=arrivals,shop=basket"]) == 3
     answering.join(30)
     said = capsys.readouterr().err
@@ -377,7 +380,7 @@ def test_what_goes_on_from_a_run_is_of_the_same_approval(ended: tuple[World, Pat
     folder = world.folder(SHOP)
     number = RunFolder.open(run).load_checkpoint("final")
     earlier = RunFolder.open(run).config["federation"]["run"]
-    made = go_on(world.folder(BANK), earlier, 1, "resume")
+    made = continue_run(world.folder(BANK), earlier, 1, "resume")
     check_proposal(made, folder)
     assert number.actors.keys() >= {"bank/worker-0", "shop/worker-0"}
     wrong = {
@@ -400,7 +403,7 @@ def test_a_site_gives_its_states_to_its_own_actors_only(ended: tuple[World, Path
 
     world, run, _ = ended
     checkpoint = RunFolder.open(run).load_checkpoint("final")
-    proposal = go_on(
+    proposal = continue_run(
         world.folder(BANK), RunFolder.open(run).config["federation"]["run"], _number(run), "predict",
         "bank=arrivals,shop=baskets",
     )  # fmt: skip
@@ -409,11 +412,11 @@ def test_a_site_gives_its_states_to_its_own_actors_only(ended: tuple[World, Path
     kept = site_run.find(shop, proposal.earlier, proposal.number)
     digest = checkpoint.actors["shop/worker-0"]
 
-    def cast(state: StoredState) -> Any:
+    def spawned(state: StoredState) -> Any:
         frame = encode(((state,), {}), arguments=True)
         return built_with(SHOP, frame, shop, proposal, config, kept)[0][0]
 
-    own = cast(StoredState(actor="shop/worker-0", frame=digest))
+    own = spawned(StoredState(actor="shop/worker-0", frame=digest))
     assert own.frame == kept.states["shop/worker-0"]
     for wrong in (
         StoredState(actor="bank/worker-0", frame=checkpoint.actors["bank/worker-0"]),
@@ -421,13 +424,13 @@ def test_a_site_gives_its_states_to_its_own_actors_only(ended: tuple[World, Path
         StoredState(actor="shop/worker-0", frame=digest, where="/etc/passwd"),
     ):
         with pytest.raises(Refused, match=r"casts shop with a state of 'bank/worker-0' that|'shop/worker-0' that shop"):
-            cast(wrong)
+            spawned(wrong)
     with pytest.raises(BadInput, match=r"shop: has no checkpoint 99 of run"):
         site_run.find(shop, proposal.earlier, 99)
 
 
 def test_a_coordinator_that_asks_for_anothers_checkpoint_is_refused(ended: tuple[World, Path, Path]) -> None:
-    """It has been approved for a prediction, and casts an actor with states of whom it likes."""
+    """It has been approved for a prediction, and spawns an actor with states of whom it likes."""
     world, run, _ = ended
     actors = RunFolder.open(run).load_checkpoint("final").actors
     own, anothers = (StoredState(actor=name, frame=actors[name]) for name in ("shop/worker-0", "bank/worker-0"))
@@ -441,18 +444,18 @@ def test_a_coordinator_that_asks_for_anothers_checkpoint_is_refused(ended: tuple
         rogue, before = Rogue(world), len(world.refusals(SHOP))
         earlier = RunFolder.open(run).config["federation"]["run"]
         names = f"{BANK}=arrivals,{SHOP}=baskets"
-        rogue.proposal = go_on(rogue.folder, earlier, _number(run), "predict", names)
+        rogue.proposal = continue_run(rogue.folder, earlier, _number(run), "predict", names)
         answering = world.answer(names=(SHOP,))
-        casting = ("shop", "PredictingPassive", encode(((state,), {}), arguments=True))
+        actor_spec = ("shop", "PredictingPassive", encode(((state,), {}), arguments=True))
         with pytest.raises(Refused, match=r"casts shop with a state of '.*' that shop"):
-            rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", ((casting,),)))
+            rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", ((actor_spec,),)))
         answering.join(30)
         assert "casts shop with a state of" in world.refusals(SHOP)[before], what
     rogue = Rogue(world)
-    rogue.proposal = replace(go_on(rogue.folder, earlier, _number(run), "predict", names), number=99)
+    rogue.proposal = replace(continue_run(rogue.folder, earlier, _number(run), "predict", names), number=99)
     answering = world.answer(names=(SHOP,))
     with pytest.raises(FedactorsError, match=r"shop: BadInput|has no checkpoint 99"):
-        rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", ((casting,),)))
+        rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", ((actor_spec,),)))
     answering.join(30)
 
 
@@ -485,7 +488,7 @@ def test_other_protocols_predict_what_the_simulated_run_predicts(
     assert predicted(world, run, "--data", DATA.get(protocol, VERTICAL)) == 0, capsys.readouterr().err
     found = last_line(capsys)["predictions"]
     local = world.path / f"{what}.csv"
-    data = ("--data", str(world.path / f"{protocol}.toml"), "--to", str(local), "--runtime", "simulated")
+    data = ("--data", str(world.path / f"{protocol}.toml"), "--output", str(local), "--runtime", "simulated")
     assert main(["predict", other, *data, "--format", "json"]) == 0
     expected = last_line(capsys)["predictions"]
     assert [entry["party"] for entry in found] == [entry["party"] for entry in expected]

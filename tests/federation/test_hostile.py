@@ -193,8 +193,8 @@ MISCHIEF: dict[str, tuple[Callable[[SiteRun], None], str]] = {
     ),
     "the driver's name": (say("driver", BROKER, "lose", None), "speaks for driver, which its certificate does not own"),
     "nobody's name": (say(f"{SHOP}/worker-9", BROKER, "report", None), "'shop/worker-9', which is not in the run"),
-    "no door": (say(WORKER, BROKER, "load", None), "calls broker.load, which is no door of BatchBroker"),
-    "another's door": (say(WORKER, BROKER, "serve_epoch", None), "which is open to: driver; not to shop/worker-0"),
+    "no endpoint": (say(WORKER, BROKER, "load", None), "calls broker.load, which is no endpoint of BatchBroker"),
+    "another's endpoint": (say(WORKER, BROKER, "serve_epoch", None), "which is open to: driver; not to shop/worker-0"),
     "undeclared": (
         say(WORKER, BROKER, "report", EpochOrder(1)),
         "calls broker.report with a EpochOrder; it takes a Report",
@@ -206,9 +206,15 @@ MISCHIEF: dict[str, tuple[Callable[[SiteRun], None], str]] = {
     "no receiver": (say(WORKER, {"a": 1}, "report", None), "calls a dict, which is not hosted by bank"),
     "an array for a receiver": (say(WORKER, np.ones(9), "report", None), "calls a ndarray, which is not hosted"),
     "an array for a sender": (say(np.ones(9), BROKER, "report", None), "speaks for a ndarray, which is not in the run"),
-    "a list for a door": (say(WORKER, BROKER, [1], None), "calls broker for a tuple, which is no name of a door"),
-    "a door that steers the terminal": (say(WORKER, BROKER, "\x1b[2J", None), "calls broker for '\\x1b[2J', which is"),
-    "a door without an end": (say(WORKER, BROKER, "x" * 90_000, None), "xxx', which is no name of a door"),
+    "a list for an endpoint": (
+        say(WORKER, BROKER, [1], None),
+        ("calls broker for a tuple, which is no name of an endpoint"),
+    ),
+    "an endpoint that steers the terminal": (
+        say(WORKER, BROKER, "\x1b[2J", None),
+        "calls broker for '\\x1b[2J', which is",
+    ),
+    "an endpoint without an end": (say(WORKER, BROKER, "x" * 90_000, None), "xxx', which is no name of an endpoint"),
     "empty pieces": (
         raw(lambda c: HEAD.pack(0, REQUEST, 1, c._made + 1)),
         "sends a piece of 0 bytes within a message",
@@ -286,7 +292,7 @@ def source(path: Path) -> FileSource:
     )
 
 
-def cast(what: str, rogue: Rogue) -> tuple[str, str, bytes]:
+def assignment(what: str, rogue: Rogue) -> tuple[str, str, bytes]:
     """Return (name, class, arguments) of an actor that the shop did not agree to."""
     part: Any = rogue.proposal.described().part(SHOP)  # type: ignore[call-overload]
     names = (WORKER,)
@@ -309,39 +315,39 @@ def cast(what: str, rogue: Rogue) -> tuple[str, str, bytes]:
     return name, kind, frame
 
 
-CASTS = {
+ASSIGNMENTS = {
     "a class outside the protocol": "as 'Popen', which is no actor of the protocol",
     "a file": "with other data than the approved ones",
     "another's part": "with other data than the approved ones, or another's",
     "other settings": "with another configuration than the approved one",
     "a source alone": "with a FileSource; data are asked for by their names only",
     "a name that is a path": "which is no name of an actor",
-    "a list for a name": "casts a tuple, which is no name of an actor",
+    "a list for a name": "spawns a tuple, which is no name of an actor",
     "a dict for a class": "as a dict, which is no actor of the protocol",
     "too few arguments": "casts shop/worker-0 with other arguments than it takes",
     "no arguments": "sends what does not decode",
 }
 
 
-@pytest.mark.parametrize("castings", [7, ((WORKER,),), "ab", (("a", "b", b"", 1),)])
-def test_a_cast_that_is_none(lasting: World, castings: Any) -> None:
+@pytest.mark.parametrize("actor_specs", [7, ((WORKER,),), "ab", (("a", "b", b"", 1),)])
+def test_an_assignment_that_is_none(lasting: World, actor_specs: Any) -> None:
     rogue, before = Rogue(lasting), len(lasting.refusals(SHOP))
     answering = lasting.answer(names=(SHOP,))
     with pytest.raises(Refused, match="casts what are no actors"):
-        rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", (castings,)))
+        rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", (actor_specs,)))
     answering.join(30)
     assert "casts what are no actors" in await_refusal(lasting, SHOP, before)
 
 
-@pytest.mark.parametrize("what", CASTS)
-def test_what_was_not_approved_is_not_cast(lasting: World, what: str) -> None:
+@pytest.mark.parametrize("what", ASSIGNMENTS)
+def test_what_was_not_approved_is_not_spawned(lasting: World, what: str) -> None:
     rogue, before = Rogue(lasting), len(lasting.refusals(SHOP))
     answering = lasting.answer(names=(SHOP,))
     with pytest.raises(Refused) as told:
-        rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", ((cast(what, rogue),),)))
+        rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", ((assignment(what, rogue),),)))
     answering.join(30)
-    assert CASTS[what] in str(told.value)
-    assert CASTS[what] in await_refusal(lasting, SHOP, before)
+    assert ASSIGNMENTS[what] in str(told.value)
+    assert ASSIGNMENTS[what] in await_refusal(lasting, SHOP, before)
 
 
 def test_nothing_is_done_before_it_is_approved_or_out_of_turn(lasting: World) -> None:

@@ -64,11 +64,11 @@ def expected(apart: Apart) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("site", [CLINIC, BANK], ids=["a site", "the coordinator"])
-@pytest.mark.parametrize("seconds", [3.0, 30.0], ids=["for less than a lease", "for longer"])
+@pytest.mark.parametrize("seconds", [3.0, 30.0], ids=["for less than a heartbeat timeout", "for longer"])
 def test_a_site_that_is_off_the_network_delays_the_run(
     apart: Apart, expected: dict[str, Any], seconds: float, site: str
 ) -> None:
-    """Longer than the lease of 20 s: both ends give their connections up, and dial anew."""
+    """Longer than the heartbeat timeout of 20 s: both ends give their connections up, and dial anew."""
     seen: list[int] = []
     num_said = len(apart.lines[CLINIC])
 
@@ -87,7 +87,7 @@ def test_a_site_that_is_off_the_network_delays_the_run(
     assert seen[0] == seen[1] < 60, "the run did not need the site that was cut off"
     same(told(out), expected)
     assert agree({name: apart.path / name for name in SITES}, last_run(apart))
-    broke = [line for line in apart.lines[CLINIC][num_said:] if "broke (gave no sign of life for 20 s)" in line]
+    broke = [line for line in apart.lines[CLINIC][num_said:] if "broke (gave no heartbeat for 20 s)" in line]
     assert bool(broke) == (seconds > 20.0)
 
 

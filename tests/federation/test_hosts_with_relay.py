@@ -40,9 +40,9 @@ def expected(apart: Apart) -> dict[str, Any]:
     return told(out.getvalue())
 
 
-@pytest.mark.parametrize("seconds", [3.0, 30.0], ids=["for less than a lease", "for longer"])
+@pytest.mark.parametrize("seconds", [3.0, 30.0], ids=["for less than a heartbeat timeout", "for longer"])
 def test_a_relay_that_is_off_the_network_delays_the_run(apart: Apart, expected: dict[str, Any], seconds: float) -> None:
-    """Longer than the lease of 20 s the clinic is called anew, once it waits at the relay again."""
+    """Longer than the heartbeat timeout of 20 s the clinic is called anew, once it waits at the relay again."""
     seen: list[int] = []
     num_said = len(apart.lines[CLINIC])
 

@@ -53,8 +53,8 @@ DEEDS: dict[str, tuple[Callable[[SiteContext], Any], str]] = {
         calls(BROKER, "report", replace(GOOD, room=np.ones(9))),  # type: ignore[arg-type]
         "sends Report.room as an array of float64 with 1 dimension; it is declared as int",
     ),
-    "no door": (calls(BROKER, "load", None), "calls broker.load, which is no door of BatchBroker"),
-    "another's door": (calls(BROKER, "serve_epoch", None), "which is open to: driver; not to shop/worker-0"),
+    "no endpoint": (calls(BROKER, "load", None), "calls broker.load, which is no endpoint of BatchBroker"),
+    "another's endpoint": (calls(BROKER, "serve_epoch", None), "which is open to: driver; not to shop/worker-0"),
     "nobody of the run": (calls("thief", "report", GOOD), "calls 'thief', which does not exist"),
     "a raw payload": (
         lambda context: context.put(np.ones(9), frozenset({f"{BANK}/worker-0"})),

@@ -70,7 +70,7 @@ def metrics(world: World) -> dict[tuple[str, ...], float]:
 
 
 def test_a_site_tells_what_it_does(kept: World, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status(kept, SHOP, capsys)["doing"] == "idle"
+    assert status(kept, SHOP, capsys)["state"] == "idle"
     seen: list[dict[str, Any]] = []
 
     def look(run: SiteRun) -> None:
@@ -85,14 +85,14 @@ def test_a_site_tells_what_it_does(kept: World, capsys: pytest.CaptureFixture[st
     run = kept.audit(SHOP)[-1]["run"]
     found = during.pop("run")
     crossed = found.pop("crossed")
-    assert during["doing"] == "running"
+    assert during["state"] == "running"
     assert found == {"run": run, "protocol": "pubsub-vfl", "coordinator": BANK, "stage": "open"}
     assert crossed["left"]["messages"] > 0
     assert crossed["arrived"]["bytes"] > 0
-    assert numbers["('fedactors_site_doing', 'running')"] == 1
-    assert numbers["('fedactors_site_doing', 'idle')"] == 0
+    assert numbers["('fedactors_site_state', 'running')"] == 1
+    assert numbers["('fedactors_site_state', 'idle')"] == 0
     after = status(kept, SHOP, capsys)
-    assert (after["doing"], after["run"]) == ("idle", None)
+    assert (after["state"], after["run"]) == ("idle", None)
     assert after["peers"][BANK]["sent_bytes"] > 1000
     assert abs(after["peers"][BANK]["clock_seconds"]) < 1
     assert 800 < after["certificate"]["days_left"] < 826
@@ -146,11 +146,11 @@ def test_lines_are_json_and_a_process_that_is_gone_is_seen(
         line = json.loads(process.stdout.readline())
         assert (line["site"], line["event"], line["run"]) == (SHOP, "listens", None)
         assert line["text"].startswith("shop: listens at 127.0.0.1:")
-        assert status(world, SHOP, capsys)["doing"] == "idle"
+        assert status(world, SHOP, capsys)["state"] == "idle"
         assert psutil.Process(process.pid).memory_info().rss < 150e6  # what computes is loaded when it is asked for
         process.send_signal(signal.SIGKILL)
         process.wait(10)
-        assert status(world, SHOP, capsys, code=3)["doing"] == "stopped"
+        assert status(world, SHOP, capsys, code=3)["state"] == "stopped"
     finally:
         process.kill()
         process.wait(10)
@@ -225,11 +225,11 @@ def test_a_file_that_is_wrong_changes_nothing_and_is_told(kept: World, capsys: p
         file.write_text(wrong)
         kept.on(SHOP, kept.processes[SHOP]._operations.look)
         found = status_of_file(kept)
-        assert found["trouble"]
+        assert found["config_errors"]
         assert told(capsys, "site", "check", "--folder", str(kept.path / BANK))["sites"][0]["problem"] is None
     file.write_text(good)
     kept.on(SHOP, kept.processes[SHOP]._operations.look)
-    assert status_of_file(kept)["trouble"] is None
+    assert status_of_file(kept)["config_errors"] is None
 
 
 def status_of_file(world: World) -> dict[str, Any]:
@@ -314,13 +314,13 @@ async def let_go(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(0.01)  # in which the socket is closed
 
 
-async def answered(world: World, reply: Any, greeting: bytes | None = None) -> Any:
-    """Dial a site that answers a greeting so, or greet the shop so; return what was said to that."""
+async def answered(world: World, reply: Any, handshake: bytes | None = None) -> Any:
+    """Dial a site that answers a handshake so, or greet the shop so; return what was said to that."""
     bank, shop = world.folder(BANK), world.folder(SHOP)
     member = bank.federation.members[SHOP]
-    if greeting is not None:
+    if handshake is not None:
         ends = await asyncio.open_connection(member.host, member.port, ssl=bank.client_tls, server_hostname=SHOP)
-        ends[1].write(greeting)
+        ends[1].write(handshake)
         *_, body = await read_piece(ends[0], LIMITS)
         await let_go(ends[1])
         return error_in(body)

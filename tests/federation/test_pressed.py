@@ -250,11 +250,13 @@ def test_a_site_that_floods_another_in_a_run_ends_it_in_a_line(
 
 
 @slow
-def test_a_link_that_swallows_ends_the_run_within_the_lease_and_both_sites_are_free(
+def test_a_link_that_swallows_ends_the_run_within_the_heartbeat_timeout_and_both_sites_are_free(
     tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world, link = on_a_way(tmp_path_factory.mktemp("swallowed"))
-    limits = replace(LIMITS, lease=5.0)  # shorter, a busy machine would lose sites before anything is swallowed
+    limits = replace(
+        LIMITS, heartbeat_timeout=5.0
+    )  # shorter, a busy machine would lose sites before anything is swallowed
     world.start(BANK, limits)
     world.start(SHOP, limits)
     try:
@@ -271,7 +273,7 @@ def test_a_link_that_swallows_ends_the_run_within_the_lease_and_both_sites_are_f
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
         assert "its site shop was lost: " in line
         # the shop gives the run up as well, and hangs up on the way that still works: whichever is first
-        first = ("gave no sign of life for 5 s, and it did not come back within 4 s", "the connection was closed")
+        first = ("gave no heartbeat for 5 s, and it did not come back within 4 s", "the connection was closed")
         assert line.endswith(first)
         assert took < 60
         link.swallows = False

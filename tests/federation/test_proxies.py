@@ -1,4 +1,4 @@
-"""A stand-in hands what an actor's process says to the gate, and to nobody past it."""
+"""A proxy hands what an actor's process says to the gate, and to nobody past it."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class Site:
 
 
 def between(folder: Path, act: Callable[[Site, LocalTransport], Coroutine[Any, Any, Any]], caller: str = A) -> Site:
-    """Let the process of an actor of the bank do something with the stand-in of the shop's."""
+    """Let the process of an actor of the bank do something with the proxy of the shop's."""
     site = Site()
 
     async def main() -> None:
         one = RemoteActorProxy(site.gate.book[B], site, "here", 5.0)
-        address = await one.listen(folder / "lane")
+        address = await one.listen(folder / "transport")
         transport = LocalTransport(A, "here", True, 5.0, site.unawaited)
         transport.update({B: replace(address, ticket=ticket(one.key, caller))})
         try:
@@ -113,11 +113,11 @@ def test_a_call_and_a_payload_go_through_the_gate_and_are_counted(tmp_path: Path
 
 
 FORGED = {
-    "a door that is not there": ("open", Number(1.0), "there is no door|no door"),
-    "the driver's door": ("finish", None, "finish"),
+    "an endpoint that is not there": ("open", Number(1.0), "there is no endpoint|no endpoint"),
+    "the driver's endpoint": ("finish", None, "finish"),
     "a field of another type": ("double", Number("secret"), "declared as"),  # type: ignore[arg-type]
     "another message": ("double", np.zeros(3), "takes a Number"),
-    "no name": (7, Number(1.0), "door"),
+    "no name": (7, Number(1.0), "endpoint"),
 }
 
 
@@ -136,7 +136,7 @@ def test_what_the_gate_refuses_does_not_leave(tmp_path: Path, what: str) -> None
     assert not list(site.gate.left.totals())
 
 
-def test_an_answer_that_no_door_gives_does_not_reach_the_actor(tmp_path: Path) -> None:
+def test_an_answer_that_no_endpoint_gives_does_not_reach_the_actor(tmp_path: Path) -> None:
     async def act(site: Site, transport: LocalTransport) -> None:
         site.answer = np.zeros(3)
         with pytest.raises(Refused, match="double returned a ndarray"):

@@ -29,7 +29,7 @@ from tests.federation.world import BANK, SHOP, World
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(540), pytest.mark.drawn(2, family="ray sites")]
 NAMES = (BANK, SHOP)
 TEST = ("--share-seed", "--seed", "7")
-ACTOR, KEEPER = "ray::ActorProcess", "fedactors.federation.ray_hosting"
+ACTOR, SIDECAR = "ray::ActorProcess", "fedactors.federation.ray_hosting"
 
 
 class WithRay(World):
@@ -170,7 +170,7 @@ def kill(found: Sequence[psutil.Process]) -> None:
         process.kill()
 
 
-@pytest.mark.parametrize("what", [ACTOR, KEEPER])
+@pytest.mark.parametrize("what", [ACTOR, SIDECAR])
 def test_what_is_killed_of_a_ray_ends_the_run_and_not_the_site_and_the_run_goes_on_exactly(
     mixed: WithRay, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

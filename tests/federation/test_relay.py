@@ -292,17 +292,17 @@ async def greeted(
     nonce = value_of((await read_piece(reader, LIMITS))[3], "relay")
     words = ("credit", site or folder.name, what, other)
     signature = identity.read_key(folder.path / "key.pem").sign(signed_words(nonce, *words))
-    greeting = framed(encode_parts((*words, signature)))
+    handshake = framed(encode_parts((*words, signature)))
     if said:
-        greeting = said[0]
+        handshake = said[0]
     elif said is not None:
-        said.append(greeting)
-    writer.write(greeting)
+        said.append(handshake)
+    writer.write(handshake)
     return reader, writer
 
 
 async def answer_of(stream: Stream) -> str:
-    """Return what a relay says to a greeting: "welcome", why not, or "nothing" where it closes."""
+    """Return what a relay says to a handshake: "welcome", why not, or "nothing" where it closes."""
     reader, writer = stream
     try:
         async with asyncio.timeout(20):
@@ -332,7 +332,7 @@ def test_who_is_no_site_of_the_federation_is_refused(tight: tuple[World, Running
     assert told(bank, WAIT, "", said=said) == "welcome"
     assert "has not the key" in told(bank, WAIT, "", said=said)  # the same words again
     for wrong in (framed(encode_parts(7)), framed(encode_parts(("credit", SHOP, WAIT, "", b"x" * 500)))):
-        assert "greeting" in told(shop, WAIT, "", said=[wrong])
+        assert "handshake" in told(shop, WAIT, "", said=[wrong])
     assert told(shop, WAIT, "", said=[HEAD.pack(1 << 30, 0, 0, 0)]) == "nothing"
     assert "asks for 'list', which a relay does not do" in told(shop, "list", "")
     assert "dials 'bank', which does not wait here" in told(shop, DIAL, BANK)

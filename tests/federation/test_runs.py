@@ -102,17 +102,17 @@ OTHERS = {
     "dcpa": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=dcpa")),
     "glasu": ("glasu", GLASU),
     "glasu, each alone": ("glasu", (*GLASU, "special_case=standalone")),
-    "horizontal": ("horizontal", ("num_rounds=2", "hidden=4")),
-    "rfl-admm": ("tablepuppet", ("rounds=2",)),
-    "rfl-sgd": ("tablepuppet", ("rounds=2", "algorithm=rfl-sgd")),
-    "centralised": ("tablepuppet", ("rounds=2", "algorithm=centralised")),
+    "horizontal": ("horizontal", ("num_rounds=2", "hidden_size=4")),
+    "rfl-admm": ("tablepuppet", ("num_rounds=2",)),
+    "rfl-sgd": ("tablepuppet", ("num_rounds=2", "algorithm=rfl-sgd")),
+    "centralised": ("tablepuppet", ("num_rounds=2", "algorithm=centralised")),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [("algorithm=avfl",), ("algorithm=avfl-ps",), ("algorithm=vfl-ps",), (), ("payloads=sent", "epochs_per_round=2")],
+    [("algorithm=avfl",), ("algorithm=avfl-ps",), ("algorithm=vfl-ps",), (), ("transfer=push", "epochs_per_round=2")],
     ids=["avfl", "avfl-ps", "vfl-ps", "pubsub-vfl", "sent"],
 )
 def test_settings_whose_order_is_as_it_happens_run_too(world: World, words: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ from fedactors.runtime.addresses import free_port
 
 BANK, SHOP, CLINIC = "bank", "shop", "clinic"
 WAIT_SECONDS = 4.0
-LIMITS = Limits(handshake=5.0, piece=5.0, lease=20.0, away=WAIT_SECONDS, call=60.0)
+LIMITS = Limits(handshake=5.0, piece=5.0, heartbeat_timeout=20.0, away=WAIT_SECONDS, call=60.0)
 TASK = 'type = "binary", alignment = "already-aligned"'
 NUM_ROWS = 160
 SQL = (

@@ -31,9 +31,9 @@ SETTINGS = {
     "mtcd": "num_clients=3 min_cluster_size=1 num_hops=1 num_local_steps=1 num_rounds=3 num_samples=12 num_features=6",
     "glasu": "num_rounds=3 hidden_size=4 evaluate_every=1 num_layers=2 --data blocks:60x6x2",
     "nebulafl": "num_centers=2 num_containers=4 active_per_center=1 duration=600 rotation_interval=100 "
-    "evaluation_interval=150 num_training=40 num_epochs=1 dirichlet=none checkpoint_interval=1 --data digits",
-    "tablepuppet": "rounds=3 --data orders:60",
-    "horizontal": "num_clients=2 num_rounds=3 hidden=4 num_training=60 --data digits",
+    "evaluation_interval=150 num_training=40 local_epochs=1 dirichlet=none checkpoint_interval=1 --data digits",
+    "tablepuppet": "num_rounds=3 --data orders:60",
+    "horizontal": "num_clients=2 num_rounds=3 hidden_size=4 num_training=60 --data digits",
 }
 """Runs of a fraction of a second with rounds left after their first checkpoint."""
 

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedactors.config import build, parse_words
-from fedactors.data.description import load_own
+from fedactors.data.description import load_description
 from fedactors.errors import BadInput
 from fedactors.messages.codec import CodecError, decode, encode
 from fedactors.plugins import find_protocol
@@ -33,7 +33,7 @@ from fedactors.runs.recorder import LEDGER, LEDGER_LOG, LedgerLog, make_parquet,
 from fedactors.runs.storage import LineFile
 from fedactors.runtime import snapshots
 from fedactors.runtime.ray.transport import _HEAD, HELLO, REQUEST, Caller, Incoming
-from protocols.glasu.data import read_own
+from protocols.glasu.data import read_user_graph
 from protocols.nebulafl.data import read_catalogue, read_network
 from tests.bad_inputs import world
 from tests.report.test_page import PRIVACY_LINE
@@ -333,10 +333,10 @@ def toml(tree: Any) -> str:
 
 
 DESCRIPTIONS: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "vertical": (world.VERTICAL, load_own),
-    "horizontal": (world.HORIZONTAL, load_own),
-    "relational": (world.RELATIONAL, load_own),
-    "graph": (world.GRAPH, read_own),
+    "vertical": (world.VERTICAL, load_description),
+    "horizontal": (world.HORIZONTAL, load_description),
+    "relational": (world.RELATIONAL, load_description),
+    "graph": (world.GRAPH, read_user_graph),
     "catalogue": (world.CATALOGUE, lambda path: read_catalogue(str(path))),
     "network": (world.NETWORK, lambda path: read_network(str(path))),
 }

@@ -45,9 +45,9 @@ def commands(protocol: str) -> dict[str, list[str]]:
     """Return the commands that read a run folder, as words."""
     return {
         "resume": ["run", protocol, "--resume", "run", "--runtime", "simulated", "--quiet", "--out", "out"],
-        "export": ["export", "run", "--to", "out/exported"],
-        "predict": ["predict", "run", "--data", DATA[protocol], "--runtime", "simulated", "--to", "out/p.parquet"],
-        "report": ["report", "run", "--to", "out/page.html"],
+        "export": ["export", "run", "--output", "out/exported"],
+        "predict": ["predict", "run", "--data", DATA[protocol], "--runtime", "simulated", "--output", "out/p.parquet"],
+        "report": ["report", "run", "--output", "out/page.html"],
         "compare": ["compare", "run"],
         "audit": ["audit", "run"],
     }

@@ -11,7 +11,7 @@ from fedactors.learning.models import ModelSpec, build_model
 from fedactors.learning.network import Network
 from fedactors.learning.optimizers import OptimizerSpec
 
-SPEC = ModelSpec(name="mlp", inputs=(4,), outputs=3, hidden=5, layers=3, float64=True)
+SPEC = ModelSpec(name="mlp", inputs=(4,), outputs=3, hidden_size=5, layers=3, float64=True)
 LOSS = torch.nn.functional.cross_entropy
 
 

@@ -20,10 +20,10 @@ from fedactors.learning.optimizers import OptimizerSpec
 SIZES = (7, 31, 1, 20, 12, 64)
 MODELS = {
     "linear": ModelSpec(name="linear", inputs=(5,), outputs=3),
-    "mlp": ModelSpec(name="mlp", inputs=(5,), outputs=3, hidden=8, layers=3),
-    "residual": ModelSpec(name="residual-mlp", inputs=(5,), outputs=3, hidden=8, layers=2),
+    "mlp": ModelSpec(name="mlp", inputs=(5,), outputs=3, hidden_size=8, layers=3),
+    "residual": ModelSpec(name="residual-mlp", inputs=(5,), outputs=3, hidden_size=8, layers=2),
     "cnn8": ModelSpec(name="cnn8", inputs=(1, 8, 8), outputs=3),
-    "resnet": ModelSpec(name="narrow-resnet18", inputs=(3, 8, 8), outputs=3, hidden=8),
+    "resnet": ModelSpec(name="narrow-resnet18", inputs=(3, 8, 8), outputs=3, hidden_size=8),
     "images as rows": ModelSpec(name="linear", inputs=(1, 8, 8), outputs=3),
 }
 OPTIMIZERS = {
@@ -86,12 +86,12 @@ def test_every_optimiser_does(optimizer):
 
 @pytest.mark.parametrize(("task", "outputs"), [("binary", 1), ("regression", 1), ("multiclass", 3)])
 def test_every_task_does(task, outputs):
-    spec = ModelSpec(name="mlp", inputs=(4,), outputs=outputs, hidden=8, layers=2)
+    spec = ModelSpec(name="mlp", inputs=(4,), outputs=outputs, hidden_size=8, layers=2)
     assert_equal(*both(spec, LocalTraining(batch_size=6, num_epochs=2, task=task)))
 
 
 def test_in_double_precision_to_the_last_digits_with_corrections():
-    spec = ModelSpec(name="mlp", inputs=(5,), outputs=3, hidden=8, layers=3, float64=True)
+    spec = ModelSpec(name="mlp", inputs=(5,), outputs=3, hidden_size=8, layers=3, float64=True)
     corrections = [np.random.default_rng(n).normal(size=initial_vector(spec, 0).size) for n in range(len(SIZES))]
     training = LocalTraining(optimizer=OptimizerSpec(learning_rate=0.05), batch_size=8, num_epochs=4)
     made, plain = both(spec, training, corrections=corrections)
@@ -107,7 +107,7 @@ def test_rows_that_do_not_count_alike():
 @pytest.mark.parametrize(("task", "outputs"), [("binary", 1), ("regression", 1), ("multiclass", 3)])
 def test_a_weight_is_so_many_copies_of_a_row(task, outputs):
     """A step over all rows is one over copies, whose mean loss is over as many rows as there are copies."""
-    spec = ModelSpec(name="mlp", inputs=(4,), outputs=outputs, hidden=6, layers=2, float64=True)
+    spec = ModelSpec(name="mlp", inputs=(4,), outputs=outputs, hidden_size=6, layers=2, float64=True)
     ((x, y),) = clients(spec, (9,), task)
     weights = np.array([0, 1, 2, 3, 1, 0, 5, 1, 1])
 

@@ -21,9 +21,9 @@ def test_published_parameter_counts():
 
 
 def test_ten_layers_count_by_hand():
-    spec = ModelSpec(name="mlp", inputs=(5,), outputs=3, hidden=7)
+    spec = ModelSpec(name="mlp", inputs=(5,), outputs=3, hidden_size=7)
     assert count(spec) == (5 * 7 + 7) + 8 * (7 * 7 + 7) + (7 * 3 + 3)
-    assert count(ModelSpec(name="top-mlp", inputs=(5,), outputs=3, hidden=7)) == (5 * 7 + 7) + (7 * 3 + 3)
+    assert count(ModelSpec(name="top-mlp", inputs=(5,), outputs=3, hidden_size=7)) == (5 * 7 + 7) + (7 * 3 + 3)
     assert count(ModelSpec(name="linear", inputs=(5,), outputs=3, bias=False)) == 15
 
 
@@ -51,7 +51,7 @@ def test_initialisation_depends_on_the_seed_alone_and_leaves_the_global_generato
 
 
 def test_signal_survives_ten_layers():
-    spec = ModelSpec(name="mlp", inputs=(250,), outputs=64, hidden=256)
+    spec = ModelSpec(name="mlp", inputs=(250,), outputs=64, hidden_size=256)
     x = torch.randn(512, 250, generator=torch.Generator().manual_seed(0))
     deviation = build_model(spec, 0)(x).std().item()
     assert 0.2 < deviation < 3.0

@@ -21,8 +21,8 @@ from fedactors.messages.codec import message
 from fedactors.runtime.interface import Costs
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 
-SPEC = ModelSpec(name="mlp", inputs=(5,), outputs=4, hidden=8, layers=3)
-TOP = ModelSpec(name="top-mlp", inputs=(4,), outputs=1, hidden=8)
+SPEC = ModelSpec(name="mlp", inputs=(5,), outputs=4, hidden_size=8, layers=3)
+TOP = ModelSpec(name="top-mlp", inputs=(4,), outputs=1, hidden_size=8)
 ADAM = OptimizerSpec(name="adam", learning_rate=0.01)
 NUM_STEPS = 6
 
@@ -143,7 +143,7 @@ def test_a_model_is_a_value_that_steps_of_its_network_leave_alone() -> None:
 
 
 def test_parameters_lie_in_their_vector_wherever_that_lies() -> None:
-    made = networks.functional_model(ModelSpec(name="mlp", inputs=(3,), outputs=2, hidden=4, layers=3))
+    made = networks.functional_model(ModelSpec(name="mlp", inputs=(3,), outputs=2, hidden_size=4, layers=3))
     values = torch.arange(2.0 * made.num_values + 5)
     for vector in (values[: made.num_values], values[5 : 5 + made.num_values], values[1 : 1 + 2 * made.num_values : 2]):
         parts = torch.split(vector, [shape.numel() for shape in made.shapes])

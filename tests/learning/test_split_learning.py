@@ -18,8 +18,8 @@ from fedactors.learning.split_learning import (
 from fedactors.runtime import snapshots
 
 BOTTOMS = [
-    ModelSpec(name="mlp", inputs=(5,), outputs=4, hidden=6, float64=True),
-    ModelSpec(name="residual-mlp", inputs=(3,), outputs=4, hidden=6, layers=2, float64=True),
+    ModelSpec(name="mlp", inputs=(5,), outputs=4, hidden_size=6, float64=True),
+    ModelSpec(name="residual-mlp", inputs=(3,), outputs=4, hidden_size=6, layers=2, float64=True),
 ]
 OPTIMIZERS = [
     OptimizerSpec(name="sgd", learning_rate=0.05),

@@ -8,7 +8,7 @@ import pytest
 
 from fedactors.cli.main import main
 
-HERE = "tests.learning.own_networks"
+HERE = "tests.learning.user_networks"
 PUBSUB = ["pubsub-vfl", "num_epochs=2"]
 MTCD = ["mtcd", "problem=network", "num_rounds=2", "num_clients=4", "num_samples=80", "num_features=8", "num_tokens=1"]
 MARKET = """
@@ -29,8 +29,8 @@ TAKEN = {
     "nebulafl": [*NEBULAFL, f"model={HERE}:good"],
     "bottoms of pubsub-vfl": [*PUBSUB, f"bottom_model={HERE}:good"],
     "top of pubsub-vfl": [*PUBSUB, f"top_model={HERE}:good"],
-    "layers of glasu": ["glasu", "num_rounds=2", "hidden_size=8", "evaluate_every=1", f"own_layer={HERE}:sage"],
-    "representations of mtcd": [*MTCD, f"own_network={HERE}:good"],
+    "layers of glasu": ["glasu", "num_rounds=2", "hidden_size=8", "evaluate_every=1", f"user_layer={HERE}:sage"],
+    "representations of mtcd": [*MTCD, f"user_network={HERE}:good"],
 }
 
 
@@ -54,8 +54,8 @@ def test_a_module_of_ones_own_is_trained_and_used(place, tmp_path, capsys):
     data = json.loads((tmp_path / summary["run"] / "config.json").read_text())["data"]
     assert run("predict", summary["run"], "--data", data) == 2
     named = TAKEN[place][-1].partition("=")[2]
-    assert f"--trust {named}" in capsys.readouterr().err
-    assert run("predict", summary["run"], "--data", data, "--trust", named) == 0, capsys.readouterr().err
+    assert f"--allow-import {named}" in capsys.readouterr().err
+    assert run("predict", summary["run"], "--data", data, "--allow-import", named) == 0, capsys.readouterr().err
     assert json.loads(capsys.readouterr().out)["predictions"][0]["predicted"] > 0
 
 
@@ -69,11 +69,11 @@ def test_a_module_of_ones_own_is_trained_and_used(place, tmp_path, capsys):
         ([*PUBSUB, f"top_model={HERE}:normalised"], "in a split network: buffer"),
         ([*PUBSUB, "bottom_model=no_such_module:net"], "no_such_module cannot be imported"),
         ([*PUBSUB, "bottom_model=nlp"], "model: 'nlp' is not known"),
-        ([*MTCD, "own_network=no_such_module:net"], "no_such_module cannot be imported"),
-        (["glasu", "own_layer=no_such_module:net"], "no_such_module cannot be imported"),
-        (["glasu", f"own_layer={HERE}:good"], "given 2 samples of shape (64,) it fails"),
-        (["glasu", f"own_layer={HERE}:mixing"], "what it makes of a sample depends on the others beside it"),
-        (["glasu", "own_layer=gat"], "model: 'gat' is not known"),
+        ([*MTCD, "user_network=no_such_module:net"], "no_such_module cannot be imported"),
+        (["glasu", "user_layer=no_such_module:net"], "no_such_module cannot be imported"),
+        (["glasu", f"user_layer={HERE}:good"], "given 2 samples of shape (64,) it fails"),
+        (["glasu", f"user_layer={HERE}:mixing"], "what it makes of a sample depends on the others beside it"),
+        (["glasu", "user_layer=gat"], "model: 'gat' is not known"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_a_run_begins(words, line, tmp_path, capsys):
@@ -84,6 +84,6 @@ def test_what_cannot_be_trained_is_refused_before_a_run_begins(words, line, tmp_
 
 
 def test_a_bottom_that_needs_other_columns_is_refused_by_its_party(tmp_path, capsys):
-    assert run("run", *PUBSUB, f"bottom_model={HERE}:misfit", "--runtime", "simulated", "--quiet") == 2
+    assert run("run", *PUBSUB, f"bottom_model={HERE}:mismatch", "--runtime", "simulated", "--quiet") == 2
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert "given 2 samples of shape (15,) it fails: RuntimeError" in said

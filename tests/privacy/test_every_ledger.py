@@ -25,8 +25,8 @@ RUNS = {
     "tablepuppet admm": "algorithm=rfl-admm-v admm=paper_sgd local_epochs=1 feature_dp=8 label_dp=1",
     "mtcd": "noise=gaussian learning_rate=0.1",
     "mtcd found": "noise=gaussian",
-    "horizontal": "secure_sums=true",
-    "nebulafl": "algorithm=fedhisyn secure_sums=true on_party_loss=stop num_centers=3 num_containers=12",
+    "horizontal": "secure_aggregation=true",
+    "nebulafl": "algorithm=fedhisyn secure_aggregation=true on_party_loss=stop num_centers=3 num_containers=12",
 }
 NOISED = {name for name in RUNS if name.partition(" ")[0] not in ("horizontal", "nebulafl")}
 PREDICTED = {"pubsub-vfl", "pubsub-vfl paper", "glasu", "glasu sums", "mtcd", "mtcd found"}
@@ -48,7 +48,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         for _ in range(2):
             data = json.loads((made / "config.json").read_text())["data"]
             to = str(tmp_path_factory.mktemp("said") / "said.csv")
-            assert main(["predict", str(made), "--data", data, "--to", to]) == 0
+            assert main(["predict", str(made), "--data", data, "--output", to]) == 0
     return request.param, made
 
 

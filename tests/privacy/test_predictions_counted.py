@@ -37,7 +37,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 def predict(run: Path) -> int:
-    return main(["predict", str(run), "--data", "breast-cancer", "--to", str(run.parent / "said.csv")])
+    return main(["predict", str(run), "--data", "breast-cancer", "--output", str(run.parent / "said.csv")])
 
 
 def audited(run: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -58,13 +58,22 @@ def test_three_questions_cost_what_three_questions_cost(run: Path, capsys: pytes
     assert any("client-1, one row: the claim is on the training" in line for line in found["not_counted"])
     RunFolder.open(run).verify()
     page = run.parent / "report.html"
-    assert main(["report", str(run), "--to", str(page)]) == 0
+    assert main(["report", str(run), "--output", str(page)]) == 0
     assert "client-1, one row: the claim is on the training" in page.read_text()
 
 
 def test_the_json_of_a_prediction_says_for_whom_and_what_not(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    words = ["predict", str(run), "--data", "breast-cancer", "--to", str(run.parent / "said.csv"), "--format", "json"]
+    words = [
+        "predict",
+        str(run),
+        "--data",
+        "breast-cancer",
+        "--output",
+        str(run.parent / "said.csv"),
+        "--format",
+        "json",
+    ]
     assert main(words) == 0
     line = json.loads(capsys.readouterr().out.splitlines()[-1])["privacy"]["client-1"]["Contribution"]
     assert (line["neighbour"], line["covered"], line["uncovered"]) == ("new row", True, [])
@@ -73,7 +82,7 @@ def test_the_json_of_a_prediction_says_for_whom_and_what_not(run: Path, capsys: 
 
 def test_a_prediction_that_fails_after_its_releases_is_counted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **words: Any) -> None:
-        raise BadInput("--to: the disk is full")
+        raise BadInput("--output: the disk is full")
 
     monkeypatch.setattr(new_rows, "write_predictions", full)
     assert predict(run) == 2

@@ -1,4 +1,7 @@
-"""A peer inside a protocol's own run that tries every door of another actor; on Ray past its own side's refusal too."""
+"""A peer inside a protocol's own run that tries every endpoint of another actor.
+
+On Ray past its own side's refusal too.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from fedactors.errors import Refused
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.runtime.interface import Runtime
 
-NO_DOORS = ("load", "close", "open", "record_privacy")
+NO_ENDPOINTS = ("load", "close", "open", "record_privacy")
 
 
 @dataclass(frozen=True)
 class Blind(Endpoints):
-    """Doors of another program's, which asks whatever it likes."""
+    """Endpoints of another program's, which asks whatever it likes."""
 
     def check(self, method: Any, caller: str, role: str, receiver: str, value: Any) -> Endpoint:
         return self.table.get(method) or Endpoint(method, (type(value),), (NoneType,), frozenset())
@@ -32,7 +35,10 @@ class Blind(Endpoints):
 
 
 class Spying(Actor):
-    """Tries all doors of a class at an actor, but those `spared`, and what is no door; the run says how many."""
+    """Tries all endpoints of a class at an actor, but those `spared`, and what is no endpoint.
+
+    The run says how many.
+    """
 
     def __init__(self, victim: str, address: str, spared: tuple[str, ...]) -> None:
         self.victim, self.address, self.spared = victim, address, spared
@@ -45,12 +51,12 @@ class Spying(Actor):
             peer: Any = self.peer(self.victim, cls)
             if blind:
                 self._look_away(cls)
-            for door in endpoints(cls).table.values():
-                if door.name not in self.spared:
-                    await self._refused(getattr(peer, door.name), door, blind)
+            for endpoint in endpoints(cls).table.values():
+                if endpoint.name not in self.spared:
+                    await self._refused(getattr(peer, endpoint.name), endpoint, blind)
                     tried += 1
             if not blind:
-                for method in NO_DOORS:
+                for method in NO_ENDPOINTS:
                     with pytest.raises((Refused, TypeError)):
                         await getattr(peer, method)()
                     tried += 1
@@ -62,13 +68,13 @@ class Spying(Actor):
         blind = Blind(**{field.name: getattr(known, field.name) for field in dataclasses.fields(Endpoints)})
         transport.book[self.victim] = dataclasses.replace(transport.book[self.victim], endpoints=blind)
 
-    async def _refused(self, call: Callable[..., Awaitable[Any]], door: Endpoint, blind: bool) -> None:
-        taken = door.takes[0]
+    async def _refused(self, call: Callable[..., Awaitable[Any]], endpoint: Endpoint, blind: bool) -> None:
+        taken = endpoint.takes[0]
         made = () if taken is NoneType else (taken(*(None for _ in dataclasses.fields(taken))),)
         with pytest.raises(Refused) as caught:
             await call(*made)
         assert caught.value.party == self.name
-        assert f"{self.victim}.{door.name}, which is open to" in str(caught.value)
+        assert f"{self.victim}.{endpoint.name}, which is open to" in str(caught.value)
 
 
 class SpyingClient(Spying, Client):
@@ -87,7 +93,7 @@ SPIES: dict[str, type[Spying]] = {"client": SpyingClient, "server": SpyingServer
 
 
 def spy_on(runtime: Runtime, **targets: tuple[str, str, tuple[str, ...]]) -> Callable[[], list[int]]:
-    """Cast a spy of a role for each (victim, class, doors open to it); what is returned counts the attempts."""
+    """Cast a spy of a role for each (victim, class, endpoints open to it); what is returned counts the attempts."""
     for name, (victim, address, spared) in targets.items():
         role = name.partition("_")[0]
         runtime.spawn(SPIES[role], f"spy-{name.replace('_', '-')}", victim, address, spared)

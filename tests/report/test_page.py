@@ -68,7 +68,7 @@ def make_run(
             seconds=float(at),
             wall_seconds=1.0,
             cpu_utilisation=0.5,
-            waiting_seconds=0.0,
+            idle_seconds=0.0,
             price=0.0,
         )
         metrics = {"auc": 0.1 * index + 0.01 * seed, "members": 3, "validation/tail": 1.0 / index}
@@ -86,7 +86,7 @@ def make_run(
         seconds=3.0,
         wall_seconds=1.0,
         cpu_utilisation=0.5,
-        waiting_seconds=0.5,
+        idle_seconds=0.5,
     )
     folder.write_json(SUMMARY, summary.as_dict())
     folder.finish("finished")
@@ -349,7 +349,7 @@ def test_what_runs_are_judged_by_comes_first():
     run = LoadedRun(
         summary=Summary(
             run="r", protocol="p", runtime="simulated", seed=0, rounds=1, metrics={"a": 1.0, "test/auc": 0.5}, bytes=1,
-            messages=1, seconds=1.0, wall_seconds=1.0, cpu_utilisation=1.0, waiting_seconds=0.0,
+            messages=1, seconds=1.0, wall_seconds=1.0, cpu_utilisation=1.0, idle_seconds=0.0,
         ),
         config={"headline": {"name": "validation/auc", "mode": "max"}},
     )  # fmt: skip

@@ -52,7 +52,7 @@ def make_run(out: Path, auc: float, seed: int, **config: object) -> Path:
             seconds=2.0 * at,
             wall_seconds=1.0,
             cpu_utilisation=0.5,
-            waiting_seconds=0.0,
+            idle_seconds=0.0,
             price=0.0,
         )
         recorder.record_round(index, {"auc": auc * index / 2, "loss": 1.0})
@@ -69,7 +69,7 @@ def make_run(out: Path, auc: float, seed: int, **config: object) -> Path:
         seconds=4.0,
         wall_seconds=1.0,
         cpu_utilisation=0.5,
-        waiting_seconds=0.0,
+        idle_seconds=0.0,
     )
     folder.write_json(SUMMARY, summary.as_dict())
     folder.finish("finished")

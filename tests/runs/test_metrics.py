@@ -21,7 +21,7 @@ SUMMARY = Summary(
     seconds=1.5,
     wall_seconds=0.5,
     cpu_utilisation=0.5,
-    waiting_seconds=0.1,
+    idle_seconds=0.1,
 )
 
 

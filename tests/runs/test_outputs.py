@@ -10,13 +10,13 @@ from fedactors.cli.main import main
 from tests.bad_inputs import world
 
 _COMMANDS = {
-    "report --to": "report RUN --to PLACE",
-    "report --figures": "report RUN --to page.html --figures PLACE",
+    "report --output": "report RUN --output PLACE",
+    "report --figures": "report RUN --output page.html --figures PLACE",
     "compare --plot": "compare RUN --plot PLACE",
     "compare --report": "compare RUN --report PLACE",
-    "predict --to": "predict RUN --data synthetic --runtime simulated --to PLACE",
-    "export --to": "export RUN --to PLACE",
-    "new --to": "new scenario other --to PLACE",
+    "predict --output": "predict RUN --data synthetic --runtime simulated --output PLACE",
+    "export --output": "export RUN --output PLACE",
+    "new --output": "new scenario other --output PLACE",
     "run --out": f"run mtcd {world.SMALL['mtcd']} --runtime simulated --quiet --out PLACE",
 }
 _PLACES = [
@@ -63,5 +63,5 @@ def test_a_record_is_no_place_for_results(
 
 def test_beside_the_record_a_page_may_lie(finished: Path) -> None:
     assert main(["report", str(finished)]) == 0
-    assert main(["report", str(finished), "--to", str(finished / "mine.html")]) == 0
+    assert main(["report", str(finished), "--output", str(finished / "mine.html")]) == 0
     assert (finished / "mine.html").exists()

@@ -29,7 +29,7 @@ def where(request, tmp_path) -> str:
     return str(tmp_path / "own") if request.param == "folder" else f"memory://states/{tmp_path.name}"
 
 
-def keeper(where: str, key: str | None = None, actor: str = "bank/worker-0") -> PartyStates:
+def party_state(where: str, key: str | None = None, actor: str = "bank/worker-0") -> PartyStates:
     return PartyStates(StateLocation("bank", where, key), actor, "20260101T000000Z-x-0")
 
 
@@ -40,7 +40,7 @@ def files(folder: Path) -> list[Path]:
 def test_a_state_comes_back_and_its_reference_tells_nothing(where, monkeypatch):
     monkeypatch.setenv("BANK_KEY", KEY)
     for key in (None, "env:BANK_KEY"):
-        own = keeper(where, key)
+        own = party_state(where, key)
         assert own.begin(None) is None
         reference = own.keep(FRAME)
         assert is_reference(reference)
@@ -69,10 +69,10 @@ def test_without_a_place_a_state_travels_as_it_is():
 
 def test_with_a_key_nothing_of_the_state_is_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("BANK_KEY", KEY)
-    keeper(str(tmp_path / "clear")).keep(FRAME)
+    party_state(str(tmp_path / "clear")).keep(FRAME)
     (clear,) = files(tmp_path / "clear")
     assert b"the labels of all customers" in clear.read_bytes()
-    keeper(str(tmp_path / "sealed"), "env:BANK_KEY").keep(FRAME)
+    party_state(str(tmp_path / "sealed"), "env:BANK_KEY").keep(FRAME)
     (sealed,) = files(tmp_path / "sealed")
     assert all(FRAME[i : i + 8] not in sealed.read_bytes() for i in range(len(FRAME) - 8))
 
@@ -80,7 +80,7 @@ def test_with_a_key_nothing_of_the_state_is_on_the_disk(tmp_path, monkeypatch):
 def test_a_key_may_lie_in_a_file(tmp_path):
     path = tmp_path / "bank.key"
     path.write_text(KEY + "\n")
-    own = keeper(str(tmp_path / "own"), f"file:{path}")
+    own = party_state(str(tmp_path / "own"), f"file:{path}")
     assert own.fetch(own.keep(FRAME)) == FRAME
 
 
@@ -88,7 +88,7 @@ def test_a_key_may_lie_in_a_file(tmp_path):
 def test_whatever_was_done_to_a_state_is_found_and_named(change, tmp_path, monkeypatch):
     monkeypatch.setenv("BANK_KEY", KEY)
     place = tmp_path / "own"
-    own = keeper(str(place), "env:BANK_KEY")
+    own = party_state(str(place), "env:BANK_KEY")
     reference = own.keep(FRAME)
     (path,) = files(place)
     data = path.read_bytes()
@@ -102,9 +102,9 @@ def test_whatever_was_done_to_a_state_is_found_and_named(change, tmp_path, monke
     elif change == "another key":
         monkeypatch.setenv("BANK_KEY", base64.b64encode(os.urandom(32)).decode())
     elif change == "no key":
-        own = keeper(str(place))
+        own = party_state(str(place))
     elif change == "another actor":
-        own = keeper(str(place), "env:BANK_KEY", actor="bank/worker-1")
+        own = party_state(str(place), "env:BANK_KEY", actor="bank/worker-1")
     elif change == "another run":  # of the same actor, under its own key: bound to its name all the same
         name = told["name"].replace("-x-0/", "-x-1/")
         (place / name).parent.mkdir(parents=True)
@@ -112,7 +112,7 @@ def test_whatever_was_done_to_a_state_is_found_and_named(change, tmp_path, monke
         reference = reference.partition(b"\n")[0] + b"\n" + json.dumps({**told, "name": name}).encode()
     expected = {
         "another key": "does not open with this key",
-        "no key": "is encrypted: give --state-key bank=",
+        "no key": "is encrypted: give --checkpoint-key bank=",
         "another actor": "refers to no state of bank/worker-1's",
         "another run": "does not open with this key",
     }
@@ -141,7 +141,7 @@ def test_a_reference_that_a_stranger_wrote_names_no_other_file(told, tmp_path):
     sound = {"name": "run/bank/worker-0/" + "0" * 32 + ".state", "bytes": 3, "sha256": "0" * 64}
     content = {**sound, **told} if isinstance(told, dict) else told
     frame = b"fedactors state elsewhere\n" + json.dumps(content).encode()
-    for what in (keeper(str(tmp_path)).fetch, keeper(str(tmp_path)).drop):
+    for what in (party_state(str(tmp_path)).fetch, party_state(str(tmp_path)).drop):
         with pytest.raises(BadInput, match="refers to no state"):
             what(frame)
 
@@ -151,7 +151,7 @@ def test_a_reference_that_is_no_json_or_whose_party_has_no_place_is_named():
         PartyStates(None, "bank", "run").fetch(b"fedactors state elsewhere\n{")
     told = {"name": "run/bank/" + "0" * 32 + ".state", "bytes": 3, "sha256": "0" * 64}
     frame = b"fedactors state elsewhere\n" + json.dumps(told).encode()
-    with pytest.raises(BadInput, match="bank keeps its state in a place of its own: give --state bank=PLACE"):
+    with pytest.raises(BadInput, match="bank keeps its state in a place of its own: give --checkpoint-dir bank=PLACE"):
         PartyStates(None, "bank", "run").fetch(frame)
 
 
@@ -168,29 +168,29 @@ def test_a_key_that_is_none_is_told_before_anything_is_trained(key, message, tmp
     monkeypatch.setenv("SHORT", base64.b64encode(b"short").decode())
     monkeypatch.setenv("NO_BASE64", "§§§ secret §§§")
     with pytest.raises(BadInput, match=message) as caught:
-        keeper(str(tmp_path), key).begin(None)
+        party_state(str(tmp_path), key).begin(None)
     assert "secret" not in str(caught.value)
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_trained(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="--state: bank: cannot write"):
-        keeper(str(tmp_path / "file")).begin(None)
+    with pytest.raises(BadInput, match="--checkpoint-dir: bank: cannot write"):
+        party_state(str(tmp_path / "file")).begin(None)
     with pytest.raises(BadInput, match="nothing://x"):
-        keeper("nothing://x").begin(None)
+        party_state("nothing://x").begin(None)
 
 
 def test_names_of_places_and_keys():
     assert make_places({"bank": "/own"}, {"bank": "env:K"}) == {"bank": StateLocation("bank", "/own", "env:K")}
     for where, keys, message in [
-        ({"bank": "/own"}, {"shop": "env:K"}, "'shop' is not allowed: it has no --state shop=PLACE"),
+        ({"bank": "/own"}, {"shop": "env:K"}, "'shop' is not allowed: it has no --checkpoint-dir shop=PLACE"),
         ({"bank": "/own"}, {"bank": "s3cr3t"}, "name where the key is, file:PATH or env:NAME"),
         ({"bank": "/own"}, {"bank": "env:"}, "name where the key is"),
         ({"bank": " "}, {}, "it names no place"),
     ]:
         with pytest.raises(BadInput, match=message):
             make_places(where, keys)
-    with pytest.raises(BadInput, match="--state: 'bnak' is not allowed: the parties are bank, shop"):
+    with pytest.raises(BadInput, match="--checkpoint-dir: 'bnak' is not allowed: the parties are bank, shop"):
         StateLocations(make_places({"bnak": "/own"}, {})).check(["bank/worker-0", "bank", "shop"], {})
 
 
@@ -202,9 +202,9 @@ def test_only_places_where_all_of_a_partys_states_are_count_as_the_runs_own():
 
 
 def test_a_place_without_the_state_is_not_written_to(tmp_path):
-    reference = keeper(str(tmp_path / "own")).keep(FRAME)
+    reference = party_state(str(tmp_path / "own")).keep(FRAME)
     with pytest.raises(BadInput, match="is missing"):
-        keeper(str(tmp_path / "victim")).begin(reference)
+        party_state(str(tmp_path / "victim")).begin(reference)
     assert not (tmp_path / "victim").exists()
     places = StateLocations(make_places({"bank": str(tmp_path / "victim")}, {}))
     places.check(["bank/worker-0"], {"bank/worker-0": reference})
@@ -213,12 +213,12 @@ def test_a_place_without_the_state_is_not_written_to(tmp_path):
 
 
 def test_a_checkpoint_gives_states_wherever_they_are_and_only_those_that_are_asked_for(tmp_path):
-    own = keeper(str(tmp_path))
+    own = party_state(str(tmp_path))
     frames = {"bank/worker-0": own.keep(FRAME), "shop": b"the shop's"}
     found = FoundStates(frames, {})
     assert sorted(found) == ["bank/worker-0", "shop"]
     assert "bank/worker-0" in found
     assert found["shop"] == b"the shop's"
-    with pytest.raises(BadInput, match="give --state bank=PLACE"):
+    with pytest.raises(BadInput, match="give --checkpoint-dir bank=PLACE"):
         found["bank/worker-0"]
     assert FoundStates(frames, {"bank": StateLocation("bank", str(tmp_path))})["bank/worker-0"] == FRAME

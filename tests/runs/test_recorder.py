@@ -26,7 +26,7 @@ def usage_of(num_rounds: int) -> Usage:
         seconds=num_rounds + 0.5,
         wall_seconds=9.0,
         cpu_utilisation=0.0,
-        waiting_seconds=0.0,
+        idle_seconds=0.0,
         price=0.0,
     )
 
@@ -173,7 +173,7 @@ def test_events_add_up_per_actor_and_stop_growing():
         log.span(Span(actor=actor, kind=kind, label="", start=float(start), end=float(end)))
     assert len(lines) == 2
     assert json.loads(lines[0]) == {"type": "span", "actor": "b", "kind": "wait", "label": "", "start": 0.0, "end": 1.0}
-    assert log.waiting_seconds() == {"a": 0.0, "b": 4.0}
+    assert log.idle_seconds() == {"a": 0.0, "b": 4.0}
     assert log.busy_seconds() == {"a": 2.0, "b": 1.0}
     assert log.summary()["dropped"] == 2
 

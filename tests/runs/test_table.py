@@ -70,7 +70,7 @@ def test_a_target_that_was_not_reached_is_censored():
         seconds=3.0,
         wall_seconds=4.0,
         cpu_utilisation=0.5,
-        waiting_seconds=0.0,
+        idle_seconds=0.0,
     )
     made = RunRow.of(summary, name="x")
     assert made.censored == ("rounds_to_0.1", "seconds_to_target")

@@ -105,18 +105,18 @@ class Carry:
 
 
 def said(method: Callable[..., Awaitable[Any]]) -> Any:
-    """Make a door of a method of any arguments: they come in one `Carry`, and the result goes back in another."""
+    """Make an endpoint of a method of any arguments: they come in one `Carry`, and the result goes back in another."""
 
-    async def door(self: Any, order: Carry) -> Carry | None:
+    async def endpoint(self: Any, order: Carry) -> Carry | None:
         found = await method(self, *order.values, **order.named)
         return None if found is None else Carry((found,))
 
-    door.__name__, door.__qualname__ = method.__name__, method.__qualname__
-    return remote(caller=(DRIVER, PEERS))(door)
+    endpoint.__name__, endpoint.__qualname__ = method.__name__, method.__qualname__
+    return remote(caller=(DRIVER, PEERS))(endpoint)
 
 
 class Line:
-    """A handle of an actor whose doors are made by `said`: arguments go as they are, results come as they are."""
+    """A handle of an actor whose endpoints are made by `said`: arguments go as they are, results come as they are."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -411,7 +411,7 @@ class Stepper(Client):
 
 
 def line(runtime: Runtime, name: str, cls: type = Echo, *args: Any, **options: Any) -> Any:
-    """Spawn an actor whose doors are made by `said`, and return a line to it."""
+    """Spawn an actor whose endpoints are made by `said`, and return a line to it."""
     return Line(runtime.spawn(cls, name, *args, **options))
 
 

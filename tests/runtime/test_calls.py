@@ -100,7 +100,7 @@ def test_a_call_that_fits_is_admitted(sender: str, role: str, kind: str) -> None
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"method": "open"}, r"shop: calls bank\.open, which is no door of Bank \(doors: add, total\)"),
+        ({"method": "open"}, r"shop: calls bank\.open, which is no endpoint of Bank \(endpoints: add, total\)"),
         ({"method": "total", "value": None, "role": "data-center"}, r"is open to: client, server; not to shop"),
         ({"role": SERVER}, r"shop: calls bank\.add, which is open to: client, driver; not to shop"),
         ({"value": None}, r"shop: calls bank\.add with nothing; it takes a Numbers"),
@@ -348,7 +348,7 @@ def test_a_malformed_message_leaves_no_site_and_is_no_row() -> None:
 
     async def main() -> list[Any]:
         own = LocalActorHost(site)
-        await own.cast([ActorSpec(Asked, A, (), {}, Resources())], 0, WallClock(0.0))
+        await own.spawn([ActorSpec(Asked, A, (), {}, Resources())], 0, WallClock(0.0))
         context = own.actors[A]
         for receiver in A, B:  # in its own site, and in another one
             with pytest.raises(Refused, match=r"bank/a: sends Number\.value as a str"):

@@ -47,7 +47,7 @@ class Smuggled:
 
 
 class Bank(Client):
-    """An honest party: one door each for clients, its own party, and the driver."""
+    """An honest party: one endpoint each for clients, its own party, and the driver."""
 
     payloads: ClassVar[tuple[type, ...]] = (Vector,)
 
@@ -79,12 +79,12 @@ class Bank(Client):
 
     @remote(caller=(DRIVER, CLIENT))
     async def fails(self) -> None:
-        raise ZeroDivisionError("in a door")
+        raise ZeroDivisionError("in an endpoint")
 
     @remote(caller=(DRIVER, CLIENT))
     async def fails_late(self) -> None:
         await self.clock.sleep(0.3)
-        raise ZeroDivisionError("in a door")
+        raise ZeroDivisionError("in an endpoint")
 
     @remote(caller=DRIVER)
     async def keep(self, say: Say) -> Say:
@@ -117,7 +117,7 @@ class Bank(Client):
         return Say("kept", self.put(Vector((1.0, 2.0)), to="thief"))  # type: ignore[arg-type]
 
     async def raw_gradient(self, say: Say) -> Say:
-        """No door."""
+        """No endpoint."""
         return Say("raw")
 
 
@@ -138,7 +138,7 @@ class Hub(Server):
 
 
 class Thief(Client):
-    """Tries everything; each attempt is one door of the driver's, so that a test sees what comes of it."""
+    """Tries everything; each attempt is one endpoint of the driver's, so that a test sees what comes of it."""
 
     @remote(caller=DRIVER)
     async def attempt(self, say: Say) -> Say:
@@ -277,14 +277,14 @@ def play_with_bank(make: Callable[[], Runtime], drive: Callable[..., Awaitable[A
 
 
 @pytest.mark.parametrize("make", RUNTIMES)
-def test_what_is_no_door_or_not_for_the_caller_is_refused_and_changes_nothing(make: Any) -> None:
-    no_door = r"thief: calls bank\.{}, which is no door of Bank"
+def test_what_is_no_endpoint_or_not_for_the_caller_is_refused_and_changes_nothing(make: Any) -> None:
+    no_endpoint = r"thief: calls bank\.{}, which is no endpoint of Bank"
     expected = {
-        "undeclared": no_door.format("raw_gradient"),
-        "close": no_door.format("close"),
-        "load": no_door.format("load"),
-        "record_privacy": no_door.format("record_privacy"),
-        "private": no_door.format("_make"),
+        "undeclared": no_endpoint.format("raw_gradient"),
+        "close": no_endpoint.format("close"),
+        "load": no_endpoint.format("load"),
+        "record_privacy": no_endpoint.format("record_privacy"),
+        "private": no_endpoint.format("_make"),
         "own party's": r"thief: calls bank\.parameters, which is open to: own party; not to thief",
         "driver's": r"thief: calls bank\.told, which is open to: driver; not to thief",
         "plain value": r"thief: calls bank\.tell with a str; it takes a Say",
@@ -317,9 +317,9 @@ def test_what_is_no_door_or_not_for_the_caller_is_refused_and_changes_nothing(ma
 
 
 @pytest.mark.parametrize("make", RUNTIMES)
-def test_the_driver_too_uses_doors_only(make: Any) -> None:
+def test_the_driver_too_uses_endpoints_only(make: Any) -> None:
     async def drive(runtime: Runtime, bank: Any, thief: Thief, hub: Hub) -> None:
-        with pytest.raises(Refused, match=r"driver: calls bank\.raw_gradient, which is no door"):
+        with pytest.raises(Refused, match=r"driver: calls bank\.raw_gradient, which is no endpoint"):
             await bank.raw_gradient(Say("x"))
         with pytest.raises(Refused, match=r"driver: calls bank\.tell, which is open to: client; not to driver"):
             await bank.tell(Say("x"))
@@ -385,7 +385,7 @@ def test_a_party_states_releases_of_its_own_only(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", RUNTIMES)
-def test_nobody_calls_a_loop_that_a_door_began(make: Any) -> None:
+def test_nobody_calls_a_loop_that_an_endpoint_began(make: Any) -> None:
     async def drive(runtime: Runtime, bank: Bank, thief: Thief, hub: Hub) -> str:
         await bank.go_on()
         await runtime.clock.sleep(0.1)
@@ -412,7 +412,9 @@ def test_a_call_that_fails_and_that_nobody_awaits_stops_the_run(make: Any, how: 
         await runtime.clock.sleep(0.5)
         return "the run went on"
 
-    with pytest.raises(PartyFailed, match=r"bank: ZeroDivisionError: in a door \(thief, which had called it, did not"):
+    with pytest.raises(
+        PartyFailed, match=(r"bank: ZeroDivisionError: in an endpoint \(thief, which had " r"called it, did not")
+    ):
         play_with_bank(make, drive)
 
 
@@ -426,7 +428,9 @@ def test_a_forgotten_call_may_fail_after_the_driver_is_done(make: Any, who: str)
             await thief.forget_a_slow_one()
         return "nobody noticed"
 
-    with pytest.raises(PartyFailed, match=rf"bank: ZeroDivisionError: in a door \({who}, which had called it, did not"):
+    with pytest.raises(
+        PartyFailed, match=(rf"bank: ZeroDivisionError: in an endpoint \({who}, which had " rf"called it, did not")
+    ):
         play_with_bank(make, drive)
 
 
@@ -437,7 +441,9 @@ def test_the_drivers_own_forgotten_call_stops_the_run(make: Any) -> None:
         await runtime.clock.sleep(0.5)
         return "the run went on"
 
-    with pytest.raises(PartyFailed, match=r"bank: ZeroDivisionError: in a door \(driver, which had called it, did not"):
+    with pytest.raises(
+        PartyFailed, match=(r"bank: ZeroDivisionError: in an endpoint \(driver, which had " r"called it, did not")
+    ):
         play_with_bank(make, drive)
 
 
@@ -452,8 +458,8 @@ def test_each_actor_has_a_copy_of_its_own() -> None:
     shared = {"rows": [1, 2]}
 
     async def main() -> list[Any]:
-        runtime.spawn(Keeper, "a", shared)
-        runtime.spawn(Keeper, "b", shared)
+        runtime.spawn(Holder, "a", shared)
+        runtime.spawn(Holder, "b", shared)
         await runtime.start()
         return [context.actor.given for context in runtime.contexts.values()]  # type: ignore[attr-defined]
 
@@ -468,21 +474,21 @@ def test_arrays_of_a_source_can_be_carried() -> None:
     runtime = SimulatedRuntime()
 
     async def main() -> Any:
-        runtime.spawn(Keeper, "a", source)
+        runtime.spawn(Holder, "a", source)
         await runtime.start()
         return runtime.contexts["a"].actor.given.load().features.shape  # type: ignore[attr-defined]
 
     assert runtime.execute(main) == (3, 2)
 
 
-class Keeper(Client):
+class Holder(Client):
     """Keeps what it is built with."""
 
     def __init__(self, given: Any) -> None:
         self.given = given
 
 
-# --- below the doors of the Ray runtime: a process that speaks to another one by itself ---
+# --- below the endpoints of the Ray runtime: a process that speaks to another one by itself ---
 
 
 class Burglar(Client):
@@ -552,10 +558,10 @@ def test_a_process_that_goes_past_its_handles_speaks_in_its_own_name_only(caplog
     assert found["driver"] == found["shop"] == "the connection was closed"
     assert "heard" in found["burglar"]  # in its own name it may do what its role may do
     assert "burglar" in found["raw"]
-    assert "which is no door of Bank" in found["raw"]
+    assert "which is no endpoint of Bank" in found["raw"]
     for method in ("drain", "snapshot", "load", "close", "meet"):
         assert "only the run's driver may ask this" in found[method]
     assert "with a ticket that is not its own" in found["call"]
     assert found["heard"] == "psst"
     assert "bank: refused: somebody calls bank as driver without its ticket" in caplog.text
-    assert "bank: refused: burglar: calls bank.raw_gradient, which is no door of Bank" in caplog.text
+    assert "bank: refused: burglar: calls bank.raw_gradient, which is no endpoint of Bank" in caplog.text

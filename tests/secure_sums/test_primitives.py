@@ -27,10 +27,10 @@ def go(out: Path, protocol: str, *words: str) -> Path:
 
 SUMMED = {
     "glasu": "secure_aggregation=true --data blocks:60x6x2",
-    "horizontal": "secure_sums=true num_clients=3",
-    "mtcd": "secure_sums=true learning_rate=0.1 num_clients=3",
-    "nebulafl": "secure_sums=true algorithm=fedhisyn on_party_loss=stop num_centers=3 num_containers=6",
-    "tablepuppet": "secure_sums=true algorithm=rfl-sgd-v",
+    "horizontal": "secure_aggregation=true num_clients=3",
+    "mtcd": "secure_aggregation=true learning_rate=0.1 num_clients=3",
+    "nebulafl": "secure_aggregation=true algorithm=fedhisyn on_party_loss=stop num_centers=3 num_containers=6",
+    "tablepuppet": "secure_aggregation=true algorithm=rfl-sgd-v",
 }
 
 

@@ -10,7 +10,7 @@ from fedactors.cli.main import main
 from tests.data.alignment.test_rows import QUERY, TASK, save, tables
 
 PUBSUB = ["num_epochs=2", "num_layers=2", "hidden_size=4", "embedding_size=3", "batch_size=16",
-          "validation_share=0.3"]  # fmt: skip
+          "validation_fraction=0.3"]  # fmt: skip
 MTCD = ["num_clients=3", "num_rounds=2", "topology=complete", "num_tokens=1", "relaxed_protocol=true",
         "problem=ridge"]  # fmt: skip
 PARTIES = {"shop": ("amount",), "supplier": ("price", "kind"), "bank": ("age",)}
@@ -78,7 +78,7 @@ def predicted(place, run, to, *flags):
     """Return what is predicted on new rows of the query, and of them in the clear."""
     found = []
     for data, more in (("new", flags), ("clear", ())):
-        assert main(["predict", str(run), "--data", str(place / f"{data}.toml"), "--to", str(to), *more]) == 0
+        assert main(["predict", str(run), "--data", str(place / f"{data}.toml"), "--output", str(to), *more]) == 0
         with to.open() as file:
             found.append(list(csv.DictReader(file)))
     return found
@@ -143,7 +143,7 @@ def test_a_query_that_means_something_else_is_one_line(place, run, tmp_path, cap
     text = (place / "new.toml").read_text()
     assert old in text
     (place / "other.toml").write_text(text.replace(old, new))
-    assert main(["predict", str(run), "--data", str(place / "other.toml"), "--to", str(tmp_path / "p.csv")]) == 2
+    assert main(["predict", str(run), "--data", str(place / "other.toml"), "--output", str(tmp_path / "p.csv")]) == 2
     assert named in capsys.readouterr().err
 
 
@@ -159,12 +159,12 @@ def test_a_model_of_files_is_not_used_on_a_query(place, tmp_path, capsys):
     run = ["run", "pubsub-vfl", "--data", str(place / "old.toml"), "--runtime", "simulated", "--quiet", *PUBSUB]
     assert main([*run, "--out", str(tmp_path)]) == 0
     (folder,) = tmp_path.iterdir()
-    assert main(["predict", str(folder), "--data", str(place / "new.toml"), "--to", str(tmp_path / "p.csv")]) == 2
+    assert main(["predict", str(folder), "--data", str(place / "new.toml"), "--output", str(tmp_path / "p.csv")]) == 2
     assert "task.layout: 'relational' is not allowed: no query joined the rows" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [[], ["secure_sums=true", "learning_rate=0.001"]], ids=["open", "sums"])
+@pytest.mark.parametrize("words", [[], ["secure_aggregation=true", "learning_rate=0.001"]], ids=["open", "sums"])
 def test_mtcd_predicts_new_rows_of_a_query_as_the_materialised_join(place, words, tmp_path):
     run = train(place, "mtcd", [*MTCD, *words], tmp_path / "runs")
     check_equal(*predicted(place, run, tmp_path / "said.csv"))

@@ -19,7 +19,7 @@ from fedactors.api import load_part
 from fedactors.cli.main import main
 from fedactors.errors import BadInput
 
-OWN = "tests.learning.own_networks:good"
+OWN = "tests.learning.user_networks:good"
 TOML = """
 [task]
 type = "binary"
@@ -72,9 +72,9 @@ def place(tmp_path_factory):
     train = ["run", "pubsub-vfl", "--data", str(folder / "old.toml"), "--runtime", "simulated", "--quiet", *words]
     assert main([*train, "--out", str(folder / "runs")]) == 0
     (run,) = (folder / "runs").iterdir()
-    predict = ["predict", str(run), "--data", str(folder / "new.toml"), "--trust", OWN]
-    assert main([*predict, "--to", str(folder / "said.csv")]) == 0
-    assert main(["export", str(run), "--to", str(folder / "model"), "--trust", OWN]) == 0
+    predict = ["predict", str(run), "--data", str(folder / "new.toml"), "--allow-import", OWN]
+    assert main([*predict, "--output", str(folder / "said.csv")]) == 0
+    assert main(["export", str(run), "--output", str(folder / "model"), "--allow-import", OWN]) == 0
     return folder
 
 
@@ -97,7 +97,7 @@ def test_every_row_of_the_owner_is_there_with_classes_or_a_reason(place):
 
 
 def test_the_parts_together_say_what_prediction_says(place):
-    parts = {party: load_part(place / "model" / party, trust=[OWN]) for party in ("bank", "shop")}
+    parts = {party: load_part(place / "model" / party, allow_import=[OWN]) for party in ("bank", "shop")}
     with (place / "new-bank.csv").open() as one, (place / "new-shop.csv").open() as two:
         bank = {row["customer"]: row for row in csv.DictReader(one, delimiter=";")}
         shop = {row["client"]: row for row in csv.DictReader(two)}
@@ -130,7 +130,7 @@ def test_new_files_are_read_as_those_trained_on(place, capsys):
     lines = (place / "new.toml").read_text().splitlines(keepends=True)
     bare = place / "bare.toml"
     bare.write_text("".join(line for line in lines if not line.startswith("csv")))
-    predict = ["predict", str(run), "--data", str(bare), "--trust", OWN, "--to"]
+    predict = ["predict", str(run), "--data", str(bare), "--allow-import", OWN, "--output"]
     assert main([*predict, str(place / "bare.csv")]) == 0
     found, expected = said(place, "bare.csv"), said(place)
     assert [one["reason"] for one in found.values()] == [one["reason"] for one in expected.values()]
@@ -158,7 +158,7 @@ def test_a_row_that_is_wrong_is_listed_and_the_others_are_predicted(place, capsy
     shop += [",2020-01-01,DE", "new53,2020-01-01,DE"]
     path = spoil(place, "spoilt", bank=bank, shop=shop)
     (run,) = (place / "runs").iterdir()
-    predict = ["predict", str(run), "--data", str(path), "--trust", OWN, "--to", str(place / "spoilt.csv")]
+    predict = ["predict", str(run), "--data", str(path), "--allow-import", OWN, "--output", str(place / "spoilt.csv")]
     capsys.readouterr()
     assert main(predict) == 0
     with (place / "spoilt.csv").open() as file:
@@ -195,7 +195,10 @@ def test_a_file_of_which_no_row_can_be_used_is_one_line(place, capsys):
     path = spoil(place, "none")
     (place / "none-bank.csv").write_text("customer;income;job\nnew3;n/a;nurse\nnew4;1.250,5;clerk\n")
     (run,) = (place / "runs").iterdir()
-    assert main(["predict", str(run), "--data", str(path), "--trust", OWN, "--to", str(place / "none.csv")]) == 2
+    assert (
+        main(["predict", str(run), "--data", str(path), "--allow-import", OWN, "--output", str(place / "none.csv")])
+        == 2
+    )
     said_of_it = capsys.readouterr().err
     assert "none-bank.csv: none of 2 rows can be predicted, 2 of them for such as: income: 'n/a' is no" in said_of_it
     assert len(said_of_it.strip().splitlines()) == 1
@@ -213,7 +216,9 @@ def test_rows_to_predict_find_each_other_as_in_training(place, capsys, old, new,
     (run,) = (place / "runs").iterdir()
     path = place / "otherwise.toml"
     path.write_text(TOML.format(name="new").replace(old, new))
-    assert main(["predict", str(run), "--data", str(path), "--trust", OWN, "--to", str(place / "o.csv")]) == 2
+    assert (
+        main(["predict", str(run), "--data", str(path), "--allow-import", OWN, "--output", str(place / "o.csv")]) == 2
+    )
     assert said_of_it in capsys.readouterr().err
     assert not (place / "o.csv").exists()
 
@@ -228,7 +233,7 @@ def test_a_class_that_is_never_predicted_is_told_with_what_to_try(place, tmp_pat
     note = "note: bank: 1 class is predicted for no test row; try num_layers=2 (it is 10), a larger learning_rate"
     assert note in capsys.readouterr().out
     (run,) = (tmp_path / "runs").iterdir()
-    predict = ["predict", str(run), "--data", str(place / "new.toml"), "--to", str(tmp_path / "p.csv")]
+    predict = ["predict", str(run), "--data", str(place / "new.toml"), "--output", str(tmp_path / "p.csv")]
     assert main(predict) == 0
     assert "bank: 1 class is predicted for no row" in capsys.readouterr().out
     told = {row["prediction"] for row in said(tmp_path, "p.csv").values() if not row["reason"]}
@@ -244,14 +249,14 @@ def test_a_part_is_not_believed_unread(place, tmp_path):
     for change in ({"task": "ordinal"}, {"colour": 1}, {"preprocessing": {"columns": []}}, {"num_classes": "2"}):
         (tmp_path / "part.json").write_text(json.dumps(facts | change))
         with pytest.raises(BadInput, match=r"damaged|cannot be read"):
-            load_part(tmp_path, trust=[OWN])
+            load_part(tmp_path, allow_import=[OWN])
 
 
 def test_what_the_owner_lost_in_the_alignment_is_told_at_the_end_and_in_the_report(place, capsys):
     (run,) = (place / "runs").iterdir()
     told = "bank: 298 of 300 rows are used (2 not at shop, or missing values there)"
     assert json.loads((run / "metrics/summary.json").read_text())["extra"]["notes"] == [told]
-    assert main(["report", str(run), "--to", str(place / "page.html")]) == 0
+    assert main(["report", str(run), "--output", str(place / "page.html")]) == 0
     assert told in (place / "page.html").read_text()
 
 
@@ -289,8 +294,8 @@ def test_a_process_of_one_party_opens_no_other_partys_file(place, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(HOOK.format(folder=str(place), log=str(log))))
     (run,) = (place / "runs").iterdir()
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    words = ["predict", str(run), "--data", str(place / "new.toml"), "--trust", OWN, "--runtime", "ray"]
-    command = [sys.executable, "-m", "fedactors", *words, "--to", str(place / "ray.csv"), "--format", "json"]
+    words = ["predict", str(run), "--data", str(place / "new.toml"), "--allow-import", OWN, "--runtime", "ray"]
+    command = [sys.executable, "-m", "fedactors", *words, "--output", str(place / "ray.csv"), "--format", "json"]
     kept = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -25,7 +25,7 @@ def once(point, seed):
 
 def test_defaults():
     given = parse()
-    assert (given.out, given.seeds, given.smoke, given.full) == (Path("results"), (0, 1), False, False)
+    assert (given.out, given.seeds, given.smoke, given.paper) == (Path("results"), (0, 1), False, False)
     assert given.table == Path("results/vfl.parquet")
     assert given.wants("anything")
 

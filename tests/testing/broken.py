@@ -517,7 +517,7 @@ class SendsUnreviewed(Right):
         return Unreviewed(made.values)
 
 
-class CallsNoDoor(Right):
+class CallsNoEndpoint(Right):
     @remote
     async def learn(self, error: Error) -> None:
         await super().learn(error)

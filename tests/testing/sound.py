@@ -400,7 +400,7 @@ def protocol(play: Callable[..., Awaitable[RunResult]], *actors: type, **changes
 
 SOUND = {
     "split learning": protocol(run_split, Left, Right),
-    "payloads": protocol(run_split, FetchingLeft, OfferingRight),
+    "transfer": protocol(run_split, FetchingLeft, OfferingRight),
     "noise": protocol(run_split, Left, NoisyRight),
     "averaging": protocol(run_averaging, Averager, RowClient),
     "passing on": protocol(run_ring, RingClient),

@@ -62,7 +62,7 @@ RIGHT = {
     broken.LosesMessage: ("[resume]", "right differ: something is missing from the state they declare"),
     broken.Hangs: ("[run] the smoke run does not end well", "right.learn (called by left)"),
     broken.SendsUndeclared: ("[run]", "right: describe returned a Undeclared; it is declared to give a Summary"),
-    broken.CallsNoDoor: ("[run]", "right: calls left.descend, which is no door of Left"),
+    broken.CallsNoEndpoint: ("[run]", "right: calls left.descend, which is no endpoint of Left"),
     broken.SendsUnreviewed: ("[messages] Unreviewed goes from right to left", "the privacy review, does not know it"),
     broken.CostsNothing: ("[run]", "no cost is known for 'gift'"),
 }

@@ -83,7 +83,7 @@ def generated(protocol, settings):
     ("name", "settings", "options"),
     [
         ("mtcd", {"num_rounds": 2, "num_samples": 60, "num_clients": 4}, {}),
-        ("tablepuppet", {"rounds": 3}, {"data": "orders:300"}),
+        ("tablepuppet", {"num_rounds": 3}, {"data": "orders:300"}),
         (
             "glasu",
             {"num_rounds": 2, "hidden_size": 8, "evaluate_every": 1, "num_clients": 2},

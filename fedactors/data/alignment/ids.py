@@ -12,7 +12,7 @@ Every passive party intersects with the label party, which intersects the result
 
 With ``hash`` the first two messages are one: ``hash_ids`` under a key that the parties share. With ``already-aligned``
 each party sends one fingerprint of its ids. Between actors these are the messages below: a passive party's actor offers
-`AlignmentPeer`'s two methods as doors (see `answer` and `follow`), its label party's actor awaits `align`.
+`AlignmentPeer`'s two methods as endpoints (see `answer` and `follow`), its label party's actor awaits `align`.
 
 What is learnt. Being in the intersection is itself personal data ("is a customer of both"). The label party learns
 which of its own ids each single passive party holds, not only which are common to all; a passive party learns how many

@@ -30,11 +30,11 @@ from fedactors.data.alignment.ids import (
     follow,
     rows_told,
 )
-from fedactors.data.blocks import PARTS, PartyBlock, Split, prepare
 from fedactors.data.columns import Preprocessing
 from fedactors.data.layouts.graph import GraphBlock, NewGraph
 from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart, node_parts
 from fedactors.data.new_rows import Fault, Listing, NoPart, StoredState
+from fedactors.data.party_rows import PARTS, PartyBlock, Split, prepare
 from fedactors.errors import BadInput
 from fedactors.messages.codec import message
 from fedactors.runtime.interface import Runtime

@@ -34,11 +34,10 @@ from numpy.typing import NDArray
 from fedactors.actors.actor import Actor, Client, Server
 from fedactors.actors.context import Work
 from fedactors.actors.remote import CLIENT, DRIVER, OWN_PARTY, SERVER, remote
-from fedactors.data.blocks import PartyBlock, check_block, prepare_like
 from fedactors.data.columns import COLUMNS, FittedColumn, Preprocessing
 from fedactors.data.databases import SourceError, in_memory, rows_of
 from fedactors.data.datasets.catalogue import Task
-from fedactors.data.description import layout_of, load_own
+from fedactors.data.description import layout_of, load_description
 from fedactors.data.join import EmptyJoinError, hash_rows, partners_of
 from fedactors.data.layouts.relational import (
     RowsToPredict,
@@ -60,6 +59,7 @@ from fedactors.data.layouts.relational import (
 )
 from fedactors.data.layouts.vertical import RelationalData, RelationalQuery, VerticalData, VerticalPart
 from fedactors.data.new_rows import ActorState, Fault, Listing, NewRows, NoPart, StoredState, check_called
+from fedactors.data.party_rows import PartyBlock, check_block, prepare_like
 from fedactors.data.query import JoinPlan
 from fedactors.data.readers import Column
 from fedactors.data.sources import FileSource, HeldSource
@@ -101,14 +101,14 @@ class JoinMember(Client):
 
     Args:
         query: what everybody knows of the join.
-        seat: which table and partition it has, and where its rows lie; no other owner's place is known here.
+        table_owner: which table and partition it has, and where its rows lie; no other owner's place is known here.
         members: names of all owners.
     """
 
     state: ClassVar[tuple[str, ...]] = ("schemas",)
 
-    def __init__(self, query: RelationalQuery, seat: TableOwner, members: Sequence[str]) -> None:
-        self._query, self._seat = query, seat
+    def __init__(self, query: RelationalQuery, table_owner: TableOwner, members: Sequence[str]) -> None:
+        self._query, self._table_owner = query, table_owner
         self._members = tuple(members)
         self.schemas: Schemas | None = None
         self._secret = b""
@@ -159,7 +159,7 @@ class JoinMember(Client):
         """Return the keyed hashes of the join keys; the key is then forgotten."""
         if not self._secret:
             raise FedactorsError(f"{self.name}: no hash key was shared")
-        rows, table = self._own.data, self._seat.table
+        rows, table = self._own.data, self._table_owner.table
         args = (rows, self._plan.edges_of(table), table, self._secret)
         work = Work("hash-keys", float(rows.num_rows * max(len(self._table.features), 1)))
         hashes = await self.compute(hash_rows, *args, work=work)
@@ -170,15 +170,21 @@ class JoinMember(Client):
 
     def _columns(self) -> dict[str, str]:
         """Return the columns that the query is resolved with, and their kinds."""
-        return self._seat.own.source.describe()
+        return self._table_owner.own.source.describe()
 
     def _resolve(self, schemas: Schemas) -> None:
         self._plan = resolve_plan(self._query, schemas)
-        self._table = self._plan.table(self._seat.table)
-        self._rules = rules_of_features(self._table.features, self._seat.own)
+        self._table = self._plan.table(self._table_owner.table)
+        self._rules = rules_of_features(self._table.features, self._table_owner.own)
 
     async def _read(self) -> UserRows:
-        args = (self._seat.own.source, self._table, self._seat.index, self._shuffle, dropped_for(self._seat.own))
+        args = (
+            self._table_owner.own.source,
+            self._table,
+            self._table_owner.index,
+            self._shuffle,
+            dropped_for(self._table_owner.own),
+        )
         return await self.compute(read_rows, *args, work=Work("read-table"))
 
     @property
@@ -221,12 +227,12 @@ class NewRowsMember(JoinMember):
     @property
     def called_by(self) -> tuple[str, ...]:
         """The columns that rows are called by in predictions."""
-        given = self._seat.own.id_column
+        given = self._table_owner.own.id_column
         return (given,) if given else self._table.keys
 
     async def _read(self) -> UserRows:
         check_called(self.called_by, self.name)
-        args = (self._seat.own.source, self._table, self._seat.index, self.called_by, self._shuffle)
+        args = (self._table_owner.own.source, self._table, self._table_owner.index, self.called_by, self._shuffle)
         self.new = await self.compute(read_rows_to_predict, *args, work=Work("read-table"))
         whole, order = self.new.whole, self.new.order
         return UserRows(whole.take(order), whole.num_rows - len(order), b"")
@@ -367,7 +373,7 @@ class RowHolder(JoinMember):
     """The owner of one table, or of one partition, which keeps its place in every joined row.
 
     Args:
-        query, seat, members: see `JoinMember`.
+        query, table_owner, members: see `JoinMember`.
         task, num_classes: of the data.
         label: the label's column, where it is in this table.
         is_alone: whether nobody else holds partitions of the table.
@@ -375,9 +381,10 @@ class RowHolder(JoinMember):
 
     state: ClassVar[tuple[str, ...]] = (*JoinMember.state, "meaning", "fingerprint", "row_order", "places")
 
-    def __init__(self, query: Any, seat: TableOwner, members: tuple[str, ...], task: Task, num_classes: int, label: str,
+    def __init__(self, query: Any, table_owner: TableOwner, members: tuple[str, ...],
+                 task: Task, num_classes: int, label: str,
                  is_alone: bool) -> None:  # fmt: skip
-        super().__init__(query, seat, members)
+        super().__init__(query, table_owner, members)
         self._task, self._num_classes = task, num_classes
         self._label, self._is_alone = label or None, is_alone
         self.meaning: dict[str, Any] = {}
@@ -393,11 +400,11 @@ class RowHolder(JoinMember):
         """
         if self.schemas is not None:
             self._resolve(self.schemas)
-            own = self._seat.own
-            self._own = read_rows(own.source, self._table, self._seat.index, self._shuffle, dropped_for(own))
+            own = self._table_owner.own
+            self._own = read_rows(own.source, self._table, self._table_owner.index, self._shuffle, dropped_for(own))
             if self._own.fingerprint != self.fingerprint:
                 raise RowsChangedError(
-                    f"{self.name}: the rows of table {self._seat.table!r} are others than when the run began"
+                    f"{self.name}: the rows of table {self._table_owner.table!r} are others than when the run began"
                 )
 
     def _resolve(self, schemas: Schemas) -> None:
@@ -467,7 +474,7 @@ class RowHolder(JoinMember):
             columns = {name: _with_one_missing(column) for name, column in columns.items()}
         source = FileSource(
             party=self.party,
-            path=self._seat.table,
+            path=self._table_owner.table,
             task=self._task,
             num_classes=self._num_classes,
             features=tuple(feature.column for feature in table.features),
@@ -593,33 +600,33 @@ def joined_vertical(data: RelationalData) -> VerticalData:
         BadInput: the label's table is not told, or held by several parties; or a party holds several tables.
         QueryError: the SQL is at fault, or names a table that nobody holds.
     """
-    seats = seats_of(data)
+    table_owners = table_owners_of(data)
     table, dot, _ = data.label.rpartition(".")
-    known = {seat.table.lower(): seat.table for seat in seats}
+    known = {table_owner.table.lower(): table_owner.table for table_owner in table_owners}
     if not dot or table.lower() not in known:
         raise BadInput(
             f"task.label: {data.label!r} is not allowed here: write TABLE.COLUMN, the table as the query names it "
             f"({', '.join(known.values())})"
         )
-    owners = [seat.own.party for seat in seats if seat.table == known[table.lower()]]
+    owners = [table_owner.own.party for table_owner in table_owners if table_owner.table == known[table.lower()]]
     if len(owners) > 1:
         raise BadInput(f"task.label: {data.label!r} is with {', '.join(owners)}: one party must have all labels")
     for name in data.parties:
-        held = [seat.table for seat in seats if seat.own.party == name]
+        held = [table_owner.table for table_owner in table_owners if table_owner.own.party == name]
         if len(held) != 1:
             raise BadInput(f"parties.{name}: {len(held)} tables of the query are not allowed here: one table a party")
     return VerticalData(
         name=data.name,
         task=data.task,
         num_classes=data.num_classes,
-        parties=tuple(seat.own.party for seat in seats),
-        sources=tuple(HeldSource(holder=seat.name) for seat in seats),
+        parties=tuple(table_owner.own.party for table_owner in table_owners),
+        sources=tuple(HeldSource(holder=table_owner.name) for table_owner in table_owners),
         label_party=owners[0],
         query=data,
     )
 
 
-def seats_of(data: RelationalData) -> list[TableOwner]:
+def table_owners_of(data: RelationalData) -> list[TableOwner]:
     """Return the seats of the tables' owners, tables and partitions in the order of the query's."""
     return [
         TableOwner(name=f"{own.party}/table", table=table, index=index, own=own)
@@ -627,7 +634,7 @@ def seats_of(data: RelationalData) -> list[TableOwner]:
     ]
 
 
-def load_own_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> VerticalData:
+def load_described_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> VerticalData:
     """Read a ``parties.toml`` of files with ids, or of tables that a query joins.
 
     Args:
@@ -636,9 +643,9 @@ def load_own_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -> Vert
         accounts: by setting, whether it asks for noise; none is allowed where rows are joined.
 
     Raises:
-        BadInput: as `load_own`; another layout; or noise whose account would not count how often a row occurs.
+        BadInput: as `load_description`; another layout; or noise whose account would not count how often a row occurs.
     """
-    own = load_own(path)
+    own = load_description(path)
     if isinstance(own, VerticalData):
         return own
     if not isinstance(own, RelationalData):
@@ -675,19 +682,21 @@ async def join_rows(
     """
     if data.query is None:
         return []
-    query, seats = data.query.query, seats_of(data.query)
-    names, owners = tuple(seat.name for seat in seats), dict[str, tuple[str, ...]]()
-    for seat in seats:
-        owners[seat.table] = (*owners.get(seat.table, ()), seat.name)
+    query, table_owners = data.query.query, table_owners_of(data.query)
+    names, owners = tuple(table_owner.name for table_owner in table_owners), dict[str, tuple[str, ...]]()
+    for table_owner in table_owners:
+        owners[table_owner.table] = (*owners.get(table_owner.table, ()), table_owner.name)
     holders: list[RowHolder] = []
-    for seat in seats:
-        is_labelled = state_of is None and seat.own.party == data.label_party
+    for table_owner in table_owners:
+        is_labelled = state_of is None and table_owner.own.party == data.label_party
         label = data.query.label.rpartition(".")[2] if is_labelled else ""
-        facts = (query, seat, names, data.task, data.num_classes, label, len(owners[seat.table]) == 1)
+        facts = (query, table_owner, names, data.task, data.num_classes, label, len(owners[table_owner.table]) == 1)
         if state_of is None:
-            holders.append(runtime.spawn(RowHolder, seat.name, *facts))
+            holders.append(runtime.spawn(RowHolder, table_owner.name, *facts))
         else:
-            holders.append(runtime.spawn(NewRowHolder, seat.name, _trained_state(state_of, seat.name), *facts))
+            holders.append(
+                runtime.spawn(NewRowHolder, table_owner.name, _trained_state(state_of, table_owner.name), *facts)
+            )
     query = query if state_of is None else replace(query, is_new=True)
     mapper = runtime.spawn(RowMapper, MAPPER, query, owners)
     await runtime.start()

@@ -230,7 +230,7 @@ class GraphFiles:
     file: str
 
     @property
-    def own_files(self) -> tuple[str, ...]:
+    def user_files(self) -> tuple[str, ...]:
         """What it reads."""
         return (self.file, self.nodes)
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from fedactors.data.blocks import PARTS, check_block, check_labels, check_usable, class_weighted, one_hot
 from fedactors.data.columns import NO_ID, FittedColumn, columns_of
 from fedactors.data.datasets.catalogue import Task, describe
 from fedactors.data.datasets.load import load_images, load_tabular
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, Partitions, RowPartitioner
-from fedactors.data.readers import CsvFormat, ImageFolder, class_texts, read_labels, read_pictures
+from fedactors.data.party_rows import PARTS, check_block, check_labels, check_usable, class_weighted, one_hot
+from fedactors.data.readers import CsvFormat, ImageFolder, class_texts, read_image_folder, read_labels
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
 from fedactors.messages.codec import decode, encode, wire_type
@@ -93,7 +93,10 @@ class HorizontalSource:
         return HorizontalBlock(features=images.scaled(images.train_images[rows]), labels=images.train_labels[rows])
 
     def load_new(
-        self, columns: Sequence[FittedColumn] = (), pictures: ImageFolder | None = None, csv: CsvFormat | None = None
+        self,
+        columns: Sequence[FittedColumn] = (),
+        image_folder: ImageFolder | None = None,
+        csv: CsvFormat | None = None,
     ) -> NewBlock:
         """Load these rows to predict them; nothing needs to be known of a named data set."""
         features = self.load().features
@@ -168,18 +171,18 @@ class HorizontalFile:
     file: FileSource
     classes: tuple[str, ...]
     """The text of each class, in the order that all clients share; empty for regression."""
-    pictures: ImageFolder | None = None
+    image_folder: ImageFolder | None = None
     """What samples look like that are images; without a label column they are no table."""
     part: Literal["all", "train", "validation"] = "all"
     """Which of the rows: all of them, those to train on, or those that the client measures on."""
-    validation_share: float = 0.0
+    validation_fraction: float = 0.0
     """Of the rows that are measured on, where no column of the file tells them; drawn by `seed`."""
     seed: int = 0
 
     @property
     def holds_out(self) -> bool:
         """Whether the client has rows of its own to measure on."""
-        return self.file.split_column is not None or self.validation_share > 0
+        return self.file.split_column is not None or self.validation_fraction > 0
 
     def holding_out(self, share: float, seed: int) -> HorizontalFile:
         """Return the file with a share of its rows, drawn by `seed`, to measure on.
@@ -189,15 +192,15 @@ class HorizontalFile:
         """
         if self.file.split_column is not None:
             raise BadInput(
-                f"validation_share: {share:g} is not allowed: column {self.file.split_column!r} tells the rows"
+                f"validation_fraction: {share:g} is not allowed: column {self.file.split_column!r} tells the rows"
             )
-        return replace(self, validation_share=share, seed=seed)
+        return replace(self, validation_fraction=share, seed=seed)
 
     def load(self) -> HorizontalBlock:
         """Read the rows of the part.
 
         Raises:
-            BadInput: as `FileSource.load` or `read_pictures`, a label that is not among `classes`, or no such row.
+            BadInput: as `FileSource.load` or `read_image_folder`, a label that is not among `classes`, or no such row.
         """
         block, parts_N = self._load_all()
         if self.part == "all":
@@ -205,7 +208,7 @@ class HorizontalFile:
         if parts_N is None:
             parts_N = np.zeros(len(block.labels), np.uint8)
             order = np.random.default_rng([self.seed, 13]).permutation(len(parts_N))
-            parts_N[order[: round(len(order) * self.validation_share)]] = PARTS.index("validation")
+            parts_N[order[: round(len(order) * self.validation_fraction)]] = PARTS.index("validation")
         where = self.file.where
         if (parts_N == PARTS.index("test")).any():
             raise BadInput(f"{where}: column {self.file.split_column}: 'test' is not allowed: task.test has such rows")
@@ -216,8 +219,8 @@ class HorizontalFile:
 
     def _load_all(self) -> tuple[HorizontalBlock, NDArray[np.uint8] | None]:
         """Read the file: its rows, and their parts if a column tells them."""
-        if self.pictures is not None and self.file.label is None:
-            found = read_pictures(Path(self.file.path), self.file.party, self.pictures)
+        if self.image_folder is not None and self.file.label is None:
+            found = read_image_folder(Path(self.file.path), self.file.party, self.image_folder)
             targets = self._targets(found.labels)
             weights = class_weighted(None, targets, self.classes, dict(self.file.class_weights))
             return HorizontalBlock(features=found.images, labels=targets, weights=weights), None
@@ -243,15 +246,15 @@ class HorizontalFile:
 
     def _samples(self, features_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a table's rows as samples: as they are, or as images."""
-        pictures = self.pictures
-        if pictures is None:
+        image_folder = self.image_folder
+        if image_folder is None:
             return features_ND
-        if features_ND.shape[1] != math.prod(pictures.shape):
+        if features_ND.shape[1] != math.prod(image_folder.shape):
             raise BadInput(
                 f"{self.file.where}: {features_ND.shape[1]} feature columns do not fill task.shape "
-                f"{list(pictures.shape)}"
+                f"{list(image_folder.shape)}"
             )
-        return pictures.scaled(features_ND)
+        return image_folder.scaled(features_ND)
 
     def _targets(self, labels: tuple[str, ...] | NDArray[Any]) -> NDArray[Any]:
         """Return the classes of images by number, or the numbers of a regression."""
@@ -268,21 +271,24 @@ class HorizontalFile:
         return labels.astype(np.float32)
 
     def load_new(
-        self, columns: Sequence[FittedColumn] = (), pictures: ImageFolder | None = None, csv: CsvFormat | None = None
+        self,
+        columns: Sequence[FittedColumn] = (),
+        image_folder: ImageFolder | None = None,
+        csv: CsvFormat | None = None,
     ) -> NewBlock:
         """Read the file to predict its rows; it need not have labels.
 
         Args:
             columns: of the tables that were trained on.
-            pictures: what samples looked like in training; None: as the description says.
+            image_folder: what samples looked like in training; None: as the description says.
             csv: how the file trained on was written; what the description says of the new one has precedence.
 
         Raises:
-            BadInput: as `FileSource.load` or `read_pictures`.
+            BadInput: as `FileSource.load` or `read_image_folder`.
         """
-        path, pictures = Path(self.file.path), pictures or self.pictures
-        if pictures is not None and (path.is_dir() or path.suffix == ".npz"):
-            found = read_pictures(path, self.file.party, pictures, is_new=True)
+        path, image_folder = Path(self.file.path), image_folder or self.image_folder
+        if image_folder is not None and (path.is_dir() or path.suffix == ".npz"):
+            found = read_image_folder(path, self.file.party, image_folder, is_new=True)
             return NewBlock(ids=found.ids, features=found.images, unusable=found.unusable)
         file = replace(self.file, needs_label=False, csv=self.file.csv or csv)
         if columns:
@@ -293,12 +299,12 @@ class HorizontalFile:
         refused = {row: reason for row, reason in block.unusable.items() if reason != NO_ID}
         unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values") | refused
         check_usable(replace(block, unusable=unusable), self.file.where)
-        features = replace(self, pictures=pictures)._samples(np.nan_to_num(block.features))
+        features = replace(self, image_folder=image_folder)._samples(np.nan_to_num(block.features))
         return NewBlock(ids=block.ids, features=features, unusable=unusable)
 
     def labels(self) -> NDArray[Any]:
         """Read the labels; see `load`."""
-        if self.pictures is not None and self.file.label is None and self.classes:
+        if self.image_folder is not None and self.file.label is None and self.classes:
             found = read_labels(Path(self.file.path), self.file.party)
             if found is not None:
                 return self._targets(found)
@@ -546,7 +552,7 @@ class Reading:
     """Of a table, in their order."""
     classes: tuple[str, ...] = ()
     """Names of the classes, in the order of the outputs."""
-    pictures: ImageFolder | None = None
+    image_folder: ImageFolder | None = None
     """What samples look like that are images."""
     csv: Mapping[str, CsvFormat] = dataclasses.field(default_factory=dict)
     """How the clients' files were written, by party, where their description said so."""
@@ -595,12 +601,12 @@ def reading_of(part: HorizontalPart) -> Reading:
     if not sources:
         return Reading(columns=columns_of(part.columns))
     columns = columns_of(part.columns)
-    if not columns and sources[0].pictures is None:
+    if not columns and sources[0].image_folder is None:
         found = {one.file.party: table_columns(rows_key(one)) for one in sources}
         columns = found[sources[0].file.party]
         check_names({name: tuple(one.name for one in theirs) for name, theirs in found.items()})
     csv = {one.file.party: one.file.csv for one in part.clients if isinstance(one, HorizontalFile) and one.file.csv}
-    return Reading(columns=columns, classes=sources[0].classes, pictures=sources[0].pictures, csv=csv)
+    return Reading(columns=columns, classes=sources[0].classes, image_folder=sources[0].image_folder, csv=csv)
 
 
 def read_reading(text: str) -> Reading:

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.blocks import NO_PART, PartyBlock, SplitKind, check_block, check_ids, draw_parts, split
 from fedactors.data.datasets.load import to_csr
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart
+from fedactors.data.party_rows import NO_PART, PartyBlock, SplitKind, check_block, check_ids, draw_parts, split
 from fedactors.data.readers import Column, CsvFormat, read_columns
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
@@ -43,7 +43,7 @@ class EdgeFile:
     csv: CsvFormat = CsvFormat()
 
     @property
-    def own_files(self) -> tuple[str, ...]:
+    def user_files(self) -> tuple[str, ...]:
         """What it reads."""
         return (self.path,) if self.sparse is None else (self.path, self.sparse)
 
@@ -188,8 +188,8 @@ def node_parts(block: PartyBlock, order_N: Index, how: SplitKind, seed: int) -> 
     made = np.full(len(order_N), NO_PART, np.uint8)
     labelled = np.flatnonzero(block.labels[order_N] >= 0)
     test, validation = 0.3, 0.1
-    drawn = draw_parts(block, order_N[labelled], how, seed=seed, test_share=test, validation_share=validation)
+    drawn = draw_parts(block, order_N[labelled], how, seed=seed, test_fraction=test, validation_fraction=validation)
     if not len(drawn):
-        drawn = split(len(labelled), seed=seed, test_share=test, validation_share=validation).numbers
+        drawn = split(len(labelled), seed=seed, test_fraction=test, validation_fraction=validation).numbers
     made[labelled] = drawn
     return made

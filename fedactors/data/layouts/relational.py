@@ -23,10 +23,10 @@ import sqlglot
 from numpy.typing import NDArray
 from sqlglot import exp
 
-from fedactors.data.blocks import measured_fill, measured_scale
 from fedactors.data.columns import ColumnRule, Preprocessing, encode, fit
 from fedactors.data.databases import TableSource, in_memory
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, RelationalQuery
+from fedactors.data.party_rows import measured_fill, measured_scale
 from fedactors.data.query import (
     Encoding,
     Feature,

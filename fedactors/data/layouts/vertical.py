@@ -16,7 +16,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from fedactors.data.alignment.ids import Alignment
-from fedactors.data.blocks import (
+from fedactors.data.columns import ColumnRule, Preprocessing
+from fedactors.data.databases import TableSource
+from fedactors.data.datasets.catalogue import Task, describe
+from fedactors.data.partitioners import ColumnPartitioner
+from fedactors.data.party_rows import (
     Float32,
     PartyBlock,
     SplitKind,
@@ -25,10 +29,6 @@ from fedactors.data.blocks import (
     prepare_like,
     with_clear_ids,
 )
-from fedactors.data.columns import ColumnRule, Preprocessing
-from fedactors.data.databases import TableSource
-from fedactors.data.datasets.catalogue import Task, describe
-from fedactors.data.partitioners import ColumnPartitioner
 from fedactors.data.query import named_tables
 from fedactors.data.sources import EditedSource, FileSource, HeldSource, NamedSource, Source, named_sources
 from fedactors.errors import BadInput

@@ -70,9 +70,9 @@ class Drained:
     spans: list[tuple[str, str, str, float, float]]
     privacy: list[Any]
     totals: list[Totals]
-    waiting_seconds: float
+    idle_seconds: float
     cpu_seconds: float
-    outside_seconds: float
+    overhead_seconds: float
     """Processor time since the run began that was spent outside of `compute`: messages, and whatever else."""
     refused: list[str]
     """What callers asked that they may not."""
@@ -84,10 +84,10 @@ class Used:
 
     waiting: float = 0.0
     cpu: float = 0.0
-    outside: float = 0.0
+    overhead: float = 0.0
 
     def __add__(self, other: Used) -> Used:
-        return Used(self.waiting + other.waiting, self.cpu + other.cpu, self.outside + other.outside)
+        return Used(self.waiting + other.waiting, self.cpu + other.cpu, self.overhead + other.overhead)
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Accounts:
     def take(self, name: str, drained: Drained) -> None:
         """Take what a process has recorded; its totals replace those that it gave before."""
         self._totals[name] = drained.totals
-        self._used[name] = Used(drained.waiting_seconds, drained.cpu_seconds, drained.outside_seconds)
+        self._used[name] = Used(drained.idle_seconds, drained.cpu_seconds, drained.overhead_seconds)
 
     def retire(self, name: str) -> None:
         """Keep what a process recorded that is gone: another one of its name counts from nothing."""
@@ -143,8 +143,8 @@ class Settings:
 
 
 T = TypeVar("T")
-LEASE = "lease"
-"""Name of the group of Ray's that gives signs of life."""
+HEARTBEAT_TIMEOUT = "heartbeat_timeout"
+"""Name of the group of Ray's that gives heartbeats."""
 _MOST_REFUSALS = 100
 """Of those that are remembered between two looks of the driver: a flood of them costs no memory."""
 
@@ -152,18 +152,18 @@ _MOST_REFUSALS = 100
 class RayContext(HostedContext):
     """One actor's side of the Ray runtime, in the actor's own process."""
 
-    def __init__(self, casting: ActorSpec, settings: Settings, host: str) -> None:
+    def __init__(self, actor_spec: ActorSpec, settings: Settings, host: str) -> None:
         clock = WallClock(settings.start, settings.offset, settings.scale)
-        super().__init__(casting, settings.seed, settings.reproducible_noise, clock, settings.keep_rows)
+        super().__init__(actor_spec, settings.seed, settings.reproducible_noise, clock, settings.keep_rows)
         self.refused: list[str] = []
         # the driver alone knows which losses are dealt with: a lost party is its watcher's business
         self.unawaited = UnawaitedCall(self._fail, lambda _: True)
         asyncio.get_running_loop().set_exception_handler(self.unawaited)
         self.transport = LocalTransport(self.name, host, settings.use_sockets, settings.call_timeout, self.unawaited)
         self._cpu_before = 0.0
-        self._outside_reported = 0.0
+        self._overhead_reported = 0.0
         self._settings = settings
-        self._free_at = [0.0] * casting.resources.num_cores
+        self._free_at = [0.0] * actor_spec.resources.num_cores
         self._store, self._reader = self.transport.memory.store, self.transport.memory.reader
         # a compute in the loop's own thread would also delay the emulated links
         if settings.network is not None or settings.costs is not None:
@@ -274,23 +274,23 @@ class RayContext(HostedContext):
         """Count time and CPU seconds from here on: what came before was starting up."""
         self.clock.begin(start)
         self._cpu_before = time.process_time()
-        self._computing_seconds = self._outside_reported = 0.0
+        self._computing_seconds = self._overhead_reported = 0.0
 
     def drain(self) -> Drained:
         """Hand over what was recorded since the last time."""
         self.ledger.flush()
         cpu = time.process_time() - self._cpu_before
-        outside = max(0.0, cpu - self._computing_seconds)
+        overhead = max(0.0, cpu - self._computing_seconds)
         now = self.clock.now()
         # as one span that ends now: how much it was, not when it was, is known
-        since = max(0.0, outside - self._outside_reported)
-        self.record_span("outside", "outside of compute", max(0.0, now - since), max(0.0, now))
-        self._outside_reported = outside
+        since = max(0.0, overhead - self._overhead_reported)
+        self.record_span("overhead", "outside of compute", max(0.0, now - since), max(0.0, now))
+        self._overhead_reported = overhead
         rows, spans, privacy, refused = list(self.rows), list(self.spans), list(self.privacy), list(self.refused)
         for kept in (self.rows, self.spans, self.privacy, self.refused):
             kept.clear()
         totals = self.ledger.state()
-        return Drained(rows, spans, privacy, totals, self.waiting_seconds, cpu, outside, refused)
+        return Drained(rows, spans, privacy, totals, self.idle_seconds, cpu, overhead, refused)
 
     def close(self) -> None:
         """Stop what goes on by itself and give memory back."""
@@ -311,14 +311,14 @@ class Life(enum.IntEnum):
 class ActorProcess:
     """The Ray actor that hosts one actor; tickets to it are made with `key`."""
 
-    def __init__(self, casting: ActorSpec, settings: Settings, key: bytes, states: PartyStates) -> None:
+    def __init__(self, actor_spec: ActorSpec, settings: Settings, key: bytes, states: PartyStates) -> None:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
         for cls in settings.script_types:
             setattr(sys.modules["__main__"], cls.__name__, cls)
             declare(cls, name_of(cls))
-        self._casting = casting
+        self._actor_spec = actor_spec
         self._settings = settings
         self._key = key
         self._states = states
@@ -334,14 +334,14 @@ class ActorProcess:
         """Construct the actor and listen; return (host, socket path, which process this is)."""
         self._check_driver(driver, Life.CREATED)
         host = ray.get_runtime_context().get_node_id()
-        self._context = RayContext(self._casting, self._settings, host)
-        self._actor = self._casting.cls(*self._casting.args, **self._casting.kwargs)
+        self._context = RayContext(self._actor_spec, self._settings, host)
+        self._actor = self._actor_spec.cls(*self._actor_spec.args, **self._actor_spec.kwargs)
         self._actor._context = self._context
         self._loaded = asyncio.Event()
         path = ""
         if self._settings.use_sockets:
-            self._folder = make_folder("lane")
-            path = str(self._folder / "lane")
+            self._folder = make_folder("socket")
+            path = str(self._folder / "socket")
             memory = self._context.transport.memory
             self._server = await listen(path, self._recognise, self._serve, self._give, memory)
         self._life = Life.PREPARED
@@ -363,10 +363,10 @@ class ActorProcess:
 
         async def work() -> None:
             frame = self._states.begin(state)
-            self._actor._files = digests_of_files((self._casting.args, self._casting.kwargs))
+            self._actor._files = digests_of_files((self._actor_spec.args, self._actor_spec.kwargs))
             await self._actor.load()
             if frame is not None:
-                snapshots.restore(self._actor, frame, self._casting.name, self._settings.checkpoint)
+                snapshots.restore(self._actor, frame, self._actor_spec.name, self._settings.checkpoint)
             # calls that come earlier, from peers that know a respawned actor already, wait for this
             self._loaded.set()
             self._life = Life.LOADED
@@ -383,16 +383,16 @@ class ActorProcess:
         self._life = Life.OPEN
         return await self._guarded(self._actor.open)
 
-    @ray.method(concurrency_group=LEASE)  # type: ignore[untyped-decorator]
+    @ray.method(concurrency_group=HEARTBEAT_TIMEOUT)  # type: ignore[untyped-decorator]
     async def beat(self, driver: bytes) -> dict[str, Any]:
-        """Give a sign of life, from a thread that no computation of the actor's holds up: which process this is."""
+        """Give a heartbeat, from a thread that no computation of the actor's holds up: which process this is."""
         self._check_driver(driver, Life.CREATED)
         return self._process
 
     async def watch(self, driver: bytes) -> bytes:
         """Return, encoded, the error of whatever went on by itself and failed."""
         self._check_driver(driver, Life.PREPARED)
-        return b"".join(encode_error(self._casting.name, await self._context.failure))
+        return b"".join(encode_error(self._actor_spec.name, await self._context.failure))
 
     async def snapshot(self, driver: bytes) -> tuple[bytes, bytes | None]:
         """Return the actor's state as a sealed frame, or where it is kept; and an encoded error or None."""
@@ -401,7 +401,7 @@ class ActorProcess:
         try:
             return self._states.keep(frame), None
         except FedactorsError as error:
-            return b"", b"".join(encode_error(self._casting.name, error))
+            return b"", b"".join(encode_error(self._actor_spec.name, error))
 
     async def drop(self, driver: bytes, frame: bytes) -> bytes | None:
         """Remove a kept state that no checkpoint refers to any more; return an encoded error or None."""
@@ -439,7 +439,7 @@ class ActorProcess:
         error = await self._guarded(self._actor.close)
         self._context.unawaited.check()
         if error is None and self._context.failure.done():
-            error = b"".join(encode_error(self._casting.name, self._context.failure.result()))
+            error = b"".join(encode_error(self._actor_spec.name, self._context.failure.result()))
         if self._server is not None:
             self._server.close()
         self._context.close()
@@ -449,15 +449,15 @@ class ActorProcess:
 
     def _check_driver(self, shown: bytes, least: Life) -> None:
         if incarnation_of(self._key, DRIVER, shown) is None:
-            raise PermissionError(f"{self._casting.name}: only the run's driver may ask this")
+            raise PermissionError(f"{self._actor_spec.name}: only the run's driver may ask this")
         if self._life < least:
-            raise RuntimeError(f"{self._casting.name} is {self._life.name.lower()}, not {least.name.lower()} yet")
+            raise RuntimeError(f"{self._actor_spec.name} is {self._life.name.lower()}, not {least.name.lower()} yet")
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> bytes | None:
         try:
             await work()
         except Exception as error:
-            return b"".join(encode_error(self._casting.name, error))
+            return b"".join(encode_error(self._actor_spec.name, error))
         return None
 
     # --- for peers ---
@@ -466,8 +466,8 @@ class ActorProcess:
         """Serve a call that came through Ray."""
         caller = self._caller(name, shown)
         if caller is None:
-            refusal = Refused(name, f"calls {self._casting.name} with a ticket that is not its own")
-            return ERROR, as_array(encode_error(self._casting.name, refusal))
+            refusal = Refused(name, f"calls {self._actor_spec.name} with a ticket that is not its own")
+            return ERROR, as_array(encode_error(self._actor_spec.name, refusal))
         kind, parts = await self._serve(caller, memoryview(frame))
         return kind, as_array(parts)
 
@@ -484,12 +484,12 @@ class ActorProcess:
         try:
             key = asked if isinstance(asked, int) else decode(asked)
             if not isinstance(key, int):
-                raise Refused(name, f"asks {self._casting.name} for no payload")
+                raise Refused(name, f"asks {self._actor_spec.name} for no payload")
             if caller is None or caller.incarnation < self._context.transport.least(name):
-                raise Refused(name, f"asks {self._casting.name} for a payload with a ticket that is not its own")
+                raise Refused(name, f"asks {self._actor_spec.name} for a payload with a ticket that is not its own")
             return REPLY, [self._context.read_payload(key, name)]
         except FedactorsError as error:
-            return ERROR, encode_error(self._casting.name, error)
+            return ERROR, encode_error(self._actor_spec.name, error)
 
     def _recognise(self, hello: memoryview) -> Caller | None:
         """Return who opens a connection, if it proves it."""
@@ -503,20 +503,20 @@ class ActorProcess:
 
     def _known(self, name: str, incarnation: int | None) -> Caller | None:
         if incarnation is None:
-            self._context.note_refusal(f"somebody calls {self._casting.name} as {name} without its ticket")
+            self._context.note_refusal(f"somebody calls {self._actor_spec.name} as {name} without its ticket")
             return None
         known = self._context.transport.book.get(name)
         return Caller(name, DRIVER if name == DRIVER else "" if known is None else known.role, incarnation)
 
     async def _serve(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
-        name, context = self._casting.name, self._context
+        name, context = self._actor_spec.name, self._context
         try:
             try:
                 if caller.incarnation < context.transport.least(caller.name):
                     raise Refused(caller.name, f"calls {name} from a process that was given up as lost")
                 asked, value = decode(body)
                 path = calls.admit(
-                    context.endpoints, asked, caller.name, caller.role, name, self._casting.cls.role, value
+                    context.endpoints, asked, caller.name, caller.role, name, self._actor_spec.cls.role, value
                 )
                 calls.arrive(path, value)
                 if not self._loaded.is_set():

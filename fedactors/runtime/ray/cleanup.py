@@ -6,7 +6,7 @@
 The reaper watches the driver's process and the pipe, which ends with it however it ends. A driver that is killed says
 nothing, and neither does one that Ray's library ends (exit code 1, when the raylet of its host is gone in the midst of
 a call): the reaper then says one line on the driver's standard error, adds what the driver gave it, and removes what is
-left of the cluster. What a reaper that was killed too left is removed at the next start (`remove_leftovers`).
+left of the cluster. What a reaper that was killed too left is removed at the next start (`remove_orphans`).
 
 The watchdog ends a driver whose cluster is gone while Ray's library holds it in a call that does not return; where the
 event loop runs, `processes.watch_services` is sooner.
@@ -43,9 +43,9 @@ _MOST_WORDS_BEFORE_IT = 4
 _END_SECONDS = 3.0
 
 
-def remove_leftovers() -> list[Path]:
+def remove_orphans() -> list[Path]:
     """End the processes and remove the folders of owners that are gone; return the folders."""
-    return remove_folders({"ray": end_processes_of, "lane": lambda _: None, "run": lambda _: None})
+    return remove_folders({"ray": end_processes_of, "socket": lambda _: None, "run": lambda _: None})
 
 
 def end_processes_of(folder: Path, seconds: float = _END_SECONDS) -> None:
@@ -147,10 +147,10 @@ def main(driver: int, folder: Path | None) -> None:
     if folder is not None:
         end_processes_of(folder, _PATIENCE)
         shutil.rmtree(folder, ignore_errors=True)
-        remove_leftovers()  # the folders of its actors' sockets
+        remove_orphans()  # the folders of its actors' sockets
         return
     for _ in range(_LOOKS):  # the cluster ends a dead driver's actors
-        remove_leftovers()
+        remove_orphans()
         time.sleep(1.0)
 
 
@@ -188,7 +188,7 @@ def _why(driver: int, folder: Path | None) -> str:
 
 
 _WATCH_SECONDS = 20
-"""So many in a row without a sign of life, each of two seconds: Ray ends the process after sixty."""
+"""So many in a row without a heartbeat, each of two seconds: Ray ends the process after sixty."""
 _START_LOOKS = 90
 """So many until an embedded cluster is up: Ray itself gives up on most of its parts after thirty seconds."""
 GCS = "control service (GCS)"
@@ -227,7 +227,7 @@ class DriverWatchdog:
             for what, lives in asyncio.run(_greeted_by(services)).items():
                 silent[what] = 0 if lives else silent[what] + 1
                 if silent[what] >= _WATCH_SECONDS:
-                    self._end(f"Ray: its {what} at {services[what]} gave no sign of life for {2 * _WATCH_SECONDS} s")
+                    self._end(f"Ray: its {what} at {services[what]} gave no heartbeat for {2 * _WATCH_SECONDS} s")
             if not self._services and looks >= _START_LOOKS:
                 self._end(
                     f"Ray did not start on this machine within {_START_LOOKS} s (a busy machine may need another try)"

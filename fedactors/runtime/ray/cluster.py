@@ -155,7 +155,7 @@ class Joined:
     """Of an embedded cluster."""
     reaper: Reaper | None = None
     """Who says a line and removes what is left here when this process ends at once."""
-    backstop: DriverWatchdog | None = None
+    watchdog: DriverWatchdog | None = None
     """Who ends this process where Ray holds it for ever."""
 
 
@@ -176,12 +176,12 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ.setdefault(name, "1")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        cleanup.remove_leftovers()
+        cleanup.remove_orphans()
         make_own_token()
         folder = make_folder("ray")
         reaper = Reaper(folder)
-        backstop = DriverWatchdog(folder, reaper.be_silent)
-        joined = Joined(ours=True, folder=folder, reaper=reaper, backstop=backstop)
+        watchdog = DriverWatchdog(folder, reaper.be_silent)
+        joined = Joined(ours=True, folder=folder, reaper=reaper, watchdog=watchdog)
         try:
             with _loopback_only(), _own_signals():
                 ray.init(
@@ -200,7 +200,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
             raise NotStarted(
                 f"Ray did not start on this machine: {first_line(error)} (a busy machine may need a second try)"
             ) from error
-        backstop.watch({GCS: ray.get_runtime_context().gcs_address})
+        watchdog.watch({GCS: ray.get_runtime_context().gcs_address})
         _keep_output_clean()
         return joined
     check_reachable(address)
@@ -324,9 +324,9 @@ async def answering(known: Sequence[Host]) -> list[Host]:
     return [host for host, here in zip(known, found, strict=True) if here]
 
 
-def host_for(casting: ActorSpec, among: Sequence[Host]) -> Host:
+def host_for(actor_spec: ActorSpec, among: Sequence[Host]) -> Host:
     """Return the host with the most free cores of those that have what an actor asks; `check_resources` saw one."""
-    demand, free = casting.resources.demand(), ray._private.state.available_resources_per_node()
+    demand, free = actor_spec.resources.demand(), ray._private.state.available_resources_per_node()
     fitting = [host for host in among if _has(host, demand)]
     return max(fitting, key=lambda host: (free.get(host.id, {}).get("CPU", 0.0), host.id))
 
@@ -335,7 +335,7 @@ def _has(host: Host, demand: Mapping[str, float]) -> bool:
     return all(host.resources.get(name, 0.0) + 1e-9 >= amount for name, amount in demand.items())
 
 
-def check_resources(castings: Iterable[ActorSpec], among: Sequence[Host]) -> None:
+def check_resources(actor_specs: Iterable[ActorSpec], among: Sequence[Host]) -> None:
     """Raise `BadInput` when hosts lack what the actors ask in all, or what one of them asks of one host.
 
     Ray itself would wait silently for ever.
@@ -345,13 +345,13 @@ def check_resources(castings: Iterable[ActorSpec], among: Sequence[Host]) -> Non
         for name, amount in host.resources.items():
             have[name] = have.get(name, 0.0) + amount
     asked: dict[str, float] = {}
-    for casting in castings:
-        demand = casting.resources.demand()
+    for actor_spec in actor_specs:
+        demand = actor_spec.resources.demand()
         for name, amount in demand.items():
             asked[name] = asked.get(name, 0.0) + amount
         if demand and not any(_has(host, demand) for host in among):
             raise BadInput(
-                f"resources: {casting.name} asks {_listed(demand)}, which no host has; the cluster has "
+                f"resources: {actor_spec.name} asks {_listed(demand)}, which no host has; the cluster has "
                 + "; ".join(_listed(_shown(host.resources)) for host in among)
             )
     lacking = {name: amount for name, amount in asked.items() if amount > have.get(name, 0.0) + 1e-6}
@@ -376,8 +376,8 @@ def leave(joined: Joined, actors: Iterable[Any], *, is_sick: bool = False) -> No
         is_sick: whether services of the cluster are gone, so that Ray would wait for them.
     """
     try:
-        if joined.backstop is not None:
-            joined.backstop.dismiss()
+        if joined.watchdog is not None:
+            joined.watchdog.dismiss()
         if is_sick and joined.folder is not None:
             cleanup.end_processes_of(joined.folder)
 
@@ -398,7 +398,7 @@ def leave(joined: Joined, actors: Iterable[Any], *, is_sick: bool = False) -> No
         if joined.folder is not None:
             cleanup.end_processes_of(joined.folder)
             shutil.rmtree(joined.folder, ignore_errors=True)
-            cleanup.remove_leftovers()  # the sockets of actors that ended before they could say where they are
+            cleanup.remove_orphans()  # the sockets of actors that ended before they could say where they are
     except BaseException:
         if joined.reaper is not None:  # it clears up, and the error is told here
             joined.reaper.be_silent()

@@ -6,7 +6,8 @@
     driver, to start     each step of all processes        `start_timeout`, or one of them is silent
     driver, for a loss   `watch`, which ends with Ray's    the process dies
                          word on the process
-                         a heartbeat (`beat`)              none comes within the lease: stopped, hung, or cut off
+                         a heartbeat (`beat`)              none comes within the heartbeat timeout: stopped, hung, or
+                         cut off
 
 Nothing is asked of a process before its state allows it. Heartbeats come from a thread of their own, so a long
 computation is no silence. While a process starts, it loads libraries, during which no thread of its interpreter runs.
@@ -43,7 +44,7 @@ from fedactors.runtime.addresses import greets
 from fedactors.runtime.failures import decode_reply
 from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray import cluster
-from fedactors.runtime.ray.actor_process import LEASE, ActorProcess, Drained, Settings
+from fedactors.runtime.ray.actor_process import HEARTBEAT_TIMEOUT, ActorProcess, Drained, Settings
 from fedactors.runtime.ray.transport import Address, LocalTransport, ticket
 
 _LOOKS = 10
@@ -100,42 +101,42 @@ def _states(pid: int) -> list[str]:
     return found
 
 
-async def watch_services(addresses: Mapping[str, str], lease: float) -> PartyLost:
+async def watch_services(addresses: Mapping[str, str], heartbeat_timeout: float) -> PartyLost:
     """Return the loss of one of Ray's own services (what, address); Ray would wait a minute, then end this process."""
     while True:
-        signs = (within(lease, partial(greets, address)) for address in addresses.values())
+        signs = (within(heartbeat_timeout, partial(greets, address)) for address in addresses.values())
         for (what, address), lives in zip(addresses.items(), await asyncio.gather(*signs), strict=True):
             if not lives:
-                return PartyLost("Ray", f"its {what} at {address} gave no sign of life for {lease:g} s")
-        await asyncio.sleep(lease / 3)
+                return PartyLost("Ray", f"its {what} at {address} gave no heartbeat for {heartbeat_timeout:g} s")
+        await asyncio.sleep(heartbeat_timeout / 3)
 
 
 _SLIVER = 0.001
 """Of a label: enough to be placed by it, and it is left to others."""
 
 
-def labelled(castings: Mapping[str, ActorSpec], labels: Mapping[str, str]) -> dict[str, ActorSpec]:
-    """Return the castings, each asking for the label that was given for its name or its party.
+def labelled(actor_specs: Mapping[str, ActorSpec], labels: Mapping[str, str]) -> dict[str, ActorSpec]:
+    """Return the actor_specs, each asking for the label that was given for its name or its party.
 
     Raises:
         BadInput: a label for a party that does not exist.
     """
     for party in labels:
-        if not any(party in (name, name.partition("/")[0]) for name in castings):
-            parties = dict.fromkeys(name.partition("/")[0] for name in castings)
-            raise BadInput(f"--place: {party!r} is not allowed: the parties are {', '.join(parties)}")
+        if not any(party in (name, name.partition("/")[0]) for name in actor_specs):
+            parties = dict.fromkeys(name.partition("/")[0] for name in actor_specs)
+            raise BadInput(f"--placement: {party!r} is not allowed: the parties are {', '.join(parties)}")
     made = {}
-    for name, casting in castings.items():
+    for name, actor_spec in actor_specs.items():
         label = labels.get(name, labels.get(name.partition("/")[0]))  # an actor's own comes before its party's
         wanted = {} if label is None else {label: _SLIVER}
-        asked = dataclasses.replace(casting.resources, labels={**wanted, **casting.resources.labels})
-        made[name] = dataclasses.replace(casting, resources=asked) if wanted else casting
+        asked = dataclasses.replace(actor_spec.resources, labels={**wanted, **actor_spec.resources.labels})
+        made[name] = dataclasses.replace(actor_spec, resources=asked) if wanted else actor_spec
     return made
 
 
-def check_strict(castings: Sequence[ActorSpec], strategy: str, hosts: Sequence[Mapping[str, float]]) -> None:
+def check_strict(actor_specs: Sequence[ActorSpec], strategy: str, hosts: Sequence[Mapping[str, float]]) -> None:
     """Raise `BadInput` when a strict strategy of Ray's cannot be met by hosts of these resources; Ray would wait."""
-    demands = [casting.resources.demand() for casting in castings]
+    demands = [actor_spec.resources.demand() for actor_spec in actor_specs]
     if strategy == "STRICT_SPREAD" and len(demands) > len(hosts):
         raise BadInput(
             f"--spread: strict-spread wants a host for each of the {len(demands)} actors; the cluster has {len(hosts)} "
@@ -156,7 +157,7 @@ def cause(error: Exception) -> str:
 
 
 _MAX_CONCURRENCY = 10_000
-_FAR_LEASES = 4
+_FAR_TIMEOUTS = 4
 """Leases without a sign after which a process that is starting counts as lost, of which nothing else is seen here."""
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
@@ -169,7 +170,7 @@ class Processes:
         placement: how Ray's placement group lays them over hosts (one of `PLACEMENTS`; None: no group).
         start_timeout: seconds within which a process must be up.
         call_timeout: seconds within which it must answer the driver.
-        lease: seconds without a heartbeat after which it counts as lost.
+        heartbeat timeout: seconds without a heartbeat after which it counts as lost.
         states: where the actors' snapshots are kept.
         lost: is told of each loss, once.
         failed: is told when something that goes on by itself in a process failed.
@@ -182,7 +183,7 @@ class Processes:
         placement: str | None,
         start_timeout: float,
         call_timeout: float,
-        lease: float,
+        heartbeat_timeout: float,
         states: StateLocations,
         lost: Callable[[PartyLost], Awaitable[None]],
         failed: Callable[[BaseException], None],
@@ -196,7 +197,7 @@ class Processes:
         self._placement = placement
         self._start_timeout = start_timeout
         self._call_timeout = call_timeout
-        self._lease = lease
+        self._heartbeat_timeout = heartbeat_timeout
         self._states = states
         self._lost = lost
         self._failed = failed
@@ -219,7 +220,7 @@ class Processes:
 
     async def bring_up(
         self,
-        castings: list[ActorSpec],
+        actor_specs: list[ActorSpec],
         settings: Settings,
         frames: Mapping[str, bytes],
         begin: Callable[[], float],
@@ -228,7 +229,7 @@ class Processes:
         """Bring processes to life: construct, introduce, load, restore, open.
 
         Args:
-            castings: who is to be hosted.
+            actor_specs: who is to be hosted.
             settings: of the run.
             frames: snapshots by name, of those that go on from one.
             begin: called when all are loaded; returns the wall time at which the run began.
@@ -237,9 +238,9 @@ class Processes:
         Raises:
             PartyLost, CallTimeout: naming the process that did not come up.
         """
-        await self.prepare(castings, settings, among)
-        await self.load(castings, frames)
-        await self.open(castings, begin())
+        await self.prepare(actor_specs, settings, among)
+        await self.load(actor_specs, frames)
+        await self.open(actor_specs, begin())
 
     def admit(self, address: Address, key: bytes) -> None:
         """Let processes that are not there yet know of somebody who has this key and is hosted elsewhere."""
@@ -252,22 +253,22 @@ class Processes:
         return {name: there for name, there in self._transport.book.items() if name in self._actors}
 
     async def prepare(
-        self, castings: list[ActorSpec], settings: Settings, among: Sequence[cluster.Host] | None = None
+        self, actor_specs: list[ActorSpec], settings: Settings, among: Sequence[cluster.Host] | None = None
     ) -> None:
         """Construct and introduce; see `bring_up`."""
-        options = await self._placed(castings) if among is None else self._elsewhere(castings, among)
+        options = await self._placed(actor_specs) if among is None else self._elsewhere(actor_specs, among)
         # Ray's control service would keep an event of each of the last 100,000 calls, and grow with them
-        hosting = ray.remote(concurrency_groups={LEASE: 1}, enable_task_events=False)(ActorProcess)
-        for casting in castings:
-            remote = hosting.options(max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[casting.name])
-            self._coming_up[casting.name] = {}
-            key = self._keys[casting.name] = secrets.token_bytes(32)
-            self._starting[casting.name] = remote.remote(casting, settings, key, self._states.of(casting.name))
+        hosting = ray.remote(concurrency_groups={HEARTBEAT_TIMEOUT: 1}, enable_task_events=False)(ActorProcess)
+        for actor_spec in actor_specs:
+            remote = hosting.options(max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[actor_spec.name])
+            self._coming_up[actor_spec.name] = {}
+            key = self._keys[actor_spec.name] = secrets.token_bytes(32)
+            self._starting[actor_spec.name] = remote.remote(actor_spec, settings, key, self._states.of(actor_spec.name))
         fresh: dict[str, Address] = {}
         first = "starting processes"
-        places = await self._all(castings, self._starting, lambda actor, own, _: actor.prepare.remote(own), first)
-        for casting, (host, path, process) in zip(castings, places, strict=True):
-            name, cls, pid = casting.name, casting.cls, process["pid"]
+        places = await self._all(actor_specs, self._starting, lambda actor, own, _: actor.prepare.remote(own), first)
+        for actor_spec, (host, path, process) in zip(actor_specs, places, strict=True):
+            name, cls, pid = actor_spec.name, actor_spec.cls, process["pid"]
             actor = self._actors[name] = self._starting.pop(name)
             own, number = self._ticket(name), self._incarnations.get(name, 0)
             fresh[name] = Address(name, cls.role, host, path, pid, process["start"], actor, endpoints(cls), own, number)
@@ -276,32 +277,32 @@ class Processes:
         others = [name for name in self._transport.book if name in self._actors and name not in fresh]
         self._transport.update(fresh)
         await self._all(
-            castings, self._actors, lambda actor, _, name: self._introduce(actor, name, self._transport.book)
+            actor_specs, self._actors, lambda actor, _, name: self._introduce(actor, name, self._transport.book)
         )
         await self._tell(self._introduce(self._actors[name], name, fresh) for name in others)
-        for casting in castings:
-            watching = (self._watch(casting.name), self._keep_lease(casting.name))
-            self._watchers[casting.name] = [asyncio.ensure_future(watcher) for watcher in watching]
+        for actor_spec in actor_specs:
+            watching = (self._watch(actor_spec.name), self._keep_heartbeat(actor_spec.name))
+            self._watchers[actor_spec.name] = [asyncio.ensure_future(watcher) for watcher in watching]
 
-    async def load(self, castings: list[ActorSpec], frames: Mapping[str, bytes]) -> None:
+    async def load(self, actor_specs: list[ActorSpec], frames: Mapping[str, bytes]) -> None:
         """Load and restore; see `bring_up`."""
-        await self._ready(castings, lambda actor, own, name: actor.load.remote(own, frames.get(name)), "loading")
+        await self._ready(actor_specs, lambda actor, own, name: actor.load.remote(own, frames.get(name)), "loading")
 
-    async def open(self, castings: list[ActorSpec], start: float) -> None:
+    async def open(self, actor_specs: list[ActorSpec], start: float) -> None:
         """Open, the run having begun at `start`; see `bring_up`."""
-        await self._ready(castings, lambda actor, own, _: actor.open.remote(own, start))
-        for casting in castings:
-            self._coming_up.pop(casting.name, None)
+        await self._ready(actor_specs, lambda actor, own, _: actor.open.remote(own, start))
+        for actor_spec in actor_specs:
+            self._coming_up.pop(actor_spec.name, None)
 
-    async def _placed(self, castings: list[ActorSpec]) -> dict[str, dict[str, Any]]:
+    async def _placed(self, actor_specs: list[ActorSpec]) -> dict[str, dict[str, Any]]:
         if self._placement is None:
-            return {c.name: c.resources.ray_options() for c in castings}
-        if all(c.name in self._places for c in castings):  # brought back: its place is still reserved
+            return {c.name: c.resources.ray_options() for c in actor_specs}
+        if all(c.name in self._places for c in actor_specs):  # brought back: its place is still reserved
             return self._places
         # a bundle may not be empty; a sliver of a core stands for "no reservation"
-        bundles = [c.resources.demand() or {"CPU": 0.001} for c in castings]
+        bundles = [c.resources.demand() or {"CPU": 0.001} for c in actor_specs]
         known = await cluster.hosts()
-        check_strict(castings, self._placement, [host.resources for host in known])
+        check_strict(actor_specs, self._placement, [host.resources for host in known])
         group = placement_group(bundles, strategy=self._placement)
         self._groups.append(group)
         try:
@@ -317,30 +318,30 @@ class Processes:
                 **(c.resources.ray_options() if c.resources.demand() else {"num_cpus": 0.001}),
                 "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
             }
-            for index, c in enumerate(castings)
+            for index, c in enumerate(actor_specs)
         }
         return self._places
 
-    def _elsewhere(self, castings: list[ActorSpec], among: Sequence[cluster.Host]) -> dict[str, dict[str, Any]]:
+    def _elsewhere(self, actor_specs: list[ActorSpec], among: Sequence[cluster.Host]) -> dict[str, dict[str, Any]]:
         """Place actors on some hosts only, whatever was reserved for them elsewhere."""
         return {
             c.name: {
                 **c.resources.ray_options(),
                 "scheduling_strategy": NodeAffinitySchedulingStrategy(cluster.host_for(c, among).id, soft=False),
             }
-            for c in castings
+            for c in actor_specs
         }
 
     async def _all(
         self,
-        castings: list[ActorSpec],
+        actor_specs: list[ActorSpec],
         processes: Mapping[str, Any],
         ask: Callable[[Any, bytes, str], Any],
         phase: str = "",
     ) -> list[Any]:
         num_done = 0
         if phase:
-            self._tell_phase(f"{phase}: 0 of {len(castings):,}")
+            self._tell_phase(f"{phase}: 0 of {len(actor_specs):,}")
 
         async def one(name: str) -> Any:
             nonlocal num_done
@@ -353,7 +354,7 @@ class Processes:
                 if answer.done():
                     num_done += 1
                     if phase:
-                        self._tell_phase(f"{phase}: {num_done:,} of {len(castings):,}")
+                        self._tell_phase(f"{phase}: {num_done:,} of {len(actor_specs):,}")
                     return answer.result()
             except RayActorError as error:
                 raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
@@ -364,7 +365,7 @@ class Processes:
                 raise PartyLost(name, f"{silence.result()} while it was being started")
             raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s")
 
-        return list(await asyncio.gather(*(one(c.name) for c in castings)))
+        return list(await asyncio.gather(*(one(c.name) for c in actor_specs)))
 
     async def _silence(self, name: str, actor: Any, own: bytes) -> str:
         """Return, in words, when a process gives no more heartbeats; until the first one a new one is coming up."""
@@ -373,18 +374,20 @@ class Processes:
                 self._coming_up[name] = await actor.beat.remote(own)
         num_silent = 0
         while True:
-            if await within(self._lease, partial(actor.beat.remote, own)):
+            if await within(self._heartbeat_timeout, partial(actor.beat.remote, own)):
                 num_silent = 0
-                await asyncio.sleep(self._lease / 3)
+                await asyncio.sleep(self._heartbeat_timeout / 3)
                 continue
             num_silent += 1
             process = self._coming_up.get(name)
             is_busy = await is_at_work(process) if process else False
-            if process is None or is_busy is False or (is_busy is None and num_silent == _FAR_LEASES):
-                return f"its process gave no sign of life for {self._lease * num_silent:g} s"
+            if process is None or is_busy is False or (is_busy is None and num_silent == _FAR_TIMEOUTS):
+                return f"its process gave no heartbeat for {self._heartbeat_timeout * num_silent:g} s"
 
-    async def _ready(self, castings: list[ActorSpec], ask: Callable[[Any, bytes, str], Any], phase: str = "") -> None:
-        raise_first(await self._all(castings, self._actors, ask, phase))
+    async def _ready(
+        self, actor_specs: list[ActorSpec], ask: Callable[[Any, bytes, str], Any], phase: str = ""
+    ) -> None:
+        raise_first(await self._all(actor_specs, self._actors, ask, phase))
 
     def _ticket(self, name: str, caller: str = DRIVER) -> bytes:
         return ticket(self._keys[name], caller, self._incarnations.get(caller, 0))
@@ -404,14 +407,17 @@ class Processes:
         await self._tell(actor.bar.remote(self._ticket(other), name, number) for other, actor in self._actors.items())
 
     async def _tell(self, telling: Iterable[Awaitable[Any]]) -> None:
-        """Wait until all have been told; one of them may be lost too and never answer: its own lease sees to that."""
+        """Wait until all have been told; one of them may be lost too and never answer.
+
+        Its own heartbeat timeout sees to that.
+        """
 
         async def told(one: Awaitable[Any]) -> None:
             with suppress(RayActorError):
                 await one
 
         if tasks := [asyncio.ensure_future(told(one)) for one in telling]:
-            _, late = await asyncio.wait(tasks, timeout=self._lease)
+            _, late = await asyncio.wait(tasks, timeout=self._heartbeat_timeout)
             for task in late:
                 task.cancel()
 
@@ -429,7 +435,7 @@ class Processes:
         except Exception as failure:
             self._failed(failure)
 
-    async def _keep_lease(self, name: str) -> None:
+    async def _keep_heartbeat(self, name: str) -> None:
         self._is_lost(name, await self._silence(name, self._actors[name], self._ticket(name)))
 
     def _is_lost(self, name: str, text: str) -> None:

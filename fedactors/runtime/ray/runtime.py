@@ -56,8 +56,8 @@ class RunGauges:
         self._set("round", "last round that was recorded", index)
         self._set("messages", "messages between actors", usage.messages)
         self._set("bytes", "bytes of arrays, texts and raw bytes between actors", usage.bytes)
-        self._set("waiting_seconds", "seconds that actors waited", usage.waiting_seconds)
-        self._set("money", "what traffic and hardware cost", usage.price)
+        self._set("idle_seconds", "seconds that actors waited", usage.idle_seconds)
+        self._set("cost_usd", "what traffic and hardware cost", usage.price)
         for name, value in metrics.items():
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 self._set(f"metric_{name}", f"metric {name} of the last round", value)
@@ -71,10 +71,10 @@ class RunGauges:
 
 
 T = TypeVar("T")
-LEASE_SECONDS = 15.0
+HEARTBEAT_TIMEOUT = 15.0
 _CLOSE_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
-_GREETING_SECONDS = 2.0
+_HANDSHAKE_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -90,7 +90,7 @@ class RayRuntime(Runtime):
         scale: wall seconds for each second of the actors' clocks, of links and of costs.
         emulate: whether to emulate the protocol's own links and costs where none are given.
         start_timeout: seconds within which all processes must be up.
-        lease: seconds without a heartbeat after which a process counts as lost.
+        heartbeat timeout: seconds without a heartbeat after which a process counts as lost.
         call_timeout: seconds within which every call must be answered.
         use_sockets: whether actors of one host talk directly; otherwise every call goes through Ray.
         seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.
@@ -108,7 +108,7 @@ class RayRuntime(Runtime):
         scale: float = 1.0,
         emulate: bool = False,
         start_timeout: float = 300.0,
-        lease: float = LEASE_SECONDS,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
         call_timeout: float = 3600.0,
         use_sockets: bool = True,
         seed: int = 0,
@@ -126,8 +126,8 @@ class RayRuntime(Runtime):
             raise BadInput(f"placement: {placement!r} is not allowed: use {', '.join(PLACEMENTS)}")
         self.network = network if network is not None else Network()
         self.ledger = Ledger()
-        if not lease > 0:
-            raise BadInput(f"lease: {lease} is not allowed: give a number of seconds above 0")
+        if not heartbeat_timeout > 0:
+            raise BadInput(f"heartbeat timeout: {heartbeat_timeout} is not allowed: give a number of seconds above 0")
         if not scale > 0:
             raise BadInput(f"scale: {scale} is not allowed: give a number above 0")
         self._emulated = (network, costs, scale)
@@ -141,7 +141,7 @@ class RayRuntime(Runtime):
         self._start_timeout = start_timeout
         self._call_timeout = call_timeout
         self._use_sockets = use_sockets
-        self._lease = lease
+        self._heartbeat_timeout = heartbeat_timeout
         self._processes: Processes
         self._left: list[Any] = []
         self._accounts = Accounts()
@@ -154,7 +154,7 @@ class RayRuntime(Runtime):
         self._closing = False
         self._is_sick = False
         """Whether Ray's own services are gone."""
-        self._backstop: DriverWatchdog | None = None
+        self._watchdog: DriverWatchdog | None = None
         self._reaper: Reaper | None = None
         self._resume: Snapshot | None = None
         self._offset = 0.0
@@ -187,19 +187,19 @@ class RayRuntime(Runtime):
         return self._unawaited.made(self._transport.send(address, path, encode_parts((method, value))))
 
     async def start(self) -> None:
-        self._castings |= labelled(self._castings, self._labels)
-        castings = self._take_new()
-        self.states.check(self._castings, {} if self._resume is None else self._resume.actors)
-        cluster.check_resources(self._castings.values(), await cluster.hosts())
-        await self._bring_up(castings, self._resume)
+        self._actor_specs |= labelled(self._actor_specs, self._labels)
+        actor_specs = self._take_new()
+        self.states.check(self._actor_specs, {} if self._resume is None else self._resume.actors)
+        cluster.check_resources(self._actor_specs.values(), await cluster.hosts())
+        await self._bring_up(actor_specs, self._resume)
         if self._began is None:
             self._began = time.perf_counter()
 
     async def _bring_up(
-        self, castings: list[ActorSpec], state: Snapshot | None, among: list[cluster.Host] | None = None
+        self, actor_specs: list[ActorSpec], state: Snapshot | None, among: list[cluster.Host] | None = None
     ) -> None:
         frames = state.actors if state is not None else {}
-        await self._processes.bring_up(castings, self._settings, frames, self._begin, among)
+        await self._processes.bring_up(actor_specs, self._settings, frames, self._begin, among)
 
     def _begin(self) -> float:
         """Return when the run began: as on the virtual clock, starting processes and loading data is not its time."""
@@ -217,10 +217,10 @@ class RayRuntime(Runtime):
         known = await cluster.hosts()
         here = await cluster.answering(known)
         try:
-            cluster.check_resources([self._castings[name]], here)
+            cluster.check_resources([self._actor_specs[name]], here)
         except BadInput as error:
             raise PartyLost(name, f"its process is gone, and no host can take it: {error}") from None
-        await self._bring_up([self._castings[name]], self._last_snapshot, None if here == known else here)
+        await self._bring_up([self._actor_specs[name]], self._last_snapshot, None if here == known else here)
 
     async def _give_up(self, name: str) -> None:
         self._processes.retire(name)
@@ -262,8 +262,8 @@ class RayRuntime(Runtime):
             seconds=run_seconds / self._emulated[2] + self._offset,
             wall_seconds=end - self._wall_start,
             cpu_utilisation=used.cpu / (run_seconds * self._cluster_cpus) if run_seconds > 0 else 0.0,
-            waiting_seconds=used.waiting,
-            outside_seconds=used.outside,
+            idle_seconds=used.waiting,
+            overhead_seconds=used.overhead,
         )
 
     async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
@@ -325,7 +325,7 @@ class RayRuntime(Runtime):
         # an embedded cluster has nobody who scrapes metrics
         self._gauges = RunGauges(self.seed) if address else None
         try:
-            self._backstop, self._reaper = joined.backstop, joined.reaper
+            self._watchdog, self._reaper = joined.watchdog, joined.reaper
             self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
             return asyncio.run(self._run(main, resume))
         finally:
@@ -364,8 +364,8 @@ class RayRuntime(Runtime):
             checkpoint="" if resume is None else resume.folder,
         )
         self._services = await cluster.services()
-        if self._backstop is not None:
-            self._backstop.watch(self._services)
+        if self._watchdog is not None:
+            self._watchdog.watch(self._services)
         host = ray.get_runtime_context().get_node_id()
         self._unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
         self._loop.set_exception_handler(self._unawaited)
@@ -375,7 +375,7 @@ class RayRuntime(Runtime):
             placement=self._placement,
             start_timeout=self._start_timeout,
             call_timeout=self._call_timeout,
-            lease=self._lease,
+            heartbeat_timeout=self._heartbeat_timeout,
             states=self.states,
             lost=self._lose,
             failed=self.fail,
@@ -389,7 +389,7 @@ class RayRuntime(Runtime):
 
         main_task: asyncio.Task[T] = asyncio.get_running_loop().create_task(driver())
         self._main = main_task
-        services = asyncio.ensure_future(watch_services(self._services, self._lease))
+        services = asyncio.ensure_future(watch_services(self._services, self._heartbeat_timeout))
         services.add_done_callback(self._cluster_is_gone)
         looking = asyncio.ensure_future(self._keep_current())
         try:
@@ -443,7 +443,7 @@ class RayRuntime(Runtime):
         """Close everything; return, encoded, what failed at the actors' ends."""
         self._closing = True
         if self._failure is not None and not self._is_sick:
-            signs = (within(_GREETING_SECONDS, partial(greets, address)) for address in self._services.values())
+            signs = (within(_HANDSHAKE_SECONDS, partial(greets, address)) for address in self._services.values())
             self._is_sick = not all(await asyncio.gather(*signs))
         errors: list[bytes | None] = []
         self._end = time.perf_counter()

@@ -62,29 +62,29 @@ class VirtualClock(Clock):
 class SimulatedContext(Context):
     """One actor's side of the simulated runtime."""
 
-    def __init__(self, runtime: SimulatedRuntime, casting: ActorSpec) -> None:
-        self.name = casting.name
-        self.clock = VirtualClock(runtime, casting.name)
+    def __init__(self, runtime: SimulatedRuntime, actor_spec: ActorSpec) -> None:
+        self.name = actor_spec.name
+        self.clock = VirtualClock(runtime, actor_spec.name)
         self.seed = runtime.seed
         self.reproducible_noise = runtime.reproducible_noise
-        self.casting = casting
-        self.states = runtime.states.of(casting.name)
+        self.actor_spec = actor_spec
+        self.states = runtime.states.of(actor_spec.name)
         self._runtime = runtime
         self.actor = self._make()
-        self.endpoints = endpoints(casting.cls)
+        self.endpoints = endpoints(actor_spec.cls)
         self.alive = True
         self.variables = contextvars.copy_context()
-        self.variables.run(current_actor.set, casting.name)
+        self.variables.run(current_actor.set, actor_spec.name)
         self.jobs: dict[str, Job] = {}
         self.timers: dict[str, float] = {}
         self.tasks: dict[asyncio.Future[Any], None] = {}  # in the order of their start, which a set would lose
         self._payloads: dict[int, tuple[Any, int, frozenset[str]]] = {}
-        self._payload_keys = derived_rng(runtime.seed, casting.name, "payload keys")
+        self._payload_keys = derived_rng(runtime.seed, actor_spec.name, "payload keys")
 
     def _make(self) -> Actor:
         # a copy of its own: what is built with the arguments, now or after a restart, finds them as they were given
-        args, kwargs = carry((self.casting.args, dict(self.casting.kwargs)))
-        actor = self.casting.cls(*args, **kwargs)
+        args, kwargs = carry((self.actor_spec.args, dict(self.actor_spec.kwargs)))
+        actor = self.actor_spec.cls(*args, **kwargs)
         actor._context = self
         return actor
 
@@ -227,7 +227,7 @@ class Call:
     task: asyncio.Task[None] | None = None
 
     @property
-    def door(self) -> Endpoint:
+    def endpoint(self) -> Endpoint:
         """What is called."""
         return self.path.endpoint
 

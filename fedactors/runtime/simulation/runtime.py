@@ -157,7 +157,7 @@ class SimulatedRuntime(Runtime):
         self._wanted: list[tuple[str | None, asyncio.Future[None]]] = []
         self._failure: BaseException | None = None
         self._main: asyncio.Task[Any] | None = None
-        self._waiting_seconds = 0.0
+        self._idle_seconds = 0.0
         self._wall_start = time.perf_counter()
         self._resume: Snapshot | None = None
 
@@ -179,8 +179,8 @@ class SimulatedRuntime(Runtime):
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)  # as in every other process: more threads change results
-        contexts = [SimulatedContext(self, casting) for casting in self._take_new()]
-        self.states.check(self._castings, {} if self._resume is None else self._resume.actors)
+        contexts = [SimulatedContext(self, actor_spec) for actor_spec in self._take_new()]
+        self.states.check(self._actor_specs, {} if self._resume is None else self._resume.actors)
         for context in contexts:
             self.contexts[context.name] = context
             fault = self._faults.pop(context.name, None)
@@ -194,7 +194,7 @@ class SimulatedRuntime(Runtime):
         for number, context in enumerate(contexts, start=1):
             self.tell(f"loading: {number:,} of {len(contexts):,}")
             frame = context.states.begin(None if state is None else state.actors.get(context.name))
-            context.actor._files = digests_of_files((context.casting.args, context.casting.kwargs))
+            context.actor._files = digests_of_files((context.actor_spec.args, context.actor_spec.kwargs))
             await self._in_context(context, context.actor.load)
             if state is not None and frame is not None:
                 context.restore(frame, state.folder)
@@ -213,7 +213,7 @@ class SimulatedRuntime(Runtime):
         await self.loop.create_task(run(), context=context.variables.copy())
 
     async def respawn(self, name: str) -> None:
-        context = SimulatedContext(self, self._castings[name])
+        context = SimulatedContext(self, self._actor_specs[name])
         self.contexts[name] = context
         await self._bring_up([context], self._last_snapshot)
 
@@ -233,7 +233,7 @@ class SimulatedRuntime(Runtime):
             seconds=seconds,
             wall_seconds=time.perf_counter() - self._wall_start,
             cpu_utilisation=self.cores.busy_seconds / capacity if capacity else 0.0,
-            waiting_seconds=self._waiting_seconds,
+            idle_seconds=self._idle_seconds,
         )
 
     def request_stop(self, exit_code: int) -> None:
@@ -328,7 +328,7 @@ class SimulatedRuntime(Runtime):
 
     def resources_of(self, name: str) -> Resources:
         """Return what an actor asked of its host."""
-        return self._castings[name].resources
+        return self._actor_specs[name].resources
 
     def context_of(self, name: str) -> SimulatedContext:
         """Return the context of a living actor."""
@@ -372,7 +372,7 @@ class SimulatedRuntime(Runtime):
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
         """Add to the timeline; waits are summed for `usage`."""
         if kind == "wait":
-            self._waiting_seconds += end - start
+            self._idle_seconds += end - start
         if self.recorder is not None:
             self.recorder.record_span(actor, kind, label, start, end)
 
@@ -427,7 +427,7 @@ class SimulatedRuntime(Runtime):
                 "ledger": self.ledger.state(),
                 "spent": self.spent,
                 "busy": self.cores.busy_seconds,
-                "waiting": self._waiting_seconds,
+                "waiting": self._idle_seconds,
                 "free_at": {pool: list(times) for pool, times in sorted(self.cores.free_at.items())},
             },
             actors,
@@ -450,7 +450,7 @@ class SimulatedRuntime(Runtime):
             self.loop.set_time(now)
             self.state = dict(snapshots.unpack(content["state"]))
             self.ledger.restore(snapshots.totals(content["ledger"], what))
-            self.cores.busy_seconds, self._waiting_seconds = busy, waiting
+            self.cores.busy_seconds, self._idle_seconds = busy, waiting
             latest = (now + busy) * (1 + 1e-9)  # no core has more before it than all of them were given
             self.cores.free_at = {
                 pool: [snapshots.amount(time, "free_at", what, latest) for time in times]

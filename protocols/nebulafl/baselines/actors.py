@@ -360,7 +360,7 @@ class RoundExchange(Exchange):
     async def begin_run(self, start: messages.RunStart) -> None:
         """Call the first round."""
         self.parameters_P = await self._begin(start)
-        if self._config.secure_sums:
+        if self._config.secure_aggregation:
             await self._sums.weigh()
         self._call()
 
@@ -386,8 +386,8 @@ class RoundExchange(Exchange):
     async def take(self, result: messages.RoundResult | messages.ClusterLogits | messages.RoundDone) -> None:
         """Take a center's answer to the round that is on, or the word that it is ready for a sum."""
         check_speaker(self, result.center)
-        if isinstance(result, messages.RoundDone) != self._config.secure_sums:
-            raise Refused(result.center, f"its answer is {'bare' if self._config.secure_sums else 'missing'}")
+        if isinstance(result, messages.RoundDone) != self._config.secure_aggregation:
+            raise Refused(result.center, f"its answer is {'bare' if self._config.secure_aggregation else 'missing'}")
         if result.round == self.round and result.center in self.called:
             self.results[result.center] = result
             await self._settle()
@@ -397,7 +397,7 @@ class RoundExchange(Exchange):
         if set(self.called) - set(self.results):
             return
         self.called, self._is_settling = [], True
-        found = await self._sums.mean() if self._config.secure_sums else self._combined()
+        found = await self._sums.mean() if self._config.secure_aggregation else self._combined()
         if found is not None:
             self.parameters_P = await self._distil(found) if self._method.distils else found
             self.parameters_P.setflags(write=False)
@@ -416,7 +416,7 @@ class RoundExchange(Exchange):
         config, key, seed = self._config, rows_key(self._part.public), self.seed(f"distillation {self.round}")
         work = Work(DISTILLATION, float(len(rows_of(key)[1]) * config.distillation_epochs))
         facts = (self.model_facts, self.parameters_P, key, target_NK, seed)
-        steps = steps_of(config, num_epochs=config.distillation_epochs)
+        steps = steps_of(config, local_epochs=config.distillation_epochs)
         return await self.compute(distilled, *facts, steps, config.device, work=work)
 
     @remote(caller=DRIVER)

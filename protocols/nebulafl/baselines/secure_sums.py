@@ -49,7 +49,7 @@ class SummingCenter(DataCenter, SecureSummand):
 
     def __init__(self, config: NebulaFLConfig, members: RunMembers) -> None:
         SecureSummand.__init__(self, members.centers, members.exchange)
-        self._is_summed, self._limit = config.secure_sums, config.secure_range
+        self._is_summed, self._limit = config.secure_aggregation, config.secure_range
         self._answers = center_method(config)
         self.total_weight = 0.0
         """Of all centers' containers, under masks."""
@@ -93,7 +93,9 @@ class RoundSums:
 
     def __init__(self, exchange: DataCenter, config: NebulaFLConfig, centers: tuple[str, ...]) -> None:
         # without sums a lost center is the driver's business, who tells of it
-        on_loss: OnLoss = "skip" if not config.secure_sums else "drop" if config.on_party_loss == "continue" else "stop"
+        on_loss: OnLoss = (
+            "skip" if not config.secure_aggregation else "drop" if config.on_party_loss == "continue" else "stop"
+        )
         self.centers: ActorGroup[SummingCenter] = ActorGroup(exchange, centers, on_loss=on_loss, timeout=_TIMEOUT)
         self._limit = config.secure_range
         self._sums = SecureSums(exchange, self.centers)

@@ -29,7 +29,7 @@ RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 
 COMMON = {"hidden_size": 64, "dropout": 0.5, "evaluate_every": 5, "num_rounds": 150, "patience": 8}
 FULL = {"hidden_size": 192, "num_rounds": 400, "patience": 20}
-"""The published width, and as many rounds as anything here needs; ``--full``."""
+"""The published width, and as many rounds as anything here needs; ``--paper``."""
 SMOKE = {"hidden_size": 8, "num_rounds": 2, "evaluate_every": 1}
 
 LEARNING_RATES = {
@@ -51,9 +51,9 @@ class GlasuStudy(Study):
     data: str
 
     def layered(self, *layers: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the common settings, then `layers`, then what --full, --smoke and the words set."""
+        """Return the common settings, then `layers`, then what --paper, --smoke and the words set."""
         made: dict[str, Any] = {**COMMON, "weight_decay": WEIGHT_DECAY.get(self.data, 3e-3)}
-        for layer in (*layers, FULL if self.full else {}, SMOKE if self.smoke else {}, self.settings):
+        for layer in (*layers, FULL if self.paper else {}, SMOKE if self.smoke else {}, self.settings):
             made |= layer
         if "num_local_updates" in made:
             rates = LEARNING_RATES.get(self.data, LEARNING_RATES["cora"])

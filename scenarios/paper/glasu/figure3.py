@@ -1,6 +1,6 @@
 """Figure 3: test accuracy with the backbones GCN, GAT and GCNII, for the simulated-centralised case and GLASU.
 
-python scenarios/paper/glasu/figure3.py --data cora [--seeds 0,1,2,3,4] [--full]
+python scenarios/paper/glasu/figure3.py --data cora [--seeds 0,1,2,3,4] [--paper]
 
 It draws ``figures/glasu-figure3-cora.svg``, with the best rows of `choose.py` for GCNII.
 """
@@ -48,11 +48,11 @@ def draw(study: GlasuStudy) -> Path:
     axes.set_ylabel(f"test accuracy, {study.data}")
     axes.legend(ncol=3, fontsize=8, loc="upper center")
     name = f"glasu-figure3-{study.data.partition(':')[0]}.svg"
-    pictures = RESULTS / "figures" if study.out == RESULTS else study.out / "figures"
-    pictures.mkdir(parents=True, exist_ok=True)
+    image_folder = RESULTS / "figures" if study.out == RESULTS else study.out / "figures"
+    image_folder.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "glasu"}):
-        FigureCanvasSVG(figure).print_figure(pictures / name, bbox_inches="tight", metadata={"Date": None})
-    return pictures / name
+        FigureCanvasSVG(figure).print_figure(image_folder / name, bbox_inches="tight", metadata={"Date": None})
+    return image_folder / name
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Table 3: accuracy and runtime over the US-UK link with K = 1, 2 and 4 aggregation layers of L = 4.
 
-python scenarios/paper/glasu/table3.py --data pubmed [--seeds 0,1,2,3,4] [--full]
+python scenarios/paper/glasu/table3.py --data pubmed [--seeds 0,1,2,3,4] [--paper]
 """
 
 from _study import asked, glasu, measure

@@ -3,7 +3,7 @@
 Each Q has as many steps. A run is cut off after a few rounds, since what counts is how soon the target is reached; each
 Q is then taken at the step at which all its seeds reach it soonest, and compared with Q = 1 over the same seeds.
 
-python scenarios/paper/glasu/table4.py --data cora [--seeds 0,1,2,3,4] [--only Q=01,Q=04] [--full]
+python scenarios/paper/glasu/table4.py --data cora [--seeds 0,1,2,3,4] [--only Q=01,Q=04] [--paper]
 """
 
 import statistics

@@ -116,7 +116,7 @@ def small(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tiny version of a setting, for --smoke."""
     made = {**settings, "num_rounds": 2, "record_every": 1, "num_samples": 60}
     if settings.get("problem") == "network":
-        return {**made, "network_width": 4, "batch_size": 16}
+        return {**made, "hidden_size": 4, "batch_size": 16}
     made |= {
         "num_clients": 8,
         "num_features": 48,

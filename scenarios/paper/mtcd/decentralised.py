@@ -6,7 +6,7 @@ in a plain loop, to a gap of 1e-3: the run over actors gives the same numbers an
 shows, and takes far longer.
 
     python scenarios/paper/mtcd/decentralised.py            40 clients, 5 seeds, 20,000 hops
-    python scenarios/paper/mtcd/decentralised.py --full     40,000 hops
+    python scenarios/paper/mtcd/decentralised.py --paper     40,000 hops
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def dcpa_row(settings: dict[str, Any], seed: int, run: dict[str, Any]) -> RunRow
 def main() -> None:
     """Run both methods on each graph."""
     study = MtcdStudy.of(__doc__)
-    num_hops = 40_000 if study.full else 20_000
+    num_hops = 40_000 if study.paper else 20_000
     for graph in GRAPHS:
         common = {"num_clients": 40, "topology": graph, "edge_probability": 0.3}
         walk = {**common, "algorithm": "stcd", "num_hops": 99, "num_local_steps": 20, "local_arithmetic": "gram"}

@@ -11,7 +11,7 @@ takes as many steps, and a round as long.
 Each method has six steps, of which seed 5, in no comparison, says the best: the least test loss after half the rounds.
 
     python scenarios/paper/mtcd/networks.py             the two tables, 5 seeds, sum aggregation
-    python scenarios/paper/mtcd/networks.py --full      the other two, concatenation, and CIFAR-10 at full width
+    python scenarios/paper/mtcd/networks.py --paper      the other two, concatenation, and CIFAR-10 at full width
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TASKS = {
         accuracies=(0.84,),
     ),
     "views": Task(
-        settings={"network": "multi-view-cnn", "num_clients": 12, "num_samples": 600, "network_width": 8}
+        settings={"network": "multi-view-cnn", "num_clients": 12, "num_samples": 600, "hidden_size": 8}
         | {"batch_size": 64},
         data="synthetic",
         rounds_per_epoch=6,
@@ -66,7 +66,7 @@ TASKS = {
         accuracies=(0.8,),
     ),
     "quadrants": Task(
-        settings={"network": "resnet18", "num_clients": 4, "network_width": 8, "batch_size": 64},
+        settings={"network": "resnet18", "num_clients": 4, "hidden_size": 8, "batch_size": 64},
         data="digits",
         rounds_per_epoch=22,
         epochs=4,
@@ -74,7 +74,7 @@ TASKS = {
     ),
 }
 CIFAR = Task(
-    settings={"network": "resnet18", "num_clients": 4, "network_width": 64, "batch_size": 64},
+    settings={"network": "resnet18", "num_clients": 4, "hidden_size": 64, "batch_size": 64},
     data="cifar10",
     rounds_per_epoch=781,
     epochs=100,
@@ -97,7 +97,7 @@ def methods(task: Task) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Train each network with every method: at all steps with one seed, at the best with the others."""
     study = MtcdStudy.of(__doc__)
-    tasks = {**TASKS, "cifar": CIFAR} if study.full else {name: TASKS[name] for name in ("digits", "table")}
+    tasks = {**TASKS, "cifar": CIFAR} if study.paper else {name: TASKS[name] for name in ("digits", "table")}
     for name, task in tasks.items():
         if study.smoke and task.data == "fashion-mnist":
             task = dataclasses.replace(task, data="digits")
@@ -111,7 +111,7 @@ def main() -> None:
         for method, settings in methods(task).items():
             tried = [f"{method}-{step:g}" for step in STEPS]
             step = study.best(f"network-steps-{name}", tried, "test/loss", STEPS[0])
-            for aggregation in ("sum", "concatenation") if study.full or study.smoke else ("sum",):
+            for aggregation in ("sum", "concatenation") if study.paper or study.smoke else ("sum",):
                 rows[f"{method}-{aggregation}"] = {**settings, "aggregation": aggregation, "learning_rate": step}
         study.record(f"networks-{name}", rows, data=task.data, accuracies=task.accuracies)
 

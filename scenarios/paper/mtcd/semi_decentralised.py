@@ -7,7 +7,7 @@ size as recalled; `tuned-*`: each at the step size that reaches 1e-3 in the fewe
 to a gap of 1e-2, each at the step size that reaches that in the fewest rounds.
 
     python scenarios/paper/mtcd/semi_decentralised.py          40 clients, 5 seeds
-    python scenarios/paper/mtcd/semi_decentralised.py --full   80 clients besides
+    python scenarios/paper/mtcd/semi_decentralised.py --paper   80 clients besides
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def settings_of(num_clients: int) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Run all settings on both graphs."""
     study = MtcdStudy.of(__doc__)
-    for num_clients in (40, 80) if study.full else (40,):
+    for num_clients in (40, 80) if study.paper else (40,):
         for graph in ("path", "erdos-renyi"):
             where = {"num_clients": num_clients, "topology": graph}
             label = graph if num_clients == 40 else f"{graph}-{num_clients}"

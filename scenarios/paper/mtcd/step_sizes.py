@@ -5,7 +5,7 @@ local steps (study step-sizes), and with other Q (local-step-sizes), where every
 step and Q: what a block moves in a round.
 
     python scenarios/paper/mtcd/step_sizes.py
-    python scenarios/paper/mtcd/step_sizes.py --full     80 clients besides
+    python scenarios/paper/mtcd/step_sizes.py --paper     80 clients besides
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
     rows = {f"{g:02}-tokens-{step:g}": setting(40, g, step, 20) for g in TOKENS[40] for step in STEPS}
     study.record("step-sizes", rows)
     study.record("local-step-sizes", other_local_steps(40, FEW))
-    if study.full:
+    if study.paper:
         rows = {f"{g:02}-tokens-{step:g}": setting(80, g, step, 20) for g in TOKENS[80] for step in STEPS}
         study.record("step-sizes-80", rows)
         study.record("local-step-sizes-80", other_local_steps(80, TOKENS[80]))

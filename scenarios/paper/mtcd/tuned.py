@@ -4,7 +4,7 @@ Each method takes the step and the Q that need the fewest rounds to the gap in `
 seed is not one of these. Links cost as in `semi_decentralised.py`.
 
     python scenarios/paper/mtcd/tuned.py            after step_sizes.py, whose rows it reads
-    python scenarios/paper/mtcd/tuned.py --full     80 clients besides, after step_sizes.py --full
+    python scenarios/paper/mtcd/tuned.py --paper     80 clients besides, after step_sizes.py --paper
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def chosen(study: MtcdStudy, num_clients: int, tokens: int, gap: float) -> tuple
 def main() -> None:
     """Run every method at its best."""
     study = MtcdStudy.of(__doc__, seeds=(1, 2, 3, 4, 5))
-    for num_clients, all_tokens in {40: FEW, 80: TOKENS[80]}.items() if study.full else ((40, FEW),):
+    for num_clients, all_tokens in {40: FEW, 80: TOKENS[80]}.items() if study.paper else ((40, FEW),):
         for gap in GAPS:
             rows: dict[str, dict[str, Any]] = {}
             for tokens in all_tokens:

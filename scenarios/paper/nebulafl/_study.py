@@ -48,7 +48,7 @@ DIGITS: dict[str, Any] = {
 FULL: dict[str, Any] = {"duration": 100000.0, "num_containers": 200, "active_per_center": 10}
 SMOKE: dict[str, Any] = {
     "duration": 600.0, "evaluation_interval": 300.0, "num_centers": 2, "num_containers": 6, "active_per_center": 1,
-    "rotation_interval": 200.0, "num_epochs": 1, "num_training": None,
+    "rotation_interval": 200.0, "local_epochs": 1, "num_training": None,
 }  # fmt: skip
 SMOKE_IN_CLOUD = {"duration": 6.0, "evaluation_interval": 3.0, "rotation_interval": 2.0}
 SPAN = 14.0
@@ -126,10 +126,10 @@ def flags(description: str | None, seeds: Sequence[int]) -> argparse.ArgumentPar
     return study_flags(description, "nebulafl", RESULTS, seeds=seeds)
 
 
-def resized(settings: Mapping[str, Any], given: Study, full: Mapping[str, Any] = FULL) -> dict[str, Any]:
+def resized(settings: Mapping[str, Any], given: Study, paper: Mapping[str, Any] = FULL) -> dict[str, Any]:
     """Return settings at the size that the command line asks for, its own values on top."""
     smoke = {**SMOKE, **(SMOKE_IN_CLOUD if settings.get("catalogue") == "cloud" else {})}
-    size = full if given.full else smoke if given.smoke else {}
+    size = paper if given.paper else smoke if given.smoke else {}
     return {**settings, **size, **given.settings}
 
 
@@ -142,7 +142,7 @@ def measure(
     targets: Sequence[float] = (),
     times: Sequence[float] = (),
     common: Mapping[str, Any] = DIGITS,
-    full: Mapping[str, Any] = FULL,
+    paper: Mapping[str, Any] = FULL,
     more: More | None = None,
 ) -> Study:
     """Run the rows of a table as the command line says; two of each study with ``--smoke``.
@@ -155,14 +155,14 @@ def measure(
         targets: test accuracies; when and for how much each was first measured is written too.
         times: seconds; the accuracy measured last by then is written too.
         common: settings of all rows.
-        full: what ``--full`` sets.
+        paper: what ``--paper`` sets.
         more: metrics from the last checkpoint.
     """
     given = flags(description, seeds).parse_args(namespace=Study())
     wanted = [name for name in rows if given.wants(name)][: 2 if given.smoke else None]
     studies: dict[str, dict[str, Row]] = {}
     for name in wanted:
-        settings = resized({**common, **rows[name].settings}, given, full)
+        settings = resized({**common, **rows[name].settings}, given, paper)
         *folder, last = name.split("/")
         study = "/".join([table, *folder])
         studies.setdefault(study, {})[last] = Row(settings, "digits" if given.smoke else rows[name].data)

@@ -28,7 +28,7 @@ ROWS = {
     for name, settings in METHODS.items()
 }
 COMMON = {
-    **DIGITS, "num_epochs": 1, "rotation_interval": 250.0, "duration": 2100.0, "evaluation_interval": 2100.0,
+    **DIGITS, "local_epochs": 1, "rotation_interval": 250.0, "duration": 2100.0, "evaluation_interval": 2100.0,
     "active_per_center": 2,
 }  # fmt: skip
 

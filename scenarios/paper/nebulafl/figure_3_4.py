@@ -1,6 +1,6 @@
 """Figures 3 and 4: other numbers of centers, of containers, and of containers active at a time.
 
-python scenarios/paper/nebulafl/figure_3_4.py [--only centers] [--full]
+python scenarios/paper/nebulafl/figure_3_4.py [--only centers] [--paper]
 
 Time until 94 % on cited hardware and links, with the bytes and work of ResNet-18 (cell 44.7-MB-x1 of `map.py`):
 NebulaFL on the fastest free hardware over hierarchical FedAvg, which is the best baseline there, on the fastest or the
@@ -33,7 +33,7 @@ ROWS = {
 COMMON = {**cloud(), "duration": 2 * SPAN, "resource_policy": "fastest"}
 
 if __name__ == "__main__":
-    given = measure(__doc__, "figure-3-4", ROWS, seeds=(0, 1, 2, 3, 4), targets=(TARGET,), common=COMMON, full={})
+    given = measure(__doc__, "figure-3-4", ROWS, seeds=(0, 1, 2, 3, 4), targets=(TARGET,), common=COMMON, paper={})
     for metric in ("hours", "dollars"):
         ratios: dict[str, RunRow] = {}
         for name in SETTINGS:

@@ -1,6 +1,6 @@
 """Figure 5: rotation against aggregation of masters, and the interval t_c between them.
 
-python scenarios/paper/nebulafl/figure_5.py [--full]
+python scenarios/paper/nebulafl/figure_5.py [--paper]
 """
 
 from _curves import draw

@@ -1,6 +1,6 @@
 """Table I: accuracy after the same virtual time, for label distributions, of NebulaFL and every baseline.
 
-python scenarios/paper/nebulafl/table_1.py [--only dirichlet-0.5] [--full]
+python scenarios/paper/nebulafl/table_1.py [--only dirichlet-0.5] [--paper]
 
 On cited hardware and links, with the bytes and work of ResNet-18, as in the cell 44.7-MB-x1 of `map.py`. Every method
 has the settings that `choose.py` found on validation rows. Baselines train on the fastest free hardware, which gives
@@ -39,7 +39,7 @@ COMMON = {**cloud(), "stop_at_target": False, "duration": SPAN, "evaluation_inte
 
 if __name__ == "__main__":
     given = measure(
-        __doc__, "table-1", ROWS, seeds=(0, 1, 2, 3, 4), times=(SPAN / 2,), common=COMMON, full=FULL_IN_CLOUD
+        __doc__, "table-1", ROWS, seeds=(0, 1, 2, 3, 4), times=(SPAN / 2,), common=COMMON, paper=FULL_IN_CLOUD
     )
     for study in dict.fromkeys(f"table-1/{name.partition('/')[0]}" for name in ROWS):
         found = {

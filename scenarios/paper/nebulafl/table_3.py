@@ -1,6 +1,6 @@
 """Table III: NebulaFL with a part taken away: container choice, hardware choice, its cost or its time factor.
 
-python scenarios/paper/nebulafl/table_3.py [--full]
+python scenarios/paper/nebulafl/table_3.py [--paper]
 
 Time and money until 94 % on cited hardware and links, with the bytes and work of ResNet-18 (cell 44.7-MB-x1 of
 `map.py`); the whole method over each ablation, by seed. All of them leave their masters where they are.
@@ -15,7 +15,7 @@ ROWS["paper-literal"] = Row({**BASE, "paper_literal": True})
 
 if __name__ == "__main__":
     given = measure(
-        __doc__, "table-3", ROWS, seeds=(0, 1, 2, 3, 4), targets=(TARGET,), common=cloud(), full=FULL_IN_CLOUD
+        __doc__, "table-3", ROWS, seeds=(0, 1, 2, 3, 4), targets=(TARGET,), common=cloud(), paper=FULL_IN_CLOUD
     )
     whole = given.rows("table-3", "nebulafl")
     for name in ROWS:

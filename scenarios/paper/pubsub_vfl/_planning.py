@@ -84,6 +84,6 @@ def choice(
     settings: Mapping[str, Any], data: str, cores: Mapping[str, int], num_rows: int, gigabits: float = 1.0
 ) -> Plan:
     """Return the workers that the planner chooses for a batch size, where windows do not hold them up."""
-    config = build(PubSubVflConfig, {**settings, "max_in_flight": WINDOW, "payloads": "sent"})
+    config = build(PubSubVflConfig, {**settings, "max_in_flight": WINDOW, "transfer": "push"})
     made = problem(config, data, cores, num_rows, gigabits)
     return planner.choose(config, made, batch_sizes=(config.batch_size,))[0]

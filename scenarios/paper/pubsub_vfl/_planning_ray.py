@@ -31,16 +31,16 @@ from protocols.pubsub_vfl.plugin import PROTOCOL
 EPOCHS = 4
 """The first of them is left out: it loads and allocates what the others find."""
 SETTINGS = (
-    (1, 1, 64, 8, "fetched"),
-    (1, 1, 128, 8, "sent"),
-    (1, 1, 256, 8, "fetched"),
-    (1, 1, 256, 2, "fetched"),
-    (1, 1, 512, 8, "sent"),
-    (1, 2, 128, 12, "fetched"),
-    (1, 2, 512, 12, "fetched"),
-    (2, 1, 128, 12, "fetched"),
-    (2, 1, 256, 12, "sent"),
-    (2, 2, 256, 16, "fetched"),
+    (1, 1, 64, 8, "pull"),
+    (1, 1, 128, 8, "push"),
+    (1, 1, 256, 8, "pull"),
+    (1, 1, 256, 2, "pull"),
+    (1, 1, 512, 8, "push"),
+    (1, 2, 128, 12, "pull"),
+    (1, 2, 512, 12, "pull"),
+    (2, 1, 128, 12, "pull"),
+    (2, 1, 256, 12, "push"),
+    (2, 2, 256, 16, "pull"),
 )
 """Workers of both sides, batch size, window, and how payloads travel."""
 
@@ -74,19 +74,19 @@ def measure_on_ray(given: PlanningStudy, data: str) -> None:
             "batch_size": size,
             "max_in_flight": window,
             "prefetch": 3,
-            "payloads": payloads,
+            "transfer": payloads,
         }
     made = {name: settings for name, settings in made.items() if given.wants(name)}
     told: dict[str, list[Mapping[str, Any]]] = {}
     expected: dict[str, tuple[float, float]] = {}
     for name, settings in made.items():
         config = build(PubSubVflConfig, settings)
-        if config.payloads not in told:
-            told[config.payloads] = measure(PROTOCOL, config, RunOptions(runtime="ray", data=data))
-        problem = _problem(config, told[config.payloads])
+        if config.transfer not in told:
+            told[config.transfer] = measure(PROTOCOL, config, RunOptions(runtime="ray", data=data))
+        problem = _problem(config, told[config.transfer])
         expected[name] = (planner.predict(config, problem), _processor_seconds(config, problem))
     for name, settings in made.items():
-        given.put("planning-ray", name, [_run(settings, data, *expected[name], told[settings["payloads"]])], list(made))
+        given.put("planning-ray", name, [_run(settings, data, *expected[name], told[settings["transfer"]])], list(made))
 
 
 def _problem(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> Problem:

@@ -116,7 +116,7 @@ def row_of(point: Point, done: Done) -> RunRow:
         "epochs": result.rounds,
         "seconds_to_target": recorder.seconds[-1] if reached else NOT_REACHED,
         "epoch_seconds": recorder.seconds[-1] / result.rounds,
-        "waiting_per_epoch": used.waiting_seconds / result.rounds,
+        "waiting_per_epoch": used.idle_seconds / result.rounds,
         "megabytes": used.bytes / 1e6,
         "utilisation": used.cpu_utilisation,
         "abandoned": sum(int(values["abandoned"]) for values in recorder.rounds),
@@ -153,7 +153,7 @@ def settings(method: str, w_a: int, w_p: int, batch_size: int, window: int) -> d
         "batch_size": batch_size,
         "embedding_buffer": window,
         "max_in_flight": window * w_p,
-        "payloads": "sent",
+        "transfer": "push",
         "prefetch": 6,
         "report_interval": 0.0,
     }

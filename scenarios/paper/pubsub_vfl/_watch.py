@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from fedactors.config import as_dict, build
-from fedactors.data.blocks import PartyBlock
 from fedactors.data.datasets.catalogue import describe
+from fedactors.data.party_rows import PartyBlock
 from fedactors.errors import FedactorsError
 from fedactors.learning.metrics import rmse, task_metrics
 from fedactors.learning.network import Model

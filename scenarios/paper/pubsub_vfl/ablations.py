@@ -4,7 +4,7 @@
 both sides; "without Delta T" averages at every epoch's end; "without pub/sub" keeps the averages but joins workers in
 fixed pairs. The planner chooses the numbers of workers from the committed cost model. One worker of the passive party
 is 40 times slower than the others, so that there is something for the deadline to do.
-Reduced: Bank, 8 epochs of batches of 64 rows; ``--full`` has the paper's sizes.
+Reduced: Bank, 8 epochs of batches of 64 rows; ``--paper`` has the paper's sizes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def points(data: str, sizes: dict[str, int], num_rows: int) -> list[Point]:
     """Return all rows of the table."""
     plan = choice(sizes, data, CORES, num_rows)
     planned = {"num_active_workers": plan.num_active_workers, "num_passive_workers": plan.num_passive_workers}
-    window = {"payloads": "sent", "prefetch": 6, "report_interval": 0.0, "max_in_flight": 8 * plan.num_passive_workers}
+    window = {"transfer": "push", "prefetch": 6, "report_interval": 0.0, "max_in_flight": 8 * plan.num_passive_workers}
     common = {**sizes, **window, "deadline": DEADLINE}
     return [
         Point(
@@ -60,7 +60,7 @@ def points(data: str, sizes: dict[str, int], num_rows: int) -> list[Point]:
 
 def main() -> None:
     given = asked(__doc__)
-    size = ("synthetic:1000000x500", FULL, 630_000) if given.full else ("bank", SMALL, BANK_ROWS)
+    size = ("synthetic:1000000x500", FULL, 630_000) if given.paper else ("bank", SMALL, BANK_ROWS)
     size = ("breast-cancer", SMALL, 300) if given.smoke else size
     perform_all(points(*size), "ablations", given)
 

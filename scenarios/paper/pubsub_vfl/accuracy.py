@@ -4,7 +4,7 @@ Centralised training is the synchronous baseline with one worker each: the tests
 at every step, and that is what the same network does on all columns in one place. Test metrics are those of the epoch
 that was best on validation rows. Regression: in the labels' units. `rounds` averages within epochs at twice the rate,
 as two workers that average take half the steps. Tables of paired differences are made from the rows.
-Reduced: 15 epochs, with the small model Energy 60, Blog 40 (``--full``: 100), 20,000 of the synthetic rows. Bank also
+Reduced: 15 epochs, with the small model Energy 60, Blog 40 (``--paper``: 100), 20,000 of the synthetic rows. Bank also
 without `duration`.
 """
 
@@ -52,12 +52,12 @@ def main() -> None:
     points = [
         Point(
             name=f"{data.partition(':')[0]}-{method}",
-            data="synthetic:1000000x500" if given.full and data.startswith("synthetic") else data,
+            data="synthetic:1000000x500" if given.paper and data.startswith("synthetic") else data,
             settings={
                 **settings,
                 "model": given.model,
                 "num_layers": 10 if given.model == "mlp" else 5,
-                "num_epochs": 100 if given.full else EPOCHS.get(data, 15) if given.model == "mlp" else 15,
+                "num_epochs": 100 if given.paper else EPOCHS.get(data, 15) if given.model == "mlp" else 15,
                 "batch_size": 256,
             },
         )

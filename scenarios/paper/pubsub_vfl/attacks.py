@@ -5,7 +5,7 @@ embeddings back to the passive party's features; success is the share of feature
 beside that of guessing each feature's median. Label inference: the passive party scores rows by the gradients it
 receives (norm, direction of one known positive). Both accounts of the budget are printed beside. Noise is reproducible
 here, which is no guarantee.
-Reduced: bank, 3 epochs, 2,000 attacked rows; ``--full`` trains 50 epochs and attacks all rows.
+Reduced: bank, 3 epochs, 2,000 attacked rows; ``--paper`` trains 50 epochs and attacks all rows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fedactors.actors.context import derived_seed
 from fedactors.auditing import attacks
 from fedactors.auditing import attacks as inversion
 from fedactors.config import build, parse_words
-from fedactors.data.blocks import prepare, split
 from fedactors.data.new_rows import actor_state
+from fedactors.data.party_rows import prepare, split
 from fedactors.learning.metrics import auc
 from fedactors.learning.network import Model, on_host
 from fedactors.learning.split_learning import loss_gradients
@@ -101,7 +101,7 @@ def main() -> None:
     parser = flags(__doc__)
     parser.add_argument("--data", default="bank", help="data set of a binary task")
     given = parser.parse_args(namespace=Study())
-    size = (given.data, 50 if given.full else 3)
+    size = (given.data, 50 if given.paper else 3)
     for point in points(*(("breast-cancer", 1) if given.smoke else size))[: 2 if given.smoke else None]:
         study = f"attacks-{given.data}"
         if not given.wants(point.name) or not given.lacks(study, point.name):
@@ -109,7 +109,7 @@ def main() -> None:
         point = dataclasses.replace(point, settings={**point.settings, **parse_words(given.words)})
         row, states = perform_with_states(point)
         account = row.extra["privacy"]
-        found = attack(point, states, account, None if given.full else 2000)
+        found = attack(point, states, account, None if given.paper else 2000)
         party, released = ("active", "Gradient") if "gradient" in point.name else ("passive", "Embedding")
         budget = account[party][released]
         metrics = {

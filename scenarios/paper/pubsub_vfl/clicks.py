@@ -3,7 +3,7 @@
 Simulated with 32:32 cores; eight workers a side where a method has several, batches of 256 rows, learning rates 0.001
 and 0.01. PubSub-VFL averages at the epochs of its schedule or (``pubsub-vfl-rounds``) within epochs. The terabyte of
 the paper is not to be had here; only the shape of its table is.
-Reduced: 20,000 rows, 4 epochs; ``--full`` has a million rows.
+Reduced: 20,000 rows, 4 epochs; ``--paper`` has a million rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
     points = [
         Point(
             name=f"{name}-lr{rate:g}",
-            data="criteo-like:1000000" if given.full else "criteo-like:20000",
+            data="criteo-like:1000000" if given.paper else "criteo-like:20000",
             settings={"num_epochs": 4, "learning_rate": rate, **settings(method, w, w, 256, 8), **more},
             cores={"active": 32, "passive": 32},
             network=network(),

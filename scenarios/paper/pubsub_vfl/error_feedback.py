@@ -18,7 +18,7 @@ import numpy as np
 
 from fedactors.actors.context import derived_seed
 from fedactors.config import as_dict
-from fedactors.data.blocks import prepare, split
+from fedactors.data.party_rows import prepare, split
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.network import Network
 from fedactors.learning.split_learning import Publication, joint_output
@@ -75,7 +75,10 @@ def train(point: Point, seed: int) -> RunRow:
     for party in data.parties:
         block = data.load(party)
         shown = split(
-            len(block.ids), seed=run_seed, test_share=config.test_share, validation_share=config.validation_share
+            len(block.ids),
+            seed=run_seed,
+            test_fraction=config.test_fraction,
+            validation_fraction=config.validation_fraction,
         )
         parts[party] = prepare(block, np.arange(len(block.ids)), shown, data.task)
         spec = algorithm.bottom_spec(config, block.features.shape[1])

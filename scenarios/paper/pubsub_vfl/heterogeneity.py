@@ -6,7 +6,7 @@ this link (`planned`), which may be more than a party has cores, and a pair for 
 Batches of 256 rows, and nobody pauses between epochs. Over 1 Gbit/s the link is the bound of all of them, so that one
 situation of each kind is run there, and all of them over 25 Gbit/s. What is read is how long an epoch takes and how
 busy the cores are, not what is learned: so many workers share few batches.
-Reduced: 50,000 synthetic rows, 2 epochs, and of the baselines those with a parameter server; ``--full`` has a million
+Reduced: 50,000 synthetic rows, 2 epochs, and of the baselines those with a parameter server; ``--paper`` has a million
 rows and 50 epochs, on both links. ``--only`` chooses situations.
 """
 
@@ -103,7 +103,7 @@ def summarise(given: Study, study: str, situation: str) -> None:
 
 def main() -> None:
     given = asked(__doc__, SEEDS)
-    size = ("synthetic:1000000x500", 50) if given.full else ("synthetic:50000x500", 2)
+    size = ("synthetic:1000000x500", 50) if given.paper else ("synthetic:50000x500", 2)
     size = ("synthetic:500x500", 1) if given.smoke else size
     kinds = {
         "figure4-cores": {f"{a}-{p}": ((a, p), (250, 250)) for a, p in CORES},
@@ -111,7 +111,7 @@ def main() -> None:
     }
     for gigabits in LINKS[:1] if given.smoke else LINKS:
         for study, situations in kinds.items():
-            number = None if given.full or (gigabits > 1 and not given.smoke) else 1
+            number = None if given.paper or (gigabits > 1 and not given.smoke) else 1
             for name, (cores, features) in list(situations.items())[:number]:
                 situation = f"{gigabits:g}-gbit-{name}"
                 if situation not in (given.row or situation) or not given.wants(f"{study}/{situation}-"):

@@ -40,14 +40,14 @@ SIZES = (128, 512)
 LINKS = ((1.0, 0.0005), (0.1, 0.01), (25.0, 0.0005))
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "server": {"optimizer_at": "server"},
-    "8-bits": {"cut_bits": 8},
+    "8-bits": {"quantization_bits": 8},
     "no-pause": {"epochs_per_round": 2, "num_epochs": 2},
-    "no-pause-fetched": {"epochs_per_round": 2, "num_epochs": 2, "payloads": "fetched"},
+    "no-pause-pull": {"epochs_per_round": 2, "num_epochs": 2, "transfer": "pull"},
 }
 GRID_WORKERS = (1, 4, 8)
 GRID_SIZES = (64, 256)
 GRID_LINKS = (*LINKS, (1.0, 0.01))
-BASE: dict[str, Any] = {"num_epochs": 1, "report_interval": 0.0, "sync_unit": "batch", "payloads": "sent"}
+BASE: dict[str, Any] = {"num_epochs": 1, "report_interval": 0.0, "sync_unit": "batch", "transfer": "push"}
 
 
 def link_name(gigabits: float, latency: float) -> str:
@@ -67,9 +67,9 @@ def points(data: str) -> dict[str, Watched]:
             "batch_size": size,
             "max_in_flight": window * w_p,
             "prefetch": 6,
-            "payloads": "sent" if index % 3 else "fetched",
+            "transfer": "push" if index % 3 else "pull",
         }
-        name = f"{link_name(gigabits, latency)}-w{w_a}-{w_p}-b{size}-p{window}-{settings['payloads']}"
+        name = f"{link_name(gigabits, latency)}-w{w_a}-{w_p}-b{size}-p{window}-{settings['transfer']}"
         made[name] = Watched(data=data, settings=settings, targets=(NEVER,), gigabits=gigabits, latency=latency)
     for (gigabits, latency), (kind, changes) in itertools.product(((1.0, 0.0005), (1.0, 0.01)), KINDS.items()):
         workers = {"num_active_workers": 4, "num_passive_workers": 4, "batch_size": 128}

@@ -6,7 +6,7 @@ it covers nothing. `frozen` and `private`: a passive party's row is covered (sca
 trained, the bottom at the rest); budgets are those of the ledger, recomputed. `label`: labels exchanged at random.
 Noise comes from the operating system: rows differ from run to run by more than their seeds. What each differs from
 `active-alone` by is put into a table of paired differences, in points of AUC.
-Reduced: 3 epochs and small models; ``--full`` 20 epochs.
+Reduced: 3 epochs and small models; ``--paper`` 20 epochs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def once(point: Point, seed: int) -> RunRow:
 
 def main() -> None:
     given = flags(__doc__, seeds=(0, 1, 2, 3, 4)).parse_args(namespace=PrivacyStudy())
-    epochs, words = 20 if given.full else 3, parse_words(given.words)
+    epochs, words = 20 if given.paper else 3, parse_words(given.words)
     for data in DATA:
         points = {
             name: Point(name=name, data=data, settings={"num_epochs": epochs, **settings, **words})

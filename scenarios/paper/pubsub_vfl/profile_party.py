@@ -29,7 +29,7 @@ def main() -> None:
     config = build(PubSubVflConfig, parse_words(given.words))
     data = load_data(config, given.data, 0)
     made = profile_party(config, data, given.party, num_cores=given.cores, repetitions=2 if given.smoke else 10)
-    train = (1 - config.test_share) * (1 - config.validation_share)
+    train = (1 - config.test_fraction) * (1 - config.validation_fraction)
     values = {**dataclasses.asdict(made), "num_rows": round(len(data.load(given.party).ids) * train)}
     text = json.dumps(values, indent=1)
     if given.out is not None:

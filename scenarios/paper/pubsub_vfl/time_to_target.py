@@ -2,7 +2,7 @@
 
     python scenarios/paper/pubsub_vfl/time_to_target.py                        # all parts, as committed
     python scenarios/paper/pubsub_vfl/time_to_target.py --part tune --data bank
-    python scenarios/paper/pubsub_vfl/time_to_target.py --full                 # the whole map, ten seeds everywhere
+    python scenarios/paper/pubsub_vfl/time_to_target.py --paper                 # the whole map, ten seeds everywhere
     python scenarios/paper/pubsub_vfl/time_to_target.py --smoke --out DIR
 
 Parts, in this order: `tune` tries the same number of settings for every method with five seeds of its own, `wider` some
@@ -78,7 +78,7 @@ SEEDS = tuple(range(10))
 FRESH_SEEDS = tuple(range(10, 20))
 """Of `confirm` and `by-target`: seeds that nothing was changed after."""
 ALL_SEEDS = ("compare", "changes")
-"""Parts that are run with all seeds; of the others, `FIVE` have five, and the rest one. ``--full``: all have all."""
+"""Parts that are run with all seeds; of the others, `FIVE` have five, and the rest one. ``--paper``: all have all."""
 FIVE = ("local", "windows", "map")
 TRIES = ("tune", "wider", "links", "local-tune")
 """Parts that have tuning seeds."""
@@ -122,17 +122,17 @@ EPOCH_LINKS = ((1.0, 0.0005), (1.0, 0.01))
 """Of the part that compares whole epochs."""
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "all": {},
-    "fetched": {"payloads": "fetched"},
+    "pull": {"transfer": "pull"},
     "paused": {"epochs_per_round": 1},
-    "8-bits": {"cut_bits": 8},
-    "16-bits": {"cut_bits": 16},
+    "8-bits": {"quantization_bits": 8},
+    "16-bits": {"quantization_bits": 16},
     "other-optimiser": {},
 }
 """What is changed of PubSub-VFL's setting; `other-optimiser`: at the workers instead of the server, or the reverse."""
 
 LATE: Mapping[str, Mapping[str, Any]] = {
-    "fenced": {"deadline": 0.02},
-    "waited-for": {"deadline": 0.02, "fence_late_workers": False},
+    "stragglers_excluded": {"deadline": 0.02},
+    "waited-for": {"deadline": 0.02, "exclude_stragglers": False},
     "without-deadline": {"deadline": math.inf},
 }
 """What a deadline, some 20 batches of the others long, does about a passive worker that is `SLOWER`."""
@@ -188,7 +188,7 @@ def settings(method: str, chosen: Mapping[str, Any], latency: float) -> dict[str
     workers = int(chosen.get("num_passive_workers", 1))
     window = max(math.ceil(16 / workers), math.ceil((2 * latency + 0.002) / 0.0005))
     # orders for six batches hide half a millisecond; a longer way needs as many as the window
-    ours: dict[str, Any] = {"payloads": "sent", "report_interval": 0.0, "sync_unit": "batch"}
+    ours: dict[str, Any] = {"transfer": "push", "report_interval": 0.0, "sync_unit": "batch"}
     ours["prefetch"] = 6 if latency <= 0.0005 else min(window, 64)
     return {
         "algorithm": method,
@@ -275,7 +275,7 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             data=data,
             settings=settings(method, chosen, latency),
             # the last target takes most of the time, and is left to the comparison itself
-            targets=TARGETS[data][: None if given.full or part in ("tune", "wider", "compare", "confirm") else 2],
+            targets=TARGETS[data][: None if given.paper or part in ("tune", "wider", "compare", "confirm") else 2],
             gigabits=gigabits,
             latency=latency,
             every=LOOKS.get(data, EVERY),
@@ -289,7 +289,7 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
             for method, also in ALSO_TRIED.items()
             for chosen in (_setting(*one) for one in also)
         }
-    links = ALL_LINKS if given.full else LINKS
+    links = ALL_LINKS if given.paper else LINKS
     if part == "links":
         return {
             f"{link_name(*link)}{method}-{label(chosen)}": point(method, chosen, *link)
@@ -331,7 +331,7 @@ def points(given: Study, part: str, data: str) -> dict[str, Watched]:
         }
     if part in ("compare", "confirm"):
         return {
-            f"{method}-{bits}": point(method, {**chosen, "cut_bits": bits})
+            f"{method}-{bits}": point(method, {**chosen, "quantization_bits": bits})
             for bits in ((0, 8) if part == "compare" else (0,))
             for method, chosen in best.items()
         }
@@ -403,7 +403,7 @@ def summarise(given: Study, data: str) -> None:
     for name in CHANGES:
         whole, changed = given.rows(f"changes-{data}", "all"), given.rows(f"changes-{data}", name)
         if name != "all" and whole and changed:
-            for target in TARGETS[data][: None if given.full else 2]:
+            for target in TARGETS[data][: None if given.paper else 2]:
                 effects[f"{name}-{target:g}"] = ratio_row(changed, whole, target)
     for way in (link_name(*link) for link in LOCAL_LINKS):
         without, changed = (given.rows(f"local-{data}", f"{way}{name}") for name in LOCAL)
@@ -463,7 +463,7 @@ def main() -> None:
                     for name, point in asked.items()
                     if part not in ("tune", "links") or "lr0.003" in name
                 }
-            whole = given.full or part in ALL_SEEDS
+            whole = given.paper or part in ALL_SEEDS
             fewer = given.seeds if whole else given.seeds[: 5 if part in FIVE else 1]
             if part in ("confirm", "by-target"):
                 fewer = FRESH_SEEDS if given.seeds == SEEDS else given.seeds

@@ -100,7 +100,7 @@ class Panel:
     """Label DP (lambda 0.5) and feature DP (epsilon 1, delta 1e-5)."""
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Name to settings beside the chosen ones; the algorithm is the name's first word."""
-    rounds: int = 10
+    num_rounds: int = 10
 
     @property
     def subject(self) -> str:
@@ -122,12 +122,12 @@ class Panel:
         kind = "admm" if "admm" in algorithm else "sgd"
         if kind == "admm" and self.num_partitions > 1:
             kind = "partitioned admm"
-        words = {"task": self.task, "num_partitions": self.num_partitions, "rounds": self.rounds}
+        words = {"task": self.task, "num_partitions": self.num_partitions, "num_rounds": self.num_rounds}
         is_private = self.private and algorithm != "centralised"
         if self.neural:
             words |= {"model": "neural", "centralised": "sgd", "lbfgs_iterations": 10}
         elif algorithm == "centralised":
-            words |= {"rounds": 1, "lbfgs_iterations": 200}
+            words |= {"num_rounds": 1, "lbfgs_iterations": 200}
         words |= SETTINGS[f"{self.subject}-private" if is_private else self.subject][kind] | {"algorithm": algorithm}
         if self.task == "multiclass":
             words["num_classes"] = 5
@@ -138,7 +138,7 @@ class Panel:
         return words
 
 
-SMOKE = (Panel(data="orders:300", rows={"rfl-admm-v": {}}, rounds=1),)
+SMOKE = (Panel(data="orders:300", rows={"rfl-admm-v": {}}, num_rounds=1),)
 
 
 @dataclass(frozen=True, kw_only=True)

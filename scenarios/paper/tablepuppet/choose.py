@@ -132,7 +132,7 @@ PRIVATE_GRIDS = (
 """Large batches and few local epochs: each step is one more release, so few steps with little noise beat many. On the
 flights 240,000 is more than all joined rows: one step an epoch. The last grid asks the same of ADMM: all rows of a
 client's own table in a batch, and other clips."""
-SMOKE = (Grid(panel=Panel(data="orders:300", rounds=1), algorithm="rfl-admm-v", axes={"rho": (0.3, 1.0)}),)
+SMOKE = (Grid(panel=Panel(data="orders:300", num_rounds=1), algorithm="rfl-admm-v", axes={"rho": (0.3, 1.0)}),)
 
 
 def search(grid: Grid, study: Study) -> None:

@@ -1,6 +1,6 @@
 """Figure 5: convergence without privacy, VFL and RFL-V beside RFL with 2 and 4 clients in each organisation.
 
-FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.figure5 [--only nycflights13] [--again] [--full]
+FEDACTORS_DATA=... python -m scenarios.paper.tablepuppet.figure5 [--only nycflights13] [--again] [--paper]
 """
 
 import sys
@@ -17,7 +17,9 @@ from scenarios.paper.tablepuppet._study import Panel, asked, run_panels
 V: dict[str, dict[str, Any]] = {"rfl-admm-v": {}, "rfl-sgd-v": {}}
 VERTICAL: dict[str, dict[str, Any]] = {**V, "vfl-admm": {}, "vfl-sgd": {}}
 PARTITIONED: dict[str, dict[str, Any]] = {"rfl-admm": {}, "rfl-sgd": {}}
-EXACT: dict[str, dict[str, Any]] = {"centralised lbfgs": {"centralised": "exact", "rounds": 1, "lbfgs_iterations": 200}}
+EXACT: dict[str, dict[str, Any]] = {
+    "centralised lbfgs": {"centralised": "exact", "num_rounds": 1, "lbfgs_iterations": 200}
+}
 """Beside the centralised SGD of ten epochs that the neural models are compared with: what far more steps reach."""
 MOVIELENS, FLIGHTS = "movielens-1m", "nycflights13"
 PANELS = (
@@ -37,7 +39,7 @@ PANELS = (
     Panel(data=FLIGHTS, neural=True, rows=V | EXACT),
     Panel(data=FLIGHTS, neural=True, num_partitions=2, rows=PARTITIONED),
 )
-"""VFL on the neural models is left to ``--full``: it takes the steps of RFL-V, in many times its seconds."""
+"""VFL on the neural models is left to ``--paper``: it takes the steps of RFL-V, in many times its seconds."""
 FULL = (
     *PANELS[:5],
     Panel(data=MOVIELENS, neural=True, rows=VERTICAL | EXACT),
@@ -53,7 +55,7 @@ FULL = (
 def main() -> int:
     """Measure what is missing, and draw."""
     study = asked(__doc__)
-    print(draw("figure5", run_panels(FULL if study.full else PANELS, study), study))
+    print(draw("figure5", run_panels(FULL if study.paper else PANELS, study), study))
     return 0
 
 

@@ -20,7 +20,7 @@ from scenarios.paper.tablepuppet._study import asked, run_panels
 def main() -> int:
     """Measure what is missing, and draw it for both networks."""
     study = asked(__doc__)
-    panels = (*(figure5.FULL if study.full else figure5.PANELS), *figure6.PANELS)
+    panels = (*(figure5.FULL if study.paper else figure5.PANELS), *figure6.PANELS)
     shown = run_panels([panel for panel in panels if panel.num_partitions > 1], study)
     for network in ("us-uk", "us-us"):
         print(draw(f"figure8-{network}", shown, study, network))

@@ -165,7 +165,7 @@ def run(place):
 
 
 def predicted(place, run, data, to, *flags):
-    assert main(["predict", str(run), "--data", str(place / data), "--to", str(to), *flags]) == 0
+    assert main(["predict", str(run), "--data", str(place / data), "--output", str(to), *flags]) == 0
     return rows(to.parent, to.name)
 
 
@@ -180,7 +180,7 @@ def test_new_nodes_are_predicted_at_the_party_with_the_labels_and_the_others_tol
     assert reasons == {name: reason for name, reason in lost.items() if name in {row["account"] for row in bank}}
     assert list(found[0]) == ["id", "prediction", "probability_no", "probability_yes", "reason"]
     shared = [row["account"] for row in bank if row["account"] in {row["client"] for row in shop}]
-    assert main(["export", str(run), "--to", str(tmp_path / "model")]) == 0
+    assert main(["export", str(run), "--output", str(tmp_path / "model")]) == 0
     parts = {party: load_part(tmp_path / "model" / party) for party in ("bank", "shop")}
     of_bank, of_shop = {row["account"]: row for row in bank}, {row["client"]: row for row in shop}
     features = parts["bank"].preprocess(
@@ -216,7 +216,7 @@ def test_new_nodes_are_predicted_at_the_party_with_the_labels_and_the_others_tol
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_ray_trains_and_predicts_alike_and_each_process_has_its_own_files(place, run, tmp_path, ray_cluster):
+def test_ray_trains_and_predicts_alike_and_each_process_has_its_user_files(place, run, tmp_path, ray_cluster):
     here = predicted(place, run, "new-graph.toml", tmp_path / "here.csv")
     there = predicted(place, run, "new-graph.toml", tmp_path / "there.csv", "--runtime", "ray")
     for one, other in zip(here, there, strict=True):
@@ -229,7 +229,10 @@ def test_who_works_alone_predicts_its_shared_nodes_and_tells_why_not_the_others(
     words = ["run", "glasu", "--data", str(place / "graph.toml"), "--runtime", "simulated", "--quiet", *WORDS]
     assert main([*words, "special_case=standalone", "--out", str(tmp_path / "runs")]) == 0
     (folder,) = (tmp_path / "runs").iterdir()
-    assert main(["predict", str(folder), "--data", str(place / "new-graph.toml"), "--to", str(tmp_path / "p.csv")]) == 0
+    assert (
+        main(["predict", str(folder), "--data", str(place / "new-graph.toml"), "--output", str(tmp_path / "p.csv")])
+        == 0
+    )
     for party, file in (("bank", "new-bank.csv"), ("shop", "new-shop.csv")):
         found = rows(tmp_path, f"p-{party}.csv")
         assert [row["id"] for row in found] == [next(iter(row.values())) for row in rows(place, file)]
@@ -237,7 +240,7 @@ def test_who_works_alone_predicts_its_shared_nodes_and_tells_why_not_the_others(
     assert {row["reason"] for row in found} == {"", "not at all parties", "age: missing"}
 
 
-def test_each_party_is_told_of_its_own_files_only(place):
+def test_each_party_is_told_of_its_user_files_only(place):
     """What an actor is built with is all that it knows of files; nobody else opens any."""
     _, _, runtime = train(place / "graph.toml", num_rounds="1")
     files = {"bank": ("bank.csv", "transfers.csv"), "shop": ("shop.csv", "friends.csv", "words.csv")}

@@ -44,8 +44,8 @@ path = "cards.csv"
 '''
 )
 SETTINGS = {"num_epochs": 2, "num_layers": 2, "hidden_size": 4, "embedding_size": 3, "batch_size": 16,
-            "validation_share": 0.3}  # fmt: skip
-SPLIT_SETTINGS = {name: value for name, value in SETTINGS.items() if name != "validation_share"}
+            "validation_fraction": 0.3}  # fmt: skip
+SPLIT_SETTINGS = {name: value for name, value in SETTINGS.items() if name != "validation_fraction"}
 """Where a column says which rows are which."""
 
 
@@ -235,16 +235,16 @@ def test_rows_are_given_to_the_own_party_and_places_taken_from_the_server_alone(
 
 def test_places_are_taken_from_the_mapper_alone_and_name_rows_that_there_are():
     holder = RowHolder.__new__(RowHolder)
-    door = endpoints(RowHolder).check(
+    endpoint = endpoints(RowHolder).check(
         "take_places", "broker", SERVER, "bank/table", RowPositions(np.zeros(1, np.int32))
     )
     with pytest.raises(Refused, match="open to its joiners only: mapper; not to broker"):
-        endpoints(RowHolder).check_named(door, "broker", "bank/table", holder)
-    endpoints(RowHolder).check_named(door, MAPPER, "bank/table", holder)
+        endpoints(RowHolder).check_named(endpoint, "broker", "bank/table", holder)
+    endpoints(RowHolder).check_named(endpoint, MAPPER, "bank/table", holder)
     for name in ("describe", "send_keys"):
-        door = endpoints(RowHolder).check(name, "broker", SERVER, "bank/table", None)
+        endpoint = endpoints(RowHolder).check(name, "broker", SERVER, "bank/table", None)
         with pytest.raises(Refused, match="open to its joiners only: mapper; not to broker"):
-            endpoints(RowHolder).check_named(door, "broker", "bank/table", holder)
+            endpoints(RowHolder).check_named(endpoint, "broker", "bank/table", holder)
     holder._own = types.SimpleNamespace(data=pa.table({"age": [1.0, 2.0]}))  # type: ignore[assignment]
     holder._context = types.SimpleNamespace(name="bank/table")  # type: ignore[assignment]
     for rows in (np.array([2]), np.array([-2]), np.array([0.5]), np.zeros((1, 1), int)):

@@ -109,7 +109,7 @@ def by_hand(cards, median):
 
 
 def run_tablepuppet(path, out):
-    words = ["standardise=false", "rounds=4", "algorithm=rfl-admm-v"]
+    words = ["standardise=false", "num_rounds=4", "algorithm=rfl-admm-v"]
     asked = ["run", "tablepuppet", "--data", str(path), "--runtime", "simulated", "--quiet", *words]
     assert main([*asked, "--out", str(out)]) == 0
     (folder,) = out.iterdir()
@@ -117,7 +117,7 @@ def run_tablepuppet(path, out):
 
 
 def predicted(folder, data, to):
-    assert main(["predict", str(folder), "--data", str(data), "--to", str(to)]) == 0
+    assert main(["predict", str(folder), "--data", str(data), "--output", str(to)]) == 0
     with to.open() as file:
         return list(csv.DictReader(file))
 
@@ -156,7 +156,7 @@ def test_tablepuppet_learns_and_predicts_as_from_a_table_prepared_by_hand(tmp_pa
     np.testing.assert_allclose(numbers[0], numbers[1], atol=1e-9)
     assert np.std(numbers[0]) > 1e-3
 
-    assert main(["export", str(first), "--to", str(tmp_path / "parts"), "--party", "bank"]) == 0
+    assert main(["export", str(first), "--output", str(tmp_path / "parts"), "--party", "bank"]) == 0
     part = load_part(tmp_path / "parts" / "bank")
     assert [one.name for one in part.preprocessing.columns] == ["age", "kind", "since"]
 

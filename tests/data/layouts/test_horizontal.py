@@ -10,7 +10,7 @@ import torch
 
 from fedactors.api import load_part
 from fedactors.cli.main import main
-from fedactors.data.description import load_own
+from fedactors.data.description import load_description
 from fedactors.data.layouts.horizontal import HorizontalFile
 from fedactors.data.readers import CsvFormat
 from fedactors.errors import BadInput
@@ -86,7 +86,7 @@ def expected(row):
 
 
 def test_every_client_makes_the_same_columns_of_the_same_values(place):
-    data = load_own(place / "parties.toml")
+    data = load_description(place / "parties.toml")
     assert data.shape == (10,)
     for name, file in zip(("a", "b"), data.files, strict=True):
         assert isinstance(file, HorizontalFile)
@@ -96,18 +96,18 @@ def test_every_client_makes_the_same_columns_of_the_same_values(place):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("protocol", "words", "keeper"),
+    ("protocol", "words", "holder"),
     [("horizontal", ["num_rounds=2", "learning_rate=0.5"], "server"), ("nebulafl", NEBULAFL, "virginia")],
 )
 def test_new_rows_are_read_as_training_read_them_whatever_their_description_says(
-    place, protocol, words, keeper, tmp_path
+    place, protocol, words, holder, tmp_path
 ):
     flags = ["--data", str(place / "parties.toml"), "--runtime", "simulated", "--quiet"]
     assert main(["run", protocol, *flags, *words, "--out", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    assert main(["predict", str(run), "--data", str(place / "new.toml"), "--to", str(tmp_path / "p.csv")]) == 0
-    assert main(["export", str(run), "--to", str(tmp_path / "model")]) == 0
-    part = load_part(tmp_path / "model" / keeper)
+    assert main(["predict", str(run), "--data", str(place / "new.toml"), "--output", str(tmp_path / "p.csv")]) == 0
+    assert main(["export", str(run), "--output", str(tmp_path / "model")]) == 0
+    part = load_part(tmp_path / "model" / holder)
     for name in ("a", "b"):
         new, said = rows(place / f"new-{name}.csv"), rows(tmp_path / f"p-{name}.csv")
         assert [one["reason"] for one in said] == ["" if one["country"] else "country: missing" for one in new]
@@ -134,10 +134,10 @@ id = "name"
 
 
 @pytest.mark.parametrize(
-    ("protocol", "words", "keeper"),
+    ("protocol", "words", "holder"),
     [("horizontal", ["num_rounds=1"], "server"), ("nebulafl", NEBULAFL, "virginia")],
 )
-def test_new_rows_need_a_file_and_the_model_knows_the_rest(tmp_path, protocol, words, keeper):
+def test_new_rows_need_a_file_and_the_model_knows_the_rest(tmp_path, protocol, words, holder):
     """The description names a file and an id; format, columns, their order and the classes are those of training."""
     draw = np.random.default_rng(0)
     for file, order in (("a.csv", "pq"), ("b.csv", "pq"), ("test.csv", "pq"), ("a-new.csv", "qp")):
@@ -158,12 +158,12 @@ def test_new_rows_need_a_file_and_the_model_knows_the_rest(tmp_path, protocol, w
     flags = ["--data", str(tmp_path / "parties.toml"), "--runtime", "simulated", "--quiet"]
     assert main(["run", protocol, *flags, *words, "--out", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    assert main(["predict", str(run), "--data", str(tmp_path / "new.toml"), "--to", str(tmp_path / "p.csv")]) == 0
+    assert main(["predict", str(run), "--data", str(tmp_path / "new.toml"), "--output", str(tmp_path / "p.csv")]) == 0
     said = rows(tmp_path / "p.csv")
     assert [one["id"] for one in said] == [f"c{row // 2}" for row in range(24)]  # a name need not be unique
     assert list(said[0]) == ["id", "prediction", "probability_no", "probability_yes", "reason"]
-    assert main(["export", str(run), "--to", str(tmp_path / "model")]) == 0
-    part = load_part(tmp_path / "model" / keeper)
+    assert main(["export", str(run), "--output", str(tmp_path / "model")]) == 0
+    part = load_part(tmp_path / "model" / holder)
     assert part.preprocessing is not None
     assert part.preprocessing.feature_names == ("p", "q")
     assert part.class_names == ("no", "yes")
@@ -179,7 +179,7 @@ def test_other_classes_than_those_trained_on_are_refused(place, tmp_path, capsys
     assert main(["run", "horizontal", *flags, "num_rounds=1", "--out", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
     (place / "other.toml").write_text((place / "new.toml").read_text().replace('"no", "yes"', '"no", "maybe"'))
-    assert main(["predict", str(run), "--data", str(place / "other.toml"), "--to", str(tmp_path / "p.csv")]) == 2
+    assert main(["predict", str(run), "--data", str(place / "other.toml"), "--output", str(tmp_path / "p.csv")]) == 2
     assert "task.classes: no, maybe is not allowed: the model was trained on no, yes" in capsys.readouterr().err
 
 
@@ -215,7 +215,7 @@ def test_what_each_client_would_find_for_itself_is_refused(place, tmp_path, old,
     assert old in text
     (place / "other.toml").write_text(text.replace(old, new, 1))
     with pytest.raises(BadInput) as refused:
-        load_own(place / "other.toml").files[0].load()
+        load_description(place / "other.toml").files[0].load()
     assert named in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -226,4 +226,4 @@ def test_a_vertical_task_has_no_columns(tmp_path):
     )
     (tmp_path / "parties.toml").write_text(text)
     with pytest.raises(BadInput, match="task: unknown key 'columns'"):
-        load_own(tmp_path / "parties.toml")
+        load_description(tmp_path / "parties.toml")

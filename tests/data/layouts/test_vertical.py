@@ -5,11 +5,11 @@ import pickle
 import numpy as np
 import pytest
 
-from fedactors.data.blocks import prepare, split
 from fedactors.data.layouts.graph import graph
 from fedactors.data.layouts.horizontal import horizontal
 from fedactors.data.layouts.vertical import VerticalData, relational, vertical
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, VerticalSizePartitioner
+from fedactors.data.party_rows import prepare, split
 from fedactors.data.sources import ArraySource
 from fedactors.errors import BadInput
 

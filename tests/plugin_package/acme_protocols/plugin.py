@@ -16,7 +16,7 @@ FEDAVG = LazyProtocol(
     party_loss=frozenset({"stop", "continue"}),
     default_party_loss="continue",
     smoke={"num_rounds": 2, "num_clients": 2},
-    full={"num_rounds": 100, "num_clients": 10},
+    paper={"num_rounds": 100, "num_clients": 10},
 )
 SPLIT_LEARNING = LazyProtocol(
     name="split-learning",

@@ -53,7 +53,7 @@ class SplitLearningConfig:
 
 
 def specs(data: HorizontalData) -> tuple[ModelSpec, ModelSpec]:
-    bottom = ModelSpec(name="mlp", inputs=data.shape, outputs=32, hidden=64, layers=2)
+    bottom = ModelSpec(name="mlp", inputs=data.shape, outputs=32, hidden_size=64, layers=2)
     return bottom, ModelSpec(name="top-mlp", inputs=(32,), outputs=data.num_classes)
 
 

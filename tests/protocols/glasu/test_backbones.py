@@ -61,7 +61,7 @@ def test_gradients_pass_through_dropped_features():
     torch.testing.assert_close(weight.grad, expected)
 
 
-OWN = "tests.learning.own_networks"
+OWN = "tests.learning.user_networks"
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -71,14 +71,14 @@ def test_a_layer_of_ones_own_that_is_gcn_gives_its_numbers_and_gradients(sparse)
     features = rng.normal(size=(6, 5)) * (rng.random((6, 5)) < (0.3 if sparse else 2))
     h = backbones.sparse_features(features, torch.float64) if sparse else torch.from_numpy(features)
     matrix = backbones.operator(sampling.full_block(graph), torch.float64)
-    config = build(GlasuConfig, {"own_layer": f"{OWN}:convolution", "hidden_size": 3, "num_layers": 2})
+    config = build(GlasuConfig, {"user_layer": f"{OWN}:convolution", "hidden_size": 3, "num_layers": 2})
     network = algorithm.network_of(config, 5, 2, 0)
     made = backbones.initial_parameters(network, rng, rng, torch.float64)
     assert {name: tuple(one.shape) for name, one in made.items() if name.startswith("0.")} == {
         "0.weight": (5, 3), "0.bias": (3,)
     }  # fmt: skip
     leaves = {name: value.requires_grad_() for name, value in made.items()}
-    ours = backbones.own_layer(leaves, network, 0, matrix, h)
+    ours = backbones.user_layer(leaves, network, 0, matrix, h)
     plain = backbones.gcn_layer(leaves, 0, matrix, h)
     torch.testing.assert_close(ours, plain)
     used = [leaves["0.weight"], leaves["0.bias"]]

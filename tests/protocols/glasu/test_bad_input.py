@@ -50,7 +50,7 @@ def refused(path, *words):
     return str(error.value)
 
 
-def test_own_graph_trains(tmp_path):
+def test_user_graph_trains(tmp_path):
     summary = go(write(tmp_path))
     assert summary.rounds == 2
     numbered = {**NODES, "train": np.array([0, 1]), "validation": np.array([2, 3]), "test": np.array([4, 5])}

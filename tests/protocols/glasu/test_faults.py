@@ -104,9 +104,9 @@ def test_a_lost_server_stops_the_run():
 SECURE = {"secure_aggregation": "true", "on_party_loss": "continue", "evaluate_every": "1", "dropout": "0"}
 
 
-def lose(monkeypatch, door, names, which):
-    """Let clients vanish while they answer the `which`-th call of a door."""
-    kept, calls = getattr(GraphClient, door), dict.fromkeys(names, 0)
+def lose(monkeypatch, endpoint, names, which):
+    """Let clients vanish while they answer the `which`-th call of an endpoint."""
+    kept, calls = getattr(GraphClient, endpoint), dict.fromkeys(names, 0)
 
     async def vanish(self, given):
         if self.name in calls:
@@ -116,18 +116,18 @@ def lose(monkeypatch, door, names, which):
                 await self.clock.sleep(1.0)
         return await kept(self, given)
 
-    monkeypatch.setattr(GraphClient, door, vanish)
+    monkeypatch.setattr(GraphClient, endpoint, vanish)
     return calls
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("door", ["infer_lowest", "infer", "confirm_sum", "unmask_sum", "take_shares", "predict"])
+@pytest.mark.parametrize("endpoint", ["infer_lowest", "infer", "confirm_sum", "unmask_sum", "take_shares", "predict"])
 @pytest.mark.parametrize("names", [("client-2",), ("client-1", "client-4")], ids=["one", "two"])
 @pytest.mark.parametrize("which", [1, 2])
-def test_sums_are_recovered_without_one_or_two_of_five(monkeypatch, door, names, which):
-    if door == "take_shares" and which == 2:
+def test_sums_are_recovered_without_one_or_two_of_five(monkeypatch, endpoint, names, which):
+    if endpoint == "take_shares" and which == 2:
         pytest.skip("keys are prepared once")
-    calls = lose(monkeypatch, door, names, which)
+    calls = lose(monkeypatch, endpoint, names, which)
     companies, kept = {}, SecureSumClient.confirm
 
     def listen(self, arrived):

@@ -18,7 +18,7 @@ from protocols.horizontal.run import run
 
 METHODS = ("fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi")
 SMALL = HorizontalConfig(
-    model="linear", num_clients=6, num_rounds=4, num_training=240, batch_size=16, num_epochs=2, float64=True
+    model="linear", num_clients=6, num_rounds=4, num_training=240, batch_size=16, local_epochs=2, float64=True
 )
 
 
@@ -69,7 +69,7 @@ def cut(config, after, **options):
     return recorder, Snapshot(found.actors, found.driver)
 
 
-def own_files(folder, *, task="binary", wider=(), outputs=2):
+def user_files(folder, *, task="binary", wider=(), outputs=2):
     """Write three clients' files and test rows; return the description's path."""
     rng = np.random.default_rng(0)
     for name in ("north", "south", "west", "test"):

@@ -15,7 +15,7 @@ from fedactors.secure_sums.protocol import SecureSumServer, unmasked_sum
 from protocols.horizontal import algorithm
 from tests.protocols.horizontal.federation import changed, play, vector_of
 
-SECURE = {"num_rounds": 3, "num_epochs": 1, "num_training": 120, "secure_sums": True}
+SECURE = {"num_rounds": 3, "local_epochs": 1, "num_training": 120, "secure_aggregation": True}
 
 
 @pytest.mark.parametrize("lost", [("client-2",), ("client-1", "client-4")])

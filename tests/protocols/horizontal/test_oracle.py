@@ -22,7 +22,7 @@ def gradient(w, x, y):
 def client_update(w, x, y, seed, config, rate, more):
     """Mini-batch descent from w; returns the end and the number of steps."""
     w, order, steps, momentum = w.copy(), np.random.default_rng(seed), 0, 0.0
-    for _ in range(config.num_epochs):
+    for _ in range(config.local_epochs):
         shuffled = order.permutation(len(y))
         for first in range(0, len(y), config.batch_size):
             rows = shuffled[first : first + config.batch_size]

@@ -18,7 +18,7 @@ from protocols.horizontal.data import load_data
 from protocols.horizontal.run import run
 from tests.protocols.horizontal.federation import changed, cut, play
 
-CONFIG = changed(num_rounds=3, num_epochs=1, num_training=120, secure_sums=True)
+CONFIG = changed(num_rounds=3, local_epochs=1, num_training=120, secure_aggregation=True)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_site_lost_before_the_cut_does_not_come_back_into_the_same_round(masked, tmp_path, monkeypatch):
     """The first sum of round 3 would be without it, the second with it."""
-    config = changed(num_rounds=3, num_epochs=1, num_training=120, secure_sums=masked)
+    config = changed(num_rounds=3, local_epochs=1, num_training=120, secure_aggregation=masked)
     _, _, runtime = play(config)
     resolved = {"schema_version": 1, "scenario": "s", "protocol": "horizontal", "runtime": "simulated", "seed": 0}
     resolved |= {"data": "digits", "options": {}, "config": {}, "headline": {"name": "accuracy", "mode": "max"}}

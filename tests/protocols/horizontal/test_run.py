@@ -19,10 +19,10 @@ from tests.protocols.horizontal.federation import (
     METHODS,
     changed,
     cut,
-    own_files,
     play,
     rounds,
     state_of,
+    user_files,
     vector_of,
 )
 from tests.serving.predicting import predicted
@@ -114,8 +114,8 @@ def test_scaffold_keeps_a_control_of_each_client_that_trained():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "metric"), [("binary", "test/auc"), ("regression", "test/rmse")])
-def test_own_files_are_opened_by_their_own_sites(tmp_path, task, metric):
-    path = own_files(tmp_path, task=task)
+def test_user_files_are_opened_by_their_own_sites(tmp_path, task, metric):
+    path = user_files(tmp_path, task=task)
     config = HorizontalConfig(num_rounds=30, learning_rate=0.1)
     data = load_data(config, path, 0)
     assert sites_of(config, data) == {"north": range(0, 1), "south": range(1, 2), "west": range(2, 3)}
@@ -137,7 +137,7 @@ def test_own_files_are_opened_by_their_own_sites(tmp_path, task, metric):
 
 
 def test_files_of_different_columns_are_refused_in_one_line(tmp_path):
-    path = own_files(tmp_path, wider=("south",))
+    path = user_files(tmp_path, wider=("south",))
     with pytest.raises(
         (BadInput, PartyFailed), match="all clients must hold the same columns: north 3, south 4, west 3"
     ):

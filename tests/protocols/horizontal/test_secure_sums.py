@@ -17,7 +17,7 @@ from protocols.horizontal.plugin import PROTOCOL
 from tests.arrays import arrays_in
 from tests.protocols.horizontal.federation import changed, cut, play, rounds, vector_of
 
-FEW = {"num_rounds": 2, "num_epochs": 1, "num_training": 120}
+FEW = {"num_rounds": 2, "local_epochs": 1, "num_training": 120}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ FEW = {"num_rounds": 2, "num_epochs": 1, "num_training": 120}
 )
 def test_the_model_is_that_of_the_open_run(words):
     plain, opened, _ = play(changed(**FEW, **words))
-    masked, hidden, _ = play(changed(**FEW, **words, secure_sums=True))
+    masked, hidden, _ = play(changed(**FEW, **words, secure_aggregation=True))
     # six sites are off by half a step each, in each of two rounds; steps of the training spread that
     assert np.abs(vector_of(opened) - vector_of(hidden)).max() < 2e-6
     assert np.abs(vector_of(opened) - vector_of(hidden)).max() > 0
@@ -62,7 +62,7 @@ def test_no_single_site_crosses(monkeypatch):
     monkeypatch.setattr(Wire, "send", listen)
     monkeypatch.setattr(Wire, "_send_back", listen_back)
     monkeypatch.setattr(algorithm, "summand", keep)
-    config = changed(**FEW, secure_sums=True)
+    config = changed(**FEW, secure_aggregation=True)
     _, _, runtime = play(config)
     point = FixedPoint(limit=config.secure_range, num_clients=6)
     secret = [point.encode(part) for part in made]
@@ -81,7 +81,7 @@ def test_no_single_site_crosses(monkeypatch):
 
 @pytest.mark.slow
 def test_a_lost_site_leaves_its_sum_to_the_others():
-    config = changed(**{**FEW, "num_rounds": 3}, secure_sums=True)
+    config = changed(**{**FEW, "num_rounds": 3}, secure_aggregation=True)
     _, _, runtime = play(config)
     _, recorder, _ = play(config, faults={"client-2": runtime.usage().seconds * 0.5})
     counts = [entry["clients"] for entry in recorder.rounds]
@@ -91,7 +91,7 @@ def test_a_lost_site_leaves_its_sum_to_the_others():
 
 
 def test_too_few_that_are_left_end_the_run_with_a_name():
-    config = changed(**{**FEW, "num_rounds": 4}, secure_sums=True, num_clients=3)
+    config = changed(**{**FEW, "num_rounds": 4}, secure_aggregation=True, num_clients=3)
     _, _, runtime = play(config)
     with pytest.raises(PartyLost, match="secure aggregation needs 3"):
         play(config, faults={"client-1": runtime.usage().seconds * 0.5})
@@ -99,7 +99,7 @@ def test_too_few_that_are_left_end_the_run_with_a_name():
 
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_exactly():
-    config = changed(**{**FEW, "num_rounds": 4}, secure_sums=True)
+    config = changed(**{**FEW, "num_rounds": 4}, secure_aggregation=True)
     _, whole, _ = play(config, reproducible_noise=True)
     _, half = cut(config, 2, reproducible_noise=True)
     _, resumed, _ = play(config, resume=Snapshot(half.actors, half.driver), reproducible_noise=True)
@@ -110,8 +110,8 @@ def test_a_resumed_run_goes_on_exactly():
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ({"num_clients": 2}, "secure_sums: 2 sites are too few"),
-        ({"clients_per_site": 3}, "secure_sums: 2 sites are too few"),
+        ({"num_clients": 2}, "secure_aggregation: 2 sites are too few"),
+        ({"clients_per_site": 3}, "secure_aggregation: 2 sites are too few"),
         ({"clients_per_round": 2}, "clients_per_round: 2 is not allowed .* use more than 2"),
         ({"clients_per_site": 2, "clients_per_round": 4}, "clients_per_round: 4 is not allowed .* use more than 4"),
         ({"secure_range": 1e-6}, "secure_range: 1e-06 is too small for a change of client-"),
@@ -119,4 +119,4 @@ def test_a_resumed_run_goes_on_exactly():
 )
 def test_what_makes_a_sum_meaningless_is_refused(words, why):
     with pytest.raises(BadInput, match=why):
-        play(changed(**FEW, **words, secure_sums=True))
+        play(changed(**FEW, **words, secure_aggregation=True))

@@ -101,7 +101,7 @@ def test_a_share_is_drawn_where_no_column_tells_and_stops_early(tmp_path):
     file = write(tmp_path)
     text = file.read_text()
     file.write_text(text.replace('split = "part"\n', 'features = ["a", "b"]\n'))
-    settings = config(validation_share="0.2", patience="2", num_rounds="40")
+    settings = config(validation_fraction="0.2", patience="2", num_rounds="40")
     part = load_data(settings, str(file), 3).part([0])
     train, held = part.clients[0].load(), part.validation[0].load()
     assert (len(train.labels), len(held.labels)) == (24, 6)
@@ -119,8 +119,13 @@ def test_means_over_rows_are_those_of_all_rows():
 @pytest.mark.parametrize(
     ("old", "new", "words", "named"),
     [
-        ("", "", ["secure_sums=true"], "secure_sums: True is not allowed with validation rows of the clients"),
-        ("", "", ["validation_share=0.1"], "validation_share: 0.1 is not allowed: column 'part' tells the rows"),
+        (
+            "",
+            "",
+            ["secure_aggregation=true"],
+            ("secure_aggregation: True is not allowed with validation rows of the clients"),
+        ),
+        ("", "", ["validation_fraction=0.1"], "validation_fraction: 0.1 is not allowed: column 'part' tells the rows"),
         (
             'label = "y"\nsplit = "part"\n[parties.south]',
             'label = "y"\n[parties.south]',
@@ -146,5 +151,5 @@ def test_test_rows_at_a_client_and_a_share_of_a_named_set_are_refused(tmp_path):
     (tmp_path / "south.csv").write_text((tmp_path / "south.csv").read_text().replace("validation", "test", 1))
     with pytest.raises(BadInput, match=r"column part: 'test' is not allowed: task\.test has such rows"):
         load_data(config(), str(file), 0).client(1).load()
-    with pytest.raises(BadInput, match=r"validation_share: 0\.2 is not allowed with a named data set"):
-        load_data(config(validation_share="0.2"), "digits", 0)
+    with pytest.raises(BadInput, match=r"validation_fraction: 0\.2 is not allowed with a named data set"):
+        load_data(config(validation_fraction="0.2"), "digits", 0)

@@ -78,7 +78,7 @@ def test_bad_input_is_one_line_that_names_the_field(words, line):
     assert caught.value.exit_code == 2
 
 
-def test_own_data_needs_the_opt_in():
+def test_user_data_needs_the_opt_in():
     with pytest.raises(BadInput, match="relaxed_protocol"):
         require_relaxed_protocol(make("num_hops=1"))
     require_relaxed_protocol(make("relaxed_protocol=true"))

@@ -25,7 +25,7 @@ def _one_thread():
 def setting(aggregation, seed=0):
     generator = np.random.default_rng(seed)
     config = config_of(
-        f"problem=network num_clients={CLIENTS} num_tokens=1 representation_size={SIZE} network_width=8 "
+        f"problem=network num_clients={CLIENTS} num_tokens=1 representation_size={SIZE} hidden_size=8 "
         f"aggregation={aggregation}"
     )
     bottom, fusion = networks.bottom_spec(config, (5,)), networks.fusion_spec(config, CLASSES)
@@ -194,7 +194,7 @@ def test_training_by_visits_learns():
 def test_representations_depend_on_each_row_alone(kind, shape, width):
     generator = np.random.default_rng(0)
     spec = networks.bottom_spec(
-        config_of(f"problem=network network={kind} network_width={width} representation_size={SIZE}"), shape
+        config_of(f"problem=network network={kind} hidden_size={width} representation_size={SIZE}"), shape
     )
     theta = networks.initial(spec, generator)
     assert not list(build_skeleton(spec).buffers())

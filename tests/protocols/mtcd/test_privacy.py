@@ -21,7 +21,7 @@ SMALL = (
     "num_clients=3 num_hops=1 num_local_steps=2 num_rounds=2 topology=complete noise=gaussian "
     "noise_multiplier=4 learning_rate="
 )
-NETWORK = "problem=network network=mlp representation_size=4 network_width=8"
+NETWORK = "problem=network network=mlp representation_size=4 hidden_size=8"
 SETS = {"binary": "problem=sparse-logistic", "regression": "problem=ridge", "multiclass": NETWORK}
 
 
@@ -34,7 +34,7 @@ def audit(words: str, task: str = "regression", count: int = 4, party: int = -1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", ["", "secure_sums=true secure_range=1e4"], ids=["open", "sums"])
+@pytest.mark.parametrize("more", ["", "secure_aggregation=true secure_range=1e4"], ids=["open", "sums"])
 @pytest.mark.parametrize("task", SETS)
 def test_no_row_moves_what_is_sent_by_more_than_is_claimed(task: str, more: str) -> None:
     found = audit(f"{SETS[task]} {more}", task)

@@ -187,8 +187,8 @@ def test_the_ledger_shows_the_formulas_of_the_baselines():
         "algorithm=dcpa",
         "compression=quantise batch_size=10",
         "compression=top-k noise=gaussian",
-        "problem=network batch_size=10 num_samples=40 network_width=4",
-        "problem=network algorithm=stcd num_samples=40 network_width=4 aggregation=concatenation",
+        "problem=network batch_size=10 num_samples=40 hidden_size=4",
+        "problem=network algorithm=stcd num_samples=40 hidden_size=4 aggregation=concatenation",
     ],
 )
 def test_repeat_and_resume_at_every_checkpoint_are_exact(words):

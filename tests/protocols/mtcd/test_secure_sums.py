@@ -17,9 +17,9 @@ from protocols.mtcd.server import TokenServer
 from tests.arrays import arrays_in
 from tests.protocols.mtcd.running import Watched, config_of, merged, simulate
 
-SECURE = "secure_sums=true"
+SECURE = "secure_aggregation=true"
 SLOW = "learning_rate=0.001"
-NETWORK = "problem=network network=mlp representation_size=4 network_width=8 learning_rate=0.05"
+NETWORK = "problem=network network=mlp representation_size=4 hidden_size=8 learning_rate=0.05"
 # tokens that visit two of six clients between syncs: most have nothing new to send, and take part all the same
 FEW = "num_hops=1 num_tokens=1 clusters=whole"
 
@@ -79,21 +79,21 @@ def test_inspection_and_the_ledger_know_sums_only():
         ("noise=gaussian", "beside which the noise would claim nothing"),
     ],
 )
-@pytest.mark.parametrize("door", ["squared_norm", "probe"])
-def test_a_curious_server_is_told_nothing_else_of_one_client(monkeypatch, door, words, why):
+@pytest.mark.parametrize("endpoint", ["squared_norm", "probe"])
+def test_a_curious_server_is_told_nothing_else_of_one_client(monkeypatch, endpoint, words, why):
     from protocols.mtcd.messages import NormOrder, Probe
 
-    order = {"squared_norm": NormOrder(), "probe": Probe(np.ones(24))}[door]
+    order = {"squared_norm": NormOrder(), "probe": Probe(np.ones(24))}[endpoint]
 
     async def ask(self, *_):
-        await getattr(self.peer("client-2", actors.TokenClient), door)(order)
+        await getattr(self.peer("client-2", actors.TokenClient), endpoint)(order)
 
-    monkeypatch.setattr(TokenServer, "sync", ask_as_door(ask))
+    monkeypatch.setattr(TokenServer, "sync", ask_as_endpoint(ask))
     with pytest.raises(FedactorsError, match=why):
         simulate(f"{words} {SLOW}")
 
 
-def ask_as_door(ask):
+def ask_as_endpoint(ask):
     from fedactors.actors.remote import DRIVER, remote
     from protocols.mtcd.messages import RoundOrder
 
@@ -137,7 +137,7 @@ def test_a_lost_client_ends_the_run_with_its_name():
     ],
 )
 def test_what_would_show_one_client_is_refused(words, name):
-    with pytest.raises(BadInput, match=f"{name}: .* is not allowed with secure_sums"):
+    with pytest.raises(BadInput, match=f"{name}: .* is not allowed with secure_aggregation"):
         config_of(merged(f"{SECURE} {words}"))
 
 

@@ -62,7 +62,7 @@ def test_classes_of_named_data_come_in_the_order_of_its_rows(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", ["", "algorithm=stcd", "aggregation=concatenation"])
 def test_classes_of_a_network(words, tmp_path):
-    words = f"problem=network num_clients=4 num_samples=120 network_width=8 num_local_steps=20 num_rounds=15 {words}"
+    words = f"problem=network num_clients=4 num_samples=120 hidden_size=8 num_local_steps=20 num_rounds=15 {words}"
     config, data, states = trained(words)
     said, _ = predicted(serving.predict, config, data, states, tmp_path)
     labels = np.concatenate(data.labels())
@@ -72,7 +72,7 @@ def test_classes_of_a_network(words, tmp_path):
 
 @pytest.mark.slow
 def test_exported_parts_together_say_what_prediction_says(tmp_path):
-    config, data, states = trained(f"{TABLE} problem=network network_width=4 batch_size=64", "breast-cancer")
+    config, data, states = trained(f"{TABLE} problem=network hidden_size=4 batch_size=64", "breast-cancer")
     said, _ = predicted(serving.predict, config, data, states, tmp_path)
     parts = {}
     for party in (*data.parties, "server"):
@@ -127,9 +127,9 @@ def test_a_new_row_moves_no_more_than_its_line_says_whatever_it_holds(tmp_path):
     assert 0.5 * line.rigorous_mu < max(moved) <= line.rigorous_mu * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("problem", ["sparse-logistic", "network network_width=4 batch_size=64"])
+@pytest.mark.parametrize("problem", ["sparse-logistic", "network hidden_size=4 batch_size=64"])
 def test_new_rows_leave_under_the_masks_of_training(problem, tmp_path):
-    words = f"{TABLE} problem={problem} num_rounds=2 secure_sums=true learning_rate=0.1"
+    words = f"{TABLE} problem={problem} num_rounds=2 secure_aggregation=true learning_rate=0.1"
     config, data, states = trained(words, "breast-cancer")
     said, runtime = predicted(serving.predict, config, data, states, tmp_path)
     sent = {total.type for total in runtime.ledger.totals() if not total.type.endswith("()")}  # calls without content
@@ -139,7 +139,7 @@ def test_new_rows_leave_under_the_masks_of_training(problem, tmp_path):
     assert sent <= listed
     assert "Contribution" not in listed
     # what the same parameters say in the open
-    bare, _ = predicted(serving.predict, dataclasses.replace(config, secure_sums=False), data, states, tmp_path)
+    bare, _ = predicted(serving.predict, dataclasses.replace(config, secure_aggregation=False), data, states, tmp_path)
     assert said["prediction"] == bare["prediction"]
     np.testing.assert_allclose(said["probability_1"], bare["probability_1"], atol=1e-6)
 
@@ -175,7 +175,7 @@ class EarlyLabels(serving.SummedLabels):
         await peers["client-1"].tell_order()
 
 
-SUMMED = f"{TABLE} problem=sparse-logistic num_rounds=1 secure_sums=true learning_rate=0.1"
+SUMMED = f"{TABLE} problem=sparse-logistic num_rounds=1 secure_aggregation=true learning_rate=0.1"
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ class NosyLabels(serving.SummedLabels):
 
 
 def test_a_label_party_is_given_the_sum_alone(tmp_path, monkeypatch):
-    words = f"{TABLE} problem=sparse-logistic num_rounds=1 secure_sums=true learning_rate=0.1"
+    words = f"{TABLE} problem=sparse-logistic num_rounds=1 secure_aggregation=true learning_rate=0.1"
     config, data, states = trained(words, "breast-cancer")
     monkeypatch.setattr(serving, "SummedLabels", NosyLabels)
     with pytest.raises(Refused, match="a contribution that sums are to hide"):

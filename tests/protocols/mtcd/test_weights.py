@@ -72,7 +72,7 @@ def closed_form(x_NF, y_N, weights_N):
         "num_tokens=1 local_arithmetic=data backtracking=true",
         "algorithm=stcd",
         "algorithm=svfl",
-        "num_tokens=1 secure_sums=true learning_rate=0.004",
+        "num_tokens=1 secure_aggregation=true learning_rate=0.004",
     ],
 )
 def test_a_run_ends_where_the_weighted_ridge_regression_has_its_minimum(own, words):
@@ -136,7 +136,7 @@ def test_steps_on_the_gram_matrix_are_those_on_the_data():
 def test_of_networks_a_weight_is_so_many_copies_of_a_row():
     """Three rows that count twice, once and not at all, of mean weight 1, are three rows with copies."""
     rng = np.random.default_rng(4)
-    bottom = ModelSpec(name="mlp", inputs=(3,), outputs=2, hidden=4, layers=2)
+    bottom = ModelSpec(name="mlp", inputs=(3,), outputs=2, hidden_size=4, layers=2)
     fusion = ModelSpec(name="linear", inputs=(2,), outputs=3)
     theta, theta_0 = (networks.initial(spec, rng).astype(np.float64) for spec in (bottom, fusion))
     x, others, labels = rng.normal(size=(3, 3)), rng.normal(size=(3, 2)), np.array([0, 1, 2])
@@ -158,7 +158,7 @@ def test_of_networks_a_weight_is_so_many_copies_of_a_row():
 
 def test_a_network_is_trained_by_them_without_a_server_and_with_one(own):
     path = own[0]
-    words = "problem=network network=mlp network_width=4 representation_size=2 num_rounds=2 learning_rate=0.1"
+    words = "problem=network network=mlp hidden_size=4 representation_size=2 num_rounds=2 learning_rate=0.1"
     for algorithm in ("num_tokens=1", "algorithm=stcd"):
         weighted = trained(path, f"{words} {algorithm}")[0]
         alike = path.with_name("alike.toml")

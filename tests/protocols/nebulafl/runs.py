@@ -21,7 +21,7 @@ SMALL = NebulaFLConfig(
     duration=2600.0,
     rotation_interval=500.0,
     evaluation_interval=650.0,
-    num_epochs=1,
+    local_epochs=1,
     batch_size=200,
     catalogue="scarce",
     network="scarce",
@@ -79,7 +79,7 @@ def cut(config, after, **options):
     return recorder, Snapshot(found.actors, found.driver)
 
 
-def own_files(folder, *, columns=("a", "b", "c"), wider=(), listed=True, centers=(), **values):
+def user_files(folder, *, columns=("a", "b", "c"), wider=(), listed=True, centers=(), **values):
     """Write four clients' files and test rows; return a configuration and the data for them."""
     rng = np.random.default_rng(0)
     for name in ("client-0", "client-1", "client-2", "client-3", "test"):

@@ -32,7 +32,7 @@ def one_round(study):
     """A round of FedAvg by centers, whose models are the heaviest of the map."""
     settings = {
         **study.cloud("500"), "algorithm": "fedavg-hierarchical", "resource_policy": "fastest", "num_rounds": 1,
-        "center_rounds": 1, "num_epochs": 1, "num_containers": 8, "active_per_center": 2, "stop_at_target": False,
+        "center_rounds": 1, "local_epochs": 1, "num_containers": 8, "active_per_center": 2, "stop_at_target": False,
         "target_accuracy": None, "duration": 20.0, "evaluation_interval": 10.0,
     }  # fmt: skip
     recorder = MemoryRecorder()

@@ -7,7 +7,7 @@ from protocols.nebulafl.config import NebulaFLConfig, Rules
 
 def test_defaults_are_the_papers():
     made = build(NebulaFLConfig)
-    assert (made.num_epochs, made.batch_size, made.learning_rate, made.momentum) == (5, 50, 0.01, 0.9)
+    assert (made.local_epochs, made.batch_size, made.learning_rate, made.momentum) == (5, 50, 0.01, 0.9)
     assert not made.paper_literal
 
 

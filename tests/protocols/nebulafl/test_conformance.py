@@ -16,7 +16,7 @@ def test_the_conformance_kit_has_no_remark():
         "duration": 1500.0,
         "rotation_interval": 400.0,
         "evaluation_interval": 500.0,
-        "num_epochs": 1,
+        "local_epochs": 1,
         "batch_size": 200,
     }
     check_protocol(PROTOCOL, config=settings, on_ray=False)

@@ -1,4 +1,4 @@
-"""Containers that are processes of their own: the same run as in their center's process, losses, doors, Ray."""
+"""Containers that are processes of their own: the same run as in their center's process, losses, endpoints, Ray."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from protocols.nebulafl.containers import Container
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.messages import ContainerOrder, ContainerResult, sent
 from protocols.nebulafl.run import run
-from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, own_files, play, rounds, spans_of
+from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of, user_files
 
 METHODS = ("nebulafl", *(name for name in BASELINES if name != "fedhkt"))
 ALONE = changed(container_processes=True)
@@ -81,8 +81,8 @@ def test_only_the_container_is_told_of_its_rows_and_its_model_stays_at_its_cente
 
 @pytest.mark.slow
 @pytest.mark.parametrize("listed", [True, False])
-def test_own_tables(tmp_path, listed):
-    config, data = own_files(tmp_path, listed=listed)
+def test_user_tables(tmp_path, listed):
+    config, data = user_files(tmp_path, listed=listed)
     found = []
     for alone in (False, True):
         one, recorder = dataclasses.replace(config, container_processes=alone), MemoryRecorder()
@@ -95,7 +95,7 @@ def test_own_tables(tmp_path, listed):
 
 
 def test_tables_of_other_columns_end_the_run_with_one_line(tmp_path):
-    config, data = own_files(tmp_path, wider=("client-1",), listed=False)
+    config, data = user_files(tmp_path, wider=("client-1",), listed=False)
     runtime = SimulatedRuntime(seed=0)
     with pytest.raises(BadInput, match="oregon/0 3, oregon/1 4"):
         runtime.execute(lambda: run(dataclasses.replace(config, container_processes=True), data, runtime))
@@ -158,11 +158,11 @@ def test_a_center_and_its_container_lost_together(algorithm, order):
         assert sum(map(sum, result.extra["versions"].values())) == result.metrics["trainings"]
 
 
-# --- doors ---
+# --- endpoints ---
 
 
 class Stranger(Client):
-    """Someone who tries the doors between a center and its containers."""
+    """Someone who tries the endpoints between a center and its containers."""
 
     @remote(caller=DRIVER)
     async def order(self) -> None:

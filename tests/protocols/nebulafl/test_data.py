@@ -4,7 +4,7 @@ from fedactors.errors import BadInput
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.nebulafl.data import load_data, read_catalogue, read_network
 from protocols.nebulafl.run import run
-from tests.protocols.nebulafl.runs import SMALL, changed, own_files
+from tests.protocols.nebulafl.runs import SMALL, changed, user_files
 
 CATALOGUE = """
 spread = 0.1
@@ -142,8 +142,8 @@ def test_a_file_that_is_not_there():
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg", "fedavg-hierarchical"])
 @pytest.mark.parametrize("listed", [True, False])
-def test_own_files_are_learned_from(tmp_path, algorithm, listed):
-    config, data = own_files(tmp_path, algorithm=algorithm, listed=listed, learning_rate=0.2)
+def test_user_files_are_learned_from(tmp_path, algorithm, listed):
+    config, data = user_files(tmp_path, algorithm=algorithm, listed=listed, learning_rate=0.2)
     runtime = SimulatedRuntime(seed=0)
     assert runtime.execute(lambda: run(config, data, runtime)).metrics["test/accuracy"] > 0.8
 
@@ -151,22 +151,22 @@ def test_own_files_are_learned_from(tmp_path, algorithm, listed):
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg", "fedavg-hierarchical"])
 @pytest.mark.parametrize("wider", [("client-2",), ("client-2", "client-3")])
 def test_files_of_different_columns_are_named(tmp_path, algorithm, wider):
-    config, data = own_files(tmp_path, algorithm=algorithm, listed=False, wider=wider)
+    config, data = user_files(tmp_path, algorithm=algorithm, listed=False, wider=wider)
     runtime = SimulatedRuntime(seed=0)
     with pytest.raises(BadInput, match="must hold the same columns") as caught:
         runtime.execute(lambda: run(config, data, runtime))
     assert "\n" not in str(caught.value)
 
 
-def test_own_files_say_themselves_who_holds_what(tmp_path):
+def test_user_files_say_themselves_who_holds_what(tmp_path):
     for values, named in (
         ({"num_validation": 5}, "num_validation: 5 is not allowed with own files"),
         ({"num_training": 5}, "num_training: 5 is not allowed with own files"),
         ({"algorithm": "fedhkt"}, "algorithm: fedhkt is not allowed with own files"),
     ):
         with pytest.raises(BadInput, match=named):
-            own_files(tmp_path, **values)
-    config, _ = own_files(tmp_path)
+            user_files(tmp_path, **values)
+    config, _ = user_files(tmp_path)
     with pytest.raises(BadInput, match=r"num_containers: 6 is not allowed: .* describes 4"):
         load_data(changed(config, num_containers=6), str(tmp_path / "parties.toml"), 0)
 

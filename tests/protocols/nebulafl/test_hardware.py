@@ -87,7 +87,7 @@ entries = st.lists(
 
 @pytest.mark.slow
 @given(entries, st.randoms(use_true_random=False))
-def test_money_is_the_sum_over_the_log_in_any_order(log, shuffler):
+def test_cost_is_the_sum_over_the_log_in_any_order(log, shuffler):
     first, second = Bill(), Bill()
     for entry in log:
         first.add(entry)

@@ -20,7 +20,7 @@ CASES = {
     "container lost": ({"algorithm": "gitfl", "outages": "oregon/0@100-900 virginia/1@200-900"}, {}),
     "processes": ({"container_processes": True, "restart_seconds": 200.0}, {"faults": {"virginia/0": 700.0}}),
     "no restart": ({"on_party_loss": "stop"}, {}),
-    "sums": ({"algorithm": "fedhisyn", "secure_sums": True, "on_party_loss": "continue"}, {}),
+    "sums": ({"algorithm": "fedhisyn", "secure_aggregation": True, "on_party_loss": "continue"}, {}),
     "table": ({"algorithm": "fedhisyn", "model": "linear"}, {"name": "breast-cancer"}),
 }
 

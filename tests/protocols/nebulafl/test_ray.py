@@ -28,7 +28,7 @@ SMALL = NebulaFLConfig(
     duration=1200.0,
     rotation_interval=300.0,
     evaluation_interval=400.0,
-    num_epochs=1,
+    local_epochs=1,
     batch_size=200,
     checkpoint_interval=0,
 )

@@ -40,7 +40,7 @@ def test_workers_of_a_pool_change_nothing(whole):
 @pytest.mark.slow
 def test_learning_happens(whole):
     accuracy = [
-        entry["test/accuracy"] for entry in play(changed(duration=3900.0, num_epochs=5, batch_size=20))[1].rounds
+        entry["test/accuracy"] for entry in play(changed(duration=3900.0, local_epochs=5, batch_size=20))[1].rounds
     ]
     assert accuracy[-1] > 0.4 > 0.1
 
@@ -50,7 +50,7 @@ def test_learning_happens(whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
-def test_money_is_the_sum_over_the_event_log_and_egress(algorithm):
+def test_cost_is_the_sum_over_the_event_log_and_egress(algorithm):
     result, recorder, runtime = play(changed(algorithm=algorithm))
     rent = 0.0
     for span in spans_of(recorder):

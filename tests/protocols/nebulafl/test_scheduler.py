@@ -88,7 +88,7 @@ def scheduler(generator: np.random.Generator, policy: str = "nebulafl", paper_li
         catalogue.centers["singapore"],
         generator.integers(5, 200, 8).tolist(),
         model="cnn8",
-        num_epochs=5,
+        local_epochs=5,
         spread=catalogue.spread,
         rules=NebulaFLConfig(resource_policy=policy).rules,
         paper_literal=paper_literal,

@@ -38,7 +38,7 @@ def pair(request):
     crossed, made = [], []
     with pytest.MonkeyPatch.context() as patch:
         listen(patch, crossed, made)
-        masked = play(config_of(algorithm=request.param, secure_sums=True))
+        masked = play(config_of(algorithm=request.param, secure_aggregation=True))
     return opened, masked, crossed, made
 
 
@@ -83,7 +83,7 @@ def test_no_single_centers_model_crosses(pair):
     for sender, _, value in crossed:
         if sender in centers:
             assert not [array for array in arrays_in(value) if array.dtype.kind == "f" and array.size > 1]
-    config = config_of(secure_sums=True)
+    config = config_of(secure_aggregation=True)
     types = {total.type for total in runtime.ledger.totals() if not total.type.endswith("()")}
     assert types <= {cls.__name__ for cls in sent(config)}
     assert "RoundResult" not in types | {entry["message"] for entry in describe_messages(PROTOCOL, config)}
@@ -91,7 +91,12 @@ def test_no_single_centers_model_crosses(pair):
 
 def test_a_lost_center_leaves_its_sum_to_the_others(monkeypatch):
     config = config_of(
-        secure_sums=True, on_party_loss="continue", num_rounds=4, num_centers=4, catalogue="market", network="market"
+        secure_aggregation=True,
+        on_party_loss="continue",
+        num_rounds=4,
+        num_centers=4,
+        catalogue="market",
+        network="market",
     )
     mean, found = secure_sums.RoundSums.mean, []
 
@@ -110,13 +115,13 @@ def test_a_lost_center_leaves_its_sum_to_the_others(monkeypatch):
 
 
 def test_too_few_centers_end_the_run_with_a_name():
-    config = config_of(secure_sums=True, on_party_loss="continue", num_rounds=400)
+    config = config_of(secure_aggregation=True, on_party_loss="continue", num_rounds=400)
     with pytest.raises(PartyLost, match=r"virginia.*secure aggregation needs 3"):
         play(config, faults={"virginia": 3.0})
 
 
 def test_a_resumed_run_goes_on_exactly():
-    config = config_of(secure_sums=True, num_rounds=3, evaluation_interval=200.0)
+    config = config_of(secure_aggregation=True, num_rounds=3, evaluation_interval=200.0)
     _, whole, _ = play(config, reproducible_noise=True)
     _, half = cut(config, 5, reproducible_noise=True)
     _, resumed, _ = play(config, resume=half, reproducible_noise=True)
@@ -137,7 +142,11 @@ def test_an_exchange_that_asks_twice_of_other_centers_is_refused(monkeypatch):
 
     monkeypatch.setattr(secure_sums.RoundSums, "mean", twice)
     with pytest.raises(FedactorsError, match="were summed before, among others"):
-        play(config_of(secure_sums=True, num_centers=4, catalogue="market", network="market", on_party_loss="continue"))
+        play(
+            config_of(
+                secure_aggregation=True, num_centers=4, catalogue="market", network="market", on_party_loss="continue"
+            )
+        )
     assert found
 
 
@@ -150,7 +159,7 @@ def test_another_total_weight_is_refused(monkeypatch):
 
     monkeypatch.setattr(secure_sums.RoundSums, "weigh", lie)
     with pytest.raises(Refused, match="a second time"):
-        play(config_of(secure_sums=True))
+        play(config_of(secure_aggregation=True))
 
 
 def test_a_fellow_center_may_ask_for_no_sum(monkeypatch):
@@ -164,7 +173,7 @@ def test_a_fellow_center_may_ask_for_no_sum(monkeypatch):
 
     monkeypatch.setattr(actors.OrderCenter, "_go_on", ask)
     with pytest.raises(Refused, match=r"oregon: calls virginia\.weigh, which is open to its adder only: exchange"):
-        play(config_of(secure_sums=True))
+        play(config_of(secure_aggregation=True))
 
 
 def test_a_bare_answer_is_refused(monkeypatch):
@@ -181,7 +190,7 @@ def test_a_bare_answer_is_refused(monkeypatch):
 
     monkeypatch.setattr(actors.OrderCenter, "_go_on", speak)
     with pytest.raises(Refused, match="oregon: its answer is bare"):
-        play(config_of(secure_sums=True))
+        play(config_of(secure_aggregation=True))
 
 
 @pytest.mark.parametrize(
@@ -197,9 +206,9 @@ def test_a_bare_answer_is_refused(monkeypatch):
 )
 def test_where_there_is_no_sum_to_hide_in_it_says_so(words, line):
     with pytest.raises((BadInput, ValueError), match=f"{line}"):
-        config_of(secure_sums=True, **words)
+        config_of(secure_aggregation=True, **words)
 
 
 def test_a_range_that_is_too_small_is_named():
     with pytest.raises(BadInput, match=r"secure_range: 1e-06 is too small for a model of "):
-        play(config_of(secure_sums=True, secure_range=1e-6))
+        play(config_of(secure_aggregation=True, secure_range=1e-6))

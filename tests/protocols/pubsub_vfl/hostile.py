@@ -11,8 +11,8 @@ from fedactors.messages.codec import message
 from protocols.pubsub_vfl.actors import PassiveWorker
 from protocols.pubsub_vfl.messages import (
     EpochOrder,
-    FirstOrders,
     Gradient,
+    InitialOrders,
     LostWorker,
     Parameters,
     PartRequest,
@@ -23,7 +23,7 @@ from protocols.pubsub_vfl.messages import (
 MESSAGES = {
     "backward": Gradient(0, 1, 1, 0.0, np.zeros((2, 4), np.float32)),
     "run_epoch": EpochOrder(1),
-    "take_first": FirstOrders(1, ((0, 1),)),
+    "take_first": InitialOrders(1, ((0, 1),)),
     "take_rows": RowOrder(np.arange(3), np.zeros(0, np.uint8), np.zeros(0), np.zeros(0), np.zeros(0, np.int64)),
     "average": Parameters(1, 0, 1.0, (np.zeros(3, np.float32),)),
     "evaluate": PartRequest("test"),

@@ -45,8 +45,8 @@ def test_gradient_noise_meets_its_budget():
 
 def networks() -> tuple[Network, Network]:
     sgd = OptimizerSpec(name="sgd", learning_rate=0.1)
-    bottom = ModelSpec(name="mlp", inputs=(3,), outputs=2, hidden=4, layers=2, float64=True)
-    top = ModelSpec(name="top-mlp", inputs=(4,), outputs=1, hidden=4, float64=True)
+    bottom = ModelSpec(name="mlp", inputs=(3,), outputs=2, hidden_size=4, layers=2, float64=True)
+    top = ModelSpec(name="top-mlp", inputs=(4,), outputs=1, hidden_size=4, float64=True)
     return Network(bottom, sgd, 1), Network(top, sgd, 2)
 
 

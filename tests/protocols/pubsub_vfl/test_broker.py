@@ -94,9 +94,9 @@ def test_what_is_not_graded_or_is_another_workers_cannot_be_acknowledged():
     assert dispatch.counts().abandoned == 0
 
 
-@pytest.mark.parametrize(("payloads", "each"), [("fetched", (2, 0)), ("sent", (1, 1))])
-def test_where_payloads_are_sent_an_active_worker_gets_one_batch_at_a_time(payloads, each):
-    dispatch = made(batches=2, payloads=payloads)
+@pytest.mark.parametrize(("transfer", "each"), [("pull", (2, 0)), ("push", (1, 1))])
+def test_where_payloads_are_sent_an_active_worker_gets_one_batch_at_a_time(transfer, each):
+    dispatch = made(batches=2, transfer=transfer)
     for batch in dispatch.assign("p/0", 2, 0.0):
         dispatch.publish("p/0", *batch, "z", 0.0)
     asking = Report((), (), 2, False)
@@ -161,7 +161,7 @@ def test_a_stuck_publisher_loses_no_batch():
 
 def test_a_publisher_that_is_always_stuck_still_loses_none():
     """Every batch goes to the stuck worker first, each is assigned anew to the other one after the deadline."""
-    dispatch = made(batches=4, in_flight=1, deadline=10.0, fence_late_workers=False)
+    dispatch = made(batches=4, in_flight=1, deadline=10.0, exclude_stragglers=False)
     now, trained = 0.0, []
     while not dispatch.finished:
         dispatch.assign("p/stuck", 1, now)
@@ -182,40 +182,40 @@ def test_who_lets_a_deadline_pass_gets_nothing_more_of_the_epoch():
         train(dispatch, "p/1", batch, 9.0)
     assert dispatch.expire(10.0) == (0,)
     assert dispatch.assign("p/stuck", 1, 10.0) == ()
-    assert dispatch.counts().fenced == ("p/stuck",)
+    assert dispatch.counts().stragglers_excluded == ("p/stuck",)
     for batch in dispatch.assign("p/1", 4, 11.0):
         train(dispatch, "p/1", batch, 11.0)
     assert dispatch.finished
     dispatch.begin(4, 20.0)
     assert dispatch.assign("p/stuck", 1, 20.0) == ((0, 1),)
-    assert dispatch.counts().fenced == ()
+    assert dispatch.counts().stragglers_excluded == ()
 
 
-def test_the_active_worker_that_claims_and_says_nothing_is_fenced_and_its_publisher_is_not():
+def test_the_active_worker_that_claims_and_says_nothing_is_excluded_and_its_publisher_is_not():
     dispatch = made(batches=2, deadline=10.0)
     for batch_id, sequence in dispatch.assign("p/0", 2, 0.0):
         dispatch.publish("p/0", batch_id, sequence, "z", 0.0)
     dispatch.claim("a/stuck", 1, 1.0)
     dispatch.claim("a/1", 1, 9.0)
     assert dispatch.expire(11.0) == (0,)
-    assert dispatch.counts().fenced == ("a/stuck",)
+    assert dispatch.counts().stragglers_excluded == ("a/stuck",)
 
 
-def test_what_nobody_has_claimed_fences_nobody():
+def test_what_nobody_has_claimed_excludes_nobody():
     dispatch = made(batches=1, deadline=10.0)
     ((batch_id, sequence),) = dispatch.assign("p/0", 1, 0.0)
     dispatch.assign("p/1", 1, 0.0)
     dispatch.publish("p/0", batch_id, sequence, "z", 0.0)
     assert dispatch.expire(10.0) == (0,)
-    assert dispatch.counts().fenced == ()
+    assert dispatch.counts().stragglers_excluded == ()
 
 
-def test_where_all_of_a_party_are_late_nobody_is_fenced():
+def test_where_all_of_a_party_are_late_nobody_is_excluded():
     dispatch = made(batches=2, deadline=10.0)
     dispatch.assign("p/0", 1, 0.0)
     dispatch.assign("p/1", 1, 0.0)
     assert dispatch.expire(10.0) == (0, 1)
-    assert dispatch.counts().fenced == ()
+    assert dispatch.counts().stragglers_excluded == ()
     assert len(dispatch.assign("p/0", 2, 11.0)) == 2
 
 

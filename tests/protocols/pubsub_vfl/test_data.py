@@ -3,9 +3,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedactors.data.blocks import split
 from fedactors.data.columns import ColumnRule, FittedColumn
 from fedactors.data.layouts.vertical import vertical
+from fedactors.data.party_rows import split
 from fedactors.errors import BadInput
 from protocols.pubsub_vfl.data import PartyRows, batches, num_batches
 from tests.protocols.pubsub_vfl.runs import arrays, config_of
@@ -52,7 +52,7 @@ def test_a_private_scale_is_drawn_once_and_exchanged_labels_spare_the_test_rows(
     assert block.labels is not None
     changed = drawn.labels != block.labels
     assert 0.3 < changed.mean() < 0.6
-    assert not changed[split(400, seed=0, test_share=0.3, validation_share=0.1).test].any()
+    assert not changed[split(400, seed=0, test_fraction=0.3, validation_fraction=0.1).test].any()
     np.testing.assert_allclose(rows.prepared.preprocessing.mean, block.features.mean(axis=0), atol=0.3)
     np.testing.assert_allclose(rows.prepared.preprocessing.deviation, block.features.std(axis=0), rtol=0.3)
     again = PartyRows(config, data.part("active"), 0)

@@ -60,14 +60,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "one": {},
     "unequal": {"num_active_workers": 3, "num_passive_workers": 2},
     "more workers than cores": {"num_active_workers": 6, "num_passive_workers": 5},
-    "sent": {"payloads": "sent", "num_active_workers": 2, "num_passive_workers": 2},
-    "small window": {"payloads": "sent", "max_in_flight": 2},
+    "push": {"transfer": "push", "num_active_workers": 2, "num_passive_workers": 2},
+    "small window": {"transfer": "push", "max_in_flight": 2},
     "little prefetch": {"prefetch": 1, "num_passive_workers": 2},
     "reports at once": {"report_interval": 0.0, "num_active_workers": 2},
-    "servers": {"optimizer_at": "server", "num_active_workers": 3, "num_passive_workers": 3, "payloads": "sent"},
+    "servers": {"optimizer_at": "server", "num_active_workers": 3, "num_passive_workers": 3, "transfer": "push"},
     "servers without a window": {"optimizer_at": "server", "num_active_workers": 3, "server_window": 0},
-    "8 bits": {"cut_bits": 8, "payloads": "sent"},
-    "no pause": {"epochs_per_round": 2, "num_epochs": 2, "payloads": "sent", "num_passive_workers": 2},
+    "8 bits": {"quantization_bits": 8, "transfer": "push"},
+    "no pause": {"epochs_per_round": 2, "num_epochs": 2, "transfer": "push", "num_passive_workers": 2},
 }
 
 
@@ -113,7 +113,7 @@ def test_long_trainings_are_continued_at_their_pace():
 
 def test_the_bound_is_below_every_dry_run():
     for w_a, w_p, size in [(1, 1, 16), (2, 1, 64), (4, 4, 32), (8, 3, 128)]:
-        for payloads in ("fetched", "sent"):
+        for transfer in ("pull", "push"):
             problem = Problem(
                 active=flat("active", 0.004),
                 passive=flat("passive", 0.003),
@@ -121,18 +121,18 @@ def test_the_bound_is_below_every_dry_run():
                 row_bytes=500.0,
                 bandwidth=1e7,
                 latency=0.003,
-                payloads=payloads,
+                transfer=transfer,
             )
-            config = config_of(num_active_workers=w_a, num_passive_workers=w_p, batch_size=size, payloads=payloads)
+            config = config_of(num_active_workers=w_a, num_passive_workers=w_p, batch_size=size, transfer=transfer)
             bound = planner.cost(problem, w_a, w_p, size, "pipeline")
             assert bound <= planner.predict(
                 planner.with_plan(config, problem, planner.Plan(w_a, w_p, size, 0)), problem
             )
 
 
-@pytest.mark.parametrize("payloads", ["fetched", "sent"])
-def test_one_worker_a_side_takes_exactly_as_long_as_the_simulation(payloads):
-    config = config_of(num_epochs=1, batch_size=32, payloads=payloads, max_in_flight=2)
+@pytest.mark.parametrize("transfer", ["pull", "push"])
+def test_one_worker_a_side_takes_exactly_as_long_as_the_simulation(transfer):
+    config = config_of(num_epochs=1, batch_size=32, transfer=transfer, max_in_flight=2)
     seconds, num_rows = simulated(config, 5e-4, 1e8)
     assert predicted(config, 5e-4, 1e8, num_rows) == pytest.approx(seconds, rel=1e-6)
 

@@ -21,13 +21,13 @@ from protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import batches as batches_of
 from protocols.pubsub_vfl.data import load_data
-from tests.protocols.pubsub_vfl.plain import beginning
+from tests.protocols.pubsub_vfl.reference import beginning
 from tests.protocols.pubsub_vfl.runs import Done, Recorder, arrays, config_of, simulate
 
 LONG = {"network": Network(default=Link(latency=0.2, bandwidth=1e9))}
 """Ways so long that all local updates are done before an answer comes."""
 QUICK: dict[str, Any] = {"num_active_workers": 2, "num_passive_workers": 3, "batch_size": 32, "local_updates": 3}
-QUICK |= {"cached_batches": 3, "payloads": "sent", "sync_unit": "batch", "epochs_per_round": 2}
+QUICK |= {"cached_batches": 3, "transfer": "push", "sync_unit": "batch", "epochs_per_round": 2}
 
 
 def flat(module: torch.nn.Module) -> np.ndarray:
@@ -101,11 +101,11 @@ def plain(source, config) -> list[dict[str, np.ndarray]]:
                 received = [z.detach().requires_grad_() for z in then["z"]]
                 loss = joint_loss(rows, bottoms["active"](x["active"][rows]), received)
                 now = torch.autograd.grad(loss, received)
-                weights = cosines(torch.cat(now, dim=1), torch.cat(then["g"], dim=1), config.least_cosine)
+                weights = cosines(torch.cat(now, dim=1), torch.cat(then["g"], dim=1), config.min_cosine_similarity)
                 step_active(rows, received, weights)
             else:
                 z = bottoms[party](x[party][rows])
-                weights = cosines(z.detach(), then["z"], config.least_cosine)
+                weights = cosines(z.detach(), then["z"], config.min_cosine_similarity)
                 rules[party].zero_grad()
                 z.backward(weights[:, None] * then["g"])
                 rules[party].step()
@@ -131,10 +131,10 @@ def plain(source, config) -> list[dict[str, np.ndarray]]:
                 rules[p].step()
                 turns[p].add(rows=rows, z=values[p], g=gradient)
                 # where payloads are sent the next order comes with the gradient, else after the acknowledgement
-                if config.payloads == "sent" and following is not None:
+                if config.transfer == "push" and following is not None:
                     ahead[p] = publish(p, following)
                 locally(p)
-                if config.payloads == "fetched" and following is not None:
+                if config.transfer == "pull" and following is not None:
                     ahead[p] = publish(p, following)
         history.append(snapshot())
     return history
@@ -153,10 +153,10 @@ def compare(done: Done, history: list[dict[str, np.ndarray]], atol: float = 1e-1
     "changes",
     [
         {},
-        {"payloads": "sent"},
-        {"payloads": "sent", "optimizer": "sgd", "learning_rate": 0.1, "least_cosine": 0.9},
+        {"transfer": "push"},
+        {"transfer": "push", "optimizer": "sgd", "learning_rate": 0.1, "min_cosine_similarity": 0.9},
         {"cached_batches": 1, "local_updates": 4},
-        {"cached_batches": 4, "local_updates": 5, "payloads": "sent", "least_cosine": 0.0, "optimizer": "sgd"},
+        {"cached_batches": 4, "local_updates": 5, "transfer": "push", "min_cosine_similarity": 0.0, "optimizer": "sgd"},
     ],
     ids=str,
 )
@@ -172,7 +172,7 @@ def test_every_local_update_is_that_of_the_plain_loop(changes):
 @pytest.mark.parametrize(("task", "parties"), [("multiclass", 3), ("regression", 2)])
 def test_so_it_is_with_several_parties_and_other_losses(task, parties):
     config: dict[str, Any] = {"local_updates": 2, "cached_batches": 2, "num_epochs": 2, "batch_size": 100}
-    config |= {"float64": True, "max_in_flight": 1, "prefetch": 1, "payloads": "sent", "num_parties": parties}
+    config |= {"float64": True, "max_in_flight": 1, "prefetch": 1, "transfer": "push", "num_parties": parties}
     config |= {"optimizer": "sgd"}
     data = arrays(task, parties)
     compare(simulate(data, **config, runtime=LONG), plain(data, config_of(**config)))
@@ -185,7 +185,7 @@ def test_rows_that_changed_too_much_do_not_count():
     config |= {"optimizer": "sgd", "learning_rate": 0.5}
     none, strict, usual = (
         simulate(**{**config, **changes}, runtime=LONG)
-        for changes in ({"local_updates": 0}, {"least_cosine": 1.0}, {"least_cosine": 0.5})
+        for changes in ({"local_updates": 0}, {"min_cosine_similarity": 1.0}, {"min_cosine_similarity": 0.5})
     )
     tests = [done.recorder.rounds[-1]["training/loss"] for done in (none, strict, usual)]
     assert tests[2] < 0.9 * tests[0]
@@ -202,7 +202,7 @@ def computes(recorder: Recorder, actor: str) -> Counter[str]:
 
 @pytest.mark.slow
 def test_nothing_more_is_sent_and_the_clock_counts_what_is_computed():
-    config: dict[str, Any] = {"num_epochs": 2, "max_in_flight": 1, "payloads": "sent"}
+    config: dict[str, Any] = {"num_epochs": 2, "max_in_flight": 1, "transfer": "push"}
     without, with_ = (simulate(**config, local_updates=count, runtime=LONG) for count in (0, 3))
     assert with_.runtime.usage().messages == without.runtime.usage().messages
     assert with_.runtime.usage().bytes == without.runtime.usage().bytes
@@ -219,7 +219,7 @@ def test_nothing_more_is_sent_and_the_clock_counts_what_is_computed():
 def test_local_updates_are_made_of_waiting_time_alone():
     """Where answers come at once there are fewer of them, where they take long as many as are allowed."""
     near = {"network": Network(default=Link(latency=0.0, bandwidth=1e12))}
-    quick: dict[str, Any] = {"payloads": "sent", "prefetch": 6, "report_interval": 0.0, "batch_size": 8}
+    quick: dict[str, Any] = {"transfer": "push", "prefetch": 6, "report_interval": 0.0, "batch_size": 8}
     counts = []
     for runtime in (near, LONG):
         done = simulate(local_updates=5, num_epochs=1, **quick, runtime=runtime)
@@ -266,7 +266,7 @@ def test_a_resume_without_the_table_would_be_another_run(monkeypatch):
 
 @pytest.mark.slow
 def test_it_works_beside_fewer_bits_and_noise():
-    done = simulate(**{**QUICK, "cut_bits": 8, "privacy_mu": 5.0, "gradient_mu": 50.0}, num_epochs=2)
+    done = simulate(**{**QUICK, "quantization_bits": 8, "privacy_mu": 5.0, "gradient_mu": 50.0}, num_epochs=2)
     assert np.isfinite(done.recorder.rounds[0]["training/loss"])
     # a local update releases nothing
     assert done.result.extra["privacy"]["passive"]["Embedding"]["releases"] == 2
@@ -277,12 +277,12 @@ def test_it_works_beside_fewer_bits_and_noise():
     [
         ("local_updates=2 algorithm=vfl", "local_updates"),
         ("cached_batches=7", "cached_batches"),
-        ("least_cosine=0.7", "least_cosine"),
+        ("min_cosine_similarity=0.7", "min_cosine_similarity"),
         ("local_updates=2 optimizer_at=server num_active_workers=2", "optimizer_at='server'"),
         ("local_updates=2 bottom_training=frozen embedding_mu=1", "bottom_training='frozen'"),
         ("local_updates=2 bottom_training=private embedding_mu=1", "bottom_training='private'"),
         ("local_updates=-1", "local_updates"),
-        ("local_updates=2 least_cosine=1.5", "least_cosine"),
+        ("local_updates=2 min_cosine_similarity=1.5", "min_cosine_similarity"),
         ("local_updates=2 cached_batches=0", "cached_batches"),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from fedactors.actors.context import derived_seed
 from fedactors.learning.models import task_loss
 from protocols.pubsub_vfl.data import batches as batches_of
-from tests.protocols.pubsub_vfl.plain import beginning
+from tests.protocols.pubsub_vfl.reference import beginning
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 
 TOLERANCE: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
@@ -65,10 +65,10 @@ def compare(done, history, workers=("worker-0",)) -> None:
 
 SYNCHRONOUS = {"algorithm": "vfl"}
 ONE_IN_FLIGHT = {"algorithm": "pubsub-vfl", "max_in_flight": 1}
-SENT = {**ONE_IN_FLIGHT, "payloads": "sent"}
+SENT = {**ONE_IN_FLIGHT, "transfer": "push"}
 
 
-@pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT, SENT], ids=["vfl", "pubsub", "sent"])
+@pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT, SENT], ids=["vfl", "pubsub", "push"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_every_step_is_plain_split_learning(how, optimizer):
     """One batch per epoch, so that the checkpoint after each epoch is the state after each step."""

@@ -136,12 +136,10 @@ def test_an_active_worker_publishes_one_reference_per_party_and_gives_up_what_is
     assert "p/worker-0: batch 5 is abandoned: somebody: its process is gone" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("passive", "payloads", "room"), [(True, "sent", 6), (False, "fetched", 6), (False, "sent", 2)]
-)
-def test_a_worker_asks_for_as_many_as_it_may_hold(passive, payloads, room):
+@pytest.mark.parametrize(("passive", "transfer", "room"), [(True, "push", 6), (False, "pull", 6), (False, "push", 2)])
+def test_a_worker_asks_for_as_many_as_it_may_hold(passive, transfer, room):
     """Where a report brings one batch at a time, an active worker leaves to its siblings what it cannot begin with."""
-    worker = Worker(passive=passive, payloads=payloads, prefetch=6)
+    worker = Worker(passive=passive, transfer=transfer, prefetch=6)
     run(worker)
     assert worker.reports[0].room == room
 
@@ -157,14 +155,14 @@ def test_the_next_batch_is_asked_for_before_the_last_is_used_up():
 
     sent = [Embedding(batch, 0, 1, 0.0, np.zeros(1)) for batch in range(3)]
     answers = (Orders((), ((batch, 1, (sent[batch],)),), (), False) for batch in range(3))
-    run(Slow(*answers, until=3, passive=False, payloads="sent", prefetch=6))
+    run(Slow(*answers, until=3, passive=False, transfer="push", prefetch=6))
     # two at the beginning; then, with the first of them in hand, one more
     assert asked[0] == 3
 
 
 def test_a_worker_that_is_told_what_to_begin_with_asks_for_nothing_before():
     """Else it would hold what it asked for beside what it was told, and ask for no more with what it publishes."""
-    worker = Worker(until=2, passive=True, payloads="sent", report_interval=0.0, prefetch=2)
+    worker = Worker(until=2, passive=True, transfer="push", report_interval=0.0, prefetch=2)
     worker.first = None
 
     async def main():

@@ -187,7 +187,7 @@ def test_hops_by_hand():
     problem = Problem(active=ACTIVE, passive=PASSIVE, num_rows=1000, latency=0.01)
     # 10 batches; one's way is eight hops and 6 ms, and four more turns of the two active workers
     assert planner.cost(problem, 2, 2, 100, "pipeline") == pytest.approx(0.086 + 4 * 0.004)
-    sent = dataclasses.replace(problem, payloads="sent")
+    sent = dataclasses.replace(problem, transfer="push")
     assert planner.cost(sent, 2, 2, 100, "pipeline") == pytest.approx(0.056 + 4 * 0.004)
     # two epochs without a pause share the ends
     twice = dataclasses.replace(sent, num_epochs=2)

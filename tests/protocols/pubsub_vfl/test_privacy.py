@@ -157,7 +157,7 @@ def test_a_restored_party_counts_what_it_may_have_forgotten() -> None:
 def test_canaries_in_one_run_bound_epsilon_from_below(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the passive party's rows are one of two extreme rows by coin; who sees embeddings guesses which."""
     claimed = 0.5
-    settings = {**FROZEN, "embedding_mu": claimed, "standardisation": "none", "num_epochs": 1, "test_share": 0.01}
+    settings = {**FROZEN, "embedding_mu": claimed, "standardisation": "none", "num_epochs": 1, "test_fraction": 0.01}
     config, num_rows, rng = config_of(**settings), 400, np.random.default_rng(3)
     data = arrays("multiclass", 2, num_rows)
     coins = rng.integers(0, 2, (num_rows, 1))

@@ -55,7 +55,7 @@ def test_measured_parties_are_planned_with_the_links_between_them():
     )
     profiles, config, data = measured(SimulatedRuntime(network=network), num_parties=3)
     assert [profile["role"] for profile in profiles] == ["active", "passive", "passive"]
-    train = round(len(data.load("active").ids) * (1 - config.test_share) * (1 - config.validation_share))
+    train = round(len(data.load("active").ids) * (1 - config.test_fraction) * (1 - config.validation_fraction))
     assert {profile["num_rows"] for profile in profiles} == {train}
     assert profiles[0]["latency"] == pytest.approx(0.05, rel=0.01)
     assert profiles[0]["bandwidth"] == pytest.approx(4e5, rel=0.01)
@@ -99,9 +99,9 @@ def test_a_trial_trains_on_random_values_and_never_on_rows(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("payloads", ["fetched", "sent"])
-def test_a_trial_goes_both_ways(payloads):
-    profiles, config, _ = measured(SimulatedRuntime(), payloads=payloads)
+@pytest.mark.parametrize("transfer", ["pull", "push"])
+def test_a_trial_goes_both_ways(transfer):
+    profiles, config, _ = measured(SimulatedRuntime(), transfer=transfer)
     assert plan(config, profiles)["predicted_epoch_seconds"] > 0
 
 

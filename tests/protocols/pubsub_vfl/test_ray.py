@@ -99,12 +99,12 @@ def test_a_synchronous_baseline_gives_equal_numbers_on_both_runtimes():
 
 
 @pytest.mark.parametrize(
-    ("name", "payloads"),
-    [("passive/worker-0", "fetched"), ("active/worker-0", "fetched"), ("passive/worker-0", "sent")],
+    ("name", "transfer"),
+    [("passive/worker-0", "pull"), ("active/worker-0", "pull"), ("passive/worker-0", "push")],
 )
-def test_training_goes_on_after_kill_9_of_a_worker_and_says_so(name, payloads, simulated_auc, caplog):
+def test_training_goes_on_after_kill_9_of_a_worker_and_says_so(name, transfer, simulated_auc, caplog):
     # where payloads are sent, the broker must tell the fresh process what to begin with
-    result, recorder = play(kill=name, payloads=payloads)
+    result, recorder = play(kill=name, transfer=transfer)
     assert result.rounds == 6
     assert result.metrics["test/auc"] == pytest.approx(simulated_auc, abs=0.03)
     assert recorder.runtime is not None

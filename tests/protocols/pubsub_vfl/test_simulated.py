@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedactors.data.blocks import Split, prepare
+from fedactors.data.party_rows import Split, prepare
 from fedactors.errors import PartyLost, Stopped
 from fedactors.messages.codec import HEADER_BYTES
 from fedactors.network.links import Link, Network
@@ -31,9 +31,20 @@ ALGORITHMS = {
 }
 
 
-QUICK: dict[str, Any] = {**SEVERAL, "payloads": "sent", "cut_bits": 8, "optimizer_at": "server", "epochs_per_round": 2}
+QUICK: dict[str, Any] = {
+    **SEVERAL,
+    "transfer": "push",
+    "quantization_bits": 8,
+    "optimizer_at": "server",
+    "epochs_per_round": 2,
+}
 """All that shortens the exchange, together."""
-PAIRED_QUICK: dict[str, Any] = {"num_active_workers": 2, "num_passive_workers": 2, "batch_size": 32, "cut_bits": 16}
+PAIRED_QUICK: dict[str, Any] = {
+    "num_active_workers": 2,
+    "num_passive_workers": 2,
+    "batch_size": 32,
+    "quantization_bits": 16,
+}
 PAIRED_QUICK |= {"optimizer_at": "server", "epochs_per_round": 2}
 
 
@@ -130,7 +141,7 @@ def crossings(done: Done) -> list[tuple]:
 @pytest.mark.slow
 def test_what_is_sent_instead_of_fetched_takes_half_the_messages_and_the_same_values():
     config = {"num_epochs": 4, "epochs_per_round": 4, "batch_size": 16, "max_in_flight": 1}
-    fetched, sent = (simulate(**config, payloads=how) for how in ("fetched", "sent"))
+    fetched, sent = (simulate(**config, transfer=how) for how in ("pull", "push"))
     num_batches = 4 * -(-sent.result.extra["num_rows"] // 16)
     counts = [len(crossings(done)) / num_batches for done in (fetched, sent)]
     # one batch in flight: order, publication, gradient, acknowledgement, with a question and an answer more where two
@@ -154,28 +165,28 @@ def steps(done: Done) -> tuple[float, list[tuple[float, float]]]:
 
 @pytest.mark.parametrize("algorithm", ["pubsub-vfl", "avfl"])
 def test_the_first_step_waits_for_two_ways_between_the_parties(algorithm):
-    config = {"algorithm": algorithm, "num_epochs": 2, "epochs_per_round": 2, "payloads": "sent"}
+    config = {"algorithm": algorithm, "num_epochs": 2, "epochs_per_round": 2, "transfer": "push"}
     begun, ((first, _), *_) = steps(simulate(**config, runtime={"network": FAR}))
     # the order for the first batches there, their embeddings back
     assert 0.1 < first - begun < 0.11
 
 
-@pytest.mark.parametrize("payloads", ["sent", "fetched"])
-def test_a_batch_lies_ready_when_the_active_worker_has_stepped_on_the_last(payloads):
+@pytest.mark.parametrize("transfer", ["push", "pull"])
+def test_a_batch_lies_ready_when_the_active_worker_has_stepped_on_the_last(transfer):
     many = {"num_epochs": 20, "epochs_per_round": 20, "max_in_flight": 60, "prefetch": 60, "embedding_buffer": 60}
-    _, found = steps(simulate(**many, payloads=payloads, runtime={"network": FAR}))
+    _, found = steps(simulate(**many, transfer=transfer, runtime={"network": FAR}))
     waits = [after[0] - before[1] for before, after in itertools.pairwise(found)]
     assert len(waits) > 60
     # all are in flight at once: it waits where the first come back, and not for the broker, which is 0.1 ms away
     assert sum(wait > 1e-9 for wait in waits) <= len(waits) / 10
-    if payloads == "sent":
+    if transfer == "push":
         # a gradient takes the order for another batch along: that is back after two ways, and not after four
         assert found[60][0] - found[0][1] < 0.11
 
 
 @pytest.mark.parametrize("seconds", [0.0502, 0.06, 0.11])
 def test_who_is_lost_with_its_first_orders_is_told_of_others(seconds):
-    config = {**SEVERAL, "num_passive_workers": 2, "payloads": "sent", "num_epochs": 2}
+    config = {**SEVERAL, "num_passive_workers": 2, "transfer": "push", "num_epochs": 2}
     whole = simulate(**config, runtime={"network": FAR})
     begun, _ = steps(whole)
     hurt = simulate(**config, runtime={"network": FAR, "faults": {"passive/worker-1": begun + seconds}})
@@ -187,7 +198,7 @@ def test_who_is_lost_with_its_first_orders_is_told_of_others(seconds):
 @pytest.mark.parametrize("algorithm", ["pubsub-vfl", "vfl"])
 def test_fewer_bits_are_fewer_bytes(algorithm, bits, share):
     config = {"algorithm": algorithm, "num_epochs": 3, "hidden_size": 16, "embedding_size": 32}
-    whole, rounded = simulate(**config), simulate(**config, cut_bits=bits)
+    whole, rounded = simulate(**config), simulate(**config, quantization_bits=bits)
     sizes = [sum(row[5] for row in done.rows("Embedding", "PairRequest")) for done in (whole, rounded)]
     assert share < sizes[1] / sizes[0] < share + 0.05
     assert rounded.result.metrics["test/auc"] == pytest.approx(whole.result.metrics["test/auc"], abs=0.03)
@@ -471,7 +482,7 @@ def test_deadlines_that_fire_lose_no_batch(stale):
     assert [r["batches"] for r in done.recorder.rounds] == [-(-done.result.extra["num_rows"] // 32)] * 4
 
 
-HUNG = {**SEVERAL, "payloads": "sent", "deadline": 0.01, "num_epochs": 2, "sync_schedule": "every"}
+HUNG = {**SEVERAL, "transfer": "push", "deadline": 0.01, "num_epochs": 2, "sync_schedule": "every"}
 
 
 def with_a_hung_worker(name: str, resume=None, **changes):
@@ -481,19 +492,19 @@ def with_a_hung_worker(name: str, resume=None, **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("payloads", ["sent", "fetched"])
+@pytest.mark.parametrize("transfer", ["push", "pull"])
 @pytest.mark.parametrize("name", ["passive/worker-1", "active/worker-1"])
-def test_an_epoch_does_not_wait_for_a_worker_that_hangs(name, payloads):
+def test_an_epoch_does_not_wait_for_a_worker_that_hangs(name, transfer):
     """One that is ten thousand times slower holds up nobody: its batches go to others, the epoch ends without it."""
-    fenced = with_a_hung_worker(name, payloads=payloads)
-    waited = with_a_hung_worker(name, payloads=payloads, fence_late_workers=False)
-    assert [r["fenced"] for r in fenced.recorder.rounds] == [1, 1]
-    assert [r["fenced"] for r in waited.recorder.rounds] == [0, 0]
-    assert fenced.runtime.clock.now() < 0.2 * waited.runtime.clock.now()
-    assert fenced.result.metrics["test/auc"] == pytest.approx(waited.result.metrics["test/auc"], abs=0.1)
+    stragglers_excluded = with_a_hung_worker(name, transfer=transfer)
+    waited = with_a_hung_worker(name, transfer=transfer, exclude_stragglers=False)
+    assert [r["stragglers_excluded"] for r in stragglers_excluded.recorder.rounds] == [1, 1]
+    assert [r["stragglers_excluded"] for r in waited.recorder.rounds] == [0, 0]
+    assert stragglers_excluded.runtime.clock.now() < 0.2 * waited.runtime.clock.now()
+    assert stragglers_excluded.result.metrics["test/auc"] == pytest.approx(waited.result.metrics["test/auc"], abs=0.1)
 
 
-def test_a_run_with_a_fenced_worker_resumes_byte_identically():
+def test_a_run_with_a_excluded_worker_resumes_byte_identically():
     whole = with_a_hung_worker("passive/worker-1")
     rest = with_a_hung_worker("passive/worker-1", resume=whole.recorder.all[1])
     assert rest.recorder.rounds == whole.recorder.rounds[1:]

@@ -12,4 +12,4 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("algorithm", ["rfl-admm", "rfl-sgd-v"])
 def test_it_conforms_in_simulation(algorithm):
-    check_protocol(PROTOCOL, config={"rounds": 2, "algorithm": algorithm}, data="orders:300", on_ray=False)
+    check_protocol(PROTOCOL, config={"num_rounds": 2, "algorithm": algorithm}, data="orders:300", on_ray=False)

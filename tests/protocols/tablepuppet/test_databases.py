@@ -41,7 +41,7 @@ def tables():
 
 
 def train(sources):
-    config = build(TablePuppetConfig, {"algorithm": "rfl-admm", "model": "logistic", "rounds": 2, "rho": 0.1})
+    config = build(TablePuppetConfig, {"algorithm": "rfl-admm", "model": "logistic", "num_rounds": 2, "rho": 0.1})
     runtime = SimulatedRuntime(seed=1, recorder=MemoryRecorder())
     data = stated(SQL, sources, label="o.returned", task="binary")
     return runtime.execute(lambda: run(config, data, runtime))
@@ -88,7 +88,7 @@ def test_a_password_is_nowhere_in_the_run_folder_or_on_the_screen(postgres, tmp_
     (tmp_path / "parties.toml").write_text("\n".join(lines))
     code = main(
         ["run", "tablepuppet", "--runtime", "simulated", "--data", str(tmp_path / "parties.toml"), "--out",
-         str(tmp_path / "runs"), "algorithm=rfl-sgd", "rounds=2"]
+         str(tmp_path / "runs"), "algorithm=rfl-sgd", "num_rounds=2"]
     )  # fmt: skip
     printed = capsys.readouterr()
     assert code == 0

@@ -22,7 +22,7 @@ from protocols.tablepuppet.run import run
 
 
 def execute(reproducible=True, **words):
-    config = build(TablePuppetConfig, {"rounds": 2, "batch_size": 512, **words})
+    config = build(TablePuppetConfig, {"num_rounds": 2, "batch_size": 512, **words})
     recorder = MemoryRecorder()
     runtime = SimulatedRuntime(seed=0, recorder=recorder, reproducible_noise=reproducible)
     tables = load_data(config, "orders:1000", 0)
@@ -120,7 +120,7 @@ def test_under_privacy_nobody_can_derive_the_order_of_rows(monkeypatch, reproduc
     monkeypatch.setattr(joining, "read_rows", listen)
     for _ in range(2):
         execute(
-            reproducible=reproducible, model="logistic", algorithm="rfl-sgd-v", learning_rate=0.5, rounds=1, **words
+            reproducible=reproducible, model="logistic", algorithm="rfl-sgd-v", learning_rate=0.5, num_rounds=1, **words
         )
     first, second = found[: len(found) // 2], found[len(found) // 2 :]
     assert (first != second) == is_secret
@@ -134,13 +134,15 @@ def test_exact_solves_have_no_dp(mode):
 
 
 def test_the_noise_of_a_run_is_that_of_its_steps():
-    config = build(TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-sgd-v", "rounds": 10, "batch_size": 10240})
+    config = build(
+        TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-sgd-v", "num_rounds": 10, "batch_size": 10240}
+    )
     steps, rate = local_solvers.total_steps(config, 6000, 1_786_513, True)
     assert (steps, rate) == (1750, 1.0)
     multiplier = local_solvers.choose_noise(config, 6000, 1_786_513, True)
     spent = dpsgd_epsilon(noise_multiplier=multiplier, steps=steps, delta=1e-5, sampling="full")
     assert 0.99 < spent <= 1.0
-    admm = build(TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-admm", "admm": "paper_sgd", "rounds": 10})
+    admm = build(TablePuppetConfig, {"feature_dp": 1.0, "algorithm": "rfl-admm", "admm": "paper_sgd", "num_rounds": 10})
     steps, rate = local_solvers.total_steps(admm, 10_240, 1_786_513, False)
     assert (steps, rate) == (10 * 10 * 10 * 10, 0.1)
 

@@ -35,16 +35,16 @@ def many_to_many(num_rows=240, places=8, parted=False, far=300.0):
 
 
 def settings(**words):
-    return build(TablePuppetConfig, {"rounds": 4, "test_share": 0.3, "model": "linear", **words})
+    return build(TablePuppetConfig, {"num_rounds": 4, "test_fraction": 0.3, "model": "linear", **words})
 
 
 @pytest.mark.parametrize(
     ("words", "parted"),
     [
         ({}, False),
-        ({"rho": 0.3, "admm": "paper_exact", "rounds": 2}, False),
+        ({"rho": 0.3, "admm": "paper_exact", "num_rounds": 2}, False),
         ({"admm": "paper_sgd", "centre_labels": False}, False),
-        ({"model": "neural", "num_hidden": 3}, False),
+        ({"model": "neural", "hidden_size": 3}, False),
         ({"algorithm": "rfl-admm"}, True),
         ({"algorithm": "rfl-admm", "lou_coordinator": "organisation", "server_in": "offers"}, True),
         ({"label_dp": 0.5, "label_range": (290, 310)}, False),
@@ -88,17 +88,17 @@ def test_a_join_that_cannot_be_listed_is_trained_on():
         "offers": pa.table({"place": zeros, "price": price}),
     }
     data = stated(sql, in_memory(**tables), label="spent")
-    result, _, _ = execute(settings(rounds=20), data)
+    result, _, _ = execute(settings(num_rounds=20), data)
     assert result.extra["joined_rows"] + result.extra["joined_test_rows"] == num_rows**2
     assert result.metrics["test/r2"] > 0.999
     with pytest.raises(BadInput, match="3600000000 joined rows, more than 2147483647"):
-        execute(settings(rounds=1, join_by="rows"), data)
+        execute(settings(num_rounds=1, join_by="rows"), data)
 
 
 @pytest.mark.slow
 def test_a_resumed_run_along_the_tree_is_the_uninterrupted_one():
     data = many_to_many()
-    _, half, _ = execute(settings(join_by="tree", rho=1.0, rounds=2), data)
+    _, half, _ = execute(settings(join_by="tree", rho=1.0, num_rounds=2), data)
     whole, recorder, _ = execute(settings(join_by="tree", rho=1.0), data)
     taken = half.checkpoints["last"]
     resumed, again, _ = execute(settings(join_by="tree", rho=1.0), data, resume=Snapshot(taken.actors, taken.driver))
@@ -114,7 +114,7 @@ def test_a_resumed_run_along_the_tree_is_the_uninterrupted_one():
         ({"algorithm": "rfl-sgd-v"}, "algorithm=rfl-sgd-v"),
         ({"algorithm": "vfl-admm"}, "algorithm=vfl-admm"),
         ({"algorithm": "centralised"}, "algorithm=centralised"),
-        ({"secure_sums": True}, "secure_sums=True"),
+        ({"secure_aggregation": True}, "secure_aggregation=True"),
     ],
 )
 def test_the_tree_is_refused_where_single_joined_rows_are_needed(words, named):

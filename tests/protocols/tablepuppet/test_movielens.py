@@ -65,7 +65,7 @@ def test_the_ledger_shows_the_papers_communication_on_movielens():
         pytest.skip("FEDACTORS_DATA is not set")
     sent = {}
     for name in ("rfl-admm-v", "vfl-admm"):
-        config = build(TablePuppetConfig, {"algorithm": name, "rounds": 1, "task": "regression"})
+        config = build(TablePuppetConfig, {"algorithm": name, "num_rounds": 1, "task": "regression"})
         runtime = SimulatedRuntime(seed=0)
         result = runtime.execute(partial(run, config, load_data(config, "movielens-1m", 0), runtime))
         sent[name] = result.extra["communication"]

@@ -49,7 +49,7 @@ def trained(kind, partitions=1, **words):
 
 def train(kind, partitions, words):
     recorder = MemoryRecorder()
-    config = build(TablePuppetConfig, {"test_share": 0.3, **words})
+    config = build(TablePuppetConfig, {"test_fraction": 0.3, **words})
     runtime = SimulatedRuntime(seed=0, recorder=recorder)
     return runtime.execute(lambda: run(config, visits(kind, partitions=partitions), runtime)), recorder.rounds
 
@@ -59,7 +59,7 @@ def train(kind, partitions, words):
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "vfl-admm"])
 def test_admm_by_default_comes_near_the_centralised_model(kind, algorithm):
     central, _ = trained(kind, algorithm="centralised")
-    found, _ = trained(kind, algorithm=algorithm, rounds=30)
+    found, _ = trained(kind, algorithm=algorithm, num_rounds=30)
     gap = central.metrics["test/trivial_loss"] - central.metrics["test/loss"]
     assert gap > 0
     # of a rare class the optimum is far away: thirty rounds order the rows as well, and go on towards it
@@ -67,7 +67,7 @@ def test_admm_by_default_comes_near_the_centralised_model(kind, algorithm):
     assert central.metrics["test/trivial_loss"] - found.metrics["test/loss"] > share * gap
     if kind.startswith("one"):
         assert found.metrics["test/auc"] > central.metrics["test/auc"] - 0.001
-        slow, _ = trained(kind, algorithm=algorithm, rounds=30, rho=1.0)
+        slow, _ = trained(kind, algorithm=algorithm, num_rounds=30, rho=1.0)
         assert central.metrics["test/trivial_loss"] - slow.metrics["test/loss"] < 0.1 * gap
 
 
@@ -83,8 +83,8 @@ def test_sgd_begins_at_the_mean(kind):
 
 @pytest.mark.slow
 def test_a_run_stops_when_both_residuals_are_small():
-    whole, rounds = trained("a year", rounds=60)
-    found, short = trained("a year", rounds=60, tolerance=1e-4)
+    whole, rounds = trained("a year", num_rounds=60)
+    found, short = trained("a year", num_rounds=60, tolerance=1e-4)
     assert found.rounds == len(short) < 60
     last = short[-1]
     assert max(last["primal_residual"], last["dual_residual"]) <= 1e-4
@@ -97,20 +97,20 @@ def test_a_run_stops_when_both_residuals_are_small():
 
 @pytest.mark.slow
 def test_the_penalty_falls_where_positives_are_rare_and_stays_where_it_was_given():
-    _, rounds = trained("one in 3,000", rounds=30)
+    _, rounds = trained("one in 3,000", num_rounds=30)
     assert rounds[0]["rho"] == 1.0
     assert rounds[-1]["rho"] < 0.2
     assert len({one["rho"] for one in rounds[15:]}) == 1  # it moves in the first half alone
-    _, fixed = trained("one in 3,000", rounds=4, rho=1.0)
+    _, fixed = trained("one in 3,000", num_rounds=4, rho=1.0)
     assert {one["rho"] for one in fixed} == {1.0}
-    _, exact = trained("a year", rounds=4, admm="paper_exact")
+    _, exact = trained("a year", num_rounds=4, admm="paper_exact")
     assert {one["rho"] for one in exact} == {1.0}
 
 
 @pytest.mark.slow
 def test_a_penalty_that_moves_reaches_tables_of_several_partitions():
-    one, rounds = trained("one in 3,000", rounds=12)
-    two, parts = trained("one in 3,000", 2, algorithm="rfl-admm", rounds=12, inner_rounds=60)
+    one, rounds = trained("one in 3,000", num_rounds=12)
+    two, parts = trained("one in 3,000", 2, algorithm="rfl-admm", num_rounds=12, inner_rounds=60)
     assert len({each["rho"] for each in rounds}) > 2
     assert len({each["rho"] for each in parts}) > 2
     # other rows are kept for the test: two samples of the same visits, of twenty positives each
@@ -122,14 +122,14 @@ def test_a_penalty_that_moves_reaches_tables_of_several_partitions():
 @pytest.mark.parametrize("kind", ["300 and a little", "one in 3,000"])
 def test_scores_beside_the_main_one(kind, partitions):
     words = {"algorithm": "rfl-admm"} if partitions == 2 else {}
-    found, _ = trained(kind, partitions, rounds=5, **words)
+    found, _ = trained(kind, partitions, num_rounds=5, **words)
     names = {"r2", "mae"} if kind.startswith("300") else {"f1", "auc"}
     assert {f"test/{name}" for name in names} <= found.metrics.keys()
     assert found.metrics["test/r2" if kind.startswith("300") else "test/auc"] > 0.8
 
 
 def test_under_label_noise_no_more_is_told_of_test_labels():
-    found, _ = trained("one in 3,000", rounds=2, label_dp=0.5)
+    found, _ = trained("one in 3,000", num_rounds=2, label_dp=0.5)
     assert not {"test/auc", "test/f1"} & found.metrics.keys()
 
 

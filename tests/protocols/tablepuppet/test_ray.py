@@ -55,7 +55,7 @@ def shop(num_partitions):
 def test_ray_gives_the_numbers_and_the_bytes_of_the_simulation(algorithm, words, ray_cluster):
     from fedactors.runtime.ray.runtime import RayRuntime
 
-    config = build(TablePuppetConfig, {"algorithm": algorithm, "rounds": 2, "batch_size": 128, "rho": 0.3, **words})
+    config = build(TablePuppetConfig, {"algorithm": algorithm, "num_rounds": 2, "batch_size": 128, "rho": 0.3, **words})
     data = shop(2 if algorithm in ("rfl-sgd", "rfl-admm") else 1)
     found = []
     for make in (SimulatedRuntime, functools.partial(RayRuntime, num_cpus=2)):

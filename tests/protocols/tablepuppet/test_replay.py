@@ -22,7 +22,7 @@ from tests.protocols.tablepuppet.test_run import in_memory, settings
 
 # theta is zero before the first step, and so are predictions: two rounds
 COVERED = {
-    "algorithm": "rfl-sgd-v", "rounds": 2, "batch_size": 10_000, "feature_dp": 8.0, "prediction_clip": 1.0,
+    "algorithm": "rfl-sgd-v", "num_rounds": 2, "batch_size": 10_000, "feature_dp": 8.0, "prediction_clip": 1.0,
     "prediction_noise": 2.0, "label_dp": 1.0,
 }  # fmt: skip
 ADMM = {"algorithm": "rfl-admm-v", "admm": "paper_sgd", "local_epochs": 1, "local_batch_size": 32}
@@ -46,7 +46,7 @@ def houses(rows=60):
     sources = in_memory(homes=homes, towns=towns, agents=agents)
     query = f"{sql} JOIN agents ON homes.agent = agents.agent"
     facts = ("size=-2:2", "tax=-2:2", "coast=e|w", "fee=-2:2")
-    words = {**COVERED, "label_range": (-2.0, 2.0), "declared_facts": facts, "secure_sums": True, **ADMM}
+    words = {**COVERED, "label_range": (-2.0, 2.0), "declared_facts": facts, "secure_aggregation": True, **ADMM}
     return words, stated(query, sources, label="homes.price", categorical=("coast",))
 
 
@@ -120,7 +120,7 @@ def test_a_table_that_does_not_clip_or_does_not_noise_is_refuted(monkeypatch, mo
 @pytest.mark.slow
 def test_the_conformance_kit_replays_joined_tuples(monkeypatch):
     words, _ = orders()
-    subject = Subject(protocol=PROTOCOL, config={**words, "rounds": 1}, data="orders:150", on_ray=False)
+    subject = Subject(protocol=PROTOCOL, config={**words, "num_rounds": 1}, data="orders:150", on_ray=False)
     assert list(remarks_on_claims(subject, simulate(subject))) == []
     monkeypatch.setattr(local_solvers, "clip_rows", lambda values, *_: values)
     remarks = list(remarks_on_claims(subject, simulate(subject)))
@@ -138,7 +138,7 @@ def grades(last):
 
 @pytest.mark.parametrize("declared", [(), ("x=-1:1", "z=-1:1", "grade=a|b|c|d")])
 def test_labels_are_covered_where_their_classes_are_not_counted_among_the_rows(declared):
-    config = settings(algorithm="rfl-sgd-v", model="softmax", rounds=1, label_dp=1.0, declared_facts=declared)
+    config = settings(algorithm="rfl-sgd-v", model="softmax", num_rounds=1, label_dp=1.0, declared_facts=declared)
     data = grades("d")
     rare = Neighbour(label="d by b", kind="label", data=grades("b"))
     found = replay.audit_by_replay(PROTOCOL, config, data, data.parties[0], [rare], seed=0)

@@ -29,7 +29,7 @@ from protocols.tablepuppet import messages
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.costs import default_costs
-from protocols.tablepuppet.data import load_data, name_tables, seat_clients, stated
+from protocols.tablepuppet.data import assign_clients, load_data, name_tables, stated
 from protocols.tablepuppet.loj_operator import JoinServer
 from protocols.tablepuppet.messages import Agreement, Facts, RoundOrder
 from protocols.tablepuppet.run import assemble, run
@@ -40,7 +40,7 @@ FEDERATED = ALGORITHMS[:-1]
 
 
 def settings(**words):
-    words = {"rounds": 3, "batch_size": 256, "rho": 0.3, "model": "linear", **words}
+    words = {"num_rounds": 3, "batch_size": 256, "rho": 0.3, "model": "linear", **words}
     return build(TablePuppetConfig, words)
 
 
@@ -74,7 +74,9 @@ def test_every_algorithm_learns_and_repeats_byte_for_byte(algorithm):
 @pytest.mark.parametrize("algorithm", ["rfl-admm", "rfl-sgd", "centralised"])
 def test_classification_beats_the_majority(task, model, algorithm):
     result, _, _ = execute(
-        settings(algorithm=algorithm, task=task, model=model, rounds=6, learning_rate=0.5, rho=0.1, lbfgs_iterations=20)
+        settings(
+            algorithm=algorithm, task=task, model=model, num_rounds=6, learning_rate=0.5, rho=0.1, lbfgs_iterations=20
+        )
     )
     assert result.metrics["test/accuracy"] > result.metrics["test/trivial_accuracy"] + 0.05
     assert result.extra["outputs"] == (2 if task == "multiclass" else 1)
@@ -83,7 +85,7 @@ def test_classification_beats_the_majority(task, model, algorithm):
 @pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 2, 4])
 @pytest.mark.parametrize(
-    "words", [{}, {"model": "neural", "num_hidden": 4}, {"task": "multiclass", "model": "softmax"}]
+    "words", [{}, {"model": "neural", "hidden_size": 4}, {"task": "multiclass", "model": "softmax"}]
 )
 def test_rfl_sgd_takes_the_centralised_steps_whatever_the_partitions(partitions, words):
     common = {"num_partitions": partitions, "learning_rate": 0.2, **words}
@@ -106,10 +108,10 @@ def test_admm_reaches_the_centralised_ridge():
     ridge, _, _ = execute(settings(algorithm="centralised"))
     assert ridge.rounds == 1
     for algorithm in ("rfl-admm-v", "vfl-admm"):
-        found, _, _ = execute(settings(algorithm=algorithm, rounds=60))
+        found, _, _ = execute(settings(algorithm=algorithm, num_rounds=60))
         assert found.metrics["test/rmse"] == pytest.approx(ridge.metrics["test/rmse"], rel=1e-6)
     ridge, _, _ = execute(settings(algorithm="centralised", num_partitions=2))
-    found, _, _ = execute(settings(algorithm="rfl-admm", rounds=40))
+    found, _, _ = execute(settings(algorithm="rfl-admm", num_rounds=40))
     assert found.metrics["test/rmse"] == pytest.approx(ridge.metrics["test/rmse"], rel=1e-4)
 
 
@@ -138,16 +140,16 @@ def test_with_the_coordinator_in_the_organisation_the_server_never_sees_theta():
 def test_and_is_refused_it_as_every_other_organisation_is(name):
     config = settings(algorithm="rfl-admm", lou_coordinator="organisation")
     data = load_data(config, "orders:400", 0)
-    seats = seat_clients(config, data)
-    tables, server = name_tables(config, seats)
-    seat = next(seat for seat in seats if seat.table == "items")
-    everybody = tuple(one.name for one in seats)
-    client = TableClient(config, data.query, seat, tables["items"], everybody, server)
+    table_owners = assign_clients(config, data)
+    tables, server = name_tables(config, table_owners)
+    table_owner = next(table_owner for table_owner in table_owners if table_owner.table == "items")
+    everybody = tuple(one.name for one in table_owners)
+    client = TableClient(config, data.query, table_owner, tables["items"], everybody, server)
     table = endpoints(TableClient)
-    table.check_named(table.table[name], "items-0/union-items", seat.name, client)
+    table.check_named(table.table[name], "items-0/union-items", table_owner.name, client)
     for sender in (server, "cards-0/union-cards"):
         with pytest.raises(Refused, match=rf"{name}, which is open to its operator only: items-0/union-items; not to"):
-            table.check_named(table.table[name], sender, seat.name, client)
+            table.check_named(table.table[name], sender, table_owner.name, client)
 
 
 @pytest.mark.slow
@@ -155,10 +157,10 @@ def test_and_is_refused_it_as_every_other_organisation_is(name):
 @pytest.mark.parametrize("model", ["linear", "neural"])
 def test_a_resumed_run_is_the_uninterrupted_one(algorithm, model):
     words = {"algorithm": algorithm, "model": model, "admm": "paper_sgd", "centralised": "sgd"}
-    whole, whole_recorder, whole_runtime = execute(settings(**words, rounds=4))
-    _, half, _ = execute(settings(**words, rounds=2))
+    whole, whole_recorder, whole_runtime = execute(settings(**words, num_rounds=4))
+    _, half, _ = execute(settings(**words, num_rounds=2))
     taken = half.checkpoints["last"]
-    result, resumed, runtime = execute(settings(**words, rounds=4), resume=Snapshot(taken.actors, taken.driver))
+    result, resumed, runtime = execute(settings(**words, num_rounds=4), resume=Snapshot(taken.actors, taken.driver))
     assert result == whole
     assert resumed.rounds == whole_recorder.rounds[2:]
     assert runtime.usage().bytes == whole_runtime.usage().bytes
@@ -181,24 +183,24 @@ def shop(order=None, price=0.5):
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v", "vfl-sgd"])
 def test_a_database_that_lists_its_rows_in_another_order_changes_nothing_at_a_resume(algorithm):
     words = {"algorithm": algorithm, "batch_size": 64}
-    whole, _, _ = execute(settings(**words, rounds=4), shop())
-    taken = execute(settings(**words, rounds=2), shop())[1].checkpoints["last"]
+    whole, _, _ = execute(settings(**words, num_rounds=4), shop())
+    taken = execute(settings(**words, num_rounds=2), shop())[1].checkpoints["last"]
     other = shop(np.random.default_rng(7))
-    assert execute(settings(**words, rounds=4), other, resume=Snapshot(taken.actors, taken.driver))[0] == whole
+    assert execute(settings(**words, num_rounds=4), other, resume=Snapshot(taken.actors, taken.driver))[0] == whole
 
 
 @pytest.mark.slow
 def test_other_rows_at_a_resume_are_a_named_error():
-    taken = execute(settings(rounds=2), shop())[1].checkpoints["last"]
+    taken = execute(settings(num_rounds=2), shop())[1].checkpoints["last"]
     with pytest.raises(RowsChangedError, match="items: the rows of table 'i' are others than when the run began"):
-        execute(settings(rounds=4), shop(price=0.25), resume=Snapshot(taken.actors, taken.driver))
+        execute(settings(num_rounds=4), shop(price=0.25), resume=Snapshot(taken.actors, taken.driver))
 
 
 CONFIGURATIONS = [{"algorithm": name} for name in ALGORITHMS] + [
     {"algorithm": "rfl-admm", "lou_coordinator": "organisation", "server_in": "orders"},
     {"algorithm": "centralised", "num_partitions": 2},
     {"algorithm": "rfl-sgd", "task": "multiclass", "model": "auto"},
-    {"algorithm": "rfl-admm-v", "secure_sums": True},
+    {"algorithm": "rfl-admm-v", "secure_aggregation": True},
 ]
 
 
@@ -430,7 +432,7 @@ def test_client_work_grows_with_its_rows_and_not_with_the_duplicates():
             {n: rows_in_memory(t) for n, t in (("orders", orders), ("items", items), ("cards", cards))},
             label="y",
         )
-        config = settings(test_share=0.01)
+        config = settings(test_fraction=0.01)
         result, _, _ = execute(config, data, costs=Counting(default_costs(config).kinds))
         counted.append((result.extra["joined_rows"], dict(done)))
     (small, first), (large, second) = counted
@@ -442,7 +444,7 @@ def test_client_work_grows_with_its_rows_and_not_with_the_duplicates():
 @pytest.mark.slow
 def test_a_server_that_coordinates_the_union_solves_for_the_rows_and_one_that_does_not_cannot(monkeypatch):
     seen = sent_values(monkeypatch)
-    config = settings(algorithm="rfl-admm", rounds=6, rho=0.3, inner_rounds=1)
+    config = settings(algorithm="rfl-admm", num_rounds=6, rho=0.3, inner_rounds=1)
     data = load_data(config, "orders:400", 0)
     execute(config, data)
     thetas, predictions = [], []

@@ -51,9 +51,9 @@ def shop(seed=0):
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v"])
 @pytest.mark.parametrize("model", ["linear", "neural"])
 def test_sums_under_masks_train_as_open_predictions_do(algorithm, model):
-    words = {"algorithm": algorithm, "model": model, "rounds": 2, "batch_size": 10_000, "lbfgs_iterations": 5}
+    words = {"algorithm": algorithm, "model": model, "num_rounds": 2, "batch_size": 10_000, "lbfgs_iterations": 5}
     plain, _, _ = execute(settings(**words), shop())
-    masked, _, _ = execute(settings(**words, secure_sums=True), shop())
+    masked, _, _ = execute(settings(**words, secure_aggregation=True), shop())
     assert masked.metrics["test/rmse"] == pytest.approx(
         plain.metrics["test/rmse"], rel=1e-5 if model == "linear" else 1e-3
     )
@@ -64,7 +64,7 @@ def test_sums_under_masks_train_as_open_predictions_do(algorithm, model):
 
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v"])
 def test_what_is_sent_is_what_inspection_says_and_no_prediction_is_among_it(algorithm, monkeypatch):
-    config = settings(algorithm=algorithm, secure_sums=True)
+    config = settings(algorithm=algorithm, secure_aggregation=True)
     _, _, runtime = execute(config, shop())
     types = {total.type for total in runtime.ledger.totals() if not total.type.endswith("()")}
     assert types == {cls.__name__ for cls in messages.sent(config)}
@@ -77,27 +77,27 @@ def test_what_is_sent_is_what_inspection_says_and_no_prediction_is_among_it(algo
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v"])
 def test_a_resumed_run_goes_on_exactly(algorithm):
-    words = {"algorithm": algorithm, "secure_sums": True}
-    whole, _, _ = execute(settings(**words, rounds=4), shop(), reproducible_noise=True)
-    _, half, _ = execute(settings(**words, rounds=2), shop(), reproducible_noise=True)
+    words = {"algorithm": algorithm, "secure_aggregation": True}
+    whole, _, _ = execute(settings(**words, num_rounds=4), shop(), reproducible_noise=True)
+    _, half, _ = execute(settings(**words, num_rounds=2), shop(), reproducible_noise=True)
     taken = half.checkpoints["last"]
     resume = Snapshot(taken.actors, taken.driver)
-    resumed, _, _ = execute(settings(**words, rounds=4), shop(), resume=resume, reproducible_noise=True)
+    resumed, _, _ = execute(settings(**words, num_rounds=4), shop(), resume=resume, reproducible_noise=True)
     assert resumed.metrics == whole.metrics
 
 
 @pytest.mark.slow
 def test_a_killed_client_ends_the_run_with_its_name():
-    _, _, runtime = execute(settings(secure_sums=True), shop())
+    _, _, runtime = execute(settings(secure_aggregation=True), shop())
     with pytest.raises(PartyLost) as error:
-        execute(settings(secure_sums=True), shop(), faults={"items": runtime.usage().seconds * 0.7})
+        execute(settings(secure_aggregation=True), shop(), faults={"items": runtime.usage().seconds * 0.7})
     assert error.value.party == "items"
 
 
 @pytest.mark.parametrize("words", [{"algorithm": "rfl-admm"}, {"algorithm": "vfl-sgd"}, {"algorithm": "centralised"}])
 def test_other_algorithms_have_no_masked_sums(words):
-    with pytest.raises(BadInput, match="secure_sums: only with rfl-admm-v and rfl-sgd-v"):
-        settings(**words, secure_sums=True)
+    with pytest.raises(BadInput, match="secure_aggregation: only with rfl-admm-v and rfl-sgd-v"):
+        settings(**words, secure_aggregation=True)
 
 
 def test_two_tables_are_too_few():
@@ -105,13 +105,13 @@ def test_two_tables_are_too_few():
     items = pa.table({"k": np.arange(9), "x": np.arange(9.0)})
     sql = "SELECT y, x FROM orders JOIN items ON orders.k = items.k"
     data = stated(sql, in_memory(orders=orders, items=items), label="y")
-    with pytest.raises(BadInput, match="secure_sums: 3 tables of one partition each are needed"):
-        execute(settings(secure_sums=True), data)
+    with pytest.raises(BadInput, match="secure_aggregation: 3 tables of one partition each are needed"):
+        execute(settings(secure_aggregation=True), data)
 
 
 def test_predictions_beyond_the_range_are_named():
     with pytest.raises(BadInput, match=r"secure_range: 1e-06 is too small for predictions of"):
-        execute(settings(secure_sums=True, secure_range=1e-6, algorithm="rfl-sgd-v"), shop())
+        execute(settings(secure_aggregation=True, secure_range=1e-6, algorithm="rfl-sgd-v"), shop())
 
 
 # --- attacks of a server that knows 8 rows of items and who joins with whom -----------------------------------------
@@ -127,7 +127,7 @@ def attacked(num_known=8, **words):
 
 @pytest.mark.slow
 def test_known_rows_and_theta_give_the_rows_of_open_predictions_and_not_of_sums():
-    for opened, masked in zip(attacked(rounds=5), attacked(rounds=5, secure_sums=True)[:2], strict=True):
+    for opened, masked in zip(attacked(num_rounds=5), attacked(num_rounds=5, secure_aggregation=True)[:2], strict=True):
         assert opened.found > 0.99
         assert not opened.is_chance
         assert masked.found < 0.35
@@ -144,7 +144,7 @@ def test_what_the_attack_reads_of_sums_is_what_the_server_reads(monkeypatch):
         return found
 
     monkeypatch.setattr(JoinServer, "_ask_sum", listen)
-    seen = views(settings(secure_sums=True, rounds=2), shop(), 0)
+    seen = views(settings(secure_aggregation=True, num_rounds=2), shop(), 0)
     trained = [one for one in read if len(one) == seen["items"].values_RN.shape[1]]
     assert np.abs(np.array(trained) - seen["items"].values_RN).max() < 1e-5
     assert np.array_equal(seen["items"].values_RN, seen["cards"].values_RN)
@@ -153,10 +153,10 @@ def test_what_the_attack_reads_of_sums_is_what_the_server_reads(monkeypatch):
 @pytest.mark.slow
 def test_what_sums_alone_do_not_protect_and_noise_does():
     """Linear sums over many rounds: known rows of one table give its others, better than by guessing."""
-    long, *_ = attacked(30, rounds=80, secure_sums=True)
+    long, *_ = attacked(30, num_rounds=80, secure_aggregation=True)
     assert long.low > 2 * long.chance
     assert long.found > 0.35
-    noisy, *_ = attacked(30, rounds=16, secure_sums=True, **NOISY_ROWS)
+    noisy, *_ = attacked(30, num_rounds=16, secure_aggregation=True, **NOISY_ROWS)
     assert noisy.found < 0.2
 
 
@@ -164,7 +164,13 @@ def test_what_sums_alone_do_not_protect_and_noise_does():
 def test_differences_of_sums_give_rows_beside_known_ones_and_noise_hides_them():
     """Two items of one order and card: their sums differ by these two rows alone, whatever the masks."""
     declared = ("amount=0:3", "hour=0:23", "weight=0:3", "price=0:3", "credit_limit=0:3", "age=18:80")
-    words = {"model": "logistic", "rounds": 5, "secure_sums": True, "secure_range": 1000.0, "declared_facts": declared}
+    words = {
+        "model": "logistic",
+        "num_rounds": 5,
+        "secure_aggregation": True,
+        "secure_range": 1000.0,
+        "declared_facts": declared,
+    }
     found = {}
     for mode, more in {"sums": {}, "noise": NOISY_ROWS}.items():
         config = settings(**words, **more)
@@ -187,7 +193,7 @@ def test_pairs_of_known_rows_give_the_unknown_ones_beside_them_and_no_others():
 
 
 def test_the_suite_attacks_every_table_that_has_rows_enough():
-    found = surface(settings(rounds=2), shop(), {}, 0).others
+    found = surface(settings(num_rounds=2), shop(), {}, 0).others
     assert {one.name.rpartition(" ")[2] for one in found} == {"orders", "items", "cards"}
     assert len(found) == 6
     assert max(one.found for one in found) > 0.99
@@ -199,7 +205,7 @@ def test_rows_whose_differences_show_are_counted_and_warned_of(caplog):
     one = JoinSplit((np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1])), (np.zeros(0, int),) * 2, (4, 2))
     assert comparable_rows(one) == [1.0, 0.0]
     with caplog.at_level(logging.WARNING):
-        execute(settings(secure_sums=True))
+        execute(settings(secure_aggregation=True))
     assert any("sums tell differences of" in record.message for record in caplog.records)
 
 
@@ -207,7 +213,7 @@ def test_rows_whose_differences_show_are_counted_and_warned_of(caplog):
 
 NOISY = {
     "algorithm": "rfl-sgd-v", "feature_dp": 1.0, "prediction_clip": 2.0, "prediction_noise": 20.0, "label_dp": 0.5,
-    "label_range": (-3.0, 3.0), "rounds": 2, "batch_size": 512,
+    "label_range": (-3.0, 3.0), "num_rounds": 2, "batch_size": 512,
 }  # fmt: skip
 DECLARED = ("amount=-3:3", "hour=-3:3", "weight=-3:3", "price=-3:3", "limit_=-3:3", "age=-3:3")
 
@@ -277,7 +283,7 @@ def test_too_many_categories_are_no_facts():
 
 def test_masked_words_look_like_noise(monkeypatch):
     seen = sent_values(monkeypatch)
-    execute(settings(secure_sums=True), shop())
+    execute(settings(secure_aggregation=True), shop())
     words = np.concatenate([given.words for _, _, given in seen if isinstance(given, Masked)])
     counts = np.bincount((words >> np.uint32(24)).astype(np.int64), minlength=256)
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 255 + 6 * math.sqrt(2 * 255)

@@ -108,7 +108,7 @@ def trained(folder, *words, **more):
     write(folder, **more)
     words_ = ["run", "tablepuppet", "--data", str(folder / "old.toml"), "--runtime", "simulated", "--quiet"]
     penalty = [] if any("sgd" in word or "centralised" in word for word in words) else ["rho=0.1"]
-    assert main([*words_, "--out", str(folder / "runs"), "rounds=3", *penalty, *words]) == 0
+    assert main([*words_, "--out", str(folder / "runs"), "num_rounds=3", *penalty, *words]) == 0
     (made,) = (folder / "runs").iterdir()
     return str(made)
 
@@ -118,8 +118,8 @@ def shop(tmp_path_factory):
     """A trained run, its new rows' predictions and its exported parts."""
     folder = tmp_path_factory.mktemp("shop")
     run = trained(folder)
-    assert main(["predict", run, "--data", str(folder / "new.toml"), "--to", str(folder / "said.csv")]) == 0
-    assert main(["export", run, "--to", str(folder / "model")]) == 0
+    assert main(["predict", run, "--data", str(folder / "new.toml"), "--output", str(folder / "said.csv")]) == 0
+    assert main(["export", run, "--output", str(folder / "model")]) == 0
     return folder
 
 
@@ -208,7 +208,7 @@ def test_a_part_says_how_its_table_is_read(shop):
 @pytest.mark.parametrize(
     ("words", "more"),
     [
-        (["model=neural", "num_hidden=4"], {}),
+        (["model=neural", "hidden_size=4"], {}),
         (["algorithm=rfl-sgd-v", "learning_rate=0.2"], {"label": "value", "kind": "regression"}),
         (["algorithm=vfl-admm", "standardise=false"], {"label": "grade", "kind": "multiclass"}),
         (["server_in=i"], {}),
@@ -217,8 +217,8 @@ def test_a_part_says_how_its_table_is_read(shop):
 def test_whatever_the_task_and_the_model(tmp_path, words, more):
     run = trained(tmp_path, *words, **more)
     new = ["predict", run, "--data", str(tmp_path / "new.toml")]
-    assert main([*new, "--to", str(tmp_path / "said.csv")]) == 0
-    assert main(["export", run, "--to", str(tmp_path / "model")]) == 0
+    assert main([*new, "--output", str(tmp_path / "said.csv")]) == 0
+    assert main(["export", run, "--output", str(tmp_path / "model")]) == 0
     names, total = composed(tmp_path)
     rows = read(tmp_path / "said.csv")
     if more.get("kind") == "multiclass":
@@ -243,13 +243,13 @@ def test_sums_under_masks_and_unions_change_no_prediction(tmp_path, shop):
     said = {}
     for name, words, union in (
         ("plain", {}, False),
-        ("masked", {"secure_sums": True}, False),
+        ("masked", {"secure_aggregation": True}, False),
         ("union", {"algorithm": "rfl-admm"}, True),
     ):
         folder = tmp_path / name
         folder.mkdir()
         write(folder, union=union)
-        config = build(TablePuppetConfig, {"rounds": 3, "rho": 0.1, **words})
+        config = build(TablePuppetConfig, {"num_rounds": 3, "rho": 0.1, **words})
         old, new = (load_data(config, str(folder / f"{which}.toml"), 0) for which in ("old", "new"))
         recorder = MemoryRecorder()
         runtime = SimulatedRuntime(seed=0, recorder=recorder)
@@ -294,7 +294,7 @@ def test_a_table_predicts_once(tmp_path, shop, monkeypatch, capsys):
     from protocols.tablepuppet import serving
 
     monkeypatch.setattr(serving, "PredictingServer", Curious)
-    assert main(["predict", str(run), "--data", str(shop / "new.toml"), "--to", str(tmp_path / "said.csv")]) != 0
+    assert main(["predict", str(run), "--data", str(shop / "new.toml"), "--output", str(tmp_path / "said.csv")]) != 0
     assert "asks supplier for predictions a second time" in capsys.readouterr().err
 
 
@@ -306,18 +306,18 @@ def test_noise_of_training_is_on_predictions_and_in_the_account(tmp_path, capsys
     run = trained(tmp_path, *words)
     capsys.readouterr()
     new = ["predict", run, "--data", str(tmp_path / "new.toml"), "--format", "json"]
-    assert main([*new, "--to", str(tmp_path / "said.csv")]) == 0
+    assert main([*new, "--output", str(tmp_path / "said.csv")]) == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told["privacy"]) == {"shop", "supplier", "bank"}
     assert told["predictions"][0]["reasons"]["no partner in i"] == 1
-    assert main([*new, "--to", str(tmp_path / "again.csv")]) == 0
+    assert main([*new, "--output", str(tmp_path / "again.csv")]) == 0
     assert read(tmp_path / "said.csv") != read(tmp_path / "again.csv")
 
 
 @pytest.mark.slow
 def test_without_an_id_rows_are_called_by_their_keys(tmp_path):
     run = trained(tmp_path, ids="")
-    assert main(["predict", run, "--data", str(tmp_path / "new.toml"), "--to", str(tmp_path / "said.csv")]) == 0
+    assert main(["predict", run, "--data", str(tmp_path / "new.toml"), "--output", str(tmp_path / "said.csv")]) == 0
     assert list(read(tmp_path / "said.csv")[0])[:2] == ["item_id", "prediction"]
 
 
@@ -343,7 +343,7 @@ def changed(shop, tmp_path, old, new):
 def test_another_query_is_refused_by_one_line(shop, tmp_path, capsys, old, new, named):
     (run,) = (shop / "runs").iterdir()
     data = changed(shop, tmp_path, old, new)
-    assert main(["predict", str(run), "--data", str(data), "--to", str(tmp_path / "said.csv")]) == 2
+    assert main(["predict", str(run), "--data", str(data), "--output", str(tmp_path / "said.csv")]) == 2
     said = capsys.readouterr().err.strip()
     assert "\n" not in said
     assert named in said
@@ -356,7 +356,7 @@ def test_nothing_that_joins_is_a_file_of_reasons(shop, tmp_path, capsys):
     path = tmp_path / "cards.csv"
     path.write_text("card_id,age\n99,30\n")
     data = changed(shop, tmp_path, f"{shop}/new-cards.csv", str(path))
-    assert main(["predict", str(run), "--data", str(data), "--to", str(tmp_path / "said.csv")]) == 0
+    assert main(["predict", str(run), "--data", str(data), "--output", str(tmp_path / "said.csv")]) == 0
     assert "shop: 0 of " in capsys.readouterr().out
     assert {row["prediction"] for row in read(tmp_path / "said.csv")} == {""}
 
@@ -364,7 +364,7 @@ def test_nothing_that_joins_is_a_file_of_reasons(shop, tmp_path, capsys):
 def test_export_knows_who_has_a_table(shop, tmp_path, capsys):
     (run,) = (shop / "runs").iterdir()
     for party, named in (("server", "'server' is not allowed: it has no table"), ("nobody", "'nobody'")):
-        assert main(["export", str(run), "--party", party, "--to", str(tmp_path)]) == 2
+        assert main(["export", str(run), "--party", party, "--output", str(tmp_path)]) == 2
         assert named in capsys.readouterr().err
 
 
@@ -372,7 +372,7 @@ def test_export_knows_who_has_a_table(shop, tmp_path, capsys):
 def test_where_the_server_has_the_model_nobody_predicts(tmp_path, capsys):
     run = trained(tmp_path, "algorithm=centralised")
     for command in (["predict", run, "--data", str(tmp_path / "new.toml")], ["export", run]):
-        assert main([*command, "--to", str(tmp_path / "x.csv")]) == 2
+        assert main([*command, "--output", str(tmp_path / "x.csv")]) == 2
         assert "algorithm: 'centralised' is not allowed" in capsys.readouterr().err
     assert main(["inspect", "tablepuppet", "--format", "json"]) == 0
     assert "JoinedOutputs" in capsys.readouterr().out

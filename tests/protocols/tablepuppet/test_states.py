@@ -45,7 +45,7 @@ def make_data(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def train(folder: Path, *flags: str) -> RunFolder:
-    words = ["algorithm=rfl-admm", "model=linear", "rounds=4", "rho=0.3", "test_share=0.1"]
+    words = ["algorithm=rfl-admm", "model=linear", "num_rounds=4", "rho=0.3", "test_fraction=0.1"]
     data = ["--data", str(folder / "parties.toml"), "--out", str(folder / "runs")]
     assert main(["run", "tablepuppet", "--runtime", "simulated", "--quiet", *words, *data, *flags]) == 0
     (found,) = (folder / "runs").iterdir()
@@ -85,8 +85,8 @@ def test_with_states_kept_by_their_parties_the_run_folder_holds_neither(tmp_path
     flags = []
     for party, key in keys.items():
         monkeypatch.setenv(f"KEY_OF_{party.upper()}", key)
-        flags += ["--state", f"{party}={tmp_path / 'kept' / party}"]
-        flags += ["--state-key", f"{party}=env:KEY_OF_{party.upper()}"]
+        flags += ["--checkpoint-dir", f"{party}={tmp_path / 'kept' / party}"]
+        flags += ["--checkpoint-key", f"{party}=env:KEY_OF_{party.upper()}"]
     folder = train(tmp_path, *flags)
     where = {party: str(tmp_path / "kept" / party) for party in PARTIES}
     names = {party: f"env:KEY_OF_{party.upper()}" for party in PARTIES}

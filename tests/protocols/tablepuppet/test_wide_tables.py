@@ -6,7 +6,7 @@ import pytest
 import scipy.sparse
 
 from fedactors.config import build
-from fedactors.data.blocks import SparseRows
+from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature
 from protocols.tablepuppet import data, local_solvers
 from protocols.tablepuppet.config import TablePuppetConfig
@@ -29,7 +29,7 @@ def town_tables(task="regression"):
 
 
 def settings(**words):
-    return build(TablePuppetConfig, {"rounds": 3, "test_share": 0.3, "batch_size": 128, **words})
+    return build(TablePuppetConfig, {"num_rounds": 3, "test_fraction": 0.3, "batch_size": 128, **words})
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def settings(**words):
         ({"join_by": "rows"}, "regression"),
         ({"join_by": "tree"}, "regression"),
         ({"admm": "paper_sgd"}, "regression"),
-        ({"model": "neural", "num_hidden": 3, "lbfgs_iterations": 5}, "regression"),
+        ({"model": "neural", "hidden_size": 3, "lbfgs_iterations": 5}, "regression"),
         ({"algorithm": "rfl-sgd-v"}, "binary"),
         ({"algorithm": "vfl-admm"}, "binary"),
         ({"algorithm": "centralised"}, "regression"),

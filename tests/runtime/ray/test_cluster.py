@@ -34,8 +34,8 @@ pytestmark = [
     pytest.mark.drawn(3, family="cluster"),
 ]
 FEDACTORS = ("python", "-m", "fedactors")
-PARTIES = ("--place", "active=site-a", "--place", "passive=site-b")
-PLACED = (*PARTIES, "--place", "broker=site-c")
+PARTIES = ("--placement", "active=site-a", "--placement", "passive=site-b")
+PLACED = (*PARTIES, "--placement", "broker=site-c")
 SYNCHRONOUS = ("algorithm=vfl", "float64=true", "num_layers=3", "hidden_size=16", "on_party_loss=stop")
 
 
@@ -106,7 +106,7 @@ def test_protocols_give_the_numbers_of_the_simulation(hosts, name, settings):
     assert crossed == should_cross
 
 
-def test_own_data_are_opened_where_their_party_is_placed_and_no_raw_file_is_sent(hosts, tmp_path):
+def test_user_data_are_opened_where_their_party_is_placed_and_no_raw_file_is_sent(hosts, tmp_path):
     rng = np.random.default_rng(0)
     x, ids = rng.normal(size=(400, 4)), np.arange(400)
     label = (x.sum(1) > 0).astype(int)
@@ -117,7 +117,7 @@ def test_own_data_are_opened_where_their_party_is_placed_and_no_raw_file_is_sent
     lines = ['[task]\ntype = "binary"\nalignment = "hash"']
     lines += [f'[parties.{name}]\npath = "{secret}/{name}.csv"\nid = "id"' for name in ("shop", "bank")]
     (hosts.folder / "parties.toml").write_text("\n".join([*lines, 'label = "y"']))
-    placed = ("--place", "bank=site-a", "--place", "shop=site-b")
+    placed = ("--placement", "bank=site-a", "--placement", "shop=site-b")
     words = ["pubsub-vfl", "--smoke", "--data", "parties.toml", *placed, "--out", str(hosts.folder / "shared")]
     with openers([secret / "bank.csv", secret / "shop.csv"]) as found:
         result = submit(hosts, *words)["result"]
@@ -137,9 +137,9 @@ def test_a_graph_whose_files_only_the_host_of_their_party_has(hosts, tmp_path):
     described = test_nodes.TASK + test_nodes.PARTIES.format(f"{hosts.own}/")
     (hosts.folder / "graph.toml").write_text(described)
     words = ["glasu", "num_clients=2", "num_rounds=1", "hidden_size=4", "--data", "graph.toml"]
-    words += ["--out", str(hosts.folder / "shared"), "--place", "bank=site-a"]
-    assert submit(hosts, *words, "--place", "shop=site-b")["result"]["rounds"] == 1
-    lost = submit(hosts, *words, "--place", "shop=site-c", code=2)["log"]
+    words += ["--out", str(hosts.folder / "shared"), "--placement", "bank=site-a"]
+    assert submit(hosts, *words, "--placement", "shop=site-b")["result"]["rounds"] == 1
+    lost = submit(hosts, *words, "--placement", "shop=site-c", code=2)["log"]
     assert "shop.csv is not a file" in lost.splitlines()[-1]
 
 
@@ -245,7 +245,7 @@ def test_what_cannot_be_submitted_or_fetched_is_one_line(hosts):
 
 
 def test_a_label_that_no_host_has_is_named_with_what_there_is(hosts):
-    found = submit(hosts, "pubsub-vfl", "--smoke", "--place", "active=site-x", "--out", "/tmp/none", code=2)
+    found = submit(hosts, "pubsub-vfl", "--smoke", "--placement", "active=site-x", "--out", "/tmp/none", code=2)
     assert "active/worker-0 asks CPU=0.1, site-x=0.001, which no host has" in found["log"]
     assert "site-b=1" in found["log"]
 
@@ -310,7 +310,7 @@ def test_a_host_that_is_cut_off_ends_the_run_with_the_name_of_the_party(hosts):
     assert RunFolder.open(run).manifest["checkpoints"]
     # the hosts that are left take the lost one's party over
     done, again = len(read_rounds(RunFolder.open(run))), hosts.folder / "again"
-    there = ["--place", "active=site-a,passive=site-a", "--out", str(again), "--address", hosts.dashboard]
+    there = ["--placement", "active=site-a,passive=site-a", "--out", str(again), "--address", hosts.dashboard]
     command = ["submit", "pubsub-vfl", "--resume", str(run), *there, "--quiet", "--format", "json"]
     job = json.loads(hosts.call(0, *FEDACTORS, *command).stdout)["job"]
     wait_for_rounds(again, done + 1)

@@ -49,8 +49,7 @@ def test_a_driver_that_is_held_while_the_control_service_is_gone_ends_with_one_l
     for ended in (silent, gone):
         assert ended.returncode == 3
         assert (
-            ended.stderr
-            == f"fedactors: Ray: its control service (GCS) at 127.0.0.1:{port} gave no sign of life for 4 s\n"
+            ended.stderr == f"fedactors: Ray: its control service (GCS) at 127.0.0.1:{port} gave no heartbeat for 4 s\n"
         )
     assert time.monotonic() - began < 100
 
@@ -78,7 +77,7 @@ def test_one_that_is_held_while_its_raylet_is_stopped_ends_with_one_line(tmp_pat
         ended = held(tmp_path, 100.0, address)
     assert (ended.returncode, ended.stderr) == (
         3,
-        f"fedactors: Ray: its raylet at {address} gave no sign of life for 4 s\n",
+        f"fedactors: Ray: its raylet at {address} gave no heartbeat for 4 s\n",
     )
 
 

@@ -125,7 +125,7 @@ def test_a_lost_process_leaves_no_folder() -> None:
         await told.get()
 
     _, runtime = lose("continue", drive)
-    folders = [f"{tempfile.gettempdir()}/fedactors-lane-*-{pid}-*" for pid in runtime.processes.values()]
+    folders = [f"{tempfile.gettempdir()}/fedactors-socket-*-{pid}-*" for pid in runtime.processes.values()]
     assert len(folders) == 2
     assert [found for folder in folders for found in glob.glob(folder)] == []
 
@@ -143,14 +143,14 @@ def test_an_actor_that_dies_while_it_starts_is_named() -> None:
 
 
 def test_a_process_that_hangs_while_it_starts_is_named_in_time() -> None:
-    runtime = RayRuntime(lease=1.5)
+    runtime = RayRuntime(heartbeat_timeout=1.5)
 
     async def main() -> None:
         line(runtime, "a", HangsAtOnce)
         await runtime.start()
 
     began = time.monotonic()
-    with pytest.raises(PartyLost, match=r"^a: its process gave no sign of life for 1\.5 s"):
+    with pytest.raises(PartyLost, match=r"^a: its process gave no heartbeat for 1\.5 s"):
         runtime.execute(main)
     assert time.monotonic() - began < 60  # Ray's own limit for a start is longer
     until = time.monotonic() + 20
@@ -160,8 +160,8 @@ def test_a_process_that_hangs_while_it_starts_is_named_in_time() -> None:
 
 
 def test_a_process_that_hangs_before_it_is_asked_to_load_is_named_in_time() -> None:
-    """It has answered once, so that nobody waits for a first sign of life, which may not have come yet."""
-    runtime = RayRuntime(lease=1.5, start_timeout=30.0)
+    """It has answered once, so that nobody waits for a first heartbeat, which may not have come yet."""
+    runtime = RayRuntime(heartbeat_timeout=1.5, start_timeout=30.0)
     met, heard = processes.Processes._introduce, processes.Processes._silence
 
     def introduce(self: Any, actor: Any, name: str, book: Any) -> Any:
@@ -170,7 +170,7 @@ def test_a_process_that_hangs_before_it_is_asked_to_load_is_named_in_time() -> N
 
     async def silence(self: Any, name: str, actor: Any, own: bytes) -> str:
         if name not in self.pids:
-            await asyncio.Event().wait()  # no sign of life came before the first answer
+            await asyncio.Event().wait()  # no heartbeat came before the first answer
         return await heard(self, name, actor, own)
 
     async def main() -> None:
@@ -180,7 +180,7 @@ def test_a_process_that_hangs_before_it_is_asked_to_load_is_named_in_time() -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes.Processes, "_introduce", introduce)
         patch.setattr(processes.Processes, "_silence", silence)
-        with pytest.raises(PartyLost, match=r"^a: its process gave no sign of life for 1\.5 s while it was being"):
+        with pytest.raises(PartyLost, match=r"^a: its process gave no heartbeat for 1\.5 s while it was being"):
             runtime.execute(main)
 
 
@@ -214,7 +214,7 @@ def hold_computing(seconds: float) -> None:
 
 
 def test_a_process_that_is_busy_while_it_starts_is_waited_for() -> None:
-    runtime = RayRuntime(lease=1.0)
+    runtime = RayRuntime(heartbeat_timeout=1.0)
 
     async def main() -> Any:
         a = line(runtime, "a", HoldsTheInterpreter)
@@ -223,12 +223,12 @@ def test_a_process_that_is_busy_while_it_starts_is_waited_for() -> None:
 
     began = time.monotonic()
     assert runtime.execute(main) == 3
-    assert time.monotonic() - began > 10, "ten leases without a sign, and it was not lost"
+    assert time.monotonic() - began > 10, "ten heartbeat timeouts without a sign, and it was not lost"
 
 
-@pytest.mark.parametrize(("is_near", "leases"), [(True, 1), (False, 4)], ids=["here", "elsewhere"])
-def test_a_process_that_sleeps_while_it_starts_is_lost(is_near: bool, leases: int) -> None:
-    runtime = RayRuntime(lease=1.5, start_timeout=60.0)
+@pytest.mark.parametrize(("is_near", "heartbeat timeouts"), [(True, 1), (False, 4)], ids=["here", "elsewhere"])
+def test_a_process_that_sleeps_while_it_starts_is_lost(is_near: bool, heartbeat_timeouts: int) -> None:
+    runtime = RayRuntime(heartbeat_timeout=1.5, start_timeout=60.0)
 
     async def main() -> None:
         line(runtime, "a", SleepsInTheInterpreter)
@@ -237,7 +237,7 @@ def test_a_process_that_sleeps_while_it_starts_is_lost(is_near: bool, leases: in
     with pytest.MonkeyPatch.context() as patch:
         if not is_near:
             patch.setattr(processes, "is_here", lambda process: False)
-        with pytest.raises(PartyLost, match=rf"^a: its process gave no sign of life for {1.5 * leases:g} s"):
+        with pytest.raises(PartyLost, match=rf"^a: its process gave no heartbeat for {1.5 * heartbeat_timeouts:g} s"):
             runtime.execute(main)
 
 
@@ -277,7 +277,7 @@ def test_a_process_that_hangs_is_lost_like_one_that_died() -> None:
         stop(runtime, "b")
         return await waiting, await told.get(), await a.relay_add("b", 1)
 
-    assert lose("restart", drive, lease=1.5)[0] == ("lost b", "b", 4)
+    assert lose("restart", drive, heartbeat_timeout=1.5)[0] == ("lost b", "b", 4)
 
 
 def test_two_processes_that_hang_at_once_are_both_brought_back() -> None:
@@ -290,7 +290,7 @@ def test_two_processes_that_hang_at_once_are_both_brought_back() -> None:
         assert sorted([await told.get(), await told.get()]) == ["a", "b"]
         return await c.relay_add("a", 1), await a.relay_add("b", 1)
 
-    assert lose("restart", drive, "abc", lease=1.5)[0] == (4, 4)
+    assert lose("restart", drive, "abc", heartbeat_timeout=1.5)[0] == (4, 4)
 
 
 def test_a_hang_ends_a_run_that_does_not_go_on_without_the_party() -> None:
@@ -298,8 +298,8 @@ def test_a_hang_ends_a_run_that_does_not_go_on_without_the_party() -> None:
         stop(runtime, "b")
         await b.echo(1)
 
-    with pytest.raises(PartyLost, match=r"b: its process gave no sign of life for 1\.5 s"):
-        lose("stop", drive, lease=1.5)
+    with pytest.raises(PartyLost, match=r"b: its process gave no heartbeat for 1\.5 s"):
+        lose("stop", drive, heartbeat_timeout=1.5)
 
 
 @pytest.mark.parametrize("policy", ["continue", "restart"])
@@ -313,7 +313,7 @@ def test_a_hang_holds_no_checkpoint_up(policy: str) -> None:
         return await told.get(), await a.add(1)
 
     memory = Memory()
-    assert lose(policy, drive, lease=1.5, recorder=memory)[0] == ("b", 2)
+    assert lose(policy, drive, heartbeat_timeout=1.5, recorder=memory)[0] == ("b", 2)
     assert set(memory.snapshots[1][1].actors) == ({"a"} if policy == "continue" else {"a", "b"})
 
 
@@ -321,7 +321,7 @@ def test_a_long_computation_is_no_silence() -> None:
     async def drive(runtime: RayRuntime, told: Any, a: Any, b: Any) -> Any:
         return await b.block(5.0), told.empty()
 
-    runtime = RayRuntime(lease=1.5)
+    runtime = RayRuntime(heartbeat_timeout=1.5)
 
     async def main() -> Any:
         told: asyncio.Queue[str] = asyncio.Queue()

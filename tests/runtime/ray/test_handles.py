@@ -1,4 +1,4 @@
-"""What a peer's code can do with another party's Ray handle, past the doors: one Ray cluster is one trust domain.
+"""What a peer's code can do with another party's Ray handle, past the endpoints: one Ray cluster is one trust domain.
 
 These tests do not show a wall; they show that there is none, and where: what the page on threats says of one cluster is
 no caution but a fact. If Ray ever refuses one of these, the page is to be changed.
@@ -31,7 +31,7 @@ class Say:
 
 
 class Holder(Client):
-    """Has what no door gives away."""
+    """Has what no endpoint gives away."""
 
     async def load(self) -> None:
         self.income = "31415.9265"

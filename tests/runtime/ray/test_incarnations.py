@@ -69,7 +69,7 @@ def test_a_process_that_was_cut_off_is_not_heard_when_it_comes_back(
     # what a link that is down does to the driver's last word: it never arrives
     monkeypatch.setattr(ray, "kill", lambda *args, **kwargs: None)
     monkeypatch.setattr(processes, "end_process", lambda pid, began: None)
-    runtime = RayRuntime(lease=1.5, use_sockets=use_sockets)
+    runtime = RayRuntime(heartbeat_timeout=1.5, use_sockets=use_sockets)
     pids: dict[str, int] = {}
 
     async def main() -> tuple[list[int], list[int]]:

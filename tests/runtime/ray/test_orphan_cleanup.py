@@ -151,14 +151,14 @@ def test_what_a_driver_left_that_was_killed_with_its_reaper_is_gone_after_the_ne
     tmp_path: Path, own_temp: Path
 ) -> None:
     folder = killed_driver(tmp_path, own_temp, with_reaper=True)
-    assert folder in cleanup.remove_leftovers()
+    assert folder in cleanup.remove_orphans()
     assert not folder.exists()
     assert processes_of(folder) == []
 
 
 def test_folders_of_the_living_and_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mine = storage.make_folder("lane")
+    mine = storage.make_folder("socket")
     foreign = [
         tmp_path / name
         for name in (
@@ -177,10 +177,12 @@ def test_folders_of_the_living_and_of_others_stay(tmp_path: Path, monkeypatch: p
         folder.mkdir()
     target = tmp_path / "target"
     target.mkdir()
-    (tmp_path / f"fedactors-lane-{place}-1-999-1").symlink_to(target)
-    dead = tmp_path / f"fedactors-lane-{place}-{os.getpid()}-1-1"  # a process of this number that began at another time
+    (tmp_path / f"fedactors-socket-{place}-1-999-1").symlink_to(target)
+    dead = (
+        tmp_path / f"fedactors-socket-{place}-{os.getpid()}-1-1"
+    )  # a process of this number that began at another time
     dead.mkdir()
-    assert cleanup.remove_leftovers() == [dead]
+    assert cleanup.remove_orphans() == [dead]
     assert mine.is_dir()
     assert all(folder.is_dir() for folder in [*foreign, target])
 

@@ -84,7 +84,7 @@ def test_ledger_rows_and_spans_reach_the_recorder() -> None:
 
     runtime.execute(main)
     assert len(memory.rows) == sum(t.messages for t in runtime.ledger.totals())
-    assert {kind for _, kind, _, _, _ in memory.spans} == {"compute", "outside"}
+    assert {kind for _, kind, _, _, _ in memory.spans} == {"compute", "overhead"}
     assert memory.rounds == ['[1, {"x": 1.0}]']
     used = runtime.usage()
     assert used.messages == runtime.ledger.messages()

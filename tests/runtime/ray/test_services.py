@@ -20,7 +20,7 @@ from fedactors.errors import PartyLost
 from fedactors.runtime.ray.processes import watch_services
 
 ROOT = Path(__file__).resolve().parents[3]
-LEASE = 5.0
+HEARTBEAT_TIMEOUT = 5.0
 DRIVER = """
 import sys
 from fedactors.cli.terminal import guarded
@@ -83,7 +83,7 @@ def test_a_lost_service_ends_the_run_with_one_line_and_nothing_left(
 ) -> None:
     family = psutil.Process(driver.pid).children(recursive=True)
     service(driver, program).send_signal(number)
-    _, errors = driver.communicate(timeout=LEASE + 60)
+    _, errors = driver.communicate(timeout=HEARTBEAT_TIMEOUT + 60)
     (line,) = errors.splitlines()
     assert line.startswith(
         f"fedactors: Ray: its {'control service (GCS)' if program == 'gcs_server' else 'raylet'} at "
@@ -93,14 +93,16 @@ def test_a_lost_service_ends_the_run_with_one_line_and_nothing_left(
     assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_a_driver_that_was_stopped_for_longer_than_a_lease_has_lost_nobody(driver: subprocess.Popen[str]) -> None:
+def test_a_driver_that_was_stopped_for_longer_than_a_heartbeat_timeout_has_lost_nobody(
+    driver: subprocess.Popen[str],
+) -> None:
     driver.send_signal(signal.SIGSTOP)
-    time.sleep(2 * LEASE)
+    time.sleep(2 * HEARTBEAT_TIMEOUT)
     driver.send_signal(signal.SIGCONT)
-    time.sleep(2 * LEASE)
+    time.sleep(2 * HEARTBEAT_TIMEOUT)
     driver.send_signal(signal.SIGTERM)
     _, errors = driver.communicate(timeout=60)
-    assert "no sign of life" not in errors
+    assert "no heartbeat" not in errors
     assert "a fresh process" not in errors
 
 

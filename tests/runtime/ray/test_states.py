@@ -72,7 +72,7 @@ def test_states_stay_with_their_processes_and_a_run_goes_on_from_them(tmp_path, 
 def test_a_place_or_key_that_is_none_ends_the_run_before_it_trains(tmp_path):
     for places, message in [
         (make_places({"passive": str(tmp_path)}, {"passive": "env:NOWHERE"}), "passive: no variable NOWHERE where"),
-        (make_places({"passive": "/proc/none"}, {}), "--state: passive: cannot write /proc/none"),
+        (make_places({"passive": "/proc/none"}, {}), "--checkpoint-dir: passive: cannot write /proc/none"),
         (make_places({"pasive": str(tmp_path)}, {}), "'pasive' is not allowed: the parties are"),
     ]:
         with pytest.raises(BadInput, match=message):

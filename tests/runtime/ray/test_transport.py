@@ -41,8 +41,8 @@ from fedactors.runtime.ray.transport import (
 from tests.runtime.actors import Carry
 
 KEY = b"b's own"
-DOOR = Endpoint("note", (Carry,), (Carry, NoneType), frozenset({PEERS}))
-PATH = CallPath(Endpoints("Echo", {"note": DOOR}, ()), DOOR, "a", "b", CLIENT_SERVER)
+ENDPOINT = Endpoint("note", (Carry,), (Carry, NoneType), frozenset({PEERS}))
+PATH = CallPath(Endpoints("Echo", {"note": ENDPOINT}, ()), ENDPOINT, "a", "b", CLIENT_SERVER)
 
 
 def recognise(hello: memoryview) -> Caller | None:
@@ -57,7 +57,7 @@ def transport_to(socket: Path, me: str = "a", shown: bytes | None = None) -> Loc
     return transport
 
 
-def test_calls_arrive_in_the_order_in_which_they_are_made_also_while_the_lane_opens(tmp_path: Path) -> None:
+def test_calls_arrive_in_the_order_in_which_they_are_made_also_while_the_transport_opens(tmp_path: Path) -> None:
     arrived: list[Any] = []
 
     async def serve(caller: Caller, body: memoryview) -> tuple[int, Any]:
@@ -66,11 +66,11 @@ def test_calls_arrive_in_the_order_in_which_they_are_made_also_while_the_lane_op
 
     async def main() -> list[Any]:
         loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "lane"))
-        transport = transport_to(tmp_path / "lane")
+        server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "socket"))
+        transport = transport_to(tmp_path / "socket")
         address = transport.address("b", "a")
         replies = []
-        # some before the lane is open, some at the very turns of the loop in which it opens, some after
+        # some before the transport is open, some at the very turns of the loop in which it opens, some after
         for number in range(200):
             replies.append(transport.send(address, PATH, encode_parts(("note", Carry((number,))))))
             if number % 5 == 0:
@@ -91,8 +91,8 @@ def test_who_shows_a_ticket_that_is_not_its_own_is_not_heard(tmp_path: Path, sho
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "lane"))
-        transport = transport_to(tmp_path / "lane", shown=shown)
+        server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "socket"))
+        transport = transport_to(tmp_path / "socket", shown=shown)
         with pytest.raises(PartyLost, match="b: its process was lost during note"):
             await transport.send(transport.address("b", "a"), PATH, encode_parts(("note", Carry((1,)))))
         transport.close()
@@ -108,8 +108,8 @@ def test_a_connection_begins_with_a_greeting_or_ends(tmp_path: Path, kind: int) 
 
     async def main() -> bytes:
         loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "lane"))
-        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "lane"))
+        server = await loop.create_unix_server(lambda: Incoming(recognise, serve), str(tmp_path / "socket"))
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "socket"))
         body = encode(("note", Carry((1,))))
         writer.write(len(body).to_bytes(8, "little") + (1).to_bytes(4, "little") + bytes([kind]) + bytes(51) + body)
         async with asyncio.timeout(5.0):
@@ -150,7 +150,7 @@ def test_a_connection_that_nobody_waits_for_any_more_leaves_no_timer(
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(loop, "create_unix_connection", never)
         connection = Outgoing("b", [], lambda *_: None, 60.0)
-        opening = asyncio.ensure_future(connect(str(tmp_path / "lane"), connection))
+        opening = asyncio.ensure_future(connect(str(tmp_path / "socket"), connection))
         await asyncio.sleep(0)
         opening.cancel()
         await asyncio.wait([opening])
@@ -183,8 +183,8 @@ def test_a_large_body_arrives_as_it_was_whoever_can_read_whose_memory(
 
     async def main() -> list[Any]:
         loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, there), str(tmp_path / "lane"))
-        transport = transport_to(tmp_path / "lane")
+        server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, there), str(tmp_path / "socket"))
+        transport = transport_to(tmp_path / "socket")
         transport.memory = here
         address, answers = transport.address("b", "a"), []
         for number in range(6):
@@ -215,8 +215,8 @@ def test_a_large_body_takes_the_socket_where_there_is_no_more_shared_memory(
 
     async def main() -> Any:
         loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, None), str(tmp_path / "lane"))
-        transport = transport_to(tmp_path / "lane")
+        server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, None), str(tmp_path / "socket"))
+        transport = transport_to(tmp_path / "socket")
         async with asyncio.timeout(30):
             body = encode_parts(("note", Carry((bytes(LEAST_PLACED),))))
             found = await transport.send(transport.address("b", "a"), PATH, body)
@@ -234,8 +234,8 @@ def test_large_bodies_lie_in_shared_memory_and_small_ones_do_not(tmp_path: Path)
         put = there.store.put
         there.store.put = lambda parts, readers: placed.append(sum(map(len, parts))) or put(parts, readers)  # type: ignore[method-assign,func-returns-value]
         loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, there), str(tmp_path / "lane"))
-        transport = transport_to(tmp_path / "lane")
+        server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, there), str(tmp_path / "socket"))
+        transport = transport_to(tmp_path / "socket")
         for size in (10, LEAST_PLACED // 2, LEAST_PLACED, MOST_PLACED // 2, MOST_PLACED):
             await transport.send(transport.address("b", "a"), PATH, encode_parts(("note", Carry((bytes(size),)))))
         transport.close()

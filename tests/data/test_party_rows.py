@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedactors.data.blocks import PartyBlock, check_block, one_hot, prepare, prepare_like, split
+from fedactors.data.party_rows import PartyBlock, check_block, one_hot, prepare, prepare_like, split
 from fedactors.errors import BadInput
 
 
@@ -51,7 +51,7 @@ def test_split_shares_seed_and_disjointness():
     np.testing.assert_array_equal(np.sort(together), np.arange(1000))
     np.testing.assert_array_equal(split(1000, seed=3).train, parts.train)
     assert not np.array_equal(split(1000, seed=4).train, parts.train)
-    assert len(split(10, seed=0, validation_share=0).validation) == 0
+    assert len(split(10, seed=0, validation_fraction=0).validation) == 0
     with pytest.raises(BadInput, match=r"2 aligned rows cannot be split"):
         split(2, seed=0)
 

@@ -5,7 +5,7 @@ quantised representations and tokens, or the largest entries of representations,
 clipped representations and visits on breast-cancer, 3 clients, 20 rounds of 5 local steps on 64 rows; the budget is
 that of one row at one party over the whole run. Noise is reproducible here, which protects nothing.
 
-    python scenarios/paper/mtcd/transforms.py
+    python scenarios/paper/mtcd/message_compression.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""What the fast lane costs in processor time: a call whose body is large, with and without shared memory, by turns.
+"""What the fast transport costs in processor time.
 
-Usage: python scenarios/benchmarks/fast_lane.py [bytes ...]
+A call whose body is large, with and without shared memory, by turns.
+
+Usage: python scenarios/benchmarks/local_transport.py [bytes ...]
 Three processes answer each call with as many bytes as it brought, as GLASU's clients do; both ends are counted. Prints
 one JSON line a size: median milliseconds of processor time a call, of the socket alone and of shared memory.
 """
@@ -62,20 +64,20 @@ async def measure(folder: str, size: int) -> dict[str, Any]:
         made = [Outgoing("peer", encode_parts("hello"), take, 60.0, memory) for _ in paths]
         ways[name] = [await connect(path, one) for path, one in zip(paths, made, strict=True)]
 
-    async def ask(lanes: Sequence[Outgoing], value: Any) -> list[Any]:
-        return list(await asyncio.gather(*(lane.request(PATH, encode_parts(value)) for lane in lanes)))
+    async def ask(transport: Sequence[Outgoing], value: Any) -> list[Any]:
+        return list(await asyncio.gather(*(transport.request(PATH, encode_parts(value)) for transport in transport)))
 
-    async def used(lanes: Sequence[Outgoing]) -> float:
-        return sum(await ask(lanes, None)) + time.process_time()
+    async def used(transport: Sequence[Outgoing]) -> float:
+        return sum(await ask(transport, None)) + time.process_time()
 
     body, taken = np.zeros(size, np.uint8), {name: list[float]() for name in ways}
     for turn in range(NUM_TURNS + 1):
-        for name, lanes in ways.items():
-            before = await used(lanes)
+        for name, transport in ways.items():
+            before = await used(transport)
             for _ in range(NUM_ROUNDS):
-                await ask(lanes, body)
+                await ask(transport, body)
             if turn:  # the first turn warms up
-                taken[name].append(1000 * (await used(lanes) - before) / (NUM_ROUNDS * NUM_PEERS))
+                taken[name].append(1000 * (await used(transport) - before) / (NUM_ROUNDS * NUM_PEERS))
     return {"bytes": size} | {f"{name}_ms": statistics.median(found) for name, found in taken.items()}
 
 
@@ -90,7 +92,7 @@ def main() -> None:
         for _ in peers:
             ready.get(timeout=60)
         for size in map(int, sys.argv[1:] or ["65536", "131072", "262144", "693248"]):
-            print(json.dumps({"benchmark": "fast_lane", **asyncio.run(measure(folder, size))}))
+            print(json.dumps({"benchmark": "local_transport", **asyncio.run(measure(folder, size))}))
         for one in peers:
             one.terminate()
 

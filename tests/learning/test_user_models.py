@@ -10,7 +10,7 @@ from fedactors.learning.models import ModelSpec, build_model
 from fedactors.learning.network import Model, initial_vector, to_vector
 from fedactors.learning.user_models import check_model
 
-HERE = "tests.learning.own_networks"
+HERE = "tests.learning.user_networks"
 
 
 def spec(name, inputs=(1, 8, 8), outputs=10):
@@ -62,7 +62,7 @@ def test_running_statistics_and_dropout_are_refused_in_a_split_network_only():
         ("nothing", "returned a NoneType, not a torch.nn.Module"),
         ("without_parameters", "it has no parameters"),
         ("fails", r"called with \(1, 8, 8\), 10 it fails: RuntimeError: no such weights$"),
-        ("misfit", r"given 2 samples of shape \(1, 8, 8\) it fails: RuntimeError"),
+        ("mismatch", r"given 2 samples of shape \(1, 8, 8\) it fails: RuntimeError"),
         ("not_callable", "it is a int, not a function"),
         ("absent", "own_networks has no absent"),
     ],

@@ -5,7 +5,7 @@ was (`fedactors.auditing.attacks`). ``found`` is the AUC on the second half of t
 noised releases alone on all, ``allowed`` the largest that the claim lets anybody have, ``bare`` what tells the record
 without noise. Sums under masks have no claim: whoever knows all other rows computes from a sum what the one made of it.
 
-    python scenarios/benchmarks/all_together.py         # into docs/results/privacy_audits.parquet
+    python scenarios/benchmarks/combined_adversary.py         # into docs/results/privacy_audits.parquet
     python -m scenarios.results docs/results            # the tables of the page
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedactors.auditing.attacks import all_together, largest_auc
+from fedactors.auditing.attacks import combined_adversary, largest_auc
 from fedactors.auditing.audit import Attack
 from fedactors.config import as_dict, build
 from fedactors.launch import load_data
@@ -44,7 +44,7 @@ RUNS = 60
 SPLIT = {"num_epochs": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 64}
 PRIVATE = {"standardisation": "private", "standardisation_mu": 0.5}
 TUPLES = {
-    **DATA["orders"].settings, "algorithm": "rfl-sgd-v", "batch_size": 100_000, "rounds": 1, "feature_dp": 4.0,
+    **DATA["orders"].settings, "algorithm": "rfl-sgd-v", "batch_size": 100_000, "num_rounds": 1, "feature_dp": 4.0,
     "prediction_clip": 1.0, "prediction_noise": 4.0, "label_dp": 1.0, "declared_facts": DATA["orders"].declared,
 }  # fmt: skip
 
@@ -115,7 +115,7 @@ def attacked(target: Target, seed: int) -> RunRow:
     data = load_data(protocol, config, target.data, seed)
     others = [one for one in target.neighbours(config, data, target.party, 4, seed) if one.kind == target.kind]
     chosen = next((one for one in others if "million" in one.label), others[0])
-    found = all_together(
+    found = combined_adversary(
         protocol, config, data, target.party, chosen, runs=RUNS, seed=1000 * (seed + 1), unclaimed=target.unclaimed
     )
     lines = run_once(protocol, target.settings, target.data, seed).runtime.privacy_records

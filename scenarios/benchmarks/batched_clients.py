@@ -3,7 +3,7 @@
     plain      `fedactors.learning.local_training.train_locally`, client by client
     together   `fedactors.learning.many_clients.train_clients`, 16, 64 and 256 clients a call
 
-Usage: python scenarios/benchmarks/clients_together.py [--clients 256] [--samples 20,60] [--device cuda]
+Usage: python scenarios/benchmarks/batched_clients.py [--clients 256] [--samples 20,60] [--device cuda]
 Prints one JSON line a row: model, samples, and clients a second of each. One thread; random samples; each client
 starts from the same model, batch 20, two passes, SGD with momentum. All sides of a row alternate; the best of three
 counts.
@@ -31,8 +31,8 @@ from fedactors.learning.optimizers import OptimizerSpec
 
 MODELS = {
     "linear 28x28": ModelSpec(name="linear", inputs=(784,), outputs=10),
-    "mlp 30-64-64-2": ModelSpec(name="mlp", inputs=(30,), outputs=2, hidden=64, layers=3),
-    "mlp 784-200-10": ModelSpec(name="mlp", inputs=(784,), outputs=10, hidden=200, layers=2),
+    "mlp 30-64-64-2": ModelSpec(name="mlp", inputs=(30,), outputs=2, hidden_size=64, layers=3),
+    "mlp 784-200-10": ModelSpec(name="mlp", inputs=(784,), outputs=10, hidden_size=200, layers=2),
     "cnn8": ModelSpec(name="cnn8", inputs=(1, 8, 8), outputs=10),
     "cnn28": ModelSpec(name="cnn28", inputs=(1, 28, 28), outputs=10),
 }

@@ -1,6 +1,6 @@
 """How many containers a second a simulated run of NebulaFL trains: one by one, and what is under way in one call.
 
-Usage: FEDACTORS_DATA=<folder> python scenarios/benchmarks/nebulafl_together.py [--device cuda] [--smoke]
+Usage: FEDACTORS_DATA=<folder> python scenarios/benchmarks/nebulafl_batched_clients.py [--device cuda] [--smoke]
 Prints one JSON line a row: model, its numbers, trainings under way at once, rows of a container, containers a second
 of both sides (whole runs, scheduling and measuring included), `gain`, and by how much the final models differ at most.
 One thread; sides alternate, the best of three counts.

@@ -284,17 +284,17 @@ def split(
     num_rows: int,
     *,
     seed: int,
-    test_share: float = 0.3,
-    validation_share: float = 0.1,
+    test_fraction: float = 0.3,
+    validation_fraction: float = 0.1,
     parts_N: NDArray[np.uint8] | None = None,
 ) -> Split:
-    """Draw the split of `num_rows` aligned rows; `validation_share` is a share of what is not test.
+    """Draw the split of `num_rows` aligned rows; `validation_fraction` is a share of what is not test.
 
     Args:
         num_rows: of all parts.
         seed: shared by all parties.
-        test_share: of the rows.
-        validation_share: of the others.
+        test_fraction: of the rows.
+        validation_fraction: of the others.
         parts_N: for each row its index in `PARTS` as it was announced (`draw_parts`); nothing is drawn then.
 
     Raises:
@@ -305,23 +305,23 @@ def split(
             raise BadInput(f"data: parts of {len(parts_N)} rows were announced for {num_rows} aligned ones")
         made = Split(*(np.flatnonzero(parts_N == part) for part in range(len(PARTS))))
         for name in PARTS:
-            if not len(getattr(made, name)) and (name != "validation" or validation_share > 0):
+            if not len(getattr(made, name)) and (name != "validation" or validation_fraction > 0):
                 raise BadInput(f"data: of {num_rows} aligned rows none is in the {name} part of the split")
         return made
-    num_test = round(num_rows * test_share)
-    num_validation = round((num_rows - num_test) * validation_share)
+    num_test = round(num_rows * test_fraction)
+    num_validation = round((num_rows - num_test) * validation_fraction)
     num_train = num_rows - num_test - num_validation
-    if num_train < 1 or num_test < 1 or (validation_share > 0 and num_validation < 1):
+    if num_train < 1 or num_test < 1 or (validation_fraction > 0 and num_validation < 1):
         raise BadInput(
-            f"data: {num_rows} aligned rows cannot be split with test_share={test_share:g} and "
-            f"validation_share={validation_share:g} of the rest: a part would have no row"
+            f"data: {num_rows} aligned rows cannot be split with test_fraction={test_fraction:g} and "
+            f"validation_fraction={validation_fraction:g} of the rest: a part would have no row"
         )
     order = np.random.default_rng([seed, 7]).permutation(num_rows)
     return Split(order[num_test + num_validation :], order[num_test : num_test + num_validation], order[:num_test])
 
 
 def draw_parts(
-    block: PartyBlock, order_N: Index, how: SplitKind, *, seed: int, test_share: float, validation_share: float
+    block: PartyBlock, order_N: Index, how: SplitKind, *, seed: int, test_fraction: float, validation_fraction: float
 ) -> NDArray[np.uint8]:
     """Return the part of each aligned row that the label party announces; none where all draw it from their seed.
 
@@ -330,14 +330,14 @@ def draw_parts(
         order_N: for each aligned position the party's own row.
         how: "random": nothing is announced; "stratified": each class has its share of every part.
         seed: of the drawing.
-        test_share: of each class.
-        validation_share: of the others of each class.
+        test_fraction: of each class.
+        validation_fraction: of the others of each class.
     """
     if block.parts is not None:
         return block.parts[order_N]
     if block.groups is not None:
         found, member_N = np.unique(block.groups[order_N], return_inverse=True)
-        drawn = split(len(found), seed=seed, test_share=test_share, validation_share=validation_share)
+        drawn = split(len(found), seed=seed, test_fraction=test_fraction, validation_fraction=validation_fraction)
         return drawn.numbers[member_N]
     if how == "random" or block.labels is None:
         return np.zeros(0, np.uint8)
@@ -346,8 +346,8 @@ def draw_parts(
     labels_N = block.labels[order_N]
     for label in np.unique(labels_N):
         rows = rng.permutation(np.flatnonzero(labels_N == label))
-        num_test = round(len(rows) * test_share)
-        num_validation = round((len(rows) - num_test) * validation_share)
+        num_test = round(len(rows) * test_fraction)
+        num_validation = round((len(rows) - num_test) * validation_fraction)
         made[rows[:num_test]] = PARTS.index("test")
         made[rows[num_test : num_test + num_validation]] = PARTS.index("validation")
     return made

@@ -16,21 +16,21 @@ from protocols.nebulafl.baselines.actors import FlatExchange, OrderCenter, Round
 from protocols.nebulafl.containers import Container
 from protocols.nebulafl.messages import CenterNews, LeaseOpened, MasterModel, RunStart, SharedModel, TrainingOrder
 from protocols.nebulafl.run import run
-from tests.protocols.nebulafl.runs import SMALL, changed, own_files
+from tests.protocols.nebulafl.runs import SMALL, changed, user_files
 
 ALL = (Container, NebulaCenter, MeanExchange, Auditor, OrderCenter, FlatExchange, RoundExchange)
 PEERS_OF_A_RUN = (DRIVER, DATA_CENTER, SERVER, OWN_PARTY)
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_each_door_is_open_to_one_kind_of_caller(cls):
+def test_each_endpoint_is_open_to_one_kind_of_caller(cls):
     table = endpoints(cls).table
     assert table
-    for door in table.values():
-        if door.only == "adder":  # those of secure sums, which only the exchange may ask for
+    for endpoint in table.values():
+        if endpoint.only == "adder":  # those of secure sums, which only the exchange may ask for
             continue
-        assert len(door.callers - {CLIENT} if door.name == "greet" else door.callers) == 1
-        assert door.callers - {CLIENT} < set(PEERS_OF_A_RUN)
+        assert len(endpoint.callers - {CLIENT} if endpoint.name == "greet" else endpoint.callers) == 1
+        assert endpoint.callers - {CLIENT} < set(PEERS_OF_A_RUN)
 
 
 def test_only_the_auditor_is_given_models_of_this_moment():
@@ -39,7 +39,7 @@ def test_only_the_auditor_is_given_models_of_this_moment():
 
 
 class StrangeClient(Client):
-    """A peer that tries doors that are not its own."""
+    """A peer that tries endpoints that are not its own."""
 
     @remote(caller=DRIVER)
     async def steal(self) -> None:
@@ -107,7 +107,7 @@ class StrangeServer(Server):
 
     @remote(caller=DRIVER)
     async def meddle(self) -> None:
-        """Let a center start anew: a method that is no door."""
+        """Let a center start anew: a method that is no endpoint."""
         await self.peer("oregon", NebulaCenter).load()
 
 
@@ -189,7 +189,7 @@ class Watched(SimulatedRuntime):
 )
 def test_each_actor_is_told_of_its_own_rows_only_and_the_driver_opens_none(tmp_path, algorithm, centers, monkeypatch):
     active = 1 if algorithm == "fedbuff" else 2  # virginia has a single client there
-    config, data = own_files(tmp_path, centers=centers, algorithm=algorithm, active_per_center=active)
+    config, data = user_files(tmp_path, centers=centers, algorithm=algorithm, active_per_center=active)
     opened = []
     real = HorizontalFile.load
 

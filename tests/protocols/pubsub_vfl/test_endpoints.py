@@ -19,8 +19,8 @@ from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 
 SEVERAL = {"num_active_workers": 2, "num_passive_workers": 2}
 ATTEMPTS = [
-    ("passive-1/worker-0", "backward", "no door"),
-    ("passive-1/worker-0", "load", "no door"),
+    ("passive-1/worker-0", "backward", "no endpoint"),
+    ("passive-1/worker-0", "load", "no endpoint"),
     ("passive-1/worker-0", "run_epoch", "open to: driver"),
     ("passive-1/worker-0", "recall", "open to: driver"),
     ("passive-1/worker-0", "take_rows", "open to: own party"),
@@ -52,7 +52,7 @@ RUNS = {
     "vfl-ps": {"algorithm": "vfl-ps", **SEVERAL},
     "avfl": {"algorithm": "avfl"},
     "avfl-ps": {"algorithm": "avfl-ps", **SEVERAL},
-    "sent": {**SEVERAL, "batch_size": 32, "payloads": "sent", "cut_bits": 8, "optimizer_at": "server"},
+    "push": {**SEVERAL, "batch_size": 32, "transfer": "push", "quantization_bits": 8, "optimizer_at": "server"},
     "avfl-ps, averages": {"algorithm": "avfl-ps", **SEVERAL, "push_every": 0},
 }
 
@@ -82,7 +82,7 @@ def test_a_stranger_is_refused():
         assert text in said
 
 
-def test_doors_of_clients_are_not_for_each_of_them():
+def test_endpoints_of_clients_are_not_for_each_of_them():
     for said, (_, _, text) in zip(refusals(SimulatedRuntime(), MISUSED), MISUSED, strict=True):
         assert said.startswith(f"stranger: {text}"), said
 
@@ -118,8 +118,8 @@ def test_actors_are_built_with_nothing_of_other_parties():
     runtime, data = SimulatedRuntime(), arrays("multiclass", 3)
     assemble(config_of(**SEVERAL), data, runtime)
     held = {party: data.load(party).features.tobytes() for party in data.parties}
-    for name, casting in runtime._castings.items():
-        frame = encode((casting.args, dict(casting.kwargs)), arguments=True)
+    for name, actor_spec in runtime._actor_specs.items():
+        frame = encode((actor_spec.args, dict(actor_spec.kwargs)), arguments=True)
         parties = {party for party, content in held.items() if content in frame}
         assert parties == ({name.partition("/")[0]} if "/worker-" in name else set())
 
@@ -133,7 +133,7 @@ def test_what_is_sent_is_what_is_declared(name):
     # pairs carry gradients in their requests
     unseen = {"Gradient"} if config.is_paired else {"LostWorker"}
     # where payloads are sent, reports and orders carry them
-    unseen |= {"Embedding", "Gradient"} if config.payloads == "sent" else set()
+    unseen |= {"Embedding", "Gradient"} if config.transfer == "push" else set()
     assert declared - found <= unseen, "declared, and never sent"
     inspected = {entry["message"] for entry in describe_messages(find_protocol("pubsub-vfl"), config)}
     assert declared == inspected
@@ -149,7 +149,7 @@ def test_what_only_the_driver_learns_is_marked_as_control(name):
 
 def test_the_driver_may_ask_for_no_rows_parameters_or_payloads():
     for cls in actors(config_of()).values():
-        for door in endpoints(cls).table.values():
-            if DRIVER in door.callers:
-                names = {given.__name__ for given in door.gives}
+        for endpoint in endpoints(cls).table.values():
+            if DRIVER in endpoint.callers:
+                names = {given.__name__ for given in endpoint.gives}
                 assert names <= {"NoneType", "Aligned", "Evaluated", "EpochLoss", "EpochCounts"}

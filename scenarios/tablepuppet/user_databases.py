@@ -1,6 +1,6 @@
 """Train on a join of three organisations' databases, one of them in two places, without joining it.
 
-python -m scenarios.tablepuppet.own_databases algorithm=rfl-sgd --runtime simulated
+python -m scenarios.tablepuppet.user_databases algorithm=rfl-sgd --runtime simulated
 
 The example databases lie in a temporary folder while this runs. A PostgreSQL address is best given as
 ``env:NAME?table=schema.table``: no password is then in any file.
@@ -42,5 +42,5 @@ if __name__ == "__main__":
             partition="relational",
             headline=Headline(name="test/accuracy"),
             load_data=lambda config, name, seed: stated(SQL, databases, label="o.returned", task="binary"),
-            smoke={"rounds": 2, "algorithm": "rfl-admm"},
+            smoke={"num_rounds": 2, "algorithm": "rfl-admm"},
         )

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedactors.actors.context import derived_seed
-from fedactors.data.blocks import prepare, split
+from fedactors.data.party_rows import prepare, split
 from fedactors.learning.models import build_model
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.data import load_data
@@ -23,7 +23,12 @@ def beginning(source: Any, config: Any) -> tuple[Any, dict[str, torch.Tensor], t
     prepared = {}
     for party in data.parties:
         block = data.load(party)
-        parts = split(len(block.ids), seed=seed, test_share=config.test_share, validation_share=config.validation_share)
+        parts = split(
+            len(block.ids),
+            seed=seed,
+            test_fraction=config.test_fraction,
+            validation_fraction=config.validation_fraction,
+        )
         prepared[party] = prepare(block, np.arange(len(block.ids)), parts, data.task)
     features = {p: torch.from_numpy(b.train.features).double() for p, b in prepared.items()}
     labels = torch.from_numpy(prepared["active"].train.labels)

@@ -52,20 +52,22 @@ class Curious(TokenClient):
     async def _represent(self, round_):
         cls = type(self)
         if cls.wants is not None:
-            (door, message), cls.wants = cls.wants, None
-            await getattr(self.peer("client-0" if self.name != "client-0" else "client-1", TokenClient), door)(message)
+            (endpoint, message), cls.wants = cls.wants, None
+            await getattr(self.peer("client-0" if self.name != "client-0" else "client-1", TokenClient), endpoint)(
+                message
+            )
         return await super()._represent(round_)
 
 
-def hostile(door, message, runtime, words="topology=complete"):
-    """Run with one client that sends `message` to another's door, and return how the run ends."""
+def hostile(endpoint, message, runtime, words="topology=complete"):
+    """Run with one client that sends `message` to another's endpoint, and return how the run ends."""
     config = config_of(merged(f"num_clients=3 num_tokens=1 {words}"))
     data = load_data(config, "synthetic", 3)
 
     async def main():
         from protocols.mtcd import run as module
 
-        kinds = {**module.actors(config), "clients": type("Curious", (Curious,), {"wants": (door, message)})}
+        kinds = {**module.actors(config), "clients": type("Curious", (Curious,), {"wants": (endpoint, message)})}
         patched = pytest.MonkeyPatch()
         patched.setattr(module, "actors", lambda _: kinds)
         try:
@@ -79,7 +81,7 @@ def hostile(door, message, runtime, words="topology=complete"):
 
 
 @pytest.mark.parametrize(
-    ("door", "message", "line"),
+    ("endpoint", "message", "line"),
     [
         ("measure", MeasureOrder("train"), "measure, which is open to: driver"),
         ("gather", Gather(0), "gather, which is open to: server"),
@@ -89,9 +91,9 @@ def hostile(door, message, runtime, words="topology=complete"):
         ("relink", Links((0,), "", -1), "relink, which is open to: server"),
         ("score", ScoreOrder("train", Z, np.zeros(0)), "score, which is open to: driver"),
         ("account", None, "account, which is open to: driver"),
-        ("close", None, "which is no door"),
-        ("load", None, "which is no door"),
-        ("_represent", None, "which is no door"),
+        ("close", None, "which is no endpoint"),
+        ("load", None, "which is no endpoint"),
+        ("_represent", None, "which is no endpoint"),
         (
             "answer_alignment",
             AlignmentQuestion("hash", b"k"),
@@ -111,8 +113,8 @@ def hostile(door, message, runtime, words="topology=complete"):
         ),
     ],
 )
-def test_a_client_is_refused_what_only_server_or_driver_may_ask(door, message, line):
-    found = hostile(door, message, SimulatedRuntime(seed=3))
+def test_a_client_is_refused_what_only_server_or_driver_may_ask(endpoint, message, line):
+    found = hostile(endpoint, message, SimulatedRuntime(seed=3))
     assert line in found
     assert not found.startswith("client-0:")  # who asks is named, not who refuses
 
@@ -176,7 +178,7 @@ class Leader(StcdClient):
 
 
 PRELUDE = (
-    "algorithm=stcd problem=network num_samples=40 network_width=4 topology=path num_clients=3 num_tokens=1 start=[0]"
+    "algorithm=stcd problem=network num_samples=40 hidden_size=4 topology=path num_clients=3 num_tokens=1 start=[0]"
 )
 
 
@@ -329,8 +331,8 @@ CONFIGURATIONS = [
     ("server_links=0,5 topology=path num_tokens=1 clusters=whole", "synthetic"),
     ("server_links=0,5 topology=path algorithm=svfl", "synthetic"),
     ("algorithm=stcd", "synthetic"),
-    ("algorithm=stcd problem=network num_samples=40 network_width=4", "synthetic"),
-    ("algorithm=svfl problem=network num_samples=40 network_width=4", "synthetic"),
+    ("algorithm=stcd problem=network num_samples=40 hidden_size=4", "synthetic"),
+    ("algorithm=svfl problem=network num_samples=40 hidden_size=4", "synthetic"),
     ("algorithm=dcpa", "synthetic"),
     ("problem=sparse-logistic", "breast-cancer"),
     ("noise=gaussian topology=complete", "synthetic"),

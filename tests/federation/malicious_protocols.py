@@ -35,9 +35,9 @@ class Mean:
     value: float
 
 
-@message(reveals="nothing that is declared at any door")
+@message(reveals="nothing that is declared at any endpoint")
 class Aside:
-    """What no door takes."""
+    """What no endpoint takes."""
 
     value: float
 '''
@@ -53,7 +53,7 @@ from pydantic import Field
 
 from fedactors.config import config
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart, vertical
-from fedactors.data.alignment.rows import load_own_rows
+from fedactors.data.alignment.rows import load_described_rows
 from fedactors.runs.metrics import RunResult
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.actors.actor import Client
@@ -123,7 +123,9 @@ def actors(config: SumConfig) -> dict[str, type]:
 def load_data(config: SumConfig, name, seed: int) -> VerticalData:
     if isinstance(name, VerticalData):
         return name
-    return load_own_rows(Path(name), config, {{}}) if name.endswith(".toml") else vertical(name, ("north", "south"))
+    if name.endswith(".toml"):
+        return load_described_rows(Path(name), config, {{}})
+    return vertical(name, ("north", "south"))
 '''
 SOUND = {
     "reply": "Mean(float(found) * ask.round)",

@@ -64,7 +64,7 @@ def fails(inputs, outputs):
     raise RuntimeError("no such weights\nand more lines")
 
 
-def misfit(inputs, outputs):
+def mismatch(inputs, outputs):
     return nn.Linear(3, outputs)
 
 

@@ -1,0 +1,156 @@
+"""No file, class, function, setting, flag or metric has one of the names that were given up."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("fedactors", "protocols", "scenarios", "tests")
+
+IDENTIFIERS = re.compile(
+    r"""(?ix)
+    (?-i:^Parties$)
+    | (?<![a-z])doors?(?![a-z]) | no_?door | (^|_)castings?($|_) | (^|_)casting | (^|_)household | stand_?ins?$ | keeper
+    | (^|_)lanes?($|_) | fast_lane | (^|_)seats?($|_) | backstop | leftovers | handback | misfit | (^|_)purse | dearer
+    | greeting | (^|_)standing$ | coded_rows | held_tables | named_data | named_code | stored_data | kept_states
+    | ContainerNews | FirstOrders | JoinTold | (?-i:^Lacks$) | __plain__ | launch_again
+    | fence_late_workers | (^|_)fenced$ | cut_bits | least_cosine | (test|validation)_share$
+    | num_hidden | network_width
+    | waiting_seconds | outside_seconds | ^money$ | own_(layer|network|files)$ | ^load_own
+    """
+)
+"""Parts of identifiers that are the left column of the list of names."""
+
+HERE = {
+    "lane": "tests/report",  # a row of the timeline's chart
+    "lanes": "fedactors/report",
+    "MAX_LANES": "fedactors/report",
+    "misfit": "tests/learning",
+}
+"""Identifiers that mean something else in a place."""
+
+FILES = {
+    "household",
+    "words",
+    "strangers",
+    "stand_ins",
+    "keeper",
+    "signs",
+    "talk",
+    "laws",
+    "crossings",
+    "together",
+    "greeting",
+    "meeting",
+    "reach",
+    "pieces",
+    "link",
+    "stream",
+    "spending",
+    "backstop",
+    "leftovers",
+    "handback",
+    "restored",
+    "launch_again",
+    "named_code",
+    "stored_data",
+    "named_data",
+    "coded_rows",
+    "held_tables",
+    "neighbours",
+    "dealing",
+    "reasons",
+    "pictures",
+    "blocks",
+    "kept_states",
+    "batched",
+    "averaging",
+    "planets",
+    "flat",
+    "by_center",
+    "summing",
+    "unions",
+    "operators",
+    "crooked",
+    "fast_lane",
+}
+"""Names of modules that are given up."""
+
+SETTINGS = {
+    "cut_bits",
+    "least_cosine",
+    "payloads",
+    "fence_late_workers",
+    "test_share",
+    "validation_share",
+    "hidden",
+    "num_hidden",
+    "network_width",
+    "rounds",
+    "secure_sums",
+    "own_layer",
+    "own_network",
+}
+FLAGS = re.compile(r"(?<![\w-])--(go-on|state|state-key|trust|to|full|seat|lease|place)(?![\w-])")
+METRICS = re.compile(r"(?<![\w-])(fedactors_site_(?:doing|trouble)|usage\.(?:money|waiting_seconds))\b")
+
+
+def sources() -> Iterator[Path]:
+    for folder in FOLDERS:
+        yield from (path for path in sorted((ROOT / folder).rglob("*.py")) if path != Path(__file__).resolve())
+
+
+def identifiers(tree: ast.AST) -> Iterator[str]:
+    """Yield what a module names: classes, functions, parameters, keywords, attributes and variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                yield name
+            case ast.keyword(arg=str(name)) | ast.alias(name=name):
+                yield name
+
+
+def test_no_identifier_is_one_that_was_given_up() -> None:
+    named = {
+        (str(path.relative_to(ROOT)), name) for path in sources() for name in identifiers(ast.parse(path.read_text()))
+    }
+    found = sorted(
+        f"{where}: {name}"
+        for where, name in named
+        if IDENTIFIERS.search(name) and not name.startswith("test_") and not where.startswith(HERE.get(name, "nowhere"))
+    )
+    assert found == []
+
+
+def test_no_module_has_a_name_that_was_given_up() -> None:
+    found = [
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if path.stem.removeprefix("test_") in FILES and not str(path.relative_to(ROOT)).startswith("scenarios/paper")
+    ]
+    assert found == []
+
+
+def test_no_setting_is_one_that_was_given_up() -> None:
+    found = [
+        f"{path.parent.name}: {node.target.id}"
+        for path in sorted((ROOT / "protocols").glob("*/config.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in SETTINGS
+    ]
+    assert found == []
+
+
+def test_no_flag_or_metric_is_one_that_was_given_up() -> None:
+    found = []
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").iterdir(), *ROOT.glob("*.md"), *sources()]
+    for path in pages:
+        text = path.read_text()
+        found += [f"{path.relative_to(ROOT)}: {match.group()}" for match in FLAGS.finditer(text)]
+        found += [f"{path.relative_to(ROOT)}: {match.group()}" for match in METRICS.finditer(text)]
+    assert found == []
