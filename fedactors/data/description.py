@@ -376,14 +376,14 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
         BadInput: not readable, not TOML, or a value that is no text.
     """
     parties = read_tree(path, "data").get("parties")
-    found: dict[str, dict[str, str]] = {"state": {}, "checkpoint_key": {}}
+    found: dict[str, dict[str, str]] = {"checkpoint_dir": {}, "checkpoint_key": {}}
     for name, party in parties.items() if isinstance(parties, dict) else ():
         for key, places in found.items() if isinstance(party, dict) else ():
             if key in party and not (isinstance(party[key], str) and party[key]):
                 raise BadInput(f"parties.{name}.{key}: {shown(party[key])} is not allowed: give a text")
             if key in party:
                 places[name] = party[key]
-    return {name: _state_place(place, path.parent) for name, place in found["state"].items()}, found["checkpoint_key"]
+    return {name: _state_place(place, path.parent) for name, place in found["checkpoint_dir"].items()}, found["checkpoint_key"]
 
 
 def _state_place(place: str, folder: Path) -> str:

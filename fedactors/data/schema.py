@@ -138,7 +138,7 @@ class VerticalParty(RowsParty):
     """At the party with the label: column that says how much each row counts."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
     """At the party with the label: what becomes of rows to train on without one."""
-    state: Place | None = None
+    checkpoint_dir: Place | None = None
     """Where its process keeps its checkpoints."""
     checkpoint_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
@@ -228,7 +228,7 @@ class RelationalParty(Table):
     """Column that names a row's predictions."""
     columns: dict[str, ColumnRule] = Field(default_factory=dict)
     """Rules of columns that are no plain numbers."""
-    state: Place | None = None
+    checkpoint_dir: Place | None = None
     """Where its process keeps its checkpoints."""
     checkpoint_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
@@ -278,7 +278,7 @@ class GraphParty(RowsParty):
     """How the CSV files are written."""
     split: Text | None = None
     """At the party with the label: column that says train, validation or test, or nothing."""
-    state: Place | None = None
+    checkpoint_dir: Place | None = None
     """Where its process keeps its checkpoints."""
     checkpoint_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
@@ -312,7 +312,7 @@ class ArraysParty(Table):
 
     file: Place
     """``.npz`` file of ``edges`` (2, E) and ``features`` (N, F)."""
-    state: Place | None = None
+    checkpoint_dir: Place | None = None
     """Where its process keeps its checkpoints."""
     checkpoint_key: Place | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""

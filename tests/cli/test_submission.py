@@ -87,7 +87,7 @@ def test_a_file_of_user_data_is_named_as_its_host_finds_it(tmp_path):
     [
         ('edges = "transfers.csv"', "parties.shop.edges: 'transfers.csv'"),
         ('sparse = "words.csv"', "parties.shop.sparse: 'words.csv'"),
-        ('state = "kept"', "parties.shop.state: 'kept'"),
+        ('checkpoint_dir = "kept"', "parties.shop.checkpoint_dir: 'kept'"),
         ('checkpoint_key = "file:key"', "parties.shop.checkpoint_key: 'key'"),
     ],
 )
@@ -96,7 +96,7 @@ def test_so_is_whatever_else_a_description_names(tmp_path, more, named):
     path.write_text(path.read_text() + more)
     with pytest.raises(BadInput, match=rf"^{named} is not allowed in a job"):
         check_paths(path)
-    path.write_text(path.read_text().replace(more, 'state = "s3://bucket/kept"\nstate_key = "env:KEY"'))
+    path.write_text(path.read_text().replace(more, 'checkpoint_dir = "s3://bucket/kept"\ncheckpoint_key = "env:KEY"'))
     check_paths(path)
 
 

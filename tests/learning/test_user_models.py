@@ -64,7 +64,7 @@ def test_running_statistics_and_dropout_are_refused_in_a_split_network_only():
         ("fails", r"called with \(1, 8, 8\), 10 it fails: RuntimeError: no such weights$"),
         ("mismatch", r"given 2 samples of shape \(1, 8, 8\) it fails: RuntimeError"),
         ("not_callable", "it is a int, not a function"),
-        ("absent", "own_networks has no absent"),
+        ("absent", "user_networks has no absent"),
     ],
 )
 def test_a_bad_one_is_refused_in_one_line(name, line):

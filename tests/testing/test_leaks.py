@@ -36,7 +36,7 @@ def found(value, raw=RAW):
 
 
 @pytest.mark.parametrize(
-    ("push", "words"),
+    ("sent", "words"),
     [
         (X[BATCH, 3], "column 3 of cancer unchanged"),
         (np.sort(X[BATCH, 3]), "column 3 of cancer unchanged"),
@@ -89,7 +89,7 @@ def harmless():
 
 @pytest.mark.slow
 @pytest.mark.drawn(6)
-@pytest.mark.parametrize(("name", "push"), list(harmless()), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(("name", "sent"), list(harmless()), ids=lambda value: value if isinstance(value, str) else "")
 @pytest.mark.parametrize("raw", [RAW, IMAGES], ids=["cancer", "digits"])
 def test_nothing_is_found_where_there_is_nothing(raw, name, sent):
     assert found(sent, raw) == ""

@@ -226,7 +226,7 @@ def test_a_process_that_is_busy_while_it_starts_is_waited_for() -> None:
     assert time.monotonic() - began > 10, "ten heartbeat timeouts without a sign, and it was not lost"
 
 
-@pytest.mark.parametrize(("is_near", "heartbeat timeouts"), [(True, 1), (False, 4)], ids=["here", "elsewhere"])
+@pytest.mark.parametrize(("is_near", "heartbeat_timeouts"), [(True, 1), (False, 4)], ids=["here", "elsewhere"])
 def test_a_process_that_sleeps_while_it_starts_is_lost(is_near: bool, heartbeat_timeouts: int) -> None:
     runtime = RayRuntime(heartbeat_timeout=1.5, start_timeout=60.0)
 
