@@ -237,8 +237,9 @@ def test_a_description_of_user_data_says_where_states_are(tmp_path, capsys, monk
     (tmp_path / "shop.csv").write_text(shop)
     (tmp_path / "shop.key").write_text(base64.b64encode(os.urandom(32)).decode())
     (tmp_path / "parties.toml").write_text(
-        f'[task]\ntype = "binary"\n[parties.bank]\npath = "bank.csv"\nlabel = "defaulted"\ncheckpoint_dir = "kept/bank"\n'
-        f'[parties.shop]\npath = "shop.csv"\ncheckpoint_dir = "kept/shop"\ncheckpoint_key = "file:{tmp_path / "shop.key"}"\n'
+        '[task]\ntype = "binary"\n[parties.bank]\npath = "bank.csv"\nlabel = "defaulted"\n'
+        'checkpoint_dir = "kept/bank"\n[parties.shop]\npath = "shop.csv"\ncheckpoint_dir = "kept/shop"\n'
+        f'checkpoint_key = "file:{tmp_path / "shop.key"}"\n'
     )
     data = ("--data", str(tmp_path / "parties.toml"))
     words = ("run", "pubsub-vfl", "--runtime", "simulated", "--quiet", "num_epochs=2", "batch_size=32", *data)

@@ -383,7 +383,8 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
                 raise BadInput(f"parties.{name}.{key}: {shown(party[key])} is not allowed: give a text")
             if key in party:
                 places[name] = party[key]
-    return {name: _state_place(place, path.parent) for name, place in found["checkpoint_dir"].items()}, found["checkpoint_key"]
+    folders = {name: _state_place(place, path.parent) for name, place in found["checkpoint_dir"].items()}
+    return folders, found["checkpoint_key"]
 
 
 def _state_place(place: str, folder: Path) -> str:
