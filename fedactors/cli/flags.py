@@ -1,7 +1,7 @@
 """The words of the command line: flags, help on settings, and completion.
 
 Flags are made from the fields of `fedactors.options.RunOptions`; `fedactors run` and scenario scripts share them.
-ones. For completion a shell calls the command itself, with `VARIABLE` set and the words up to the cursor, and reads one
+For completion a shell calls the command itself, with `VARIABLE` set and the words up to the cursor, and reads one
 candidate a line. No candidate means a file name, or that nothing can stand there.
 """
 
