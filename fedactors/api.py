@@ -6,7 +6,8 @@
     run.metrics["test/auc"], run.rounds.to_pandas()
 
 Settings of a protocol are keyword arguments, checked by its config. All of it works inside a running event loop, such
-as a notebook's: a run then gets a thread of its own. The command line calls this module and nothing else.
+as a notebook's: a run then gets a thread of its own. The commands that run, resume, predict, export, audit and compare
+call this module.
 Importing it loads nothing heavy.
 """
 
