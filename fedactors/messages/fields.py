@@ -308,7 +308,7 @@ def _make_freezer(cls: type) -> _Freezer:
     lines = ["numbers = size = 0", "changed = False"]
     for i, name in enumerate(names):
         scope[f"classes_{i}"], scope[f"check_{i}"] = checks[name]
-        scope[f"set_{i}"] = getattr(cls, name).__set__
+        scope[f"set_{i}"] = _setter_of(cls, name)
         lines += [f"a = message.{name}", "if False: pass"]
         for condition, body in (*_cases(hints[name], scope), ("True", _OTHER_LINES.format(i=i))):
             lines += [f"elif {condition}:", textwrap.indent(body, "    ")]
@@ -319,6 +319,13 @@ def _make_freezer(cls: type) -> _Freezer:
     exec(compile(source, f"<freezer of {cls.__qualname__}>", "exec"), scope)
     _FREEZERS[cls] = made = scope["freezer"]
     return made  # type: ignore[no-any-return]
+
+
+def _setter_of(cls: type, name: str) -> Callable[[Any, Any], None]:
+    """Return the setter of a field of a frozen message; the class of a script, sent to a process by value, has no slots."""
+    if hasattr(cls, name):
+        return getattr(cls, name).__set__  # type: ignore[no-any-return]
+    return lambda message, value: object.__setattr__(message, name, value)
 
 
 def _cases(hint: Any, scope: dict[str, Any]) -> tuple[_Case, ...]:
