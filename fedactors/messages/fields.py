@@ -322,7 +322,7 @@ def _make_freezer(cls: type) -> _Freezer:
 
 
 def _setter_of(cls: type, name: str) -> Callable[[Any, Any], None]:
-    """Return the setter of a field of a frozen message; the class of a script, sent to a process by value, has no slots."""
+    """Return the setter of a field of a frozen message; a class that was sent to a process by value has no slots."""
     if hasattr(cls, name):
         return getattr(cls, name).__set__  # type: ignore[no-any-return]
     return lambda message, value: object.__setattr__(message, name, value)
