@@ -355,7 +355,7 @@ def read_part(path: str | Path, allow_import: Collection[str] = ()) -> Part:
     models: dict[str, TrainedModel] = {}
     for name in (*facts.code, *(spec.name for spec in facts.models.values())):
         if is_code(name) and name not in allow_import:
-            raise BadInput(f"{folder} names code, {name}: give trust=({name!r},) if you know what it is")
+            raise BadInput(f"{folder} names code, {name}: give allow_import=({name!r},) if you know what it is")
     for name, spec in facts.models.items():
         weights = folder / f"{name}.safetensors"
         with reading("part", weights):

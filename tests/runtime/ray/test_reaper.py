@@ -24,7 +24,7 @@ from tests.keeping import Keeping
 from tests.runtime.actors import line
 
 if __name__ == "__main__":
-    runtime = RayRuntime(num_cpus=1, lease=5.0, recorder=Keeping())
+    runtime = RayRuntime(num_cpus=1, heartbeat_timeout=5.0, recorder=Keeping())
     runtime.way_on = "go on with --resume HERE"
 
     async def main():

@@ -28,7 +28,7 @@ from fedactors.runtime.ray.runtime import RayRuntime
 from tests.runtime.actors import line
 
 if __name__ == "__main__":
-    runtime = RayRuntime(num_cpus=1, lease=5.0)
+    runtime = RayRuntime(num_cpus=1, heartbeat_timeout=5.0)
 
     async def main():
         runtime.on_loss("restart")
