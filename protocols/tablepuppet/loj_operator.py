@@ -374,6 +374,8 @@ class JoinServer(TableServer):
         """Return the scores of the predictor that knows only the training labels (as the server has them)."""
         times = self._train.counts[self.label_index] if self.trees else None
         constant_C = algorithm.trivial_outputs(self._loss, self.y, self.num_outputs, times)
+        if not self.trees:
+            return await self._score((np.tile(constant_C, (self._test.num_joined, 1)), *LISTED))
         owns = [i == self.label_index for i in range(len(self._tables))]
         constants = [np.tile(constant_C * own, (len(G), 1)) for own, G in zip(owns, self._test.counts, strict=True)]
         return await self._score(self._test.outputs(constants))
