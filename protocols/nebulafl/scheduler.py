@@ -1,6 +1,6 @@
 """The scheduler of one center: its containers and its hardware, who trains where, who waits. No clock, no I/O.
 
-    request --> place --> (container, unit, seconds) --> finish | give up --> the unit is free for the next request
+    request --> assign --> (container, unit, seconds) --> finish | give up --> the unit is free for the next request
 
 A *slot* is what asks for a training: a planet, or an order of a baseline's exchange. Every slot has at most one
 assignment, every container and every unit at most one slot.
@@ -193,7 +193,7 @@ class Scheduler(Stateful):
         self.dropped: list[int] = []
         """Numbers of assignments given up whose training has not come to its end yet."""
         self.num_assigned = 0
-        self._place_of = {hardware.name: place for place, hardware in enumerate(self.types)}
+        self._index_of = {hardware.name: index for index, hardware in enumerate(self.types)}
         self._prices_R = np.array([hardware.price for hardware in self.types])
         self._spread, self._rules, self._literal = spread, rules, paper_literal
         self.generator = generator
@@ -204,7 +204,7 @@ class Scheduler(Stateful):
             raise ValueError(f"slot {request.slot} is trained or waits already")
         self.requests[request.slot] = request
 
-    def place(self, now: float, gap_of: Callable[[int], float]) -> list[Assignment]:
+    def assign(self, now: float, gap_of: Callable[[int], float]) -> list[Assignment]:
         """Place those that wait, first come, first served, and return the new assignments.
 
         Who finds no idle container keeps its turn; when no hardware is free nobody is placed.
@@ -231,9 +231,9 @@ class Scheduler(Stateful):
 
     def _assign(self, slot: int, container: int, gap: float, now: float) -> Assignment:
         rules = self._rules
-        places = [self._place_of[name] for name in self.pool.available()]
-        prices_R, times_R = self._prices_R[places], self.table.times(container)[places]
-        chosen = places[
+        indices = [self._index_of[name] for name in self.pool.available()]
+        prices_R, times_R = self._prices_R[indices], self.table.times(container)[indices]
+        chosen = indices[
             choose_type(
                 rules.resource_policy,
                 prices_R * times_R if rules.price == "training" else prices_R,

@@ -116,8 +116,8 @@ class PayloadStore:
         for descriptor, memory in self._segments:
             memory.close()
             os.close(descriptor)
-        for places in (self._segments, self._free, self._slots, self._readers):
-            places.clear()
+        for tables in (self._segments, self._free, self._slots, self._readers):
+            tables.clear()
         self._fill = _SEGMENT_BYTES
 
     def _new_slot(self, size: int) -> tuple[int, int]:
@@ -138,14 +138,14 @@ class PayloadReader:
     def __init__(self) -> None:
         self._maps: OrderedDict[tuple[int, int], mmap.mmap] = OrderedDict()
 
-    def read(self, place: tuple[int, ...], key: int) -> bytes:
+    def read(self, location: tuple[int, ...], key: int) -> bytes:
         """Copy a frame out of its owner's memory.
 
         Raises:
             PayloadGone: it was freed.
             OSError: the owner's memory cannot be mapped (it is dead, or in another process namespace).
         """
-        pid, descriptor, offset = place
+        pid, descriptor, offset = location
         memory = self._maps.get((pid, descriptor))
         if memory is None:
             where = f"/proc/{pid}/fd/{descriptor}"
@@ -174,11 +174,11 @@ class PayloadReader:
 
 _HEAD = struct.Struct("<QIB51x")
 REQUEST, REPLY, ERROR, HELLO, FETCH, TAKEN, UNREAD = range(7)
-PLACED = 0x80
-_PLACE = struct.Struct("<QQQ40x")
+SHARED = 0x80
+_LOCATION = struct.Struct("<QQQ40x")
 _KEY = struct.Struct("<Q")
 _PEER = struct.Struct("3i")
-LEAST_PLACED, MOST_PLACED = 1 << 17, 1 << 24
+LEAST_SHARED, MOST_SHARED = 1 << 17, 1 << 24
 """Bytes of a body that is worth shared memory, and of one that is too large to keep a place for."""
 _MOST_UNTOLD = 4
 """Bodies that were taken and are not said to be: their sender cannot use their places again."""
@@ -251,9 +251,9 @@ class _Frames(asyncio.Protocol):
         self._have = 0
         self._need = _HEAD.size
         self._memory = memory
-        self._places = memory is not None
+        self._uses_memory = memory is not None
         self._peer = 0
-        self._placed: dict[int, tuple[int, int]] = {}
+        self._shared: dict[int, tuple[int, int]] = {}
         """Kind and number of the frames whose bodies lie in the memory here and are not taken yet, by key."""
         self._untold: list[int] = []
 
@@ -265,7 +265,7 @@ class _Frames(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what the peer has not taken; nobody will."""
-        for key in list(self._placed):
+        for key in list(self._shared):
             self._free(key)
 
     def data_received(self, data: bytes) -> None:
@@ -299,15 +299,15 @@ class _Frames(asyncio.Protocol):
 
     def send(self, kind: int, number: int, parts: Parts) -> None:
         length = sum(len(part) for part in parts)
-        if self._places and LEAST_PLACED <= length <= MOST_PLACED:
+        if self._uses_memory and LEAST_SHARED <= length <= MOST_SHARED:
             assert self._memory is not None
             try:
                 key, (_, file, offset) = self._memory.store.put(parts, frozenset())
             except OSError:  # no more files, or no memory: the socket needs neither
-                self._places = False
+                self._uses_memory = False
             else:
-                self._placed[key] = kind, number
-                kind, length, parts = kind | PLACED, _PLACE.size, [_PLACE.pack(key, file, offset)]
+                self._shared[key] = kind, number
+                kind, length, parts = kind | SHARED, _LOCATION.size, [_LOCATION.pack(key, file, offset)]
         told = self._frame_of_keys(TAKEN, self._untold) if self._untold else b""
         self._untold.clear()
         self.transport.write(b"".join((told, _HEAD.pack(length, number, kind), *parts)))
@@ -321,19 +321,19 @@ class _Frames(asyncio.Protocol):
 
     def _on_memory(self, kind: int, number: int, body: memoryview) -> None:
         """Take a body that lies in the peer's memory, or learn what became of those here."""
-        is_place = kind & PLACED and kind & ~PLACED < TAKEN and len(body) == _PLACE.size
+        is_shared = kind & SHARED and kind & ~SHARED < TAKEN and len(body) == _LOCATION.size
         is_answer = kind in (TAKEN, UNREAD) and len(body) % _KEY.size == 0
-        if not self._is_known or not (is_place or is_answer):
+        if not self._is_known or not (is_shared or is_answer):
             self.transport.close()
-        elif is_place:
-            self._take(kind & ~PLACED, number, *_PLACE.unpack(body))
+        elif is_shared:
+            self._take(kind & ~SHARED, number, *_LOCATION.unpack(body))
         elif kind == TAKEN:
             for (key,) in _KEY.iter_unpack(body):
                 self._free(key)
         else:
-            self._places = False
+            self._uses_memory = False
             for (key,) in _KEY.iter_unpack(body):
-                if key in self._placed and self._memory is not None:
+                if key in self._shared and self._memory is not None:
                     frame = self._memory.store.read(key)
                     self.send(*self._free(key), [frame])
 
@@ -353,9 +353,9 @@ class _Frames(asyncio.Protocol):
 
     def _free(self, key: int) -> tuple[int, int]:
         """Use a place again; return kind and number of the frame whose body was there."""
-        if self._memory is not None and key in self._placed:
+        if self._memory is not None and key in self._shared:
             self._memory.store.free(key)
-        return self._placed.pop(key, (0, 0))
+        return self._shared.pop(key, (0, 0))
 
     def _frame_of_keys(self, kind: int, keys: Sequence[int]) -> bytes:
         return _HEAD.pack(_KEY.size * len(keys), 0, kind) + b"".join(map(_KEY.pack, keys))
