@@ -47,9 +47,8 @@ from fedactors.privacy.accounting import (
 )
 from fedactors.privacy.noise import Gaussian, Law, observing
 from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.network import Call, SimulatedContext, Wire
+from fedactors.runtime.simulation.network import Call, SimulatedContext, Wire, current_actor
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.runtime.simulation.virtual_loop import current_actor
 
 _RELATIVE = 1e-5
 """What single precision may add to a norm that was clipped to its bound."""

@@ -443,8 +443,8 @@ def one_torch_thread() -> None:
     one_thread()
 
 
-def start_worker(*folders: str) -> None:
-    """Make a fresh worker ready: one torch thread, and no life without the pool's owner, whose folders then go too."""
+def end_with_owner(*folders: str) -> None:
+    """End this process, and remove these folders, as soon as the process that started it is gone."""
     owner = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -455,6 +455,11 @@ def start_worker(*folders: str) -> None:
             os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
+
+
+def start_worker(*folders: str) -> None:
+    """Make a fresh worker ready: one torch thread, and no life without the pool's owner, whose folders then go too."""
+    end_with_owner(*folders)
     np.seterr(over="ignore", invalid="ignore", divide="ignore")  # as in the runtime's own process
     one_torch_thread()
 

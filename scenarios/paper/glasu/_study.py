@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedactors.runs.compare import difference_row
 from fedactors.runs.table import RunRow
 from fedactors.sweeps import Done, run_once
 
@@ -23,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from protocols.glasu.plugin import PROTOCOL
 from protocols.glasu.run import us_uk
+from scenarios.paper.pairs import difference_row
 from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
