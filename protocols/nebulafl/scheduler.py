@@ -287,10 +287,6 @@ class Scheduler(Stateful):
         self.table.lose(container)
         return given_up
 
-    def regain(self, container: int) -> None:
-        """Take a lost container in again."""
-        self.table.regain(container)
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs, requests and assignments as plain values."""
         requests = [tuple(vars(one).values()) for one in self.requests.values()]

@@ -329,7 +329,7 @@ class TableClient(JoinMember, MaskedTable):
 
         Only under differential privacy is it a secret, and no two runs are alike; else all who know the run's seed do.
         """
-        return data.secret_order(self.row_order) if self.row_order else self.rng("row order")
+        return np.random.default_rng(self.row_order) if self.row_order else self.rng("row order")
 
     def _send(self, values_nC: Array, positions: NDArray[Any] | None) -> messages.Predictions | Masked:
         return messages.Predictions(values_nC) if positions is None else self.mask(values_nC[positions])

@@ -50,8 +50,8 @@ def seconds_a_batch(
         num_batches: how many are measured.
     """
     one_torch_thread()
-    from fedactors.learning.network import Network
-    from fedactors.learning.split_learning import Publication
+    from fedactors.learning.optimizers import Network
+    from fedactors.learning.split_learning import Publication, active_gradients
 
     data = load_data(config, "synthetic:2000x500", 0)
     rng = np.random.default_rng(0)
@@ -68,11 +68,11 @@ def seconds_a_batch(
         start = time.perf_counter()
         if role == "passive":
             publications.append(Publication(bottom.model, x[rows]))
-            algorithm.embed(publications[-1])
+            publications[-1].embed()
             if len(publications) > held:
-                bottom.apply(algorithm.backward(publications.popleft(), z))
+                bottom.apply(publications.popleft().gradient(z))
         else:
-            found = algorithm.active_gradients(bottom.model, top.model, "binary", x[rows], [z], y[rows])
+            found = active_gradients(bottom.model, top.model, "binary", x[rows], [z], y[rows])
             top.apply(found.top)
             bottom.apply(found.bottom)
         return time.perf_counter() - start
