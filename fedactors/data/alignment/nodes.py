@@ -279,7 +279,7 @@ class NewNodeHolder(NodeHolder):
 
 
 async def align_nodes(data: Any, runtime: Runtime, state_of: Callable[[str], StoredState] | None = None) -> list[str]:
-    """Where data are a graph in tables, let the files' holders align, before a run or a prediction casts its actors.
+    """Where data are a graph in tables, let the files' holders align, before a run or a prediction spawns its actors.
 
     Args:
         data: to train on, or to predict; nothing is done if it is another kind of graph.

@@ -667,7 +667,7 @@ def with_joining(costs: Costs) -> Costs:
 async def join_rows(
     data: VerticalData, runtime: Runtime, state_of: Callable[[str], StoredState] | None = None
 ) -> list[str]:
-    """Where data are a query's, let its tables' owners join the rows, before a run or a prediction casts its actors.
+    """Where data are a query's, let its tables' owners join the rows, before a run or a prediction spawns its actors.
 
     Args:
         data: to train on, or to predict; nothing is done if they are no query's.
