@@ -183,7 +183,7 @@ def sweep_command(args: argparse.Namespace) -> int:
             address=args.address,
             again=args.again,
             criterion=criterion,
-            told=None if args.quiet else _progress,
+            progress=None if args.quiet else _progress,
         )
     except KeyboardInterrupt:
         raise Stopped("interrupted; the same command goes on where it stopped", 130) from None
