@@ -151,15 +151,15 @@ class Run:
     """A run that has ended: its metrics and records, and what you can do with it.
 
     Args:
-        place: its folder, or the address of one.
+        location: its folder, or the address of one.
         summary: of the run, where it is known.
         simulated: ``network`` and ``faults`` that it was given, for `resume`.
     """
 
     def __init__(
-        self, place: str | Path, summary: Summary | None = None, simulated: Mapping[str, Any] | None = None
+        self, location: str | Path, summary: Summary | None = None, simulated: Mapping[str, Any] | None = None
     ) -> None:
-        self._place = str(place)
+        self._location = str(location)
         self._summary = summary
         self._simulated = simulated or {}
         self._temporary: Any = None
@@ -169,7 +169,7 @@ class Run:
         """The run's folder, opened."""
         from fedactors.runs.folder import RunFolder
 
-        return RunFolder.open(self._place)
+        return RunFolder.open(self._location)
 
     @property
     def path(self) -> Path:
@@ -251,9 +251,11 @@ class Run:
         Raises:
             FedactorsError: as `run`.
         """
-        options = RunOptions.checked(quiet=_is_quiet(), resume=self._place, **_where(where))
+        options = RunOptions.checked(quiet=_is_quiet(), resume=self._location, **_where(where))
         is_temporary = self._temporary is not None and out is None
-        parent = None if is_temporary else out if out is not None else self._place.rstrip("/").rpartition("/")[0] or "."
+        parent = (
+            None if is_temporary else out if out is not None else self._location.rstrip("/").rpartition("/")[0] or "."
+        )
         runtime = options.runtime or self.folder.config.get("runtime")
         given = self._simulated if runtime == "simulated" else {}
         return _execute_in(parent, _protocol(self.protocol), {}, options, given)
@@ -300,8 +302,8 @@ class Run:
         from fedactors.trained import export
 
         options = RunOptions.checked(**_where(where))
-        place = None if to is None else str(to)
-        return export(self.folder, place, options, party=party, label=checkpoint)
+        location = None if to is None else str(to)
+        return export(self.folder, location, options, party=party, label=checkpoint)
 
     def audit(
         self,
@@ -354,11 +356,11 @@ class Run:
 
     def __repr__(self) -> str:
         if self.status != "finished":
-            return f"<Run {self.protocol} {self.status} at {self._place}>"
-        return f"<Run {self.protocol} seed {self.summary.seed} at {self._place}: {_metrics_text(self.metrics)}>"
+            return f"<Run {self.protocol} {self.status} at {self._location}>"
+        return f"<Run {self.protocol} seed {self.summary.seed} at {self._location}: {_metrics_text(self.metrics)}>"
 
     def _repr_html_(self) -> str:
-        facts: dict[str, Any] = {"status": self.status, "path": self._place}
+        facts: dict[str, Any] = {"status": self.status, "path": self._location}
         if self.status == "finished":
             used = self.summary
             facts |= {"runtime": used.runtime, "seed": used.seed, "rounds": used.rounds}
@@ -397,12 +399,12 @@ def write_report(
     from fedactors.runs.folder import apart_from_records
     from fedactors.runs.storage import is_remote, local_path, write_atomic
 
-    places = [_place(one) for one in runs]
-    loaded = load_runs(places)
+    locations = [_location(one) for one in runs]
+    loaded = load_runs(locations)
     folder = loaded[0].folder
-    if not to and folder is not None and is_remote(folder.place):
-        raise BadInput(f"--output: give a file of this machine, {folder.place} is an address")
-    beside = Path(places[0]).with_suffix(".html") if folder is None else folder.path / "report.html"
+    if not to and folder is not None and is_remote(folder.location):
+        raise BadInput(f"--output: give a file of this machine, {folder.location} is an address")
+    beside = Path(locations[0]).with_suffix(".html") if folder is None else folder.path / "report.html"
     path = local_path(to, "--output") if to is not None else beside
     if path.is_dir():
         raise BadInput(f"--output: {str(to)!r} is a folder; give the name of the page")
@@ -476,7 +478,7 @@ def compare(*runs: Run | str | Path) -> Comparison:
 
     if not runs:
         raise BadInput("compare: give at least one run")
-    return Comparison(load_runs([_place(one) for one in runs]))
+    return Comparison(load_runs([_location(one) for one in runs]))
 
 
 class Comparison:
@@ -736,7 +738,7 @@ class Table:
 
     def __repr__(self) -> str:
         shown = [self.columns, *([_text(value) for value in row.values()] for row in self._first())]
-        widths = [max(len(row[place]) for row in shown) for place in range(len(self.columns))]
+        widths = [max(len(row[index]) for row in shown) for index in range(len(self.columns))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in shown]
         return "\n".join([*(line.rstrip() for line in lines), f"[{len(self)} rows]"])
 
@@ -794,8 +796,8 @@ def _where(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "data": _data(given.get("data"))}
 
 
-def _place(given: Run | str | Path) -> str:
-    return given._place if isinstance(given, Run) else str(given)
+def _location(given: Run | str | Path) -> str:
+    return given._location if isinstance(given, Run) else str(given)
 
 
 def _is_quiet() -> bool:

@@ -32,7 +32,7 @@ class Flag:
     """From text to the value; an option that `repeats` is read to a list."""
     repeats: bool = False
     """May be given several times: the value is all of them."""
-    is_place: bool = False
+    is_location: bool = False
     """Names data, a folder or an address: neither blank, nor with a password."""
     ray_only: str = ""
     """Why the simulated runtime has no use for it."""
@@ -118,7 +118,7 @@ class RunOptions:
         None,
         "a data set, or a description of your own data (.toml), which --resume asks for again",
         metavar="NAME|FILE",
-        is_place=True,
+        is_location=True,
     )
     runtime: str | None = _option(
         None, "ray (default) or simulated (virtual clock, one process)", choices=RUNTIMES, federation="never"
@@ -127,7 +127,7 @@ class RunOptions:
         None,
         "Ray cluster (default: RAY_ADDRESS, else Ray in this process)",
         metavar="A",
-        is_place=True,
+        is_location=True,
         ray_only="the simulated runtime is one process",
         federation="never",
         travels=False,
@@ -172,9 +172,9 @@ class RunOptions:
     seeds: tuple[int, ...] | None = _option(
         None, "one run per seed, with mean and deviation", metavar="0,1,2", read=read_seeds, decides=True
     )
-    out: str = _option("runs", "parent of run folders (default: runs)", metavar="DIR", is_place=True)
+    out: str = _option("runs", "parent of run folders (default: runs)", metavar="DIR", is_location=True)
     resume: str | None = _option(
-        None, "go on from the last checkpoint of this run folder", metavar="RUN", is_place=True
+        None, "go on from the last checkpoint of this run folder", metavar="RUN", is_location=True
     )
     allow_import: tuple[str, ...] = _option(
         (),
@@ -221,7 +221,7 @@ class RunOptions:
         "run at the sites of several organisations: the federation.toml in your own site's folder; --data is then "
         "SITE=NAME,SITE=NAME",
         metavar="FILE",
-        is_place=True,
+        is_location=True,
     )
     share_seed: bool = _option(
         False,
@@ -251,10 +251,10 @@ class RunOptions:
         from fedactors.validation import without_password
 
         for name, flag in FLAGS.items():
-            if flag.is_place:
+            if flag.is_location:
                 without_password(getattr(self, name) or "", flag_of(name))
-        for party, place in self.checkpoint_dir:
-            without_password(place, f"--checkpoint-dir {party}")
+        for party, location in self.checkpoint_dir:
+            without_password(location, f"--checkpoint-dir {party}")
 
     @classmethod
     def checked(cls, **values: Any) -> RunOptions:

@@ -29,7 +29,7 @@ from fedactors.plugins import Protocol, find_protocol
 from fedactors.privacy.accounting import budgets
 from fedactors.runs.folder import AUDIT, Checkpoint, RunFolder, apart_from_records
 from fedactors.runs.metrics import json_line, jsonable
-from fedactors.runs.party_states import FoundStates
+from fedactors.runs.party_states import CheckpointStates
 from fedactors.runs.storage import local_path
 from fedactors.runtime.addresses import check_reachable
 from fedactors.runtime.compute import one_torch_thread
@@ -51,7 +51,7 @@ class Trained:
     config: Any
     folder: RunFolder
     checkpoint: Checkpoint
-    states: FoundStates
+    states: CheckpointStates
     """Of the checkpoint; each goes to its own actor only."""
 
     @classmethod
@@ -98,7 +98,7 @@ class Predictions:
                 "predicted": one.counts.num_predicted,
                 "without_partner": one.counts.num_alone,
                 "refused": one.counts.num_refused,
-                "reasons": dict(one.counts.reasons),
+                "rejections": dict(one.counts.rejections),
                 "unpredicted": one.counts.unpredicted,
             }
             for one in self.outcomes
@@ -141,8 +141,8 @@ def _predict(model: Trained, options: RunOptions, to: str) -> Predictions:
     here, seed = is_here(options), folder.config["seed"]
     data = load_data(protocol, config, options.data or "", seed, here, is_new=True)
     # on another host it is that host's own path
-    place = str(local_path(check_ending(to), "--output").resolve()) if here else to
-    asked = Application(stored={name: stored_state(model.states, name) for name in model.states}, to=place)
+    location = str(local_path(check_ending(to), "--output").resolve()) if here else to
+    asked = Application(stored={name: stored_state(model.states, name) for name in model.states}, to=location)
     if any(one["on"] and one["kind"] in COUNTED for one in describe_protections(protocol, config)):
         folder.check_countable()
     runtime, made = make_runtime(options, seed, None), protocol.predict
@@ -173,16 +173,16 @@ def _predict_federated(model: Trained, options: RunOptions, to: str) -> Outcomes
     assert made is not None
     asked = Application(stored=found, to=to)
     outcomes = tuple(runtime.execute(lambda: made(config, prepared.data, runtime, asked)))
-    place = f"predictions/{prepared.proposal.run}"
-    return tuple(dataclasses.replace(one, to=f"{place}/{one.to}") for one in outcomes)
+    location = f"predictions/{prepared.proposal.run}"
+    return tuple(dataclasses.replace(one, to=f"{location}/{one.to}") for one in outcomes)
 
 
-def stored_state(states: FoundStates, actor: str) -> StoredState:
+def stored_state(states: CheckpointStates, actor: str) -> StoredState:
     """Return an actor's state as it is sent to its process: what the run folder holds, and where the rest is."""
-    frame, place = states.stored(actor)
-    if place is None:
+    frame, location = states.stored(actor)
+    if location is None:
         return StoredState(actor=actor, frame=frame)
-    return StoredState(actor=actor, frame=frame, where=place.where, key=place.key)
+    return StoredState(actor=actor, frame=frame, where=location.where, key=location.key)
 
 
 # --- exports --------------------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ def _replay(audit: ReplayAudit) -> dict[str, Any]:
             "mu": one.mu,
             "bare": list(one.bare),
             "to_driver": list(one.to_driver),
-            "moved": {shift.place: {"mu": shift.mu, "largest": shift.largest} for shift in one.shifts},
+            "moved": {shift.release_name: {"mu": shift.mu, "largest": shift.largest} for shift in one.shifts},
         }
         for one in audit.replays
     ]

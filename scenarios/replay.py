@@ -80,8 +80,8 @@ def made_again(row: RunRow, folder: Path = RESULTS) -> bool:
         print(f"  not done after {error.timeout:.0f} s", flush=True)
         return False
     lines = done.stdout.splitlines()
-    place = f"{row.study}/{row.name} seed {row.seed}:"
-    start = next((index for index, line in enumerate(lines) if line.startswith(place)), None)
+    prefix = f"{row.study}/{row.name} seed {row.seed}:"
+    start = next((index for index, line in enumerate(lines) if line.startswith(prefix)), None)
     if start is None:
         print(f"  its command does not make it (code {done.returncode})\n{done.stderr.strip()[-2000:]}", flush=True)
         return False

@@ -42,7 +42,7 @@ SAME = {"__init__", "plugin", "config", "messages", "data", "algorithm", "actors
 """Files that every protocol has."""
 WHERE_NEEDED = {"serving", "baselines", "privacy", "planner"}
 """Where a trained model can be used, a baseline is more than a setting, settings can be planned."""
-MOST_OF_ITS_OWN = 5
+MOST_EXTRA_FILES = 5
 NEVER_WAIT = {"algorithm", "config", "messages", "plugin"}
 """Modules of mathematics and of facts."""
 LIGHT = ("asyncio", "ray", "threading", "socket", "time", "concurrent", "multiprocessing")
@@ -145,9 +145,9 @@ def test_the_framework_knows_no_protocol() -> None:
 
 def test_a_protocol_imports_no_other_protocol_no_runtime_on_ray_and_no_command() -> None:
     def check(path: Path) -> Iterator[str]:
-        own = path.relative_to(ROOT / "protocols").parts[0]
+        local = path.relative_to(ROOT / "protocols").parts[0]
         for name in imported(path):
-            if name.startswith("protocols.") and name.split(".")[1] != own:
+            if name.startswith("protocols.") and name.split(".")[1] != local:
                 yield f"imports {name}"
             if name.startswith(NOT_FOR_PROTOCOLS):
                 yield f"imports {name}"
@@ -162,8 +162,8 @@ def test_every_protocol_has_the_same_files_and_few_of_its_own() -> None:
             {"baselines"} if (folder / "baselines").is_dir() else set()
         )
         assert files >= SAME, f"{name} lacks {sorted(SAME - files)}"
-        own = files - SAME - WHERE_NEEDED
-        assert len(own) <= MOST_OF_ITS_OWN, f"{name} has {sorted(own)}"
+        local = files - SAME - WHERE_NEEDED
+        assert len(local) <= MOST_EXTRA_FILES, f"{name} has {sorted(local)}"
 
 
 def test_mathematics_and_facts_do_not_wait() -> None:
@@ -277,9 +277,9 @@ def test_the_page_lists_every_file_in_its_package() -> None:
     listed = set()
     for package, rows in re.findall(r"^### `fedactors/([\w/]*)`\n\n(.*?)(?=^### |\Z)", section, re.M | re.S):
         listed |= {f"{package}{name}.py" for name in re.findall(r"^\| `(\w+)` \| ", rows, re.M)}
-    own = {path.relative_to(ROOT / "fedactors").as_posix() for path in FRAMEWORK if not path.stem.startswith("__")}
-    assert sorted(own - listed) == [], "files that the page does not list"
-    assert sorted(listed - own) == [], "files that the page lists and that are gone"
+    local = {path.relative_to(ROOT / "fedactors").as_posix() for path in FRAMEWORK if not path.stem.startswith("__")}
+    assert sorted(local - listed) == [], "files that the page does not list"
+    assert sorted(listed - local) == [], "files that the page lists and that are gone"
 
 
 @pytest.mark.docs

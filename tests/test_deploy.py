@@ -82,9 +82,9 @@ def test_the_manifest_is_a_cluster_with_a_host_for_each_party_of_the_page():
         (label,) = json.loads(json.loads(group["rayStartParams"]["resources"]))
         labels.add(label)
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
-    placed = re.search(r"--placement (\S+)", (DEPLOY / "kuberay.yaml").read_text())
-    assert placed is not None
-    assert {pair.split("=")[1] for pair in placed.group(1).split(",")} == labels
+    placement = re.search(r"--placement (\S+)", (DEPLOY / "kuberay.yaml").read_text())
+    assert placement is not None
+    assert {pair.split("=")[1] for pair in placement.group(1).split(",")} == labels
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
         pod = group["template"]["spec"]

@@ -164,8 +164,8 @@ def test_commands_of_a_page(page, tmp_path, monkeypatch, capfd, request):
         runs = sorted(tmp_path.glob("runs/*"), key=lambda path: path.stat().st_mtime_ns)
         if "RUN" in command.split():
             chosen = run_for(command, runs, chosen)
-        places = {"RUN": chosen, "runs/A": next(iter(runs), None), "runs/B": next(iter(runs[1:]), None)}
-        words = [str(places[word]) if word in places else word for word in command.split()]
+        paths = {"RUN": chosen, "runs/A": next(iter(runs), None), "runs/B": next(iter(runs[1:]), None)}
+        words = [str(paths[word]) if word in paths else word for word in command.split()]
         code = call(words, tmp_path)
         assert code == 0, f"{command}: ends with {code}: {capfd.readouterr().err[-3000:]}"
     if len(left_out) == len(ALL[page]):

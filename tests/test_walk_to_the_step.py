@@ -44,8 +44,8 @@ def _passed_here() -> set[str]:
         # the driver, and its requests; other actors that are busy are not between the two
         if any(Path(file).name in ("run.py", "groups.py") for file in waits_for):
             files += waits_for
-    own = (ROOT / "fedactors", ROOT / "protocols")
-    return {str(Path(file).relative_to(ROOT)) for file in files if any(Path(file).is_relative_to(one) for one in own)}
+    local = (ROOT / "fedactors", ROOT / "protocols")
+    return {str(Path(file).relative_to(ROOT)) for file in files if any(Path(file).is_relative_to(one) for one in local)}
 
 
 @pytest.mark.slow

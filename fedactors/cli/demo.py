@@ -86,10 +86,10 @@ def demo(folder: Path, form: str) -> int:
             except subprocess.TimeoutExpired:
                 site.kill()
     run = _ended(folder / SHOP)
-    places = {name: folder / name for name in SITES}
-    crossed = {name: learned(place, run) for name, place in places.items()}
+    paths = {name: folder / name for name in SITES}
+    crossed = {name: learned(path, run) for name, path in paths.items()}
     if quiet:
-        told = {"run": run, "metrics": found["metrics"], "parts": parts, "logs_agree": agree(places, run)}
+        told = {"run": run, "metrics": found["metrics"], "parts": parts, "logs_agree": agree(paths, run)}
         print_json({**told, "learned": crossed, "start_seconds": round(took, 1)})
         return 0
     say()
@@ -98,7 +98,7 @@ def demo(folder: Path, form: str) -> int:
         say(f"\nWhat {name} learned from outside, by its own signed log ({folder / name / 'audit.log'})\n")
         rows = [[e["from"], e["sender"], e["type"], str(e["messages"]), format_bytes(e["bytes"])] for e in entries]
         print_table(["site", "from", "message", "times", "size"], rows)
-    word = "agree" if agree(places, run) else "DO NOT AGREE"
+    word = "agree" if agree(paths, run) else "DO NOT AGREE"
     say(f"\nThe logs of all three sites {word} on what crossed between them.")
     return 0
 
@@ -187,8 +187,8 @@ def _train(folder: Path, protocol: str, quiet: bool) -> dict[str, Any]:
     data = f"{BANK}=customers,{SHOP}=orders,{CARRIER}=calls"
     network = ("num_parties=3", "num_layers=2", "hidden_size=16", "embedding_size=8")
     settings = ("num_epochs=4", "learning_rate=0.01", "batch_size=64", *network)
-    places = ("--federation", str(folder / BANK / "federation.toml"), "--data", data, "--out", str(folder / "runs"))
-    words = ("run", protocol, *places, *settings)
+    flags = ("--federation", str(folder / BANK / "federation.toml"), "--data", data, "--out", str(folder / "runs"))
+    words = ("run", protocol, *flags, *settings)
     if not quiet:
         say(f"$ fedactors {shlex.join(words)} &", flush=True)
     driver = subprocess.Popen(

@@ -239,8 +239,11 @@ def _expected(commands: Mapping[str, argparse.ArgumentParser], before: Sequence[
     if current.startswith("-"):
         return list(flags)
     if asked is None:
-        places = [action for action in actions if not action.option_strings]
-        asked = next(iter(places[len(given) :]), places[-1] if places and places[-1].nargs in ("*", "+") else None)
+        positionals = [action for action in actions if not action.option_strings]
+        asked = next(
+            iter(positionals[len(given) :]),
+            positionals[-1] if positionals and positionals[-1].nargs in ("*", "+") else None,
+        )
     return [] if asked is None else _values(asked, given, current)
 
 

@@ -72,11 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _protocol_of(parser: Parser, words: Sequence[str]) -> Protocol | None:
     """Return the protocol that the words of a command name, if it takes one and they do."""
-    places = {action.dest for action in parser._actions}
-    if "words" not in places:
+    dests = {action.dest for action in parser._actions}
+    if "words" not in dests:
         return None
     named = [word for word in words if canonical(word) in protocol_names()]
-    if not named and "protocol" in places and not words[0].startswith("-"):
+    if not named and "protocol" in dests and not words[0].startswith("-"):
         named = [words[0]]
     return find_protocol(named[0]) if named else None
 

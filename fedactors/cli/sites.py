@@ -55,13 +55,13 @@ def check(folder: SiteFolder, args: argparse.Namespace) -> int:
     from fedactors.federation.operations import check_site, installed
     from fedactors.federation.session import Limits
 
-    own = installed()
+    here = installed()
     data = [_read(folder, name) for name in folder.names()]
 
     async def ask() -> list[dict[str, Any]]:
         others = [one for name, one in folder.federation.members.items() if name != folder.name]
         # one after the other: they are measured
-        return [await check_site(folder, one, own, Limits(call=60.0)) for one in others]
+        return [await check_site(folder, one, here, Limits(call=60.0)) for one in others]
 
     found = asyncio.run(ask())
     code = PartyLost.exit_code if any(one["problem"] or one["other_code"] for one in found) else 0
@@ -362,14 +362,14 @@ def _start(folder: SiteFolder, form: str) -> int:
 
         process = SiteProcess(folder, tell=tell)
         await process.start()
-        await told_to_stop()
+        await wait_for_stop()
         process.stop()
 
     asyncio.run(listen())
     raise Stopped(f"the site {folder.name} was stopped", 143)
 
 
-async def told_to_stop() -> None:
+async def wait_for_stop() -> None:
     """Wait until somebody stops this process."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -612,7 +612,7 @@ def relay_command(args: argparse.Namespace) -> int:
 
     async def listen() -> None:
         async with await relay.start(host, port):
-            await told_to_stop()
+            await wait_for_stop()
 
     asyncio.run(listen())
     raise Stopped("the relay was stopped", 143)

@@ -41,7 +41,7 @@ _CLEAR = "\r\x1b[2K"
 def end_process(code: int) -> NoReturn:
     """End this process with an exit code, at once where Ray's library would crash on the way out."""
     cluster = sys.modules.get("fedactors.runtime.ray.cluster")
-    if cluster is not None and cluster.held.is_set():
+    if cluster is not None and cluster.has_stuck_thread.is_set():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -100,10 +100,10 @@ def say(*texts: object, sep: str = " ", end: str = "\n", file: TextIO | None = N
 def say_filled(text: str, *, indent: str = "  ", file: TextIO | None = None) -> None:
     """Print a line that goes on, indented, where a terminal ends; to a pipe or a file it stays one line."""
     if (sys.stdout if file is None else file).isatty():
-        own = text[: len(text) - len(text.lstrip())]
+        leading = text[: len(text) - len(text.lstrip())]
         wide = shutil.get_terminal_size().columns
         text = textwrap.fill(
-            text.lstrip(), wide, initial_indent=own, subsequent_indent=own + indent, break_on_hyphens=False
+            text.lstrip(), wide, initial_indent=leading, subsequent_indent=leading + indent, break_on_hyphens=False
         )
     say(text, file=file)
 

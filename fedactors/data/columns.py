@@ -361,14 +361,14 @@ def _encode_one(
     rule, problems = one.rule, dict[int, str]()
     made = np.zeros((len(column), len(one.names)), dtype)
     if rule.is_category:
-        place = {text: index for index, text in enumerate(one.categories)}
+        index_of = {text: index for index, text in enumerate(one.categories)}
         for row, text in enumerate(_texts(column, rule)):
             if text is None:
                 problems[row] = ABSENT
-            elif text in place:
-                made[row, place[text]] = 1
+            elif text in index_of:
+                made[row, index_of[text]] = 1
             elif one.bucket and rule.unknown == "bucket":
-                made[row, len(place)] = 1
+                made[row, len(index_of)] = 1
             elif rule.unknown == "refuse":
                 problems[row] = f"{text[:80]!r} {NO_CATEGORY if rule.declared else NEVER_SEEN}"
         return made, problems

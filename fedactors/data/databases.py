@@ -242,14 +242,14 @@ def parse_address(address: str) -> TableSource:
         SourceError: the address cannot be understood.
     """
     scheme, colon, rest = address.partition(":")
-    place, _, query = rest.partition("?")
+    location, _, query = rest.partition("?")
     table = parse_qs(query).get("table", [""])[0]
     if colon and scheme in ("duckdb", "sqlite", "env"):
-        if not place or not table:
+        if not location or not table:
             raise SourceError(f"source: {address!r} is not allowed: write {scheme}:FILE?table=NAME")
         if scheme == "env":
-            return TableSource(kind="postgres", where=f"env:{place}", table=table)
-        return TableSource(kind="duckdb" if scheme == "duckdb" else "sqlite", where=place, table=table)
+            return TableSource(kind="postgres", where=f"env:{location}", table=table)
+        return TableSource(kind="duckdb" if scheme == "duckdb" else "sqlite", where=location, table=table)
     if colon and scheme in ("postgresql", "postgres"):
         if not table:
             raise SourceError("source: write postgresql://user:password@host:port/database?table=schema.name")
@@ -464,13 +464,13 @@ def _postgres(source: TableSource) -> Iterator[Any]:
 
 
 def _batches(
-    batches: Iterator[Sequence[Sequence[object]]], columns: Sequence[str], kinds: dict[str, str], place: str
+    batches: Iterator[Sequence[Sequence[object]]], columns: Sequence[str], kinds: dict[str, str], location: str
 ) -> Any:
     import pyarrow as pa
 
     schema, made = _schema(columns, kinds), []
     for rows in batches:
-        with _fitting(place):
+        with _fitting(location):
             arrays = [
                 pa.array(_converted(values, kinds[name]), type=schema.field(name).type)
                 for name, values in zip(columns, zip(*rows, strict=True), strict=True)
@@ -490,13 +490,13 @@ def _schema(columns: Sequence[str], kinds: dict[str, str]) -> Any:
 
 
 @contextmanager
-def _fitting(place: str) -> Iterator[None]:
+def _fitting(location: str) -> Iterator[None]:
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError) as error:
-        raise SourceError(f"source: {place}: a value does not fit its column's type: {error}") from None
+        raise SourceError(f"source: {location}: a value does not fit its column's type: {error}") from None
 
 
 def _converted(values: Sequence[Any], kind: str) -> Sequence[Any]:

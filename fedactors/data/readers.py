@@ -300,16 +300,16 @@ def encode_dates(moments: NDArray[Any], parts: Sequence[DatePart], width: int) -
         "hour": (moments - days).astype("timedelta64[m]").astype(np.int64) / 60,
     }
     made = np.zeros((len(moments), width), np.float32)
-    place = 0
+    column = 0
     for part in parts:
         if part == "days":
-            made[:, place] = numbers[part]
-            place += 1
+            made[:, column] = numbers[part]
+            column += 1
             continue
         for wave in WAVES.values():
-            made[:, place] = wave(2 * np.pi * numbers[part] / _PERIODS[part])
-            place += 1
-    made[np.isnat(moments), :place] = np.nan
+            made[:, column] = wave(2 * np.pi * numbers[part] / _PERIODS[part])
+            column += 1
+    made[np.isnat(moments), :column] = np.nan
     return made
 
 
@@ -343,9 +343,9 @@ class Column:
         """Return some rows of it."""
         return Column(self.name, self.values[rows], self.decimal, rows if self._rows is None else self._rows[rows])
 
-    def row(self, place: int) -> str:
+    def row(self, position: int) -> str:
         """Return what the row of a value is called in errors: the first one below the names of columns is row 1."""
-        return f"row {1 + int(place if self._rows is None else self._rows[place])}"
+        return f"row {1 + int(position if self._rows is None else self._rows[position])}"
 
     def is_missing(self) -> NDArray[np.bool_]:
         """Return where no value is (N)."""
@@ -381,17 +381,19 @@ class Column:
                 return values.astype(dtype)
         except (ValueError, TypeError):
             kind = "text" if values.dtype.kind in "OUS" else "values"
-            place, text = self._first_other()
+            position, text = self._first_other()
             advice = how_it_is_read(text, self.decimal) or _as_missing(text)
             raise BadInput(
-                f"{where}: column {self.name}: holds {kind} such as {text!r} in {self.row(place)}; "
+                f"{where}: column {self.name}: holds {kind} such as {text!r} in {self.row(position)}; "
                 f"give numbers, or name the column under categorical or columns{advice}"
             ) from None
 
     def _first_other(self) -> tuple[int, str]:
         """Return the place of the first value that is no number, and the value."""
         found = enumerate(self.values.tolist())
-        return next(((place, str(value)) for place, value in found if not _is_number(value, self.decimal)), (0, ""))
+        return next(
+            ((position, str(value)) for position, value in found if not _is_number(value, self.decimal)), (0, "")
+        )
 
     def readable_numbers(self, where: str, dtype: Any = np.float32) -> tuple[NDArray[Any], dict[int, str]]:
         """Return numbers as `numbers` does, and the texts that are none, by row; such a row has NaN.
@@ -627,12 +629,12 @@ def read_labels(path: Path, party: str) -> tuple[str, ...] | None:
 def _files(folder: Path, party: str, *, by_class: bool) -> list[Path]:
     found = []
     for file in sorted(folder.rglob("*")):
-        place = file.relative_to(folder)
-        if file.is_dir() or any(part.startswith(".") for part in place.parts):
+        relative = file.relative_to(folder)
+        if file.is_dir() or any(part.startswith(".") for part in relative.parts):
             continue
         if file.suffix.lower() not in IMAGE_ENDINGS:
             raise BadInput(f"{party}: {file} is no image ({', '.join(IMAGE_ENDINGS)})")
-        if by_class and len(place.parts) != 2:
+        if by_class and len(relative.parts) != 2:
             raise BadInput(f"{party}: {file} is not allowed there: images lie in a folder for each class of {folder}")
         found.append(file)
     if not found:

@@ -232,7 +232,7 @@ _BLOCK = 1 << 20
 
 
 def is_remote(text: object) -> bool:
-    """Say whether a place is an address rather than a path."""
+    """Say whether a location is an address rather than a path."""
     return "://" in str(text)
 
 
@@ -388,7 +388,7 @@ def make_folder(kind: str, within: str | None = None) -> Path:
     """
     pid = os.getpid()
     for number in itertools.count():
-        name = f"fedactors-{kind}-{place_of_processes()}-{pid}-{start_of(pid) or 0:x}-{number}"
+        name = f"fedactors-{kind}-{process_namespace()}-{pid}-{start_of(pid) or 0:x}-{number}"
         folder = Path(within or tempfile.gettempdir(), name)
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -409,8 +409,8 @@ def remove_folders(prepare: Mapping[str, Callable[[Path], None]], within: str | 
         with suppress(FileNotFoundError):
             if found is None or folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            kind, place, pid, start = found.group(1), found.group(2), int(found.group(3)), int(found.group(4), 16)
-            if kind not in prepare or place != place_of_processes() or start_of(pid) == start:
+            kind, namespace, pid, start = found.group(1), found.group(2), int(found.group(3)), int(found.group(4), 16)
+            if kind not in prepare or namespace != process_namespace() or start_of(pid) == start:
                 continue  # it is not known here whether its owner is alive, or it is
             prepare[kind](folder)
             shutil.rmtree(folder, ignore_errors=True)
@@ -427,7 +427,7 @@ def start_of(pid: int) -> int | None:
     return None if fields[0] == "Z" else int(fields[19])
 
 
-def place_of_processes() -> str:
+def process_namespace() -> str:
     """Return four digits for the host and the namespace in which process numbers mean what they mean here."""
     machine = Path("/etc/machine-id")
     machine_id = machine.read_text().strip() if machine.is_file() else ""

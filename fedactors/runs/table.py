@@ -139,12 +139,12 @@ def write_table(path: Path, rows: Sequence[RunRow], facts: Mapping[str, Any] | N
     import pyarrow.parquet as parquet
 
     columns: dict[str, list[Any]] = {}
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         for name, value in _flat(row).items():
-            columns.setdefault(name, [None] * len(rows))[place] = value
-    places = {f.name: place for place, f in enumerate(dataclasses.fields(RunRow))}
-    places["configuration"] = places["config"]
-    order = sorted(columns, key=lambda name: places[name.partition(".")[0]])
+            columns.setdefault(name, [None] * len(rows))[position] = value
+    positions = {f.name: position for position, f in enumerate(dataclasses.fields(RunRow))}
+    positions["configuration"] = positions["config"]
+    order = sorted(columns, key=lambda name: positions[name.partition(".")[0]])
     arrays, fields = [], []
     for name in order:
         array, metadata = _column(columns[name])
@@ -206,11 +206,11 @@ def put_rows(path: Path, rows: Iterable[RunRow], order: Sequence[str] = (), whol
                 kept.setdefault((row.study, row.name), []).append(row)
         groups = {**kept, **new}
         studies = list(dict.fromkeys(study for study, _ in groups))
-        place = {name: index for index, name in enumerate(order)}
+        position = {name: index for index, name in enumerate(order)}
         changed = {study for study, _ in new}
 
         def rank(key: tuple[str, str]) -> tuple[int, int]:
-            return studies.index(key[0]), place.get(key[1], -1) if key[0] in changed else 0
+            return studies.index(key[0]), position.get(key[1], -1) if key[0] in changed else 0
 
         write_table(path, [row for key in sorted(groups, key=rank) for row in groups[key]])
 

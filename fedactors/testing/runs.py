@@ -77,13 +77,13 @@ class Subject:
     num_cpus: int | None = None
     timeout: float = 120.0
 
-    def made(self, **overrides: Any) -> Any:
+    def make_config(self, **overrides: Any) -> Any:
         """Return the config, with the smallest meaningful values unless others were given."""
         return build(self.protocol.Config, {**self.protocol.smoke, **self.config, **overrides})
 
-    def made_at_sites(self) -> Any:
+    def make_site_config(self) -> Any:
         """Return the config of the run between sites."""
-        return self.made() if self.site_config is None else build(self.protocol.Config, self.site_config)
+        return self.make_config() if self.site_config is None else build(self.protocol.Config, self.site_config)
 
     def load(self, config: Any) -> Any:
         """Return what the protocol's `run` takes."""
@@ -94,7 +94,7 @@ class Subject:
         """The module that the protocol's `run` comes from."""
         return inspect.getmodule(self.protocol.run) or sys.modules["__main__"]
 
-    def is_own(self, file: str) -> bool:
+    def is_user_code(self, file: str) -> bool:
         """Say whether a source file belongs to the protocol."""
         home = Path(getattr(self.home, "__file__", None) or "/nowhere")
         return Path(file).is_relative_to(home.parent) if self.home.__package__ else file == str(home)
@@ -167,7 +167,7 @@ def simulate(
     overrides: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Run in the simulated runtime; `watch` also looks at the code itself."""
-    observed, code = Observed(), WatchedCode(subject.home.__name__, subject.is_own)
+    observed, code = Observed(), WatchedCode(subject.home.__name__, subject.is_user_code)
     kept = _RoundRecorder(observed)
     runtime = ObservedRuntime(
         observed,
@@ -177,10 +177,11 @@ def simulate(
         reproducible_noise=True,
         faults=faults,
     )
-    config = subject.made(**(overrides or {}))
+    config = subject.make_config(**(overrides or {}))
     with ExitStack() as stack:
         if watch:
-            subject.is_own("")  # imports the protocol before it is watched: an import may not begin inside another one
+            # imports the protocol before it is watched: an import may not begin inside another one
+            subject.is_user_code("")
             stack.enter_context(code.watching(runtime))
         stack.enter_context(runtime.measured())
         return _execute(subject, config, runtime, kept, observed, resume)
@@ -260,7 +261,7 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
             limits.append(asyncio.get_running_loop().call_later(subject.timeout, runtime.fail, hanging))
 
     runtime.start = start  # type: ignore[method-assign]
-    outcome = _execute(subject, subject.made(**(overrides or {})), runtime, kept, observed, None)
+    outcome = _execute(subject, subject.make_config(**(overrides or {})), runtime, kept, observed, None)
     left = [f"{name} ({pid})" for name, pid in runtime.processes.items() if not _ends(pid)]
     if left and outcome.error is None:
         outcome = dataclasses.replace(outcome, error=RuntimeError(f"processes are left behind: {', '.join(left)}"))
@@ -340,11 +341,11 @@ def write_small_data(folder: Path, sites: Sequence[str], layout: str) -> str:
     Returns:
         What a run's ``--data`` calls them.
     """
-    task, own = _WRITERS[layout](folder, sites)
+    task, parties = _WRITERS[layout](folder, sites)
     if layout != "vertical":
         task = {"layout": layout, **task}
     described = [f"[task]\n{_lines(task)}"]
-    for number, (site, facts) in enumerate(zip(sites, own, strict=True)):
+    for number, (site, facts) in enumerate(zip(sites, parties, strict=True)):
         table = {"table": f"rows{number}"} if layout == "relational" else {}
         described.append(f"[parties.{site}]\n{_lines({**facts, **table})}")
         told = _lines({**facts, "nodes": str(folder / site / "nodes.npz")} if layout == "graph" else facts)
@@ -388,18 +389,18 @@ def _columns(folder: Path, sites: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _vertical(folder: Path, sites: Sequence[str]) -> Written:
-    own = [{**facts, "id": "id"} for facts in _columns(folder, sites)]
-    own[0]["label"] = "bad"
-    return {"type": "binary", "alignment": "already-aligned"}, own
+    parties = [{**facts, "id": "id"} for facts in _columns(folder, sites)]
+    parties[0]["label"] = "bad"
+    return {"type": "binary", "alignment": "already-aligned"}, parties
 
 
 def _relational(folder: Path, sites: Sequence[str]) -> Written:
-    own = _columns(folder, sites)
+    parties = _columns(folder, sites)
     names = [f"rows{number}" for number in range(len(sites))]
     asked = [f"{name}.x{f}" for n, name in enumerate(names) for f in range(n * _COLUMNS, (n + 1) * _COLUMNS)]
     joined = " ".join(f"JOIN {name} ON {names[0]}.id = {name}.id" for name in names[1:])
     sql = f"SELECT {names[0]}.bad, {', '.join(asked)} FROM {names[0]} {joined}"
-    return {"type": "binary", "sql": sql, "label": f"{names[0]}.bad"}, own
+    return {"type": "binary", "sql": sql, "label": f"{names[0]}.bad"}, parties
 
 
 def _horizontal(folder: Path, sites: Sequence[str]) -> Written:
@@ -411,11 +412,11 @@ def _horizontal(folder: Path, sites: Sequence[str]) -> Written:
         return _table(path, {**columns, "bad": y_N[rows]})
 
     test = write(folder / sites[0] / "test.csv", parts[-1])
-    own = [
+    parties = [
         {"path": write(folder / site / "rows.csv", rows), "label": "bad"}
         for site, rows in zip(sites, parts, strict=False)
     ]
-    return {"type": "binary", "classes": ["0", "1"], "test": test}, own
+    return {"type": "binary", "classes": ["0", "1"], "test": test}, parties
 
 
 def _graph(folder: Path, sites: Sequence[str]) -> Written:
@@ -424,13 +425,13 @@ def _graph(folder: Path, sites: Sequence[str]) -> Written:
     nodes: dict[str, Any] = dict(
         zip(("train", "validation", "test"), np.split(np.arange(_NUM_NODES), (30, 40)), strict=True)
     )
-    own = []
+    parties = []
     for number, site in enumerate(sites):
         path, features = folder / site / "graph.npz", x_NF[:_NUM_NODES, number * _COLUMNS : (number + 1) * _COLUMNS]
         np.savez(path, edges=rng.integers(0, _NUM_NODES, (2, _NUM_EDGES)), features=features)
         np.savez(folder / site / "nodes.npz", **{"labels": y_N[:_NUM_NODES], **nodes})
-        own.append({"file": str(path)})
-    return {"nodes": str(folder / sites[0] / "nodes.npz")}, own
+        parties.append({"file": str(path)})
+    return {"nodes": str(folder / sites[0] / "nodes.npz")}, parties
 
 
 _WRITERS = {"vertical": _vertical, "horizontal": _horizontal, "relational": _relational, "graph": _graph}
@@ -460,7 +461,7 @@ class Done:
     """How a command ended: its summary, or the line that it said instead."""
 
     summary: Mapping[str, Any] | None
-    said: str
+    line: str
 
 
 class Sites:
@@ -543,7 +544,7 @@ class Sites:
         if subject.site_config is not None:
             preset, given = [], subject.site_config
         settings = [f"{name}={_word(value)}" for name, value in given.items()]
-        if hasattr(subject.made_at_sites(), "on_party_loss"):
+        if hasattr(subject.make_site_config(), "on_party_loss"):
             settings.append("on_party_loss=stop")  # the only one over a federation
         words = ["run", subject.protocol.name, *preset, *where, "--seed", str(subject.seed), *settings]
         words += ["--out", str(self._folder / "runs"), "--quiet", "--format", "json"]
@@ -600,8 +601,8 @@ def remarks_on_sites(subject: Subject) -> Iterator[str]:
     if installed.actors is None or installed.load_data is None or installed.messages is None:
         yield "a site must know its actors, messages and data: give actors_at, messages_at and load_data_at"
         return
-    with tempfile.TemporaryDirectory(prefix="fedactors-sites-") as place:
-        sites = Sites(Path(place), SITES[: subject.num_sites], installed.partition)
+    with tempfile.TemporaryDirectory(prefix="fedactors-sites-") as folder:
+        sites = Sites(Path(folder), SITES[: subject.num_sites], installed.partition)
         try:
             sites.start()
             yield from _remarks_on_runs(subject, sites, sites.simulate(subject), sites.train(subject))
@@ -615,9 +616,9 @@ def remarks_on_sites(subject: Subject) -> Iterator[str]:
 
 def _remarks_on_runs(subject: Subject, sites: Sites, simulated: Done, found: Done) -> Iterator[str]:
     if found.summary is None:
-        yield f"between sites the smoke run does not end well: {found.said}"
+        yield f"between sites the smoke run does not end well: {found.line}"
     elif simulated.summary is None:
-        yield f"on the data of the sites the smoke run does not end well in simulation: {simulated.said}"
+        yield f"on the data of the sites the smoke run does not end well in simulation: {simulated.line}"
     else:
         expected, metrics = simulated.summary["metrics"], found.summary["metrics"]
         for name in sorted({*expected, *metrics}):
@@ -643,7 +644,7 @@ def _alike(one: Any, other: Any, relative: float, absolute: float) -> bool:
 
 def _remarks_on_logs(subject: Subject, sites: Sites) -> Iterator[str]:
     logs = {name: sites.written(name) for name in sites.names}
-    told = {entry["message"] for entry in describe_messages(subject.protocol, subject.made_at_sites())}
+    told = {entry["message"] for entry in describe_messages(subject.protocol, subject.make_site_config())}
     for name, lines in logs.items():
         ends = [line for line in lines if line["what"] == "ended" and line.get("who") == "site"]
         if not ends:

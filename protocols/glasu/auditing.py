@@ -91,13 +91,13 @@ def first_representations(
         if name not in states:
             continue
         blocks = read_blocks(parts_of(config, data, name))
-        own, _ = load_client(config, blocks, position)
-        network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, position)
+        local, _ = load_client(config, blocks, position)
+        network = algorithm.network_of(config, local.features_NF.shape[1], local.num_classes, position)
         dtype = torch.float64 if config.float64 else torch.float32
-        batch = algorithm.full_batch(own, config.num_layers, dtype)
+        batch = algorithm.full_batch(local, config.num_layers, dtype)
         parameters = best_of(actor_state(states, name))
         parts[name] = algorithm.first_segment(parameters, replace(network, dropout=0.0), batch)[0].numpy()
-        edges[name] = own.graph.edges
+        edges[name] = local.graph.edges
     return parts, edges
 
 
@@ -111,8 +111,8 @@ def surface(config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes],
     rng, sigma = np.random.default_rng(seed), noise_of(config)
     total = sum(parts.values()) + sigma * rng.standard_normal(next(iter(parts.values())).shape)
     attacks = []
-    for name, own in parts.items():
-        seen = total if config.secure_aggregation else own + sigma * rng.standard_normal(own.shape)
-        pairs, truth = sample_pairs(edges[name], len(own), 2000, seed)
+    for name, local in parts.items():
+        seen = total if config.secure_aggregation else local + sigma * rng.standard_normal(local.shape)
+        pairs, truth = sample_pairs(edges[name], len(local), 2000, seed)
         attacks.append(attack_by_auc(f"link stealing: {name}", truth, pair_scores(seen, pairs)))
     return Surface(others=tuple(attacks))

@@ -116,9 +116,9 @@ class ClientNetwork(nn.Module):
         num_nodes = len(features_NF)
         labels = NodeSplit(np.zeros(num_nodes, np.int64), _NOTHING, _NOTHING, _NOTHING)
         graph = adjacency(np.asarray(edges_2E, np.int64).reshape(2, -1), num_nodes)
-        own = ClientGraph("", graph, np.asarray(features_NF, np.float32), labels, self._network.num_classes)
+        local = ClientGraph("", graph, np.asarray(features_NF, np.float32), labels, self._network.num_classes)
         if self._factor is None:
-            own = scale_features(own, by_row=True)
+            local = scale_features(local, by_row=True)
         else:
-            own = replace(own, features_NF=own.features_NF * np.float32(self._factor))
-        return algorithm.full_batch(own, self._network.num_layers, self.weights["classifier/bias"].dtype)
+            local = replace(local, features_NF=local.features_NF * np.float32(self._factor))
+        return algorithm.full_batch(local, self._network.num_layers, self.weights["classifier/bias"].dtype)

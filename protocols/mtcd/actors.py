@@ -208,10 +208,10 @@ class LinkedParty(Party):
         for releases in (self.representations, self.changes):
             self.record_privacy(releases.record(self.party, uncovered=uncovered(self._config)))
 
-    def _noise_for(self, place: tuple[int, int, int]) -> np.random.Generator:
+    def _noise_for(self, position: tuple[int, int, int]) -> np.random.Generator:
         """Return the noise generator; where noise is to be reproducible, one that no order of events can change."""
         if self._context.reproducible_noise:
-            return np.random.default_rng([self.seed("noise"), *place])
+            return np.random.default_rng([self.seed("noise"), *position])
         return self._noise
 
 
@@ -264,18 +264,18 @@ class TokenHolder(LinkedParty):
         else:
             self.background(self._deliver(moved, self._names[target]))
 
-    def _noised_change(self, before: Any, after: Any, place: tuple[int, int, int]) -> Any:
+    def _noised_change(self, before: Any, after: Any, position: tuple[int, int, int]) -> Any:
         """Return Z with this visit's change clipped and noised."""
         self.changes.add(len(after), nominal_rows=1)
-        noised, own = before.copy(), self._block.own
-        change = (after - before)[own]
-        rows_BE = self._transforms.noised(change.reshape(len(change), -1), self._noise_for(place))
-        noised[own] += rows_BE.reshape(change.shape)
+        noised, local = before.copy(), self._block.local
+        change = (after - before)[local]
+        rows_BE = self._transforms.noised(change.reshape(len(change), -1), self._noise_for(position))
+        noised[local] += rows_BE.reshape(change.shape)
         return noised
 
-    def _packed(self, z: Any, *place: int) -> Any:
+    def _packed(self, z: Any, *position: int) -> Any:
         transforms = self._transforms
-        return z if transforms.token is None else transforms.pack_token(z, self.seed("rounding"), *place)
+        return z if transforms.token is None else transforms.pack_token(z, self.seed("rounding"), *position)
 
     async def _deliver(self, token: messages.Token, name: str) -> None:
         with surviving_loss("whoever issued the token is told, and issues it again or stops"):

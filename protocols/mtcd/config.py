@@ -294,8 +294,8 @@ class MtcdConfig(ScheduleSettings):
                 raise ValueError(f"num_tokens: {self.num_tokens} is not allowed for stcd, which has one token; use 1")
             object.__setattr__(self, "num_tokens", 1)
         elif self.num_tokens is None:
-            places = len(self.clusters) if isinstance(self.clusters, tuple) else 1 if self.clusters == "whole" else 4
-            most = self.num_clients if self.start == "all-clients" else min(places, max(1, self.num_clients // 2))
+            starts = len(self.clusters) if isinstance(self.clusters, tuple) else 1 if self.clusters == "whole" else 4
+            most = self.num_clients if self.start == "all-clients" else min(starts, max(1, self.num_clients // 2))
             object.__setattr__(self, "num_tokens", len(self.start) if isinstance(self.start, tuple) else most)
 
     def _check_backtracking(self) -> None:

@@ -265,8 +265,8 @@ class Roaming:
         successor = -1
         if self._plan.sweep:
             ahead = self._sweep(next(cluster for cluster in self.clusters if client in cluster))
-            place = ahead.index(client) + 1
-            successor = ahead[place % len(ahead) if self._clusters is None else min(place, len(ahead) - 1)]
+            position = ahead.index(client) + 1
+            successor = ahead[position % len(ahead) if self._clusters is None else min(position, len(ahead) - 1)]
         return Links(tuple(sorted({client, *self._walks.neighbors(client)})), uplink, successor)
 
     def route(self, client: int) -> tuple[int, ...]:
@@ -352,7 +352,7 @@ class Roaming:
             start = token
         num_hops = plan.num_hops
         if plan.sweep and self._clusters is None:
-            start = self._places(members)[token]
+            start = self._start_positions(members)[token]
         elif plan.sweep:
             start, num_hops = self._sweep(members)[0], min(num_hops, len(members) - 1)
         self._out[token] = attempt
@@ -375,7 +375,7 @@ class Roaming:
             self._sweeps[members] = route
         return self._sweeps[members]
 
-    def _places(self, members: tuple[int, ...]) -> list[int]:
+    def _start_positions(self, members: tuple[int, ...]) -> list[int]:
         """Return where tokens that overlap begin their common route: at linked clients, spread over it."""
         linked = [client for client in self._sweep(members) if client in self._linked]
         number = self._plan.num_tokens
@@ -404,10 +404,10 @@ class Roaming:
         plan, inside = self._plan, self._walks.subgraph(members)
         if plan.sweep:
             route = self._sweep(members)
-            begins = [route[0]] if self._clusters is not None else self._places(members)
+            begins = [route[0]] if self._clusters is not None else self._start_positions(members)
             visits = min(plan.num_hops, len(route) - 1) + 1
             first = [route.index(client) for client in begins]
-            seen = {route[(place + visit) % len(route)] for place in first for visit in range(visits)}
+            seen = {route[(position + visit) % len(route)] for position in first for visit in range(visits)}
             self._check_visited(members, seen, begins, "hops of a sweep: as many as the longest way between two tokens")
             return 1.0
         linked = [client for client in members if client in self._linked]
@@ -417,7 +417,7 @@ class Roaming:
         self._check_visited(members, near, starts[0], f"{max(ways.values())} hops, or more of server_links")
         if len(members) > _MOST_EXACT:
             return None
-        number = {client: place for place, client in enumerate(sorted(members))}
+        number = {client: position for position, client in enumerate(sorted(members))}
         walk_KK = topology.lazy_walk(nx.relabel_nodes(inside, number))
         missed_K = np.ones(len(members))
         by_start: dict[tuple[int, ...], Any] = {}

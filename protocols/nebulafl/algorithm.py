@@ -137,9 +137,9 @@ def random_probabilities(busy_C: Mask) -> Numbers:
 def draw(probabilities_C: Numbers, uniform: float) -> int:
     """Return the container that a number in [0, 1) falls on."""
     edges_C = np.cumsum(probabilities_C)
-    place = int(np.searchsorted(edges_C, uniform * edges_C[-1], side="right"))
+    index = int(np.searchsorted(edges_C, uniform * edges_C[-1], side="right"))
     last = int(np.flatnonzero(probabilities_C)[-1])
-    return min(place, last)
+    return min(index, last)
 
 
 # --- which hardware ---
@@ -233,6 +233,6 @@ def rotation_target(center: int, rotation: int, num_centers: int) -> int:
 def rotation_partners(centers: Sequence[str], rotation: int) -> dict[str, str]:
     """Return who sends to whom among the `centers` present, in their order; r mod |C| = |C| - 1 is the self turn."""
     return {
-        sender: centers[rotation_target(place, rotation, len(centers)) - 1]
-        for place, sender in enumerate(centers, start=1)
+        sender: centers[rotation_target(index, rotation, len(centers)) - 1]
+        for index, sender in enumerate(centers, start=1)
     }

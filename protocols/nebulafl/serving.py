@@ -83,8 +83,8 @@ def predictors(config: NebulaFLConfig) -> Mapping[str, type]:
 
 def part(config: NebulaFLConfig, party: str, states: Mapping[str, bytes]) -> Part:
     """Return a party's model."""
-    own = [actor_state(states, name) for name in sorted(states) if name.partition("/")[0] == party]
-    found = [made for state in own if (made := make_part(config, party, state)) is not None]
+    local = [actor_state(states, name) for name in sorted(states) if name.partition("/")[0] == party]
+    found = [made for state in local if (made := make_part(config, party, state)) is not None]
     if not found:
         raise NoPart(f"--party: {party!r} is not allowed: it has no part of the model of algorithm={config.algorithm}")
     return found[-1]

@@ -1,7 +1,7 @@
 """Trainings: the functions that are handed to `compute` and `begin`, and the trainings under way in a center.
 
-    slot --ask--> Scheduler.place --> job (survives a snapshot) --> Scheduler.finish --> done(slot, ...)
-                                  `-> or an order to the container's own process (`containers`), and its answer
+    slot --ask--> Scheduler.assign --> job (survives a snapshot) --> Scheduler.finish --> done(slot, ...)
+                                  `-> or an order to the container's local process (`containers`), and its answer
                                                                `-> auditor: lease opened, lease closed
 
 A task carries the frame of its rows' source instead of rows: whichever process runs it loads them once. A model is
@@ -153,13 +153,13 @@ def _logits(model: Model, parameters_P: Floats, key: bytes, device: str) -> Floa
 def _train_many(calls: Sequence[tuple[Any, ...]]) -> list[Trained]:
     """Train several containers, those that train alike in batched calls, where the model allows it and it pays."""
     alike: dict[tuple[Any, ...], list[int]] = {}
-    for place, (model, _, _, _, *how) in enumerate(calls):
-        alike.setdefault((model, *how), []).append(place)
+    for index, (model, _, _, _, *how) in enumerate(calls):
+        alike.setdefault((model, *how), []).append(index)
     found: dict[int, Trained] = {}
-    for (model, steps, public_key, device), places in alike.items():
-        spec, where, chosen = model_spec(model), str(find_device(device)), [calls[place] for place in places]
+    for (model, steps, public_key, device), indices in alike.items():
+        spec, where, chosen = model_spec(model), str(find_device(device)), [calls[index] for index in indices]
         if not can_be_batched(spec, "multiclass", len(chosen), len(chosen[0][1]), where):
-            found |= {place: train(*calls[place]) for place in places}
+            found |= {index: train(*calls[index]) for index in indices}
             continue
         results = train_clients(
             spec,
@@ -170,9 +170,9 @@ def _train_many(calls: Sequence[tuple[Any, ...]]) -> list[Trained]:
             training=local_training(steps),
             device=where,
         )
-        for place, one in zip(places, results, strict=True):
-            found[place] = _trained(model, one, public_key, device)
-    return [found[place] for place in range(len(calls))]
+        for index, one in zip(indices, results, strict=True):
+            found[index] = _trained(model, one, public_key, device)
+    return [found[index] for index in range(len(calls))]
 
 
 @together(_train_many)
@@ -351,7 +351,7 @@ class Trainings:
 
     def pump(self) -> None:
         """Start whatever can be started now."""
-        for assignment in self.scheduler.place(self._actor.clock.now(), self._gap_of):
+        for assignment in self.scheduler.assign(self._actor.clock.now(), self._gap_of):
             request, container = self.scheduler.requests[assignment.slot], self.names[assignment.container]
             order = ContainerOrder(
                 assignment.number, assignment.turn, assignment.seconds, request.rate_factor, request.parameters

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from fedactors.actors.actor import Client
 from fedactors.actors.context import Ref, Work
-from fedactors.actors.remote import CLIENT, DRIVER, OWN_PARTY, SERVER, remote
+from fedactors.actors.remote import CLIENT, DRIVER, SAME_PARTY, SERVER, remote
 from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import import_metrics, known
-from fedactors.learning.network import Held, Network, find_device
+from fedactors.learning.network import DeviceArrays, Network, find_device
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.learning.split_learning import ExchangeTable, Publication, local_gradients, weighted_rows
 from fedactors.messages.compression import Encoded, decode
@@ -99,7 +99,7 @@ class PartyWorker(Client):
     def _build(self, num_features: int) -> None:
         """Build the models as they are in the beginning, alike in all workers of the party."""
         spec = algorithm.bottom_spec(self.config, num_features)
-        self._held = Held(find_device(self.config.device))
+        self._held = DeviceArrays(find_device(self.config.device))
         self._bottom = Network(spec, self.bottom_rule, self.party_seed("bottom"), self._held.device)
         self.replica = Replica((self._bottom,), self.config)
 
@@ -118,7 +118,7 @@ class PartyWorker(Client):
         """The party's parameter server; none where the worker is alone."""
         return self.peer(f"{self.party}/ps", AveragingServer) if len(self._workers) > 1 else None
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def take_rows(self, order: RowOrder) -> None:
         """Take the row order from the party's worker 0."""
         self.rows.follow(order)
@@ -248,7 +248,7 @@ class PartyWorker(Client):
         """Go back to the best parameters."""
         self.replica.recall()
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def counted(self) -> RowCounts:
         """Return how often this worker released each row."""
         return self.counts.message
@@ -557,8 +557,8 @@ class ActiveWorker(PartyWorker):
         rows, (bottom_size, top_size) = self.rows.part(request.part), self.replica.sizes
         assert rows.labels is not None
         work = Work("bottom-forward", len(rows.features) * bottom_size)
-        own = await self.compute(algorithm.embed_rows, self._bottom.model, rows.features, work=work)
-        embeddings = [own, *(part_embedding.values for part_embedding in found)]
+        local = await self.compute(algorithm.embed_rows, self._bottom.model, rows.features, work=work)
+        embeddings = [local, *(part_embedding.values for part_embedding in found)]
         work = Work("top-forward", len(rows.features) * top_size)
         task, top = self._data.task, self._top.model
         metrics, unpredicted = await self.compute(algorithm.measured, task, top, embeddings, rows.labels, work=work)

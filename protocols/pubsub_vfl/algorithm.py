@@ -164,22 +164,22 @@ def active_gradients(
     """Compute the own embedding, the loss and all gradients of one batch (lines 16 and 17)."""
     publication = Publication(bottom, x_BF)
     found = loss_gradients(top, [publication.activation, *embeddings], target_B, task, weights_B=weights_B)
-    own = publication.gradient(found.embedding_gradients[0])
-    return ActiveGradients(found.loss, tuple(map(on_host, found.embedding_gradients[1:])), own, found.gradient)
+    local = publication.gradient(found.embedding_gradients[0])
+    return ActiveGradients(found.loss, tuple(map(on_host, found.embedding_gradients[1:])), local, found.gradient)
 
 
 def cut_gradients(
     top: Model,
     task: Task,
-    own_BE: Array | Tensor,
+    local_BE: Array | Tensor,
     embeddings: Sequence[Array],
     target_B: Array | Tensor,
     weights_B: Array | Tensor | None = None,
 ) -> TopGradient:
     """Compute the loss and all gradients at the top, half of a step; what others get is on the host."""
-    found = loss_gradients(top, [own_BE, *embeddings], target_B, task, weights_B=weights_B)
-    own, *others = found.embedding_gradients
-    return replace(found, embedding_gradients=(own, *map(on_host, others)))
+    found = loss_gradients(top, [local_BE, *embeddings], target_B, task, weights_B=weights_B)
+    local, *others = found.embedding_gradients
+    return replace(found, embedding_gradients=(local, *map(on_host, others)))
 
 
 def compress(values: Array, bits: int, seed: int) -> Encoded:

@@ -107,7 +107,7 @@ class Dispatch:
         self._queues = {party: deque(self._batches) for party in self._parties}
         self._ready: deque[int] = deque()
         self._in_flight = dict.fromkeys(self._parties, 0)
-        self._own: dict[str, int] = {}
+        self._num_assigned: dict[str, int] = {}
         self._num_open = num_batches
         self._publishers: dict[tuple[str, Stamp], dict[str, str | None]] = {}
         self._boxes: dict[str, _Box] = {}
@@ -185,7 +185,7 @@ class Dispatch:
 
     def in_flight_of(self, worker: str) -> int:
         """Return how many batches of a passive worker are assigned or published and not yet acknowledged."""
-        return self._own.get(worker, 0)
+        return self._num_assigned.get(worker, 0)
 
     def assign(self, worker: str, room: int, now: float) -> tuple[Stamp, ...]:
         """Give a passive worker up to `room` batches to embed."""
@@ -197,7 +197,7 @@ class Dispatch:
             batch.slots[party].worker, batch.slots[party].is_counted = worker, True
             batch.since = now
             self._in_flight[party] += 1
-            self._own[worker] = self._own.get(worker, 0) + 1
+            self._num_assigned[worker] = self._num_assigned.get(worker, 0) + 1
             given.append((batch_id, batch.sequence))
         return tuple(given)
 
@@ -351,7 +351,7 @@ class Dispatch:
         if slot.is_counted and slot.worker is not None:
             slot.is_counted = False
             self._in_flight[party] -= 1
-            self._own[slot.worker] -= 1
+            self._num_assigned[slot.worker] -= 1
 
     def _current(self, batch_id: int, sequence: int) -> _Batch | None:
         batch = self._batches.get(batch_id)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup
-from fedactors.actors.remote import CLIENT, OWN_PARTY, remote
+from fedactors.actors.remote import CLIENT, SAME_PARTY, remote
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.data.sources import ArraySource
 from fedactors.learning.network import Network
@@ -330,7 +330,7 @@ class DryServer(AveragingServer):
         super().__init__(workers, config)
         self._seconds = seconds
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def step(self, gradients: Parameters) -> Parameters:
         """Return parameters of the gradients' size, after those that came before."""
         async with self._adding:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedactors.actors.actor import ParameterServer
 from fedactors.actors.context import Work
-from fedactors.actors.remote import OWN_PARTY, remote
+from fedactors.actors.remote import SAME_PARTY, remote
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.messages import Parameters
@@ -123,7 +123,7 @@ class AveragingServer(ParameterServer):
         self._sums: list[Vector] = []
         self.changes: list[Vector] = []
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def average(self, parameters: Parameters) -> Parameters:
         """Wait for the pushes of all workers of this round and return their mean, taken in the order of names.
 
@@ -147,26 +147,26 @@ class AveragingServer(ParameterServer):
             complete.set_result(self._last)
         return await asyncio.shield(complete)
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def mix(self, parameters: Parameters) -> Parameters:
         """Take a worker's newest parameters; return the mean of the newest of all that pushed since `average`."""
-        worker, own = self.caller, parameters.vectors
+        worker, local = self.caller, parameters.vectors
         async with self._adding:
-            before = self._newest.get(worker) or [np.zeros_like(part) for part in own]
-            changes = [new.astype(np.float64) - old for new, old in zip(own, before, strict=True)]
-            self._newest[worker] = own
+            before = self._newest.get(worker) or [np.zeros_like(part) for part in local]
+            changes = [new.astype(np.float64) - old for new, old in zip(local, before, strict=True)]
+            self._newest[worker] = local
             self._sums = await self.compute(add_changes, self._sums, changes, work=_work(parameters, 2))
             means = [total / len(self._newest) for total in self._sums]
         return _like(parameters, means)
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def add(self, change: Parameters) -> Parameters:
         """Add a worker's change to those of all workers since the beginning, and return the sum."""
         async with self._adding:
             self.changes = await self.compute(add_changes, self.changes, list(change.vectors), work=_work(change, 1))
         return _like(change, self.changes)
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def adopt(self, parameters: Parameters) -> Parameters:
         """Return the parameters that the server has stepped to; in the beginning it takes those that it is shown."""
         if not self.present:
@@ -174,7 +174,7 @@ class AveragingServer(ParameterServer):
             self.moments = [OptimizerState().state_dict() for _ in self.present]
         return Parameters(parameters.epoch, self.num_steps, 1.0, tuple(self.present))
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def step(self, gradients: Parameters) -> Parameters:
         """Step on a worker's gradient, after those that came before it; return the parameters."""
         async with self._adding:

@@ -29,7 +29,7 @@ from fedactors.data.columns import ColumnRule, Encoded, FittedColumn, Preprocess
 from fedactors.data.databases import TableSource, parse_address
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.description import load_description_as
-from fedactors.data.layouts.relational import TableOwner, column_of, fit_table, held_partitions
+from fedactors.data.layouts.relational import TableOwner, column_of, fit_table, partitions_of
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, RelationalQuery, relational
 from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature, FeatureTypeError, LabelError
@@ -56,8 +56,8 @@ def load_data(config: TablePuppetConfig, name: str | RelationalData, seed: int) 
     return _ruled(config, load_description_as(Path(name), RelationalData) if isinstance(name, str) else name)
 
 
-def _ruled(config: TablePuppetConfig, own: RelationalData) -> RelationalData:
-    for partition in own.partitions:
+def _ruled(config: TablePuppetConfig, user_data: RelationalData) -> RelationalData:
+    for partition in user_data.partitions:
         if not partition.rules:
             continue
         if config.declared_facts:
@@ -65,12 +65,12 @@ def _ruled(config: TablePuppetConfig, own: RelationalData) -> RelationalData:
                 f"parties.{partition.party}.columns: rules are not allowed with declared_facts: both say how rows "
                 "become numbers"
             )
-        if (count := len(own.of(partition.table))) > 1:
+        if (count := len(user_data.of(partition.table))) > 1:
             raise BadInput(
                 f"parties.{partition.party}.columns: rules are not allowed in tablepuppet where table "
                 f"{partition.table!r} has {count} partitions, each of which would find its own medians and categories"
             )
-    return own
+    return user_data
 
 
 def stated(
@@ -121,8 +121,8 @@ def name_tables(
     tables: dict[str, tuple[str, ...]] = {}
     for table_owner in table_owners:
         tables[table_owner.table] = (*tables.get(table_owner.table, ()), table_owner.name)
-    if config.secure_aggregation and (len(tables) < FEWEST or any(len(own) > 1 for own in tables.values())):
-        sizes = ", ".join(f"{table} {len(own)}" for table, own in tables.items())
+    if config.secure_aggregation and (len(tables) < FEWEST or any(len(parties) > 1 for parties in tables.values())):
+        sizes = ", ".join(f"{table} {len(parties)}" for table, parties in tables.items())
         raise BadInput(
             f"secure_aggregation: {FEWEST} tables of one partition each are needed at least, there are {sizes}"
         )
@@ -160,7 +160,7 @@ def assign_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Tab
         QueryError: the SQL is at fault, or names a table that nobody holds.
         BadInput: partitions where the algorithm needs whole tables.
     """
-    taken = held_partitions(data)
+    taken = partitions_of(data)
     for table in dict.fromkeys(table for table, _, _ in taken):
         num_partitions = sum(other == table for other, _, _ in taken)
         if num_partitions > 1 and config.algorithm in ("rfl-sgd-v", "rfl-admm-v", "vfl-sgd", "vfl-admm"):
@@ -170,12 +170,12 @@ def assign_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Tab
                 f" partitions; use {allowed} or centralised"
             )
     table_owners = []
-    for table, index, own in taken:
-        name = own.party
-        if sum(other.party == own.party for _, _, other in taken) > 1:
-            several = sum(t == table and other.party == own.party for t, _, other in taken) > 1
+    for table, index, partition in taken:
+        name = partition.party
+        if sum(other.party == partition.party for _, _, other in taken) > 1:
+            several = sum(t == table and other.party == partition.party for t, _, other in taken) > 1
             name = f"{name}/{table}-{index}" if several else f"{name}/{table}"
-        table_owners.append(TableOwner(name=name, table=table, index=index, own=own))
+        table_owners.append(TableOwner(name=name, table=table, index=index, partition=partition))
     return tuple(table_owners)
 
 
@@ -321,13 +321,13 @@ def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequenc
     if labels.null_count:
         raise LabelError(f"label: {name} is missing in {labels.null_count} of {len(labels)} rows; filter them out")
     if loss == "softmax":
-        places = {text: i for i, text in enumerate(classes)}
+        indices = {text: i for i, text in enumerate(classes)}
         found = labels.combine_chunks().dictionary_encode()  # a class is what Python writes for its value
         texts = [str(value) for value in found.dictionary.to_pylist()]
-        unknown = sorted(set(texts) - set(places))
+        unknown = sorted(set(texts) - set(indices))
         if unknown:
             raise LabelError(f"label: {name} holds {unknown[0]!r}, which is none of the classes {', '.join(classes)}")
-        of_text = np.array([places[text] for text in texts], dtype=np.int64)
+        of_text = np.array([indices[text] for text in texts], dtype=np.int64)
         return np.asarray(of_text[found.indices.to_numpy()])
     try:
         values = np.asarray(pyarrow.compute.cast(labels, pa.float64()).to_numpy(), dtype=np.float64)
@@ -353,9 +353,9 @@ def design_matrix(
     where, what = [], []
     for i, feature in enumerate(features):
         if feature.encoding == "one_hot":
-            places = _places(data, feature, facts.categories[i])
-            where.append(np.where(places >= 0, start + places, 0))
-            what.append((places >= 0).astype(np.float64))
+            indices = _category_indices(data, feature, facts.categories[i])
+            where.append(np.where(indices >= 0, start + indices, 0))
+            what.append((indices >= 0).astype(np.float64))
             start += len(facts.categories[i])
         else:
             values = _numbers(data, feature)
@@ -447,7 +447,7 @@ def _texts(data: pa.Table, feature: Feature) -> pa.ChunkedArray:
     return data.column(feature.column).cast(pa.string()).fill_null("")
 
 
-def _places(data: pa.Table, feature: Feature, categories: Sequence[str]) -> NDArray[np.int64]:
+def _category_indices(data: pa.Table, feature: Feature, categories: Sequence[str]) -> NDArray[np.int64]:
     """Return each row's place among the categories (n), -1 for one that is none of them."""
     found = pyarrow.compute.index_in(_texts(data, feature), value_set=pa.array(categories, pa.string()))
     return np.asarray(found.fill_null(-1).to_numpy(), dtype=np.int64)

@@ -65,13 +65,13 @@ def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed:
     for round_ in range(config.num_rounds):
         copies: dict[int, dict[int, Any]] = {}
         for issue in roaming.begin(round_):
-            own_z_N, client = z_N, issue.start
+            local_z_N, client = z_N, issue.start
             walk = walk_seed(plan.seed, round_, issue.token)
             for hop in range(issue.num_hops + 1):
                 if hop:
                     client = next_client(walk, hop, links[client])
                 mine = copies.setdefault(client, {})
-                mine[issue.token], own_z_N = visit(client, mine.get(issue.token, thetas[client]), own_z_N)
+                mine[issue.token], local_z_N = visit(client, mine.get(issue.token, thetas[client]), local_z_N)
                 num_visits += 1
         z_N = z_N.copy()
         for client in sorted(copies):

@@ -128,8 +128,8 @@ class Study(argparse.Namespace):
             if all(row.seed != seed for row in kept[name])
         ]
         made: dict[str, list[RunRow]] = {}
-        for place, row in run_all(functools.partial(_once, once), asked, jobs=self.jobs):
-            name = asked[place][0]
+        for index, row in run_all(functools.partial(_once, once), asked, jobs=self.jobs):
+            name = asked[index][0]
             made.setdefault(name, []).append(row)
             if len(made[name]) + len(kept[name]) == len(seeds):
                 self.put(study, name, made[name], list(points), kept[name])

@@ -47,10 +47,10 @@ SECONDS = 20.0
 
 def drawn(table: str) -> list[Case]:
     """Return the cases of a table that run this time; all those of a protocol whose settings were changed."""
-    own = {f"tests/bad_inputs/{name}" for name in ("cases.py", "world.py", "test_bad_inputs.py")}
-    own |= {"tests/bad_inputs/settings.py"} if "settings" in table else {f"tests/bad_inputs/{table}.py"}
+    local = {f"tests/bad_inputs/{name}" for name in ("cases.py", "world.py", "test_bad_inputs.py")}
+    local |= {"tests/bad_inputs/settings.py"} if "settings" in table else {f"tests/bad_inputs/{table}.py"}
     changed = [name for name in world.SMALL if drawing.is_touched([f"protocols/{name.replace('-', '_')}/config.py"])]
-    chosen = drawing.some(TABLES[table], DRAWN, [*ABOUT[table], *own])
+    chosen = drawing.some(TABLES[table], DRAWN, [*ABOUT[table], *local])
     more = [case for case in TABLES[table] if set(changed) & set(case.words)]
     return list({id(case): case for case in [*chosen, *more]}.values())
 

@@ -69,8 +69,8 @@ class Learner(Client):
             x, y = rng.normal(size=(16, 5)), rng.integers(0, 2, 16)
             publication = Publication(self.bottom.model, x, self.bottom.version)
             embedding = await self.compute(embed, publication, work=Work("forward"))
-            loss, gradient, own = await self.compute(grade, self.top.model, embedding, y, work=Work("top"))
-            self.top.apply(own)
+            loss, gradient, local = await self.compute(grade, self.top.model, embedding, y, work=Work("top"))
+            self.top.apply(local)
             losses.append(loss)
             waiting.append((publication, gradient))
             if len(waiting) == 3:  # the bottom steps late, through the parameters of the publication

@@ -61,8 +61,10 @@ class EdgeFile:
             BadInput: the file cannot be read, lacks a column, or misses an id.
         """
         ends = self._read(self.path, self.ends, self.ends)
-        place = {name: number for number, name in enumerate(ids_N)}
-        found = np.array([[place.get(name, -1) for name in self._ids(end)] for end in ends], np.int64).reshape(2, -1).T
+        index_of = {name: number for number, name in enumerate(ids_N)}
+        found = (
+            np.array([[index_of.get(name, -1) for name in self._ids(end)] for end in ends], np.int64).reshape(2, -1).T
+        )
         known = found[(found >= 0).all(axis=1)]
         pairs = np.unique(np.sort(known[known[:, 0] != known[:, 1]], axis=1), axis=0)
         return to_csr(pairs, len(ids_N)), len(found), len(found) - len(known)

@@ -30,7 +30,7 @@ from fedactors.data.party_rows import (
     with_clear_ids,
 )
 from fedactors.data.query import named_tables
-from fedactors.data.sources import EditedSource, FileSource, HeldSource, NamedSource, Source, named_sources
+from fedactors.data.sources import EditedSource, FileSource, HolderSource, NamedSource, Source, named_sources
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 
@@ -107,10 +107,10 @@ class VerticalPart:
             raise BadInput(
                 f"task.alignment: {self.alignment!r} is not allowed: the model was trained with {trained.alignment!r}"
             )
-        own = self.source.id_column if isinstance(self.source, FileSource) else trained.id_column
-        if own != trained.id_column and self.alignment != "already-aligned":
+        id_column = self.source.id_column if isinstance(self.source, FileSource) else trained.id_column
+        if id_column != trained.id_column and self.alignment != "already-aligned":
             raise BadInput(
-                f"parties.{self.party}.id: {own!r} is not allowed: training aligned rows by {trained.id_column!r}"
+                f"parties.{self.party}.id: {id_column!r} is not allowed: training aligned rows by {trained.id_column!r}"
             )
 
     @property
@@ -483,7 +483,7 @@ def _other_label(data: VerticalData, labels: np.ndarray, row: int, other: int) -
 def _edited(data: VerticalData, party: str, row: int, values: np.ndarray, label: float | None) -> VerticalData:
     index = data.parties.index(party)
     source = data.sources[index]
-    if isinstance(source, HeldSource):
+    if isinstance(source, HolderSource):
         raise BadInput("data: rows that a query joins are not allowed here: a neighbour has one row otherwise")
     assert not isinstance(source, EditedSource)
     edited = EditedSource(source=source, row=row, features=values.astype(np.float32), label=label)

@@ -146,7 +146,7 @@ class RayRuntime(Runtime):
         self._left: list[Any] = []
         self._accounts = Accounts()
         self._gauges: RunGauges | None = None
-        self._own_ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
+        self._driver_ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
         self._wall_start = time.perf_counter()
         self._began: float | None = None
         self._failure: BaseException | None = None
@@ -183,8 +183,8 @@ class RayRuntime(Runtime):
         address = self._transport.address(receiver, DRIVER)
         path = calls.admit(address.endpoints, method, DRIVER, DRIVER, receiver, address.role, value)
         value, size = calls.leave(path, value, copy=False)
-        self._own_ledger.record(self.clock.now(), DRIVER, receiver, path.kind, type_name(value, method), size)
-        return self._unawaited.made(self._transport.send(address, path, encode_parts((method, value))))
+        self._driver_ledger.record(self.clock.now(), DRIVER, receiver, path.kind, type_name(value, method), size)
+        return self._unawaited.track(self._transport.send(address, path, encode_parts((method, value))))
 
     async def start(self) -> None:
         self._actor_specs |= labelled(self._actor_specs, self._labels)
@@ -298,8 +298,8 @@ class RayRuntime(Runtime):
                     self.recorder.ledger_sink(found.rows)
                 for span in found.spans:
                     self.recorder.record_span(*span)
-        self._own_ledger.flush()
-        self.ledger.restore(self._accounts.totals(self._own_ledger.state()))
+        self._driver_ledger.flush()
+        self.ledger.restore(self._accounts.totals(self._driver_ledger.state()))
 
     # --- life ---
 
@@ -443,8 +443,8 @@ class RayRuntime(Runtime):
         """Close everything; return, encoded, what failed at the actors' ends."""
         self._closing = True
         if self._failure is not None and not self._is_sick:
-            signs = (within(_HANDSHAKE_SECONDS, partial(greets, address)) for address in self._services.values())
-            self._is_sick = not all(await asyncio.gather(*signs))
+            heartbeats = (within(_HANDSHAKE_SECONDS, partial(greets, address)) for address in self._services.values())
+            self._is_sick = not all(await asyncio.gather(*heartbeats))
         errors: list[bytes | None] = []
         self._end = time.perf_counter()
         self._processes.stop_watching()

@@ -297,17 +297,17 @@ class Wire:
         network, role = self._runtime.network, self._runtime.role_of
         kind = kind_of(sender, role(sender), receiver, role(receiver))
         source, target = network.host(sender), network.host(receiver)
-        place: tuple[str, ...] = (kind, source, target)
+        key: tuple[str, ...] = (kind, source, target)
         if not network.links and not network.capacity:  # thousands of parties have few kinds of routes
-            place = (kind, "within") if source == target else (kind,)
-        route = self._routes.get(place)
+            key = (kind, "within") if source == target else (kind,)
+        route = self._routes.get(key)
         if route is None:
             link, is_shared = network.local, False
             if kind != DRIVER_KIND:
                 link = network.link(sender, receiver, kind)
                 is_shared = network.is_shared(sender, receiver, kind)
             takes_time = is_shared or link.latency > 0 or not math.isinf(link.bandwidth)
-            route = self._routes[place] = Route(kind, link, is_shared, takes_time)
+            route = self._routes[key] = Route(kind, link, is_shared, takes_time)
         return route
 
     def _back(self, path: CallPath) -> Route:

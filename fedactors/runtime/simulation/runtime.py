@@ -89,8 +89,8 @@ class Cores:
         return sum(map(self._count, self.free_at))
 
     def _group(self, actor: str) -> str:
-        places = (actor.partition("/")[0], self._runtime.network.host(actor))
-        return next((place for place in places if place in self._shared), actor)
+        names = (actor.partition("/")[0], self._runtime.network.host(actor))
+        return next((name for name in names if name in self._shared), actor)
 
     def _count(self, group: str) -> int:
         if group in self._shared:

@@ -273,8 +273,8 @@ class FlatExchange(Exchange):
 
     async def _send(self, task: Task) -> None:
         center = self._center_of(task.container)
-        place = task.container - self._containers[center].start
-        order = messages.TrainingOrder(task.number, place, task.gap, task.rate_factor, task.start)
+        index = task.container - self._containers[center].start
+        order = messages.TrainingOrder(task.number, index, task.gap, task.rate_factor, task.start)
         with surviving_loss("its task goes to another container") as losses:
             await self.peer(center, OrderCenter).order(order)
         if losses:

@@ -261,7 +261,7 @@ class FedHKT(CenterMethod):
         counts_MK = np.stack([np.bincount(labels[member], minlength=num_classes) for member in members])
         made, counts = [], []
         for cluster in label_clusters(counts_MK, self._config.num_clusters):
-            logits = [found.logits[members[place]] for place in cluster]
+            logits = [found.logits[members[index]] for index in cluster]
             made.append(cluster_logits(logits, counts_MK[cluster].sum(axis=1).tolist()))
             counts.append(counts_MK[cluster].sum(axis=0))
         return ClusterLogits(center, number, np.stack(made).astype(np.float32), np.stack(counts))
@@ -309,7 +309,7 @@ def rings(seconds: Mapping[int, float], num_clusters: int) -> list[list[int]]:
     """Return the rings of a round: clusters by training time, each ordered from fast to slow."""
     containers = sorted(seconds)
     points_N1 = np.array([[seconds[c]] for c in containers])
-    clusters = [[containers[place] for place in cluster] for cluster in kmeans(points_N1, num_clusters)]
+    clusters = [[containers[index] for index in cluster] for cluster in kmeans(points_N1, num_clusters)]
     return [sorted(cluster, key=lambda c: (seconds[c], c)) for cluster in clusters]
 
 

@@ -65,7 +65,7 @@ class GlasuStudy(Study):
         return f"{table}-{self.data.partition(':')[0]}"
 
 
-def asked(description: str | None, argv: Sequence[str] | None = None) -> GlasuStudy:
+def study_of(description: str | None, argv: Sequence[str] | None = None) -> GlasuStudy:
     """Read the command line of a script of this folder."""
     flags = study_flags(description, "glasu", RESULTS, seeds=range(5))
     flags.add_argument("--data", help="graph (default: cora, in smoke mode a small generated one)")

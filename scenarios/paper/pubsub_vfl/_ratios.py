@@ -24,10 +24,10 @@ def crossing(row: RunRow, target: float) -> float | None:
     seconds, values = row.curve["seconds"], row.curve[score]
     if score == "auc":
         seconds, values = [0.0, *seconds], [CHANCE, *values]
-    for place in range(1, len(values)):
-        if reaches(score, values[place], target):
-            share = (target - values[place - 1]) / (values[place] - values[place - 1])
-            return float(seconds[place - 1] + share * (seconds[place] - seconds[place - 1]))
+    for index in range(1, len(values)):
+        if reaches(score, values[index], target):
+            share = (target - values[index - 1]) / (values[index] - values[index - 1])
+            return float(seconds[index - 1] + share * (seconds[index] - seconds[index - 1]))
     return None
 
 

@@ -164,7 +164,7 @@ def flags(description: str | None, seeds: Sequence[int] = (0,)) -> argparse.Argu
     return study_flags(description, "pubsub_vfl", RESULTS, seeds=seeds)
 
 
-def asked(description: str | None, seeds: Sequence[int] = (0,)) -> Study:
+def study_of(description: str | None, seeds: Sequence[int] = (0,)) -> Study:
     """Read the command line of an experiment that has no flags of its own."""
     given: Study = flags(description, seeds).parse_args(namespace=Study())
     return given

@@ -63,13 +63,13 @@ def test_gradients_are_those_of_the_joint_loss_by_finite_differences():
     at = [bottom.vector, top.vector, z]
     assert found.loss == pytest.approx(loss(*at))
     for index, gradient in enumerate((found.bottom, found.top, found.embeddings[0])):
-        for place in np.ndindex(at[index].shape):
+        for entry in np.ndindex(at[index].shape):
             ends = []
             for step in (1e-6, -1e-6):
                 moved = [value.copy() for value in at]
-                moved[index][place] += step
+                moved[index][entry] += step
                 ends.append(loss(*moved))
-            assert gradient[place] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-7)
+            assert gradient[entry] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-7)
 
 
 def test_a_gradient_goes_through_the_activation_of_its_publication():

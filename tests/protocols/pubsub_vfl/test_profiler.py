@@ -93,9 +93,11 @@ def test_a_trial_trains_on_random_values_and_never_on_rows(monkeypatch):
 
     monkeypatch.setattr("protocols.pubsub_vfl.algorithm.embed", kept)
     _, _, data = measured(SimulatedRuntime())
-    own = {row.tobytes() for party in data.passive_parties for row in np.asarray(data.load(party).features, np.float32)}
+    local = {
+        row.tobytes() for party in data.passive_parties for row in np.asarray(data.load(party).features, np.float32)
+    }
     assert sum(len(rows) in (64, 512) for rows in seen) >= 150  # a trial's batches
-    assert not [row for rows in seen for row in np.asarray(rows, np.float32) if row.tobytes() in own]
+    assert not [row for rows in seen for row in np.asarray(rows, np.float32) if row.tobytes() in local]
 
 
 @pytest.mark.slow

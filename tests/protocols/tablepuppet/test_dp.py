@@ -163,7 +163,7 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
     config = build(TablePuppetConfig, {"model": "logistic", "algorithm": "rfl-sgd-v", "label_dp": 0.5})
     monkeypatch.setattr(TableClient, "noise_rng", lambda *_: np.random.default_rng())
     client = object.__new__(TableClient)
-    client._config, client._loss, client._classes, client.told = config, "logistic", ("a", "b"), None
+    client._config, client._loss, client._classes, client.sent_labels = config, "logistic", ("a", "b"), None
     client._labels, client._is_test = np.tile([0.0, 1.0], 500), np.zeros(1000, bool)
     told = []
     for _ in range(2):

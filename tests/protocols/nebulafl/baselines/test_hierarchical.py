@@ -58,9 +58,9 @@ def test_who_was_not_called_or_answers_twice_is_refused():
     made = MeanRound([[3, 5, 8]], vector(0))
     made.finished(8, trained(8), 0.0)
     made.lose(5)
-    for stranger in (5, 4, 8):
+    for outsider in (5, 4, 8):
         with pytest.raises(ValueError, match="was not called"):
-            made.finished(stranger, trained(0), 0.0)
+            made.finished(outsider, trained(0), 0.0)
     made.finished(3, trained(2), 0.0)
     np.testing.assert_allclose(made.parameters_P, 5.0)
 
