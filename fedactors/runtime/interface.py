@@ -165,7 +165,7 @@ class Runtime(Caller):
     # --- the driver's verbs ---
 
     def spawn(self, cls: type[T], name: str, *args: Any, resources: Resources | None = None, **kwargs: Any) -> T:
-        """Cast an actor and return its handle; it comes to life at the next `start`.
+        """Spawn an actor and return its handle; it comes to life at the next `start`.
 
         Args:
             cls: the actor's class.

@@ -51,7 +51,7 @@ class TableClient(JoinMember, MaskedTable):
     """One client with one horizontal partition of one table.
 
     Args:
-        table_owner: which table and partition it has, and where its rows lie; no other client's place is known here.
+        table_owner: which table and partition it has, and where its rows lie; no other client's location is known here.
     """
 
     state: ClassVar[tuple[str, ...]] = (

@@ -125,7 +125,7 @@ class NodeHolder(Client):
         self._block: PartyBlock = self._part.read()
 
     async def open(self) -> None:
-        """After a resume, place the nodes again."""
+        """After a resume, number the ends of edges again."""
         if self.rows is not None:
             self._index_edges()
 
@@ -279,7 +279,7 @@ class NewNodeHolder(NodeHolder):
 
 
 async def align_nodes(data: Any, runtime: Runtime, state_of: Callable[[str], StoredState] | None = None) -> list[str]:
-    """Where data are a graph in tables, let the files' holders align, before a run or a prediction casts its actors.
+    """Where data are a graph in tables, let the files' holders align, before a run or a prediction spawns its actors.
 
     Args:
         data: to train on, or to predict; nothing is done if it is another kind of graph.
