@@ -204,7 +204,7 @@ def sweep_command(args: argparse.Namespace) -> int:
             address=args.address,
             again=args.again,
             criterion=criterion,
-            told=None if args.quiet else _progress,
+            progress=None if args.quiet else _progress,
         )
     except KeyboardInterrupt:
         raise Stopped("interrupted; the same command goes on where it stopped", 130) from None
@@ -301,8 +301,8 @@ def list_command(args: argparse.Namespace) -> int:
     for one in found:
         if one["hidden_by"] is not None:
             hidden[one["hidden_by"]].append(one["name"])
-    for index, names in hidden.items():
-        say(f"{index} hides {', '.join(names)}: rename it, or start from another folder")
+    for package, names in hidden.items():
+        say(f"{package} hides {', '.join(names)}: rename it, or start from another folder")
     say()
     _print_datasets(datasets())
     return 0
@@ -368,7 +368,7 @@ def doctor_command(args: argparse.Namespace) -> int:
         listed = [dataclasses.asdict(finding) for finding in findings]
         print_json({"environment": describe_environment(), "findings": listed})
         return 0
-    rows = [[f.state, f.what, f"{f.found}{'. Do: ' if f.advice else ''}{f.advice}"] for f in findings]
+    rows = [[f.state, f.what, f"{f.result}{'. Do: ' if f.advice else ''}{f.advice}"] for f in findings]
     print_table(["", "", "found, and what to do"], rows, wrap=True)
     say()
     faults = [f.what for f in machine if f.state == "fault"]
@@ -475,7 +475,7 @@ def predict_command(args: argparse.Namespace) -> int:
         others = f", {counts.num_alone} without a partner" if counts.num_alone else ""
         others += f", {counts.num_refused} refused" if counts.num_refused else ""
         say(f"{one.party}: {counts.num_predicted} of {counts.num_rows} rows predicted{others}, in {one.to}")
-        for reason, number in one.counts.reasons:
+        for reason, number in one.counts.rejections:
             say(f"{one.party}: {number} rows without a prediction: {reason}")
         if counts.unpredicted:
             what = "1 class is" if counts.unpredicted == 1 else f"{counts.unpredicted} classes are"

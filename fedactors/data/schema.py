@@ -25,7 +25,7 @@ from fedactors.errors import BadInput
 from fedactors.validation import path_of, shown
 
 T = TypeVar("T", bound="Table")
-ON_HOST = "a place on the party's host"
+ON_HOST = "a location on the party's host"
 Text = Annotated[str, Field(min_length=1)]
 Location = Annotated[str, Field(min_length=1), ON_HOST]
 """A file or a folder, or an address in its stead."""
@@ -379,7 +379,7 @@ def _check_rule(rule: ColumnRule, given: Mapping[str, Any], where: str) -> None:
 
 
 def locations(*, of_party: bool) -> frozenset[str]:
-    """Return the keys, of any layout, that name a place on a party's host: in `[parties.NAME]`, or in `[task]`."""
+    """Return the keys, of any layout, that name a location on a party's host: in `[parties.NAME]`, or in `[task]`."""
     return frozenset(key for tables in LAYOUTS.values() for key in _locations_of(tables[of_party]))
 
 

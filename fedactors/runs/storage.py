@@ -232,7 +232,7 @@ _BLOCK = 1 << 20
 
 
 def is_remote(text: object) -> bool:
-    """Say whether a place is an address rather than a path."""
+    """Say whether a location is an address rather than a path."""
     return "://" in str(text)
 
 

@@ -362,7 +362,7 @@ class Arguments:
         self._known: dict[int, SharedArray] = {}
 
     def share(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return `args` with each large array among them replaced by its place."""
+        """Return `args` with each large array among them replaced by where it is shared."""
         return tuple(self._share(value) if is_large(value) else value for value in args)
 
     def _share(self, array: np.ndarray) -> Any:
@@ -386,7 +386,7 @@ def _mapped_before(shared: SharedArray) -> np.ndarray:
 
 
 def call(folder: str, function: Any, args: tuple[Any, ...]) -> Any:
-    """Run `function` in the receiving process, on mapped arguments; large arrays of its result are placed."""
+    """Run `function` in the receiving process, on mapped arguments; large arrays of its result are shared."""
     result = function(*(_mapped_before(value) if isinstance(value, SharedArray) else value for value in args))
     if is_large(result):
         return share_array(result, folder)

@@ -108,17 +108,7 @@ def _check_user_layer(config: GlasuConfig) -> None:
     from protocols.glasu.backbones import Network, check_layers
 
     check_name(config.user_layer)
-    network = Network(
-        backbone="own",
-        user_layer=config.user_layer,
-        num_layers=config.num_layers,
-        aggregation_layers=config.resolved_layers,
-        aggregation=config.aggregation,
-        num_clients=config.num_networks,
-        num_features=config.hidden_size,
-        hidden_size=config.hidden_size,
-        num_classes=2,
-    )
+    network = Network.of(config, num_features=config.hidden_size, num_classes=2, position=0)
     check_layers(network, range(1, config.num_layers))
 
 

@@ -60,13 +60,10 @@ def master_model(planets: Sequence[Floats], versions: Sequence[float]) -> Floats
     return weighted_mean(planets, versions)
 
 
-def version_offset(mean_version: float, stellar_version: float) -> float:
-    """Return v_os = v_avg - v_s, how far this center is ahead of the one its stellar model came from."""
-    return mean_version - stellar_version
-
-
 def version_gap(version: float, mean_version: float, offset: float, *, paper_literal: bool = False) -> float:
     """Return dv = v_p - v_i + v_os: above zero for a planet that is ahead (Equation 4).
+
+    v_os = v_avg - v_s is how far the center is ahead of the one that its stellar model came from.
 
     The paper prints - v_os, which would call the planets of a lagging center advanced and slow them further;
     `paper_literal` keeps the print.

@@ -125,7 +125,7 @@ class NodeHolder(Client):
         self._block: PartyBlock = self._part.read()
 
     async def open(self) -> None:
-        """After a resume, place the nodes again."""
+        """After a resume, number the ends of edges again."""
         if self.rows is not None:
             self._index_edges()
 

@@ -101,7 +101,7 @@ class JoinMember(Client):
 
     Args:
         query: what everybody knows of the join.
-        table_owner: which table and partition it has, and where its rows lie; no other owner's place is known here.
+        table_owner: which table and partition it has, and where its rows lie; no other owner's location is known here.
         members: names of all owners.
     """
 
@@ -442,7 +442,7 @@ class RowHolder(JoinMember):
 
     @remote(caller=SAME_PARTY)
     async def give_slice(self) -> TableSlice:
-        """Return the own rows and their places to an actor of the own party."""
+        """Return the own rows and their positions to an actor of the own party."""
         assert self.positions is not None
         block = self._block()
         return TableSlice(
@@ -520,7 +520,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
 
     @remote(caller=SAME_PARTY)
     async def give_new(self, trained: ColumnsTrained) -> NewSlice:
-        """Return the own rows as training encoded them, and their places, to an actor of the own party."""
+        """Return the own rows as training encoded them, and their positions, to an actor of the own party."""
         assert self.positions is not None
         block = self._block(COLUMNS.validate_json(trained.columns))
         whole, order, tables, unmatched = (
@@ -544,7 +544,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
 
 
 class RowMapper(Server):
-    """Joins the hashed keys, and tells each owner its places.
+    """Joins the hashed keys, and tells each owner its rows' positions.
 
     Args:
         query: what everybody knows of the join.

@@ -70,7 +70,7 @@ class PayloadStore:
         self._readers: dict[int, frozenset[str]] = {}
 
     def put(self, parts: list[bytes | memoryview], readers: frozenset[str]) -> tuple[int, tuple[int, int, int]]:
-        """Store a frame given in parts for `readers`; return its key and its place."""
+        """Store a frame given in parts for `readers`; return its key and its location."""
         length = sum(len(part) for part in parts)
         size = max(4096, 1 << (length + _HEADER - 1).bit_length())
         spare = self._free.get(size)
@@ -149,7 +149,7 @@ class PayloadReader:
         memory = self._maps.get((pid, descriptor))
         if memory is None:
             where = f"/proc/{pid}/fd/{descriptor}"
-            # a place is a claim of whoever sent it: nothing but a segment of payloads is opened
+            # a location is a claim of whoever sent it: nothing but a segment of payloads is opened
             if not os.readlink(where).startswith(f"/memfd:{_SEGMENT_NAME}"):
                 raise PayloadGone(f"payload {key} does not lie where its reference says")
             with open(where, "rb") as file:
@@ -179,9 +179,9 @@ _LOCATION = struct.Struct("<QQQ40x")
 _KEY = struct.Struct("<Q")
 _PEER = struct.Struct("3i")
 LEAST_SHARED, MOST_SHARED = 1 << 17, 1 << 24
-"""Bytes of a body that is worth shared memory, and of one that is too large to keep a place for."""
+"""Bytes of a body that is worth shared memory, and of one that is too large to keep memory for."""
 _MOST_UNTOLD = 4
-"""Bodies that were taken and are not said to be: their sender cannot use their places again."""
+"""Bodies that were taken and are not said to be: their sender cannot use their memory again."""
 PAYLOAD = CallPath(Endpoints("", {}, ()), Endpoint("a fetch", (), (), frozenset()), "", "", "")
 """Stands for the path where it is a payload that is asked for, by its key."""
 _SWEEP_SECONDS = 1.0
@@ -241,7 +241,7 @@ class _Frames(asyncio.Protocol):
     """Cuts the byte stream into frames and hands each to `on_frame(kind, number, body)`.
 
     Args:
-        memory: where large bodies are placed; None: none is.
+        memory: where large bodies are shared; None: none is.
     """
 
     transport: asyncio.Transport
@@ -259,7 +259,7 @@ class _Frames(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        # whose memory a place is in is the kernel's word, not the sender's
+        # whose memory a location is in is the kernel's word, not the sender's
         options = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         self._peer = _PEER.unpack(options)[0]
 
@@ -352,7 +352,7 @@ class _Frames(asyncio.Protocol):
         self.on_frame(kind, number, memoryview(body))
 
     def _free(self, key: int) -> tuple[int, int]:
-        """Use a place again; return kind and number of the frame whose body was there."""
+        """Use a location again; return kind and number of the frame whose body was there."""
         if self._memory is not None and key in self._shared:
             self._memory.store.free(key)
         return self._shared.pop(key, (0, 0))
