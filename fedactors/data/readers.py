@@ -546,8 +546,17 @@ def _is_number(value: Any, decimal: str) -> bool:
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """What Pillow calls images of so many channels."""
+_BYTE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
+"""Pillow's modes of images that bytes hold whole."""
+_WORD_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
+_WIDE_MODES = {"I": "whole numbers of 32 bits", "F": "floating-point numbers"}
+"""Modes whose largest value no file tells."""
+_OTHER_MODES = {"CMYK": "CMYK, the colours of print", "YCbCr": "YCbCr", "LAB": "L*a*b*", "HSV": "HSV"}
+_SEVERAL_OF_ONE = ("MPO",)
+"""Formats whose further frames belong to the first, such as a camera's preview."""
 _MOST_VALUES = 2**24
 _BYTES_PEAK = 255.0
+_PEAKS = {"uint8": _BYTES_PEAK, "uint16": 65535.0}
 Size = Annotated[int, Field(ge=1, le=65536)]
 
 
@@ -558,7 +567,7 @@ class ImageFolder:
     shape: tuple[Size, Size, Size]
     """Channels, height and width of a sample."""
     peak: Annotated[float, Field(gt=0)] | None = None
-    """What values are divided by; 255 for bytes unless given, else 1."""
+    """What values are divided by; unless given 255 for bytes, 65535 for 16 bits, else 1."""
     mean: tuple[float, ...] = ()
     """Of each channel, taken off after that; 0 unless given."""
     deviation: tuple[Annotated[float, Field(gt=0)], ...] = ()
@@ -576,7 +585,7 @@ class ImageFolder:
 
     def scaled(self, values_N: NDArray[Any]) -> NDArray[np.float32]:
         """Return samples as the model sees them (N, C, H, W), of values in any shape that has as many."""
-        peak = self.peak or (_BYTES_PEAK if values_N.dtype == np.uint8 else 1.0)
+        peak = self.peak or _PEAKS.get(values_N.dtype.name, 1.0)
         made = values_N.reshape(-1, *self.shape).astype(np.float32) / np.float32(peak)
         if self.mean:
             made -= np.asarray(self.mean, np.float32)[:, None, None]
@@ -647,18 +656,30 @@ def _read_folder(folder: Path, party: str, image_folder: ImageFolder, is_new: bo
     pillow = _pillow(party)
     if image_folder.shape[0] not in _MODES:
         raise BadInput(f"task.shape: {image_folder.shape[0]} channels are not allowed for images in folders: 1, 3 or 4")
-    images = np.zeros((len(files), *image_folder.shape), np.uint8)
+    images = np.zeros((len(files), *image_folder.shape), np.float32)
     unusable: dict[int, str] = {}
     for row, file in enumerate(files):
         try:
-            images[row] = _read_image(pillow, file, party, image_folder.shape)
+            images[row] = image_folder.scaled(_read_image(pillow, file, party, image_folder))[0]
         except BadInput as error:
             if not is_new:
                 raise
             unusable[row] = str(error).partition(f"{file} ")[2]
+    if len(unusable) == len(files):
+        raise BadInput(f"{party}: {folder}: none of {len(files)} images can be read, the first {unusable[0]}")
+    _refuse_equal(np.delete(images, list(unusable), axis=0) if unusable else images, f"{party}: {folder}")
     labels = () if is_new else tuple(file.parent.name for file in files)
     ids = np.asarray([file.relative_to(folder).as_posix() for file in files])
-    return Read(ids, image_folder.scaled(images), labels, unusable)
+    return Read(ids, images, labels, unusable)
+
+
+def _refuse_equal(images: NDArray[Any], where: str) -> None:
+    """Refuse images that are all the same: nothing can be learnt of them, and they were written or read wrongly."""
+    if len(images) > 1 and (images == images[:1]).all():
+        raise BadInput(
+            f"{where}: all {len(images)} images are equal once read; look at how they were written: empty channels, or "
+            "all that differs lies in transparency"
+        )
 
 
 def _pillow(party: str) -> Any:
@@ -668,18 +689,63 @@ def _pillow(party: str) -> Any:
         raise BadInput(f"{party}: path: images in folders need Pillow: pip install 'fedactors[images]'") from None
 
 
-def _read_image(pillow: Any, file: Path, party: str, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    channels, height, width = shape
+def _read_image(pillow: Any, file: Path, party: str, image_folder: ImageFolder) -> NDArray[Any]:
+    """Return an image's values (C, H, W), turned as its EXIF data say: bytes, words of 16 bits, or other numbers."""
+    channels, height, width = image_folder.shape
     with reading(party, file), open(file, "rb") as stream:
         try:
             image = pillow.open(stream)
         except pillow.UnidentifiedImageError:  # which shows the stream, and where it lies on the host
             raise ValueError("no image of a known kind") from None
-        made = image.convert(_MODES[channels])
+        if fault := _image_fault(image, image_folder):
+            raise BadInput(f"{party}: {file} {fault}")
+        is_wide, is_word = _is_word(image) or image.mode in _WIDE_MODES, _is_word(image)
+        image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
+        made = image.convert("F" if is_wide else _MODES[channels])  # Pillow resizes no words of 16 bits
         if made.size != (width, height):
             made = made.resize((width, height), pillow.Resampling.BILINEAR)
-        pixels: NDArray[np.uint8] = np.asarray(made, np.uint8).reshape(height, width, channels)
-    return pixels.transpose(2, 0, 1)
+        pixels = np.asarray(made).reshape(height, width, -1).transpose(2, 0, 1)
+    if not np.isfinite(pixels).all():
+        raise BadInput(f"{party}: {file} holds values that are NaN or infinite")
+    if is_word:
+        pixels = np.rint(pixels).astype(np.uint16)
+    return np.broadcast_to(pixels, image_folder.shape)
+
+
+def _is_word(image: Any) -> bool:
+    """Say whether an image has one channel of 16 bits; earlier versions of Pillow call that of a PNG ``I``."""
+    return image.mode in _WORD_MODES or (image.mode == "I" and image.format == "PNG")
+
+
+def _image_fault(image: Any, image_folder: ImageFolder) -> str:
+    """Return why an image would be another one if it were read, and what to do; empty: it is read as it is."""
+    channels, mode = image_folder.shape[0], image.mode
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format not in _SEVERAL_OF_ONE:
+        return f"has {frames} frames or pages, of which a sample is one; save each as an image of its own"
+    if mode in _BYTE_MODES:
+        has_alpha = mode in ("LA", "PA", "RGBA") or "transparency" in image.info
+        if channels < 4 and has_alpha and image.convert("RGBA").getchannel("A").getextrema()[0] < _BYTES_PEAK:
+            return (
+                f"is transparent in places (mode {mode}), and task.shape asks for {channels} channels without it; save "
+                "it on a background, or give shape = [4, height, width]"
+            )
+        return ""
+    if not _is_word(image) and mode not in _WIDE_MODES:
+        return f"is of mode {_OTHER_MODES.get(mode, mode)}; save it as RGB or as grey values"
+    if channels > 3:
+        return f"has one channel (mode {mode}), and task.shape asks for {channels}; give shape = [1, height, width]"
+    if _is_word(image):
+        if image_folder.peak is None or image_folder.peak > _BYTES_PEAK + 1:
+            return ""
+        return f"holds 16 bits, and peak = {image_folder.peak:g} is that of bytes; leave peak out, which each kind has"
+    if image_folder.peak is None:
+        such = "1.0" if mode == "F" else "65535"
+        return (
+            f"holds {_WIDE_MODES[mode]} (mode {mode}), whose largest value no file tells; give it under [task], such "
+            f"as peak = {such}"
+        )
+    return ""
 
 
 def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool) -> Read:
@@ -697,6 +763,13 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
     bad = np.flatnonzero(~np.isfinite(images.reshape(len(images), -1)).all(1))
     if len(bad) and not is_new:
         raise BadInput(f"{party}: {path}: images: number {bad[0]} holds values that are NaN or infinite")
+    has_peak = image_folder.peak is not None or images.dtype.kind not in "ui" or images.dtype.name in _PEAKS
+    if not has_peak and (images.min() < 0 or images.max() > 1):
+        raise BadInput(
+            f"{party}: {path}: images of type {images.dtype} are not allowed without their largest value; give it "
+            "under [task], such as peak = 255"
+        )
+    _refuse_equal(images, f"{party}: {path}")
     ids = np.arange(len(images))
     if is_new:
         return Read(ids, image_folder.scaled(np.nan_to_num(images)), (), dict.fromkeys(bad.tolist(), "missing values"))

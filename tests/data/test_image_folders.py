@@ -21,6 +21,7 @@ classes = ["dark", "light"]
 shape = [1, 8, 8]
 test = "test.npz"
 """
+VARIED = np.arange(192.0).reshape(3, 8, 8)
 
 
 def paint(folder, name, number):
@@ -139,10 +140,12 @@ def test_folders_that_are_none_of_this_kind(folder, spoil, said):
         ({"images": np.zeros((3, 8, 8))}, "no array 'labels'"),
         ({"labels": np.zeros(3)}, "no array 'images'"),
         ({"images": np.zeros((3, 8, 9)), "labels": ["dark"] * 3}, r"images of shape \[8, 9\]"),
-        ({"images": np.zeros((3, 8, 8)), "labels": ["dark"] * 2}, r"labels of shape \[2\] for 3 images"),
+        ({"images": VARIED, "labels": ["dark"] * 2}, r"labels of shape \[2\] for 3 images"),
         ({"images": np.full((3, 8, 8), np.nan), "labels": ["dark"] * 3}, "number 0 holds values that are NaN"),
-        ({"images": np.zeros((3, 8, 8)), "labels": ["dark", "grey", "dark"]}, "label 'grey'"),
+        ({"images": VARIED, "labels": ["dark", "grey", "dark"]}, "label 'grey'"),
         ({"images": np.zeros((0, 8, 8)), "labels": []}, "images: 0 of type"),
+        ({"images": np.zeros((3, 8, 8)), "labels": ["dark"] * 3}, "all 3 images are equal"),
+        ({"images": VARIED.astype(np.int32) * 250, "labels": ["dark"] * 3}, "type int32 .* such as peak = 255"),
         ({"images": np.full((3, 8, 8), "x"), "labels": ["dark"] * 3}, "give numbers"),
     ],
 )
@@ -173,3 +176,110 @@ def test_both_horizontal_protocols_train_on_images(folder, name, settings):
     runtime = SimulatedRuntime(seed=0, recorder=MemoryRecorder())
     result = runtime.execute(lambda: protocol.run(config, data, runtime))
     assert 0 <= result.metrics["test/accuracy"] <= 1
+
+
+GREYS = np.linspace(0, 1, 64).reshape(8, 8)
+TRANSPARENT = np.dstack([np.zeros((8, 8, 3)), 255 * GREYS]).astype(np.uint8)
+OPAQUE = np.dstack([np.full((8, 8, 3), 255 * GREYS[..., None]), np.full((8, 8), 255)]).astype(np.uint8)
+BYTES, WORDS = (255 * GREYS).astype(np.uint8), (65535 * GREYS).astype(np.uint16)
+
+
+def write_all(folder, image, ending, **options):
+    """Put one image, and one turned round that differs from it, where the classes of a client are."""
+    for name, one in (("dark", image), ("light", image.transpose(Image.Transpose.ROTATE_180))):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        one.save(folder / name / f"0.{ending}", **options)
+
+
+def readings(tmp_path, image, ending, shape="[1, 8, 8]", **options):
+    """Return what training and prediction read of a client's first image: its values, or what is said."""
+    for client in ("a", "b"):
+        write_all(tmp_path / client, image, ending, **options)
+    parties = "".join(f'[parties.{client}]\npath = "{client}"\n' for client in ("a", "b"))
+    (tmp_path / "parties.toml").write_text(HEAD.replace("shape = [1, 8, 8]", f"shape = {shape}") + parties)
+    data = load_description(tmp_path / "parties.toml")
+    found = []
+    for load in (data.client(0).load, data.client(0).load_new):
+        try:
+            found.append(load().features[0])
+        except BadInput as error:
+            found.append(str(error))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("image", "ending"),
+    [
+        (Image.fromarray(BYTES), "png"),
+        (Image.fromarray(BYTES), "bmp"),
+        (Image.fromarray(WORDS), "png"),
+        (Image.fromarray(WORDS), "tif"),
+        (Image.fromarray(np.dstack([BYTES] * 3)), "png"),
+        (Image.fromarray(OPAQUE), "png"),
+        (Image.fromarray(OPAQUE).convert("LA"), "png"),
+        (Image.fromarray(BYTES).convert("P"), "png"),
+        (Image.fromarray(BYTES).convert("P"), "gif"),
+    ],
+    ids=lambda value: getattr(value, "mode", value),
+)
+def test_whatever_holds_the_same_greys_is_the_same_sample(tmp_path, image, ending):
+    for found in readings(tmp_path, image, ending):
+        np.testing.assert_allclose(found[0], GREYS, atol=0.005)
+    for found in readings(tmp_path, image, ending, shape="[3, 8, 8]"):
+        np.testing.assert_allclose(found, np.stack([GREYS] * 3), atol=0.005)
+
+
+def test_one_bit_is_black_or_white(tmp_path):
+    for found in readings(tmp_path, Image.fromarray(GREYS > 0.5), "png"):
+        assert set(np.unique(found)) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("values", [GREYS.astype(np.float32) * 40, (GREYS * 40).round().astype(np.int32)])
+def test_numbers_without_a_largest_value_need_a_peak(tmp_path, values):
+    for said in readings(tmp_path, Image.fromarray(values), "tiff"):
+        assert "whose largest value no file tells; give it under [task], such as peak" in said
+    for found in readings(tmp_path, Image.fromarray(values), "tiff", shape="[1, 8, 8]\npeak = 40"):
+        np.testing.assert_allclose(found[0], GREYS, atol=0.02)
+
+
+def frames():
+    return [Image.fromarray(BYTES), Image.fromarray(BYTES.T.copy())]
+
+
+@pytest.mark.parametrize(
+    ("image", "ending", "options", "said"),
+    [
+        (Image.fromarray(np.dstack([BYTES] * 4), "CMYK"), "jpg", {}, "is of mode CMYK, the colours of print; save it"),
+        (Image.fromarray(TRANSPARENT), "png", {}, "transparent in places (mode RGBA)"),
+        (Image.fromarray(TRANSPARENT).convert("LA"), "png", {}, "transparent in places (mode LA)"),
+        (frames()[0], "gif", {"save_all": True, "append_images": frames()}, "has 2 frames or pages"),
+        (frames()[0], "tif", {"save_all": True, "append_images": frames()[1:]}, "has 2 frames or pages"),
+        (Image.fromarray(np.full((8, 8), 7, np.uint8)), "png", {}, "all 2 images are equal once read"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:'mode' parameter")
+def test_images_that_would_be_others_are_refused_with_file_and_reason(tmp_path, image, ending, options, said):
+    for heard in readings(tmp_path, image, ending, **options):
+        assert said in heard
+        assert heard.startswith("a: ")
+        assert "\n" not in heard
+
+
+def test_transparency_is_a_channel_where_the_shape_has_four(tmp_path):
+    for found in readings(tmp_path, Image.fromarray(TRANSPARENT), "png", shape="[4, 8, 8]"):
+        np.testing.assert_allclose(found[3], GREYS, atol=0.005)
+    for said in readings(tmp_path, Image.fromarray(WORDS), "png", shape="[4, 8, 8]"):
+        assert "has one channel (mode I;16), and task.shape asks for 4" in said
+
+
+def test_a_peak_of_bytes_is_none_of_words(tmp_path):
+    for said in readings(tmp_path, Image.fromarray(WORDS), "png", shape="[1, 8, 8]\npeak = 255"):
+        assert "holds 16 bits, and peak = 255 is that of bytes" in said
+
+
+def test_images_are_turned_as_their_camera_was_held(tmp_path):
+    turned = Image.fromarray(BYTES).transpose(Image.Transpose.ROTATE_90)
+    exif = turned.getexif()
+    exif[274] = 6  # to be turned clockwise to be seen
+    for found in readings(tmp_path, turned, "png", exif=exif):
+        np.testing.assert_allclose(found[0], GREYS, atol=0.005)
