@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Messages,
         Run,
         Table,
+        check_data,
         compare,
         datasets,
         inspect,
@@ -59,7 +60,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     # use
-    "api": "run simulate sweep compare inspect load_run load_part datasets protocols settings "
+    "api": "run simulate sweep compare check_data inspect load_run load_part datasets protocols settings "
     "Run Table Comparison Messages",
     # write a protocol
     "actors.actor": "Actor Client Server ParameterServer DataCenter Resources",
@@ -114,6 +115,7 @@ __all__ = [
     "Stopped",
     "Table",
     "Work",
+    "check_data",
     "compare",
     "config",
     "datasets",

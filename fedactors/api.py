@@ -7,6 +7,7 @@
 
 Settings of a protocol are keyword arguments, checked by its config. All of it works inside a running event loop, such
 as a notebook's: a run then gets a thread of its own. The commands call this module. Importing it loads nothing heavy.
+It is one file because it is what `import fedactors` offers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, discover, find_protocol
 
 if TYPE_CHECKING:
+    from fedactors.data.checks import DataFinding
     from fedactors.launch import Words
     from fedactors.network.links import Network
     from fedactors.runs.folder import RunFolder
@@ -727,6 +729,58 @@ def fetch(dataset: str) -> list[Path]:
     from fedactors.data.datasets.download import fetch
 
     return list(fetch(dataset))
+
+
+def check_data(data: str | Path, *, party: str | None = None) -> DataCheck:
+    """Look at each party's data, in its own files alone, and return all that is wrong or odd; nothing is trained.
+
+    Args:
+        data: path of a description of your own data, ``parties.toml``.
+        party: the only one whose files are read; by default all parties, whose files must be on this machine.
+
+    Raises:
+        BadInput: there is no such party.
+    """
+    from fedactors.data.checks import check_data
+
+    return DataCheck(check_data(Path(data), party))
+
+
+class DataCheck:
+    """What is wrong or odd with own data: `errors`, which end a run, and `warnings`; both are tables.
+
+    Args:
+        findings: as `fedactors.data.checks` has them.
+    """
+
+    def __init__(self, findings: Sequence[DataFinding]) -> None:
+        self._findings = list(findings)
+
+    @property
+    def errors(self) -> Table:
+        """What ends a run."""
+        return self._table("error")
+
+    @property
+    def warnings(self) -> Table:
+        """What a run trains on, and perhaps should not."""
+        return self._table("warning")
+
+    @property
+    def edits(self) -> str:
+        """The lines that answer the findings, as TOML by table: look at each, and put it into the description."""
+        from fedactors.data.checks import edits_of
+
+        return edits_of(self._findings)
+
+    def _table(self, *levels: str) -> Table:
+        from dataclasses import asdict
+
+        return Table([asdict(one) for one in self._findings if one.level in levels])
+
+    def __repr__(self) -> str:
+        lines = [f"{one.level}: {one.said}" for one in self._findings]
+        return "\n".join([*lines, *(["", self.edits] if self.edits else [])]) or "nothing wrong or odd is found"
 
 
 def settings(protocol: str | Protocol) -> Table:

@@ -504,6 +504,7 @@ def _run_once(
             data, make, resolved["federation"] = prepared.data, prepared.make, {"run": prepared.proposal.run}
         else:
             data = load_data(protocol, config, name, seed, is_here(options))
+        notes = _data_notes(data, name, options)
         folder = RunFolder.create(options.out, scenario, seed, resolved, parent=parent)
         recorder: FolderRecorder | None = None
         try:
@@ -523,6 +524,9 @@ def _run_once(
             # what a run that was resumed fails with in its first round is its checkpoint's
             with in_use(snapshot.folder if snapshot else "", lambda: recorder.num_rounds <= 1):
                 result = runtime.execute(lambda: protocol.run(config, data, runtime), snapshot)
+                if notes:
+                    said = [*result.extra.get("notes", ()), *notes]
+                    result = dataclasses.replace(result, extra={**result.extra, "notes": said})
                 kind = options.runtime or "ray"
                 used, at = runtime.usage(), folder.location
                 summary = Summary.of(result, used, run=at, protocol=protocol.name, runtime=kind, seed=seed)
@@ -533,6 +537,15 @@ def _run_once(
             _close_failed(folder, options, recorder, error)
             raise
     return summary
+
+
+def _data_notes(data: Any, name: str, options: RunOptions) -> list[str]:
+    """Return what is odd with own data, where all parties' files are on this machine."""
+    if options.federation is not None or not is_here(options) or not str(name).endswith(".toml"):
+        return []
+    from fedactors.data.checks import warnings_of
+
+    return warnings_of(data)
 
 
 def _close_failed(

@@ -516,7 +516,11 @@ def new_command(args: argparse.Namespace) -> int:
 
 
 def data_command(args: argparse.Namespace) -> int:
-    """List the data sets, or fetch one."""
+    """List the data sets, fetch one, or check own data."""
+    if args.action == "check":
+        return _check_data(args)
+    if args.party is not None:
+        raise BadInput(f"--party: data {args.action} takes no party ({shown(args.party)} given)")
     if args.action == "list":
         if args.name is not None:
             raise BadInput(f"data list takes no name ({args.name!r} given)")
@@ -533,6 +537,27 @@ def data_command(args: argparse.Namespace) -> int:
 
     paths = [str(path) for path in fetch(args.name)]
     return answer(args.format, {"name": args.name, "files": paths}, *(paths or [f"{args.name} needs no download"]))
+
+
+def _check_data(args: argparse.Namespace) -> int:
+    """Print what is wrong or odd with own data; the code is that of bad input where a run would end."""
+    if args.name is None:
+        raise BadInput("data check needs a description of your own data, such as parties.toml")
+    from fedactors.api import check_data
+
+    found = check_data(args.name, party=args.party)
+    errors, warnings = list(found.errors), list(found.warnings)
+    if args.format == "json":
+        print_json({"errors": errors, "warnings": warnings, "edits": found.edits})
+    elif errors or warnings:
+        for one in (*errors, *warnings):
+            place = ": ".join(filter(None, (one["party"], one["column"] and f"column {one['column']}")))
+            say_filled(f"{one['level']}: {place}{': ' if place else ''}{one['text']}")
+        if found.edits:
+            say(f"\nlines for {args.name}, which replace those of the same names; look at each:\n\n{found.edits}")
+    else:
+        say(f"{args.name}: nothing wrong or odd is found")
+    return BadInput.exit_code if errors else 0
 
 
 def completion_command(args: argparse.Namespace) -> int:

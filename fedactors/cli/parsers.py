@@ -218,9 +218,10 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     new.add_argument("--protocol", metavar="P", help="protocol that a scenario runs (default: the first installed)")
     new.add_argument("--output", default=".", metavar="DIR", help="folder that it is written into (default: here)")
 
-    data = add("data", "data sets: list them, fetch one")
-    data.add_argument("action", choices=("list", "fetch"))
-    data.add_argument("name", nargs="?", metavar="NAME", help="data set to fetch")
+    data = add("data", "data sets: list them, fetch one; your own data: check them before a run")
+    data.add_argument("action", choices=("list", "fetch", "check"))
+    data.add_argument("name", nargs="?", metavar="NAME|FILE", help="data set to fetch; description to check (.toml)")
+    data.add_argument("--party", metavar="P", help="check: look at this party's files only")
 
     for name in made.keys() - {"run", "submit"}:  # these have every option of a run
         add_flags(made[name], "format")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -146,6 +147,18 @@ class FileSource:
         Raises:
             BadInput: the file cannot be read, a column is absent, text stands where numbers must, or ids are missing.
         """
+        table = self.read(trained)
+        if trained is None:
+            self._refuse_empty(table)
+            self._refuse_index(table)
+        return self.block_of(table, trained)
+
+    def read(self, trained: Sequence[FittedColumn] | None = None) -> dict[str, Column]:
+        """Read the columns that are there; what their values mean is looked at by `block_of`.
+
+        Raises:
+            BadInput: the file cannot be read.
+        """
         self._check_roles()
         rules = self._rules
         wanted = self.features if trained is None else tuple(one.name for one in trained)
@@ -164,9 +177,30 @@ class FileSource:
             as_text=as_text,
             csv=self.csv,
         )
-        if trained is None:
-            self._refuse_empty(table)
-        return self.block_of(table, trained)
+        index = () if wanted is not None else pandas_index(Path(self.path))
+        return {name: column for name, column in table.items() if name not in index or name in self._roles}
+
+    def names_of_features(self, table: Mapping[str, Column]) -> tuple[str, ...]:
+        """Return the columns to learn from."""
+        return self.features if self.features is not None else self._remaining(tuple(table))
+
+    def rules_of(self, names: Sequence[str]) -> dict[str, ColumnRule]:
+        """Return the rules of those of these columns that have one."""
+        return {name: rule for name, rule in self._rules.items() if name in names}
+
+    def ids_of(self, table: Mapping[str, Column]) -> list[str]:
+        """Return what each row is called by; empty: it has no id."""
+        ids: list[str] = self._ids(table, len(next(iter(table.values()))), new=True)[0].tolist()
+        return ids
+
+    def _refuse_index(self, table: Mapping[str, Column]) -> None:
+        """Refuse the index of a data frame among features that nobody listed: it tells how rows were sorted."""
+        for name in self._remaining(tuple(table)) if self.features is None else ():
+            if is_pandas_index(name):
+                raise BadInput(
+                    f"{self.where}: column {name}: is called as pandas calls an index, which counts rows; list the "
+                    "other columns under features, or write the file with index=False"
+                )
 
     def _refuse_empty(self, table: Mapping[str, Column]) -> None:
         """Refuse rows to train on in which a feature has no value at all, unless a constant stands for them."""
@@ -362,6 +396,25 @@ class FileSource:
                     f"give {', '.join(PARTS)}"
                 )
         return np.asarray([NO_PART if text is None else PARTS.index(text) for text in texts], np.uint8)
+
+
+_INDEX = re.compile(r"Unnamed: [0-9]+|__index_level_[0-9]+__")
+
+
+def is_pandas_index(name: str) -> bool:
+    """Say whether a column is called as pandas calls an index that has no name."""
+    return _INDEX.fullmatch(name) is not None
+
+
+def pandas_index(path: Path) -> tuple[str, ...]:
+    """Return the columns of a Parquet file that pandas' own metadata call its index; none of another file."""
+    import pyarrow.parquet as pa_parquet
+
+    if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
+        return ()
+    with open(path, "rb") as file:
+        found = json.loads((pa_parquet.read_schema(file).metadata or {}).get(b"pandas", b"{}"))
+    return tuple(name for name in found.get("index_columns", ()) if isinstance(name, str))
 
 
 _MOST_LIKELY_CLASSES = 20

@@ -1,0 +1,611 @@
+"""What is wrong or odd with each party's data, all of it at once: `fedactors data check`, and the notes of a run.
+
+    check_data(description) --> DataFinding of every party, found in its own files alone; clients' scales side by side
+
+An error ends a run, a warning does not. A finding has the line of TOML that answers it, and where the line belongs;
+what several findings ask of one column is one rule. Whatever is found, the rows are also read as a run would read them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.data.columns import ColumnRule
+from fedactors.data.description import Described, load_description
+from fedactors.data.layouts.graph import UserGraph
+from fedactors.data.layouts.horizontal import HorizontalData
+from fedactors.data.layouts.node_tables import GraphTables
+from fedactors.data.layouts.relational import (
+    Schema,
+    Schemas,
+    column_of,
+    fit_table,
+    partitions_of,
+    query_over_partitions,
+    resolve_plan,
+    rows_with_keys,
+    rules_of_features,
+)
+from fedactors.data.layouts.vertical import RelationalData, VerticalData, VerticalPart
+from fedactors.data.readers import Column, class_text, parse_date, rule_of_date
+from fedactors.data.schema import VerticalParty
+from fedactors.data.sources import FileSource, is_pandas_index, pandas_index
+from fedactors.errors import BadInput, DataMissing
+
+Level = Literal["error", "warning"]
+_FEW_ROWS = 20
+"""Rows below which nothing is said of how values are distributed."""
+_WIDE, _FACTOR, _UNITS = 100.0, 1000.0, 100.0
+"""Scales differ from these on: a column's deviation, that over another column's, one client's median over another's."""
+_BLURRED = 1e-3
+"""Share of a column's deviation that single precision may round off."""
+_SCARCE = 0.05
+"""Share of rows below which a class is told."""
+_MOST_NULLS, _LONGEST_NULL = 3, 12
+_MOST_SHOWN = 3
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*")
+_FORMAT = re.compile(r'format = "([^"]*)"')
+_ID_NAME = re.compile(r"(.*[_\- ])?(id|uuid|guid|key|nr|number)|.*Id", re.DOTALL)
+_WHOLE_AS_FLOAT = re.compile(r"[0-9]+\.0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFinding:
+    """One thing that is wrong or odd."""
+
+    party: str
+    """Empty: of the whole description."""
+    level: Level
+    column: str = ""
+    """Empty: of the whole table."""
+    text: str
+    suggestion: str = ""
+    """A line of TOML; empty: nothing that a description can say."""
+    table: str = ""
+    """Where the line belongs: ``parties.shop.columns``."""
+
+    @property
+    def said(self) -> str:
+        """The finding as one line."""
+        where = ": ".join(filter(None, (self.party, self.column and f"column {self.column}")))
+        return f"{where}: {self.text}" if where else self.text
+
+
+def check_data(path: Path, party: str | None = None) -> list[DataFinding]:
+    """Return what is wrong or odd with a description and with each party's data.
+
+    Args:
+        path: of the description.
+        party: the only one whose files are read; None: all, which must be on this machine.
+
+    Raises:
+        BadInput: the party is not in the description.
+    """
+    try:
+        data = load_description(path)
+    except BadInput as error:
+        return [DataFinding(party="", level="error", text=str(error))]
+    names = data.rows.parties if isinstance(data, GraphTables) else data.parties
+    if party is not None and party not in names:
+        raise BadInput(f"--party: {party!r} is not allowed: the parties are {', '.join(names)}")
+    return list(_checked(data, [name for name in names if party in (None, name)], is_run=False))
+
+
+def warnings_of(data: Any) -> list[str]:
+    """Return what a run tells of data whose files are on this machine: all but what ends it anyway."""
+    if not isinstance(data, VerticalData | HorizontalData | RelationalData | GraphTables):
+        return []
+    names = data.rows.parties if isinstance(data, GraphTables) else data.parties
+    try:
+        found = list(_checked(data, names, is_run=True))
+    except (BadInput, DataMissing):
+        return []  # the run says it where it happens
+    return [
+        f"{one.said}{f'; {one.suggestion} under [{one.table}]' if one.suggestion else ''}"
+        for one in found
+        if one.level == "warning"
+    ]
+
+
+def edits_of(findings: Iterable[DataFinding]) -> str:
+    """Return all suggestions as the TOML that a description is to have, by table."""
+    tables: dict[str, dict[str, None]] = {}
+    for one in findings:
+        if one.suggestion:
+            tables.setdefault(one.table, {})[one.suggestion] = None
+    return "\n\n".join("\n".join([f"[{table}]", *lines]) for table, lines in sorted(tables.items()))
+
+
+def _checked(data: Described, names: Sequence[str], *, is_run: bool) -> Iterator[DataFinding]:
+    rows = data.rows if isinstance(data, GraphTables) else data
+    if isinstance(rows, VerticalData):
+        for name in names:
+            yield from _vertical(rows, name, is_run)
+    elif isinstance(rows, HorizontalData):
+        yield from _horizontal(rows, names, is_run)
+    elif isinstance(rows, RelationalData):
+        yield from _relational(rows, names, is_run)
+    elif isinstance(rows, UserGraph):
+        for name in names:
+            yield from _trial(name, rows.part(name).load)
+
+
+def _trial(party: str, load: Callable[[], Any]) -> Iterator[DataFinding]:
+    """Read a party's rows as a run does, and yield what ends it."""
+    try:
+        load()
+    except (BadInput, DataMissing) as error:
+        yield DataFinding(party=party, level="error", text=str(error).removeprefix(f"{party}: "))
+
+
+# --- tables of rows -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Party:
+    """The findings of one party, and what a description is to say of each column in answer."""
+
+    name: str
+    source: FileSource
+    rules_at: str
+    """Where rules of columns stand."""
+    is_public: bool = False
+    """Whether rules may measure nothing, as of horizontal data."""
+    findings: list[DataFinding] = field(default_factory=list)
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    """Columns that are better no features."""
+    scales: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Finite numbers of each column without a public range."""
+
+    def add(self, level: Level, text: str, column: str = "", *, leave_out: bool = False, **rule: Any) -> None:
+        """Note a finding, and what a rule of its column says in answer."""
+        self.findings.append(DataFinding(party=self.name, level=level, column=column, text=text))
+        if leave_out:
+            self.left_out.add(column)
+        if rule:
+            self.rules.setdefault(column, {}).update(rule)
+
+    def say(self, level: Level, text: str, suggestion: str = "", table: str = "") -> None:
+        """Note a finding of the whole table."""
+        place = table or f"parties.{self.name}" if suggestion else ""
+        self.findings.append(DataFinding(party=self.name, level=level, text=text, suggestion=suggestion, table=place))
+
+    def answered(self, features: Sequence[str]) -> list[DataFinding]:
+        """Return the findings, each of a column with the one rule, or the features, that answer all of the column's."""
+        made = []
+        kept = [name for name in features if name not in self.left_out]
+        for one in self.findings:
+            if one.column in self.left_out and kept:
+                one = replace(one, suggestion=f"features = {_toml(kept)}", table=f"parties.{self.name}")
+            elif one.column in self.rules and (rule := self._rule(one.column)):
+                one = replace(one, suggestion=f"{_key(one.column)} = {rule}", table=self.rules_at)
+            made.append(one)
+        ruled = [name for name in self.source.categorical if name in self.rules and name not in self.left_out]
+        if ruled:
+            others = [name for name in self.source.categorical if name not in ruled]
+            made.append(
+                DataFinding(
+                    party=self.name,
+                    level="warning",
+                    text=f"{', '.join(ruled)}: a column with a rule does not stand under categorical too",
+                    suggestion=f"categorical = {_toml(others)}",
+                    table=f"parties.{self.name}",
+                )
+            )
+        return made
+
+    def _rule(self, column: str) -> str:
+        """Return the rule of a column that answers its findings, as TOML; empty: no rule is allowed to say it."""
+        written = self.source.rules_of([column]).get(column, ColumnRule())
+        given = {**_changed(written), **self.rules[column]}
+        if given.get("type") in ("categorical", "text") and given.get("missing") in ("median", "constant"):
+            given["missing"] = "indicator"
+            given.pop("fill", None)
+        try:
+            ColumnRule(**given)
+        except ValueError:
+            return ""
+        return "{ " + ", ".join(f"{name} = {_toml(value)}" for name, value in given.items()) + " }"
+
+
+def _changed(rule: ColumnRule) -> dict[str, Any]:
+    """Return what a rule says that is not as usual."""
+    return {
+        one.name: getattr(rule, one.name)
+        for one in fields(rule)  # type: ignore[arg-type]
+        if one.default is not NO_DEFAULT and getattr(rule, one.name) != one.default
+    }
+
+
+def _toml(value: Any) -> str:
+    """Return a value as TOML has it."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f"{value:.12g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
+def _vertical(data: VerticalData, name: str, is_run: bool) -> Iterator[DataFinding]:
+    part = data.part(name)
+    if not isinstance(part.source, FileSource):
+        return
+    party = _Party(name, part.source, f"parties.{name}.columns")
+    yield from _file(party, aligned=data.alignment != "already-aligned", classes=())
+    if not is_run and not any(one.level == "error" for one in party.findings):
+        yield from _trial(name, lambda: _load(part))
+
+
+def _load(part: VerticalPart) -> None:
+    if isinstance(part.source, FileSource) and part.source.unlabelled == "keep":
+        part.source.load()  # nodes of a graph, of which not every one has a label
+    else:
+        part.load()
+
+
+def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataFinding]:
+    """Return the findings of a party's file: its columns, ids and labels."""
+    source = party.source
+    try:
+        table = source.read()
+    except (BadInput, DataMissing) as error:
+        party.say("error", str(error).removeprefix(f"{party.name}: "))
+        return party.findings
+    features = source.names_of_features(table)
+    wanted: dict[str, tuple[Any, ...]] = {
+        "id": (source.id_column,),
+        "label": (source.label,),
+        "split": (source.split_column,),
+    }
+    wanted |= {"weight": (source.weight,), "features": features}
+    for role, names in wanted.items():
+        for name in _flat(names):
+            if name not in table:
+                present = ", ".join(table) if source.features is None else "see the file's header"
+                party.say("error", f"{role}: {name!r} is not a column of {source.path} ({present})")
+    for name in pandas_index(Path(source.path)) if source.features is None else ():
+        if name not in table:
+            party.say("warning", f"column {name} is the index that pandas wrote, and no feature")
+    rules = source.rules_of(features)
+    for name in features:
+        if name in table:
+            _column(party, table[name], rules.get(name, ColumnRule()))
+    num_rows = len(next(iter(table.values()), ()))
+    if source.id_column is not None and all(name in table for name in _flat((source.id_column,))):
+        _ids(party, source.ids_of(table), aligned)
+    if source.label in table:
+        _labels(party, table[source.label], classes, num_rows)
+    return party.answered(features)
+
+
+def _flat(names: Iterable[Any]) -> Iterator[str]:
+    """Yield names of columns, of which several may stand together."""
+    for one in names:
+        if isinstance(one, str):
+            yield one
+        elif one is not None:
+            yield from one
+
+
+def _column(party: _Party, column: Column, rule: ColumnRule) -> None:
+    """Note what is wrong or odd with a feature."""
+    num_missing = int(column.is_missing().sum())
+    if num_missing == len(column):
+        party.add("error", "no row has a value", column.name, leave_out=True)
+        return
+    if rule.type == "numeric":
+        _numbers(party, column, rule)
+    elif rule.is_category:
+        _categories(party, column, rule)
+    else:
+        _dates(party, column, rule)
+    if num_missing and rule.missing == "refuse":
+        fill: dict[str, Any] = {"missing": "indicator" if rule.is_category else "median"}
+        if party.is_public and not rule.is_category:
+            fill = {"missing": "constant", "fill": 0 if rule.type == "numeric" else "1970-01-01"}
+        first = column.row(int(np.flatnonzero(column.is_missing())[0]))
+        party.add("error", f"{num_missing} of {len(column)} values are missing (first in {first})", column.name, **fill)
+
+
+def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
+    name = column.name
+    try:
+        values_N, wrong = column.readable_numbers(party.source.where, np.float64)
+    except BadInput as error:
+        said = str(error).removeprefix(f"{party.source.where}: column {name}: ")
+        kind: dict[str, Any] = {"type": "datetime"} if "date" in said else {}
+        party.add("error", said, name, **kind)
+        return
+    if wrong:
+        _texts_for_numbers(party, column, list(wrong.values()))
+        return
+    if rule.range is None and (num_infinite := int(np.isinf(values_N).sum())):
+        party.add("error", f"{num_infinite} values are infinite", name, **_ranged(values_N))
+    finite = values_N[np.isfinite(values_N)]
+    if not len(finite):
+        return
+    if rule.range is None:
+        party.scales[name] = finite
+    is_whole = bool((finite == np.floor(finite)).all())
+    if finite.min() == finite.max():
+        party.add("warning", f"every value is {finite[0]:g}: it tells a model nothing", name, leave_out=True)
+    elif is_pandas_index(name) or _counts_rows(values_N):
+        level: Level = "error" if is_pandas_index(name) else "warning"
+        told = "it counts rows, and tells at most how they were sorted" if level == "warning" else "it is pandas' index"
+        party.add(level, told, name, leave_out=True)
+    elif is_whole and len(finite) >= _FEW_ROWS and _ID_NAME.fullmatch(name) and len(np.unique(finite)) == len(finite):
+        party.add("warning", "every row has another whole number: an id is no feature", name, leave_out=True)
+    elif rule.range is None and _is_blurred(finite):
+        told = f"single precision merges values such as {finite[0]:.15g}, which differ by {np.ptp(finite):g} at most"
+        party.add("warning", told, name, **_ranged(finite))
+
+
+def _counts_rows(values_N: NDArray[np.float64]) -> bool:
+    """Say whether values are the numbers of their rows."""
+    return len(values_N) >= _FEW_ROWS and values_N[0] in (0, 1) and bool((np.diff(values_N) == 1).all())
+
+
+def _is_blurred(finite: NDArray[np.float64]) -> bool:
+    """Say whether single precision rounds numbers by as much as what makes them different."""
+    with np.errstate(over="ignore"):
+        rounded = np.abs(finite - finite.astype(np.float32))
+    return bool(rounded.max() > _BLURRED * float(finite.std()))
+
+
+def _ranged(values_N: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the rule of a public range that holds all finite values, in round numbers."""
+    finite = values_N[np.isfinite(values_N)]
+    if not len(finite):
+        return {}
+    low, high = float(finite.min()), float(finite.max())
+    step = 10.0 ** math.floor(math.log10(max(high - low, 1e-9)))
+    return {"scaling": "range", "range": [math.floor(low / step) * step, (math.floor(high / step) + 1) * step]}
+
+
+def _texts_for_numbers(party: _Party, column: Column, texts: list[str]) -> None:
+    """Note texts where numbers must be, with what they may be instead."""
+    name, counts = column.name, Counter(texts)
+    such = ", ".join(repr(text[:40]) for text, _ in counts.most_common(_MOST_SHOWN))
+    told = f"{len(texts)} of {len(column)} values are no numbers, such as {such}"
+    patterns = [_FORMAT.findall(rule) if (rule := rule_of_date(text)) else None for text in counts]
+    distinct = len({text for text in column.texts() if text is not None})
+    if all(map(_DECIMAL_COMMA.fullmatch, counts)):
+        party.say("error", f"column {name}: {told}", 'csv = { decimal = "," }')
+    elif len(counts) <= _MOST_NULLS and 2 * len(texts) < len(column) and max(map(len, counts)) <= _LONGEST_NULL:
+        nulls = _toml(sorted(counts))
+        party.say("error", f"column {name}: {told}, which may mean that one is missing", f"csv = {{ null = {nulls} }}")
+        party.add("error", "then values are missing", name, missing="median")
+    elif all(found is not None for found in patterns):
+        party.add("error", f"{told}: dates", name, type="datetime", **_format_of(patterns))
+    elif 2 * distinct > len(column) and len(column) >= _FEW_ROWS:
+        party.add("error", f"{told}: nearly every row has a text of its own", name, leave_out=True)
+    else:
+        party.add("error", told, name, type="categorical")
+
+
+def _format_of(patterns: Iterable[list[str] | None]) -> dict[str, Any]:
+    """Return the format of dates, or all of them; none where dates are ISO 8601."""
+    found = list(dict.fromkeys((one or ["iso"])[0] for one in patterns))
+    return {} if found == ["iso"] else {"format": found[0] if len(found) == 1 else found}
+
+
+def _categories(party: _Party, column: Column, rule: ColumnRule) -> None:
+    counts = Counter(rule.plain(text) for text in column.texts() if text is not None)
+    once = [text for text, count in counts.items() if count == 1]
+    by_plain: dict[str, list[str]] = {}
+    for text in counts:
+        by_plain.setdefault(text.strip().casefold(), []).append(text)
+    alike = next((found for found in by_plain.values() if len(found) > 1), None)
+    if alike is not None:
+        party.add("warning", f"{_named(alike)} are different categories", column.name, type="text")
+    elif not rule.declared and len(column) >= _FEW_ROWS and 2 * len(counts) > len(column):
+        told = f"{len(counts)} categories in {len(column)} rows: nearly every row has its own"
+        party.add("warning", told, column.name, leave_out=True)
+    elif once and not rule.declared and rule.rare == 1 and len(column) >= _FEW_ROWS and not party.is_public:
+        told = f"{len(once)} of {len(counts)} categories occur once, such as {once[0][:40]!r}"
+        party.add("warning", told, column.name, type=rule.type, rare=2)
+
+
+def _named(values: Sequence[str]) -> str:
+    return " and ".join(repr(value[:40]) for value in values[:_MOST_SHOWN])
+
+
+def _dates(party: _Party, column: Column, rule: ColumnRule) -> None:
+    if not column.first_text():
+        return
+    counts = Counter(text for text in column.texts() if text is not None)
+    wrong = [text for text in counts if not _is_date(text, rule.format)]
+    if not wrong:
+        return
+    patterns = [_FORMAT.findall(made) if (made := rule_of_date(text)) else None for text in counts]
+    found = _format_of(patterns) if all(one is not None for one in patterns) else {}
+    how = f"by format = {_toml(rule.format)}" if rule.format else "(ISO 8601)"
+    several = "; there are dates of several formats" if isinstance(found.get("format"), list) else ""
+    count = sum(counts[text] for text in wrong)
+    party.add("error", f"{count} values are no dates {how}, such as {_named(wrong[:1])}{several}", column.name, **found)
+
+
+def _is_date(text: str, pattern: Any) -> bool:
+    try:
+        parse_date(text, pattern)
+    except ValueError:
+        return False
+    return True
+
+
+def _ids(party: _Party, ids: Sequence[str], aligned: bool) -> None:
+    """Note ids that will not meet those of other parties."""
+    level: Level = "error" if aligned else "warning"
+    given = [text for text in ids if text]
+    if len(given) < len(ids) and aligned:
+        party.say(level, f"id: {len(ids) - len(given)} rows have no id")
+    if doubled := [text for text, count in Counter(given).items() if count > 1]:
+        told = f"id: {len(doubled)} ids stand in several rows, such as {doubled[0]!r}"
+        party.say(level, f"{told}; keep one row of each")
+    if not given or not aligned:
+        return
+    if all(map(_WHOLE_AS_FLOAT.fullmatch, given)):
+        party.say("warning", f"id: all ids end in .0, such as {given[0]!r}; write whole numbers, as others do")
+    letters = [text for text in given if text.lower() != text.upper()]
+    if len({text == text.upper() for text in letters}) > 1 and len({text == text.lower() for text in letters}) > 1:
+        party.say("warning", f"id: letters of ids are large and small, such as {letters[0]!r}", *_id_rule("casefold"))
+    if composed := [text for text in given if unicodedata.normalize("NFKC", text) != text]:
+        told = f"id: {len(composed)} ids are not in the usual Unicode form (NFKC), such as {composed[0]!r}"
+        party.say("warning", told, *_id_rule("nfkc"))
+    lengths = {len(text) for text in given}
+    if all(map(str.isdecimal, given)) and len(lengths) > 1 and any(text.startswith("0") for text in given):
+        party.say("warning", "id: some ids begin with 0 and are of other lengths", *_id_rule("strip-zeros"))
+
+
+def _id_rule(rule: str) -> tuple[str, ...]:
+    """Return the line by which forms of ids do not count, where a description may have one."""
+    known = {one.name for one in fields(VerticalParty)}  # type: ignore[arg-type]
+    return (f"id_rules = {_toml([rule])}",) if "id_rules" in known else ()
+
+
+def _labels(party: _Party, column: Column, classes: Sequence[str], num_rows: int) -> None:
+    """Note labels that are missing, of unknown or of scarce classes."""
+    source = party.source
+    num_missing = int(column.is_missing().sum())
+    if num_missing and source.unlabelled == "refuse":
+        party.say("error", f"label: {num_missing} of {num_rows} rows have none", 'unlabelled = "drop"')
+    if source.task == "regression":
+        return
+    texts = [class_text(text) for text in column.texts() if text is not None]
+    counts = Counter(texts)
+    unknown = [text for text in counts if classes and text not in classes]
+    if unknown:
+        told = f"label: {_named(unknown)} of {len(unknown)} values that are no classes ({', '.join(classes)})"
+        party.say("error", told)
+    by_plain = Counter(text.strip().casefold() for text in counts)
+    if not classes and any(count > 1 for count in by_plain.values()):
+        told = f"label: classes that differ in letters' case or blanks: {', '.join(map(repr, sorted(counts)[:6]))}"
+        party.add("error", told, column.name, type="text")
+    scarce, count = min(counts.items(), key=lambda one: one[1], default=("", 0))
+    if not unknown and len(counts) > 1 and len(texts) >= _FEW_ROWS and count < _SCARCE * len(texts):
+        weights = {text: round(len(texts) / len(counts) / one, 2) for text, one in sorted(counts.items())}
+        line = ", ".join(f"{json.dumps(text)} = {value:g}" for text, value in weights.items())
+        suggestion = () if source.class_weights else (f"class_weights = {{ {line} }}", "task")
+        party.say("warning", f"label: {scarce!r} has {count} of {len(texts)} rows", *suggestion)
+
+
+# --- clients with the same columns ----------------------------------------------------------------------------------
+
+
+def _horizontal(data: HorizontalData, names: Sequence[str], is_run: bool) -> Iterator[DataFinding]:
+    tables: list[_Party] = []
+    for name, file in zip(data.parties, data.files, strict=True):
+        if name not in names:
+            continue
+        is_images = file.image_folder is not None
+        if not is_images:
+            tables.append(_Party(name, file.file, "task.columns", is_public=True))
+            yield from _file(tables[-1], aligned=False, classes=file.classes)
+        if not is_run and (is_images or not any(one.level == "error" for one in tables[-1].findings)):
+            yield from _trial(name, file.load)
+    if not is_run and data.test_file is not None and len(names) == len(data.parties):
+        yield from _trial("test", data.test_file.load)
+    yield from _scales(tables)
+
+
+def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
+    """Yield columns of clients whose scales differ: nothing is measured of clients, so that a rule must say them."""
+    found: dict[str, list[NDArray[np.float64]]] = {}
+    for party in tables:
+        for name, values in party.scales.items():
+            found.setdefault(name, []).append(values)
+    if not found:
+        return
+    whole = {name: np.concatenate(values) for name, values in found.items()}
+    spread = {name: float(values.std()) for name, values in whole.items() if values.std() > 0}
+    widest, narrowest = max(spread.values(), default=0.0), min(spread.values(), default=0.0)
+    if widest >= _WIDE or widest > _FACTOR * narrowest:
+        for name, value in spread.items():
+            told = (
+                f"its deviation is {value:.3g}, and columns' go from {narrowest:.3g} to {widest:.3g}; horizontal data "
+                "are not standardised, since no client's numbers are measured: give public ranges"
+            )
+            line = ", ".join(f"{key} = {_toml(one)}" for key, one in _ranged(whole[name]).items())
+            rule = f"{_key(name)} = {{ {line} }}"
+            yield DataFinding(party="", level="warning", column=name, text=told, suggestion=rule, table="task.columns")
+        for party in tables:
+            if party.source.features is None:
+                told, listed = "rules are of columns that every client lists", _toml(list(party.scales))
+                table = f"parties.{party.name}"
+                yield DataFinding(
+                    party=party.name, level="warning", text=told, suggestion=f"features = {listed}", table=table
+                )
+    for name, of_clients in found.items():
+        sizes = [float(np.median(np.abs(one))) for one in of_clients]
+        if len(sizes) > 1 and min(sizes) > 0 and max(sizes) >= _UNITS * min(sizes):
+            small, large = tables[int(np.argmin(sizes))].name, tables[int(np.argmax(sizes))].name
+            told = f"{large} has {max(sizes):.3g} where {small} has {min(sizes):.3g} (medians): another unit?"
+            yield DataFinding(party="", level="warning", column=name, text=told)
+
+
+# --- tables of a query ----------------------------------------------------------------------------------------------
+
+
+def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Iterator[DataFinding]:
+    """Yield the findings of the tables that a query joins: rows without keys, and the columns that it selects."""
+    kinds: dict[str, Schema] = {}
+    try:
+        owners = partitions_of(data)
+        sources = [source for parts in query_over_partitions(data.query).tables.values() for source, _ in parts]
+    except BadInput as error:
+        yield DataFinding(party="", level="error", text=str(error))
+        return
+    for name, (_, _, partition) in zip(sources, owners, strict=True):
+        try:
+            columns = partition.source.describe()
+        except (BadInput, DataMissing) as error:
+            yield DataFinding(party=partition.party, level="error", text=str(error))
+            continue
+        kinds[name] = Schema(tuple(columns), tuple(columns.values()))
+    if len(kinds) < len(owners):
+        return
+    try:
+        plan = resolve_plan(data.query, Schemas(kinds))
+    except BadInput as error:
+        yield DataFinding(party="", level="error", text=str(error))
+        return
+    for table, index, partition in owners:
+        if partition.party not in names:
+            continue
+        planned = plan.table(table)
+        try:
+            rows = partition.source.load(planned.needed_columns(), planned.partitions[index].where)
+            rules = rules_of_features(planned.features, partition)
+            given = {one.column: column_of(rows, one.column, rules[one.column]) for one in planned.features}
+        except (BadInput, DataMissing) as error:
+            yield DataFinding(
+                party=partition.party, level="error", text=str(error).removeprefix(f"{partition.party}: ")
+            )
+            continue
+        source = FileSource(party=partition.party, path=table, task=data.task, num_classes=0, rules=partition.rules)
+        party = _Party(partition.party, source, f"parties.{partition.party}.columns")
+        if planned.keys and (lost := int((~rows_with_keys(rows.select(planned.keys))).sum())):
+            told = f"{lost} of {rows.num_rows} rows have no value in {', '.join(planned.keys)}: they join with nothing"
+            party.say("warning", told)
+        for name, column in given.items():
+            _column(party, column, rules[name])
+        party.left_out.clear()  # what a table gives is said by the query
+        yield from party.answered(list(given))
+        if not is_run and not any(one.level == "error" for one in party.findings):
+            where = f"{partition.party}: {table}"
+            yield from _trial(partition.party, lambda: fit_table(given, rules, where, scales=True))  # noqa: B023
