@@ -779,7 +779,7 @@ class DataCheck:
         return Table([asdict(one) for one in self._findings if one.level in levels])
 
     def __repr__(self) -> str:
-        lines = [f"{one.level}: {one.said}" for one in self._findings]
+        lines = [f"{one.level}: {one.line}" for one in self._findings]
         return "\n".join([*lines, *(["", self.edits] if self.edits else [])]) or "nothing wrong or odd is found"
 
 

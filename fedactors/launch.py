@@ -37,7 +37,7 @@ from fedactors.runs.party_states import CheckpointStates, StateLocations, make_l
 from fedactors.runs.progress import check_trackers, open_progress, open_trackers
 from fedactors.runs.recorder import FolderRecorder, Recorder
 from fedactors.runs.timeline import activities
-from fedactors.runtime.addresses import check_reachable
+from fedactors.runtime.addresses import check_cluster
 from fedactors.runtime.failures import without_words
 from fedactors.runtime.interface import Runtime, Snapshot
 from fedactors.runtime.snapshots import check_actors, in_use
@@ -440,8 +440,8 @@ def launch(
         Stopped: interrupted or terminated, after a checkpoint.
         FedactorsError: anything foreseen that went wrong.
     """
-    if (options.runtime or "ray") == "ray" and (address := options.address or os.environ.get("RAY_ADDRESS")):
-        check_reachable(address)
+    if (options.runtime or "ray") == "ray":
+        check_cluster(options.address)
     config = with_contents(config)
     name = scenario or protocol.name
     with contextlib.nullcontext(signals) if signals is not None else StopSignals() as taken:
@@ -631,8 +631,8 @@ def measure(protocol: Protocol, config: Any, options: RunOptions) -> list[Mappin
     chosen = options.runtime or "ray"
     check_runtime_flags(options, chosen)
     options = dataclasses.replace(options, runtime=chosen)
-    if chosen == "ray" and (address := options.address or os.environ.get("RAY_ADDRESS")):
-        check_reachable(address)
+    if chosen == "ray":
+        check_cluster(options.address)
     config, seed = with_contents(config), 0
     data = load_data(protocol, config, options.data or protocol.default_data, seed, is_here(options))
     runtime, made = make_runtime(options, seed, None), protocol.measure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ from fedactors.runs.folder import AUDIT, Checkpoint, RunFolder, apart_from_recor
 from fedactors.runs.metrics import json_line, jsonable
 from fedactors.runs.party_states import CheckpointStates
 from fedactors.runs.storage import local_path
-from fedactors.runtime.addresses import check_reachable
+from fedactors.runtime.addresses import check_cluster
 from fedactors.runtime.compute import one_torch_thread
 from fedactors.runtime.snapshots import check_actors, in_use
 from fedactors.serving.parts import write_part
@@ -130,8 +129,8 @@ def _predict(model: Trained, options: RunOptions, to: str) -> Predictions:
     runtime_name = options.runtime or ("ray" if options.address else folder.config["runtime"])
     options = dataclasses.replace(options, runtime=runtime_name)
     check_runtime_flags(options, runtime_name)
-    if runtime_name == "ray" and (address := options.address or os.environ.get("RAY_ADDRESS")):
-        check_reachable(address)
+    if runtime_name == "ray":
+        check_cluster(options.address)
     here, seed = is_here(options), folder.config["seed"]
     data = load_data(protocol, config, options.data or "", seed, here, is_new=True)
     # on another host it is that host's own path

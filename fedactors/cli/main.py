@@ -551,8 +551,8 @@ def _check_data(args: argparse.Namespace) -> int:
         print_json({"errors": errors, "warnings": warnings, "edits": found.edits})
     elif errors or warnings:
         for one in (*errors, *warnings):
-            place = ": ".join(filter(None, (one["party"], one["column"] and f"column {one['column']}")))
-            say_filled(f"{one['level']}: {place}{': ' if place else ''}{one['text']}")
+            column = f"column {one['column']}" if one["column"] else ""
+            say_filled(": ".join(filter(None, (one["level"], one["party"], column, one["text"]))))
         if found.edits:
             say(f"\nlines for {args.name}, which replace those of the same names; look at each:\n\n{found.edits}")
     else:

@@ -77,10 +77,10 @@ class DataFinding:
     """Where the line belongs: ``parties.shop.columns``."""
 
     @property
-    def said(self) -> str:
+    def line(self) -> str:
         """The finding as one line."""
-        where = ": ".join(filter(None, (self.party, self.column and f"column {self.column}")))
-        return f"{where}: {self.text}" if where else self.text
+        column = f"column {self.column}" if self.column else ""
+        return ": ".join(filter(None, (self.party, column, self.text)))
 
 
 def check_data(path: Path, party: str | None = None) -> list[DataFinding]:
@@ -113,7 +113,7 @@ def warnings_of(data: Any) -> list[str]:
     except (BadInput, DataMissing):
         return []  # the run says it where it happens
     return [
-        f"{one.said}{f'; {one.suggestion} under [{one.table}]' if one.suggestion else ''}"
+        f"{one.line}{f'; {one.suggestion} under [{one.table}]' if one.suggestion else ''}"
         for one in found
         if one.level == "warning"
     ]
@@ -180,8 +180,8 @@ class _Party:
 
     def say(self, level: Level, text: str, suggestion: str = "", table: str = "") -> None:
         """Note a finding of the whole table."""
-        place = table or f"parties.{self.name}" if suggestion else ""
-        self.findings.append(DataFinding(party=self.name, level=level, text=text, suggestion=suggestion, table=place))
+        where = table or f"parties.{self.name}" if suggestion else ""
+        self.findings.append(DataFinding(party=self.name, level=level, text=text, suggestion=suggestion, table=where))
 
     def answered(self, features: Sequence[str]) -> list[DataFinding]:
         """Return the findings, each of a column with the one rule, or the features, that answer all of the column's."""

@@ -8,11 +8,13 @@ import os
 import random
 import re
 import socket
+from collections.abc import Iterator
 
 from fedactors.errors import BadInput
 from fedactors.validation import shown
 
 CONNECT_SECONDS = 10.0
+VARIABLE = "RAY_ADDRESS"
 # between the ports of Ray's processes (to 19,999) and those that Linux gives to whoever connects (from 32,768)
 _FREE_PORTS = range(20_000, 32_768)
 _TRIES = 1_000
@@ -22,31 +24,63 @@ _EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.\-]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 
 
-def check_reachable(address: str) -> None:
-    """Raise `BadInput` within `CONNECT_SECONDS` when nobody listens at ``host:port``; "auto" is left to Ray."""
+def check_cluster(given: str | None) -> str | None:
+    """Return the address of the cluster that a run joins: as given, else RAY_ADDRESS; None: one is to be started here.
+
+    Raises:
+        BadInput: as `check_reachable`; it says where the address comes from.
+    """
+    if given:
+        check_reachable(given)
+        return given
+    address = os.environ.get(VARIABLE)
+    with naming_the_variable(address):
+        if address:
+            check_reachable(address, VARIABLE)
+    return address or None
+
+
+@contextlib.contextmanager
+def naming_the_variable(address: str | None) -> Iterator[None]:
+    """Say of errors about the address that the environment gives what ends them."""
+    try:
+        yield
+    except BadInput as error:
+        if address is None:
+            raise
+        raise BadInput(f"{error}; unset {VARIABLE} to start Ray here, or give --address") from None
+
+
+def check_reachable(address: str, field: str = "address") -> None:
+    """Raise `BadInput` within `CONNECT_SECONDS` when nobody listens at ``host:port``.
+
+    Args:
+        address: "auto" passes: which one that is Ray says, when it is joined.
+        field: what the address was given by, for errors.
+    """
     if address == "auto":
         return
     if address.startswith("ray://"):
         raise BadInput(
-            f"address: {address!r} is not allowed: give host:port of a cluster that this machine belongs to, "
+            f"{field}: {address!r} is not allowed: give host:port of a cluster that this machine belongs to, "
             "or submit the scenario with `ray job submit`"
         )
     host, _, port = address.rpartition(":")
     if not _HOST.fullmatch(host) or not port.isascii() or not port.isdecimal() or not 0 < int(port[:6]) < 65536:
-        raise BadInput(f"address: {shown(address)} is not allowed: it must be host:port or auto")
+        raise BadInput(f"{field}: {shown(address)} is not allowed: it must be host:port or auto")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
             is_plain = _speaks_grpc(connection)
             if uses_tls() and is_plain:
-                raise BadInput(f"address: the cluster at {address!r} does not encrypt, and RAY_USE_TLS is set here")
+                raise BadInput(f"{field}: the cluster at {address!r} does not encrypt, and RAY_USE_TLS is set here")
             if not uses_tls() and not is_plain:
                 raise BadInput(
-                    f"address: what answers at {address!r} is no Ray cluster, or one that encrypts "
+                    f"{field}: what answers at {address!r} is no Ray cluster, or one that encrypts "
                     "(then set RAY_USE_TLS=1 and the certificates)"
                 )
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"address: nobody answers at {address!r} ({reason})") from None
+        raise BadInput(f"{field}: nobody answers at {address!r} ({reason})") from None
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -117,8 +117,8 @@ def _run_flags() -> list[Case]:
             )
         ),
         command(["run", mtcd, "--quiet", "--address", ""], "--address"),
-        command(["run", mtcd, "--quiet"], "address", environ={"RAY_ADDRESS": "127.0.0.1:9"}),
-        command(["run", mtcd, "--quiet"], "address", environ={"RAY_ADDRESS": "nonsense"}),
+        command(["run", mtcd, "--quiet"], "RAY_ADDRESS", environ={"RAY_ADDRESS": "127.0.0.1:9"}),
+        command(["run", mtcd, "--quiet"], "RAY_ADDRESS: ", "unset RAY_ADDRESS", environ={"RAY_ADDRESS": "nonsense"}),
     ]
     return made
 
@@ -169,7 +169,7 @@ _COMMANDS = [
     *(command(["submit", "mtcd", "--address", address], "--address") for address in
       ("", "127.0.0.1:8265", "ftp://x", _NOBODY, "http://[::1", "http://h:99999")),
     command("submit mtcd", "--address"),
-    command("submit mtcd", "address", environ={"RAY_ADDRESS": "127.0.0.1:9"}),
+    command("submit mtcd", "RAY_ADDRESS", environ={"RAY_ADDRESS": "127.0.0.1:9"}),
     command("submit nowhere.py", "nowhere.py"),
     command("submit .py", ".py"),
     command("submit folder.py", "folder.py", change=make_folder("folder.py")),

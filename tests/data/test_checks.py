@@ -224,7 +224,7 @@ def test_images_and_queries_are_read_as_a_run_does(tmp_path):
         f'[task]\ntype = "regression"\nlayout = "relational"\nlabel = "orders.y"\nsql = "{query}"\n'
         '[parties.orders]\npath = "orders.csv"\n[parties.areas]\npath = "areas.csv"\n'
     )
-    said = [one.said for one in check_data(path)]
+    said = [one.line for one in check_data(path)]
     assert any(one.startswith("orders: 7 of 60 rows have no value in key: they join with nothing") for one in said)
     assert any(one.startswith("orders: column spent: ") and "are missing" in one for one in said)
     assert any(one.startswith("areas: column size: every value is 1") for one in said)

@@ -27,7 +27,15 @@ import ray
 
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Stopped
 from fedactors.runs.storage import make_folder
-from fedactors.runtime.addresses import CONNECT_SECONDS, check_reachable, greets, uses_tls
+from fedactors.runtime.addresses import (
+    CONNECT_SECONDS,
+    VARIABLE,
+    check_cluster,
+    check_reachable,
+    greets,
+    naming_the_variable,
+    uses_tls,
+)
 from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray import cleanup
 from fedactors.runtime.ray.cleanup import GCS, DriverWatchdog, Reaper
@@ -128,6 +136,8 @@ def _refuses(address: str, token: Token | None) -> bool:
     return False
 
 
+JOIN_SECONDS = 60.0
+"""How long a cluster that answers may take to be joined."""
 _LEAVE_SECONDS = 60.0
 _SICK_LEAVE_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
@@ -170,8 +180,9 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
     """
     if ray.is_initialized():
         return Joined(ours=False)
-    address = address or os.environ.get("RAY_ADDRESS") or None
-    if address in (None, EMBEDDED):
+    given = address
+    address = None if given == EMBEDDED else check_cluster(given)
+    if address is None:
         # inherited by all worker processes: more threads change results and fight for cores
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ.setdefault(name, "1")
@@ -203,14 +214,15 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         watchdog.watch({GCS: ray.get_runtime_context().gcs_address})
         _keep_output_clean()
         return joined
-    check_reachable(address)
+    with naming_the_variable(None if given else address):
+        address = _resolved(address, "address" if given else VARIABLE)
     check_token(address)
     # a failure is told in one line below; Ray's own client would print each of its attempts
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     reaper = Reaper(None)
     try:
         with _keep_signal_handlers():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            _init_within(JOIN_SECONDS, address)
     except BaseException as error:  # Ray has no class of its own for a start that took too long
         reaper.dismiss()
         if isinstance(error, Stopped) or not isinstance(error, Exception):
@@ -218,6 +230,47 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {first_line(error)}") from None
     _keep_output_clean()
     return Joined(ours=True, reaper=reaper)
+
+
+def _resolved(address: str, field: str) -> str:
+    """Return the ``host:port`` that "auto" stands for, at which somebody answers; another address as it is.
+
+    Raises:
+        BadInput: no cluster is known on this machine, or it is gone.
+    """
+    if address != "auto":
+        return address
+    try:
+        address = str(ray._private.services.canonicalize_bootstrap_address("auto"))
+    except (ConnectionError, ValueError):
+        raise BadInput(f"{field}: 'auto' is not allowed here: no Ray cluster runs on this machine") from None
+    check_reachable(address, f"{field}: auto")
+    return address
+
+
+def _init_within(seconds: float, address: str) -> None:
+    """Join in a thread of its own: Ray's library tries for many minutes, and meanwhile no signal would be heard."""
+    failures: list[BaseException] = []
+    done = threading.Event()  # an interrupted Thread.join would take the thread for ended
+
+    def init() -> None:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except BaseException as error:
+            failures.append(error)
+        done.set()
+
+    threading.Thread(target=init, name="joining Ray", daemon=True).start()
+    try:
+        done.wait(seconds)
+    finally:
+        if not done.is_set():
+            has_stuck_thread.set()
+            atexit.unregister(ray.shutdown)  # it would wait for the same
+    if not done.is_set():
+        raise TimeoutError(f"it gave no answer within {seconds:g} s")
+    if failures:
+        raise failures[0]
 
 
 @contextlib.contextmanager

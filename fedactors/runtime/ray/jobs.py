@@ -33,6 +33,7 @@ from ray.exceptions import RayTaskError, WorkerCrashedError
 
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.runs.storage import disk_errors
+from fedactors.runtime.addresses import VARIABLE
 from fedactors.runtime.ray import cluster
 from fedactors.validation import first_line
 
@@ -244,7 +245,8 @@ def sending(folder: str | None, run: str | None) -> tuple[str | None, list[str],
 
 def job_address(address: str | None) -> str:
     """Return the address of a job server at which somebody answers; see `Jobs`."""
-    given = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
+    fields = {"--address": address} | {name: os.environ.get(name) for name in ("RAY_API_SERVER_ADDRESS", VARIABLE)}
+    field, given = next(((name, value) for name, value in fields.items() if value), ("--address", None))
     if not given:
         raise BadInput("--address: give http://HEAD:8265 of the cluster, or set RAY_API_SERVER_ADDRESS")
     try:
@@ -253,14 +255,12 @@ def job_address(address: str | None) -> str:
     except ValueError:
         parts, host, port = urlsplit(""), None, 0
     if parts.scheme not in ("http", "https") or not host:
-        raise BadInput(
-            f"--address: {given!r} is not allowed: jobs go to http://HEAD:8265, the address of the dashboard"
-        )
+        raise BadInput(f"{field}: {given!r} is not allowed: jobs go to http://HEAD:8265, the address of the dashboard")
     try:
         socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"--address: nobody answers at {given!r} ({reason})") from None
+        raise BadInput(f"{field}: nobody answers at {given!r} ({reason})") from None
     return given.rstrip("/")
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedactors.errors import BadInput, PayloadGone
+from fedactors.errors import BadInput, PayloadGone, Stopped
+from fedactors.launch import StopSignals
 from fedactors.runtime import addresses
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.transport import PayloadReader, PayloadStore
@@ -69,6 +71,79 @@ def test_something_else_answers(answer: bytes, monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(BadInput, match=f"address: what answers at '{address}' is no Ray cluster"):
             addresses.check_reachable(address)
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "said"),
+    [
+        ("nowhere", None, "^address: 'nowhere' is not allowed: it must be host:port or auto$"),
+        (None, "nowhere", "^RAY_ADDRESS: 'nowhere' is not allowed.*; unset RAY_ADDRESS to start Ray here, or give"),
+        (None, "http://127.0.0.1:8265", "^RAY_ADDRESS: 'http://127.0.0.1:8265' is not allowed"),
+        ("nowhere", "127.0.0.1:1", "^address: 'nowhere'"),
+    ],
+)
+def test_an_error_says_where_the_address_comes_from(given, variable, said, monkeypatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    with pytest.raises(BadInput, match=said):
+        addresses.check_cluster(given)
+
+
+@pytest.mark.parametrize("environment", [{}, {"RAY_ADDRESS": ""}])
+def test_without_the_variable_ray_is_started_here(environment, monkeypatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert addresses.check_cluster(None) is None
+
+
+@pytest.mark.parametrize("field", ["address", "RAY_ADDRESS"])
+def test_auto_is_the_cluster_that_was_started_last_and_told_where_it_is_gone(field, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(cluster.ray._private.services, "find_gcs_addresses", frozenset)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    with pytest.raises(BadInput, match=f"^{field}: 'auto' is not allowed here: no Ray cluster runs on this machine$"):
+        cluster._resolved("auto", field)
+    port = addresses.free_port()
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/ray_current_cluster").write_text(f"127.0.0.1:{port}")
+    with pytest.raises(BadInput, match=f"^{field}: auto: nobody answers at '[0-9.]+:{port}'"):
+        cluster._resolved("auto", field)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    with pytest.raises(BadInput, match=r"RAY_ADDRESS: auto: nobody answers .*; unset RAY_ADDRESS to start Ray here"):
+        cluster.join(None, 1)
+
+
+@pytest.fixture
+def deaf_ray(monkeypatch) -> Iterator[None]:
+    """Let Ray's library wait for ever where it joins a cluster."""
+    monkeypatch.setattr(cluster.ray, "init", lambda **_: threading.Event().wait())
+    yield
+    cluster.has_stuck_thread.clear()
+
+
+def test_joining_has_a_limit(deaf_ray: None) -> None:
+    with pytest.raises(TimeoutError, match=r"no answer within 0.1 s"):
+        cluster._init_within(0.1, "127.0.0.1:1")
+    assert cluster.has_stuck_thread.is_set()
+
+
+def test_joining_hears_a_signal(deaf_ray: None) -> None:
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with StopSignals(), pytest.raises(Stopped, match="terminated before the first round"):
+        cluster._init_within(60, "127.0.0.1:1")
+    assert cluster.has_stuck_thread.is_set()
+
+
+def test_what_joining_raises_is_raised_here(monkeypatch) -> None:
+    def fails(**_: object) -> None:
+        raise ConnectionError("no")
+
+    monkeypatch.setattr(cluster.ray, "init", fails)
+    with pytest.raises(ConnectionError, match="no"):
+        cluster._init_within(60, "127.0.0.1:1")
+    assert not cluster.has_stuck_thread.is_set()
 
 
 @pytest.mark.ray
