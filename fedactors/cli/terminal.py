@@ -16,6 +16,7 @@ code   meaning
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import json
 import logging
@@ -39,13 +40,16 @@ _CLEAR = "\r\x1b[2K"
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process with an exit code, at once where Ray's library would crash on the way out."""
+    """End this process with an exit code, at once where a library would crash on the way out, or wait for ever."""
     cluster = sys.modules.get("fedactors.runtime.ray.cluster")
-    if cluster is not None and cluster.has_stuck_thread.is_set():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    is_stuck = cluster is not None and cluster.has_stuck_thread.is_set()
+    if not is_stuck and (code == 0 or "pyarrow" not in sys.modules):
+        sys.exit(code)
+    if not is_stuck:
+        atexit._run_exitfuncs()  # all that is done in an orderly end, but for Arrow's wait for what a failed read left
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

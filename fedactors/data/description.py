@@ -22,6 +22,7 @@ same tables describe a site's data in its ``site.toml``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,7 @@ from fedactors.validation import (
     different_names,
     party_name,
     path_of,
+    read_text,
     read_tree,
     shown,
 )
@@ -145,7 +147,7 @@ def num_classes_of(task: VerticalTask | HorizontalTask | RelationalTask | GraphT
         return 1
     if task.type == "binary":
         if count not in (None, 2):
-            raise task.refused("classes", " for type=binary: leave it out")
+            raise task.refused("classes", " for type=binary: leave it out, or list both labels")
         return 2
     if count is None or not 2 <= count <= MOST_CLASSES:
         said = "missing" if count is None else f"{shown(task.classes)} is not allowed"
@@ -322,13 +324,36 @@ def load_description(path: Path, *, is_new: bool = False) -> Described:
     Raises:
         BadInput: not readable, not TOML, or a wrong key or value; the message names field, value and what is allowed.
     """
-    layout, task, parties = _read(path)
-    is_new_rows = layout == "horizontal" and is_new
-    fewest = 1 if layout == "graph" or is_new_rows else 2
-    if len(parties) < fewest:
-        raise BadInput(f"parties: {len(parties)} given in {path}, at least {fewest} are needed")
-    build = new_horizontal_data if is_new_rows else _BUILDERS[layout]
-    return build(path.stem, task, parties)
+    try:
+        layout, task, parties = _read(path)
+        is_new_rows = layout == "horizontal" and is_new
+        fewest = 1 if layout == "graph" or is_new_rows else 2
+        if len(parties) < fewest:
+            raise BadInput(f"parties: {len(parties)} given in {path}, at least {fewest} are needed")
+        build = new_horizontal_data if is_new_rows else _BUILDERS[layout]
+        return build(path.stem, task, parties)
+    except BadInput as error:
+        if line := _line_of(path, str(error).partition(": ")[0]):
+            error.args = (f"{error} ({path.name}:{line})",)
+        raise
+
+
+def _line_of(path: Path, field: str) -> int:
+    """Return the line of a TOML file that gives a field, such as ``parties.shop.id``, or its table; 0: none does."""
+    if path.suffix != ".toml" or not re.fullmatch(r"(task|parties)(\.[\w-]+)*", field):
+        return 0
+    table, found, best = "", 0, 0
+    for number, line in enumerate(read_text(path, "data").splitlines(), 1):
+        if header := re.match(r"\s*\[([^\[\]]+)\]", line):
+            table, key = header[1].strip().replace('"', ""), ""
+        elif given := re.match(r"""\s*["']?([\w.-]+)["']?\s*=""", line):
+            key = given[1]
+        else:
+            continue
+        name = f"{table}.{key}" if key else table
+        if (field == name or field.startswith(f"{name}.")) and len(name) > best:
+            found, best = number, len(name)
+    return found
 
 
 def _read(path: Path) -> tuple[str, Any, dict[str, Any]]:
@@ -415,8 +440,13 @@ def _vertical(
         if one != holders[0]:
             party.refuse(["weight", "unlabelled"], ": only the party with the label has it")
     counts = class_weights(task) if isinstance(task, VerticalTask) else ()
+    classes = _listed_classes(task)
     sources = {
-        one: file_source(one, party, task.type, num_classes, task.positive, counts) for one, party in parties.items()
+        one: replace(
+            file_source(one, party, task.type, num_classes, task.positive, counts),
+            classes=classes if one == holders[0] else (),
+        )
+        for one, party in parties.items()
     }
     different_files({one: source.path for one, source in sources.items()})
     return VerticalData(
@@ -429,6 +459,18 @@ def _vertical(
         alignment=task.alignment,
         split=task.split,
     )
+
+
+def _listed_classes(task: VerticalTask | GraphTask) -> tuple[str, ...]:
+    """Return the labels that a task lists, in the order in which they are numbered; none where it gives a number."""
+    if not isinstance(task.classes, list):
+        return ()
+    found = tuple(map(class_text, task.classes))
+    if len(set(found)) < len(found):
+        raise task.refused("classes", ": a label is there twice")
+    if task.positive is not None:
+        raise task.refused("positive", " beside a list of classes: the last one of the list is numbered 1")
+    return found
 
 
 def _graph_arrays(name: str, task: ArraysTask, parties: Mapping[str, ArraysParty]) -> UserGraph:
@@ -530,6 +572,8 @@ def read_task(given: Any, where: str, folder: Path) -> Table:
         raise BadInput(f"{where}: {shown(given)} is not allowed: give a table")
     layout = choice_of(given.get("layout", "vertical"), tuple(LAYOUTS), f"{where}.layout")
     task: Table = parse(SiteArraysTask if layout == "graph" else LAYOUTS[layout][0], given, where, folder)
+    if layout in ("vertical", "graph-tables") and isinstance(getattr(task, "classes", None), list):
+        raise BadInput(f"{where}.classes: a list is not allowed at a site: give the number of classes")
     for key in ("class_weights", "columns", *IMAGE_FOLDERS):
         if key in task.written:
             raise BadInput(f"{where}: {key} is not allowed at a site")

@@ -102,8 +102,8 @@ class VerticalTask(Table):
     """What is predicted."""
     layout: Literal["vertical"] = "vertical"
     """The same rows, other columns."""
-    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
-    """Number of classes; for ``multiclass`` only."""
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | list[str | int | float] | None = None
+    """Number of classes, for ``multiclass`` only; or the labels in the order in which they are numbered."""
     alignment: Alignment = "already-aligned"
     """How rows find each other."""
     positive: str | int | float | None = None
@@ -242,8 +242,8 @@ class GraphTask(Table):
     """What is predicted of a node."""
     layout: Literal["graph-tables"]
     """Nodes with ids, columns and edges of their own at each party."""
-    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
-    """Number of classes; for ``multiclass`` only."""
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | list[str | int | float] | None = None
+    """Number of classes, for ``multiclass`` only; or the labels in the order in which they are numbered."""
     alignment: Alignment = "already-aligned"
     """How nodes find each other."""
     positive: str | int | float | None = None

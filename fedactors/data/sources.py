@@ -107,6 +107,8 @@ class FileSource:
     """How a CSV file is written; None: as usual, and rows to predict as those were that were trained on."""
     positive: str | None = None
     """The class that is numbered 1; None: the last in the order of numbers or letters."""
+    classes: tuple[str, ...] = ()
+    """The labels in the order in which they are numbered; none: the order of numbers or letters."""
     split_column: str | None = None
     """At the party with the labels: which rows are train, validation and test."""
     weight: str | None = None
@@ -361,6 +363,8 @@ class FileSource:
             return column.numbers(self.where), ()
         self._refuse_missing(column)
         names, codes = named_classes(column, (self.csv or CsvFormat()).decimal)
+        if self.classes:
+            names, codes = self._as_listed(names, codes)
         if self.num_classes and len(names) != self.num_classes:
             raise BadInput(
                 f"{self.where}: label {self.label}: {len(names)} classes ({_first_of(names)}), "
@@ -374,6 +378,17 @@ class FileSource:
             if names.index(self.positive) == 0:
                 names, codes = names[::-1], 1 - codes
         return codes, tuple(names)
+
+    def _as_listed(self, names: Sequence[str], codes_N: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
+        """Return the listed classes, and the number of each row's among them."""
+        if unknown := [name for name in names if name not in self.classes]:
+            raise BadInput(
+                f"{self.where}: label {self.label}: {_first_of(list(map(repr, unknown)))} not among task.classes "
+                f"({_first_of(self.classes)})"
+            )
+        if absent := [name for name in self.classes if name not in names]:
+            raise BadInput(f"{self.where}: label {self.label}: no row is {absent[0]!r}, which task.classes lists")
+        return list(self.classes), np.asarray([self.classes.index(name) for name in names], np.int64)[codes_N]
 
     def _other_task(self, column: Column, num_found: int) -> str:
         """Return what the description has to say for as many classes as there are."""

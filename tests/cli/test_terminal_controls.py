@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +118,27 @@ def test_of_a_file_of_data(cell: str, tmp_path: Path, capfd: pytest.CaptureFixtu
     said = capfd.readouterr()
     assert code in (0, 2), said.err
     check(said.out + said.err)
+
+
+def test_a_failed_command_ends_whatever_arrows_pool_waits_for(tmp_path):
+    """Arrow's pool of threads never ends after a table whose rows are longer than a block."""
+    header, row = (",".join([text] * 100_000) for text in ("g", "0.123456789"))
+    (tmp_path / "wide.csv").write_text("\n".join([header, *[row] * 12]))
+    code = """
+import atexit, pyarrow.csv
+from fedactors.cli.terminal import end_process
+
+atexit.register(print, "in order")
+try:
+    with open("wide.csv", "rb") as file:
+        pyarrow.csv.read_csv(file, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
+except pyarrow.ArrowInvalid as error:
+    print(error)
+end_process(2)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 2
+    assert "straddling" in done.stdout
+    assert done.stdout.endswith("in order\n")

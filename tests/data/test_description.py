@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -224,11 +225,6 @@ def test_faults_in_the_rows_name_party_file_and_column(folder):
         describe(folder, VERTICAL).load("bank")
 
 
-def test_a_list_of_labels_is_no_number_of_classes(folder):
-    with pytest.raises(BadInput, match=r"task.classes: \['low', 'high'\] is not allowed"):
-        describe(folder, VERTICAL.replace('"binary"', '"multiclass"\nclasses = ["low", "high"]'))
-
-
 def test_truth_values_are_classes(folder):
     (folder / "bank.csv").write_text("customer,age,region,bad\na,31,n,true\nb,45,s,false\nc,52,n,\n")
     text = VERTICAL.replace('label = "bad"', 'label = "bad"\nunlabelled = "drop"')
@@ -271,3 +267,51 @@ def test_rare_categories_are_not_refused_and_bucketed_at_once(folder):
     rule = '\n[parties.shop.columns]\nspent = { type = "categorical", rare = 3, unknown = "refuse" }\n'
     with pytest.raises(BadInput, match=r"parties.shop.columns.spent.rare: 3 is not allowed with unknown='refuse'"):
         describe(folder, VERTICAL + rule)
+
+
+@pytest.mark.parametrize("classes", [["low", "high"], ["high", "low"]])
+def test_classes_may_be_listed_in_the_order_of_their_numbers(tmp_path, classes):
+    (tmp_path / "bank.csv").write_text("id,a,y\n1,2,low\n2,3,high\n3,5,low\n")
+    (tmp_path / "shop.csv").write_text("id,b\n1,2\n2,3\n3,4\n")
+    head = f'[task]\ntype = "binary"\nclasses = {json.dumps(classes)}\n'
+    parties = '[parties.bank]\npath = "bank.csv"\nlabel = "y"\nid = "id"\n'
+    parties += '[parties.shop]\npath = "shop.csv"\nid = "id"\n'
+    path = tmp_path / "parties.toml"
+    path.write_text(head + parties)
+    found = load_description(path).load("bank")
+    assert found.class_names == tuple(classes)
+    assert [found.class_names[label] for label in found.labels] == ["low", "high", "low"]
+    for wrong, said in (
+        ('["low", "low"]', r"task.classes: .* a label is there twice \(parties.toml:3\)"),
+        ('["low", "high"]\npositive = "low"', r"task.positive: .* beside a list"),
+    ):
+        path.write_text(head.replace(json.dumps(classes), wrong) + parties)
+        with pytest.raises(BadInput, match=said):
+            load_description(path)
+    unknown, absent = "'high' not among task.classes", "no row is 'top'"
+    for wrong, said in (('["low", "top"]', unknown), ('["low", "high", "top"]', absent)):
+        kind = head.replace("binary", "multiclass").replace(json.dumps(classes), wrong)
+        path.write_text(kind + parties)
+        with pytest.raises(BadInput, match=said):
+            load_description(path).load("bank")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ('type = "binary"', 'type = "binaer"', 2),
+        ('label = "y"', 'label = "y"\nlabels = "z"', 3),
+        ('id = "i"', "id = 7", 9),
+        ("v = { }", 'v = { type = "words" }', 12),
+    ],
+)
+def test_an_error_names_the_line_of_the_description(tmp_path, old, new, line):
+    text = (
+        '[task]\ntype = "binary"\n[parties.bank]\npath = "bank.csv"\nlabel = "y"\n\n'
+        '[parties.shop]\npath = "shop.csv"\nid = "i"\n\n[parties.shop.columns]\nv = { }\n'
+    )
+    assert old in text
+    path = tmp_path / "parties.toml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(BadInput, match=rf"\(parties.toml:{line}\)$"):
+        load_description(path)
