@@ -180,6 +180,32 @@ class JoinTree:
         return found
 
 
+MANY = 10
+"""Times the largest table from which on a join is told as large."""
+
+
+def join_notes(num_joined: int, rows: Mapping[str, int], trained: Mapping[str, int]) -> list[str]:
+    """Return what became of the tables' rows, a line each where not all are trained on, and of a very large join.
+
+    Args:
+        num_joined: rows of the join, those to train and to test on.
+        rows: of each table.
+        trained: of each table, those that stand in a joined row to train on.
+    """
+    notes = [
+        f"{name}: {trained[name]} of {count} rows stand in joined rows to train on"
+        for name, count in rows.items()
+        if trained[name] < count
+    ]
+    largest = max(rows, key=lambda name: rows[name], default="")
+    if largest and num_joined >= MANY * rows[largest] > 0:
+        notes.append(
+            f"the join has {num_joined} rows, {num_joined / rows[largest]:.0f} times as many as {largest}, the largest "
+            "table: is there a key by which each row finds its own?"
+        )
+    return notes
+
+
 def sum_by_key(keys: NDArray[Any], values: NDArray[Any], num_keys: int) -> NDArray[np.float64]:
     """Return the sum of a value by key; rows of number -1 are left out."""
     kept = keys >= 0

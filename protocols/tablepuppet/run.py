@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.actors.context import derived_seed
+from fedactors.data.join import join_notes
 from fedactors.data.layouts.vertical import RelationalData
 from fedactors.learning.metrics import of_split
 from fedactors.privacy.accounting import EVERYBODY, JOINED, budgets, claims
@@ -76,10 +77,13 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
     communication = await account_communication(config, state.facts, state.round, runtime)
     trivial = {f"test/trivial_{name}": value for name, value in state.trivial.items()}
     facts = {name: getattr(state.facts, name) for name in JoinFacts.__dataclass_fields__}
+    num_joined = state.facts.joined_rows + state.facts.joined_test_rows
+    notes = join_notes(num_joined, state.facts.rows, state.facts.rows_that_join)
     return await rounds.result(
         {**state.metrics, **trivial, **left_out(state.facts)},
         {
             **facts,
+            **({"notes": notes} if notes else {}),
             "task": data.task,
             "curve": state.curve,
             "privacy": guarantees(config, runtime),

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedactors.data.join import MOST_JOINED, JoinTooLargeError, JoinTree, TreeSums
+from fedactors.data.join import MOST_JOINED, JoinTooLargeError, JoinTree, TreeSums, join_notes
 
 TREES = {
     "alone": ([7], []),
@@ -115,3 +115,13 @@ def test_more_rows_than_can_be_counted_are_refused():
     with pytest.raises(JoinTooLargeError, match="joined rows, more than 9007199254740992"):
         JoinTree((n,) * 5, steps).counts([None] * 5)
     assert int(JoinTree((n,) * 4, steps[:3]).counts([None] * 4)[0].sum()) == n**4
+
+
+def test_what_became_of_rows_is_told_where_not_all_are_used_and_where_a_join_is_large():
+    assert join_notes(300, {"a": 300, "b": 40}, {"a": 300, "b": 40}) == []
+    assert join_notes(300, {"a": 300, "b": 40}, {"a": 255, "b": 40}) == [
+        "a: 255 of 300 rows stand in joined rows to train on"
+    ]
+    (large,) = join_notes(3000, {"a": 300, "b": 40}, {"a": 300, "b": 40})
+    assert large.startswith("the join has 3000 rows, 10 times as many as a, the largest table")
+    assert join_notes(2999, {"a": 300, "b": 40}, {"a": 300, "b": 40}) == []
