@@ -183,7 +183,7 @@ def sweep_command(args: argparse.Namespace) -> int:
             address=args.address,
             again=args.again,
             criterion=criterion,
-            told=None if args.quiet else _progress,
+            progress=None if args.quiet else _progress,
         )
     except KeyboardInterrupt:
         raise Stopped("interrupted; the same command goes on where it stopped", 130) from None
@@ -467,6 +467,8 @@ def inspect_command(args: argparse.Namespace) -> int:
             say_filled(f"{entry['message']} -> {entry['receiver']}", indent="    ")
             say_filled(f"  from: {entry['sender']}")
             say_filled(f"  reveals: {entry['reveals']}")
+            if entry["bounds"]:
+                say_filled(f"  at one actor: {'; '.join(entry['bounds'])}")
             for field in entry["fields"]:
                 shape = "" if field["shape"] is None else f"  {field['shape']}"
                 say(f"  {field['name']}: {field['type']}{shape}")

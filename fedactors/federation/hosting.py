@@ -185,13 +185,13 @@ def make_book(actor_specs: Iterable[tuple[str, str]], classes: Iterable[type], s
     for name, cls_name in actor_specs:
         is_name = isinstance(name, str) and len(name) <= _LONGEST and ACTOR_NAME.fullmatch(name)
         if not is_name or name.partition("/")[0] == DRIVER:
-            raise Refused(DRIVER, f"casts {_name(name)}, which is no name of an actor")
+            raise Refused(DRIVER, f"spawns {_name(name)}, which is no name of an actor")
         if name in book:
-            raise Refused(DRIVER, f"casts {name} twice")
+            raise Refused(DRIVER, f"spawns {name} twice")
         cls = known.get(cls_name) if isinstance(cls_name, str) else None
         if cls is None:
             raise Refused(
-                DRIVER, f"casts {name} as {_name(cls_name)}, which is no actor of the protocol: {', '.join(known)}"
+                DRIVER, f"spawns {name} as {_name(cls_name)}, which is no actor of the protocol: {', '.join(known)}"
             )
         book[name] = ActorAddress(name, site_of(name), cls.role, endpoints(cls))  # type: ignore[attr-defined]
     return book
@@ -306,7 +306,7 @@ class ActorHost(ABC):
 
 def not_taken(name: str) -> Refused:
     """Return what is said of arguments that the class of an actor does not take."""
-    return Refused(DRIVER, f"casts {name} with other arguments than it takes")
+    return Refused(DRIVER, f"spawns {name} with other arguments than it takes")
 
 
 async def fetch_abroad(boundary: SiteBoundary, reader: str, address: ActorAddress, key: int) -> Any:
@@ -327,7 +327,7 @@ class SiteContext(HostedContext):
     def __init__(
         self, site: SiteBoundary, near: Mapping[str, SiteContext], actor_spec: ActorSpec, seed: int, clock: WallClock
     ) -> None:
-        super().__init__(actor_spec, seed, False, clock, keep_rows=True)
+        super().__init__(actor_spec, seed, False, clock, keep_rows=True, repeats=0)
         self.loaded = asyncio.Event()
         self.built_with = actor_spec.args, actor_spec.kwargs
         try:

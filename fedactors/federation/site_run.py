@@ -43,7 +43,7 @@ from fedactors.data.layouts.relational import TableOwner
 from fedactors.data.layouts.vertical import RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, RowsChangedError
-from fedactors.federation.approval import Proposal, classes_of
+from fedactors.federation.approval import Proposal, check_spawned, classes_of, first_of, spawned_by
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import (
     ActorHost,
@@ -243,17 +243,17 @@ def built_with(
     def resolve(value: Any) -> Any:
         if isinstance(value, type(config)):
             if value != config:
-                raise Refused(DRIVER, f"casts {name} with another configuration than the approved one")
+                raise Refused(DRIVER, f"spawns {name} with another configuration than the approved one")
             return config
         if type(value) in _PARTS:
             found = next((mine for asked, mine in parts if asked == value), None)
             if found is None:
-                raise Refused(DRIVER, f"casts {name} with other data than the approved ones, or another's")
+                raise Refused(DRIVER, f"spawns {name} with other data than the approved ones, or another's")
             return found
         if type(value) is StoredState:
             frame = b"" if earlier is None else earlier.states.get(value.actor, b"")
             if not frame or hashlib.sha256(frame).digest() != value.frame or value.where is not None:
-                raise Refused(DRIVER, f"casts {name} with a state of {shown(value.actor)} that {folder.name} has not")
+                raise Refused(DRIVER, f"spawns {name} with a state of {shown(value.actor)} that {folder.name} has not")
             return StoredState(actor=value.actor, frame=frame)
         if type(value) in (tuple, list):
             return tuple(resolve(item) for item in value)
@@ -263,7 +263,7 @@ def built_with(
             return value
         if _is_of(type(value), protocol) and dataclasses.is_dataclass(value) and not isinstance(value, type):
             return _rebuilt(value, resolve)
-        raise Refused(DRIVER, f"casts {name} with a {type(value).__name__}; data are asked for by their names only")
+        raise Refused(DRIVER, f"spawns {name} with a {type(value).__name__}; data are asked for by their names only")
 
     args, kwargs = resolve(value_of(frame, DRIVER, arguments=True))
     return args, kwargs
@@ -506,14 +506,14 @@ class SiteRun:
         hosts = self._folder.federation.hosts
         is_spawned = isinstance(actor_specs, tuple) and all(type(one) is tuple and len(one) == 3 for one in actor_specs)
         if not (is_spawned and actor_specs):
-            raise Refused(DRIVER, "casts what are no actors")
+            raise Refused(DRIVER, "spawns what are no actors")
         classes = classes_of(self._protocol, self._config, proposal.purpose)
         pairs = [(name, cls) for name, cls, _ in actor_specs]
         book = make_book(pairs, classes.values(), lambda name: proposal.site_of(name, hosts))
         for name in book:
             party = name.partition("/")[0]
             if party in self._folder.federation.members and party not in proposal.data:
-                raise Refused(DRIVER, f"casts {name}, whose site takes no part in the run")
+                raise Refused(DRIVER, f"spawns {name}, whose site takes no part in the run")
         self.gate = Gate(me, proposal.coordinator, book)
         # of the proposal too: what the other sites approved is what this one did
         told = proposal.digest, sorted((name, cls, book[name].site) for name, cls in pairs)
@@ -523,6 +523,8 @@ class SiteRun:
             earlier = self._earlier = find(self._folder, proposal.earlier, proposal.number)
         if earlier is not None and proposal.purpose == "resume":
             self._goes_on, self._seed = earlier, earlier.seed
+            facts: dict[str, Any] = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}
+            self._folder.audit.add("continued", run=proposal.run, checkpoint=proposal.number, **facts)
         clock = self._clock = WallClock(time.time(), 0.0 if self._goes_on is None else self._goes_on.now)
         self._open_records()
         specs: list[ActorSpec] = []
@@ -534,6 +536,9 @@ class SiteRun:
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise not_taken(name) from error
             specs.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
+        if proposal.purpose != "predict":
+            approved = spawned_by(self._protocol, self._config, proposal)
+            check_spawned(approved, actor_specs, lambda name: book[name].site == me)
         await self.actors.spawn(specs, self._seed, clock)
         self.life = Life.PREPARED
 

@@ -156,6 +156,13 @@ class PartyRows:
         return split(len(order_N), seed=self._run_seed, parts_N=parts_N, **shares)
 
     @property
+    def train_rows(self) -> Index:
+        """The own row at each position of the training part."""
+        if self._drawn is None:
+            raise RuntimeError("rows are used before they are aligned")
+        return self._drawn.rows[self._split(self._drawn.rows, self._drawn.parts).train]
+
+    @property
     def num_scaled(self) -> int:
         """Columns that are standardised."""
         return int((~self.block.keeps_scale).sum())

@@ -17,7 +17,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from fedactors import launch
+from fedactors import launch, trained
 from fedactors.cli.main import main
 from fedactors.runtime.interface import Runtime
 from tests.data.alignment import test_nodes
@@ -163,7 +163,8 @@ def test_a_partys_process_opens_its_user_files_alone(name, tmp_path, monkeypatch
         made.append(make_runtime(*facts))
         return made[-1]
 
-    monkeypatch.setattr(launch, "make_runtime", kept)
+    for module in (launch, trained):
+        monkeypatch.setattr(module, "make_runtime", kept)
 
     def opened_by(command: list[str]) -> dict[str, set[str]]:
         """Do what a command says; return by file the parties whose processes opened it."""

@@ -423,7 +423,9 @@ def test_a_site_gives_its_states_to_its_own_actors_only(ended: tuple[World, Path
         StoredState(actor="shop/worker-0", frame=b"\0" * 32),
         StoredState(actor="shop/worker-0", frame=digest, where="/etc/passwd"),
     ):
-        with pytest.raises(Refused, match=r"casts shop with a state of 'bank/worker-0' that|'shop/worker-0' that shop"):
+        with pytest.raises(
+            Refused, match=r"spawns shop with a state of 'bank/worker-0' that|'shop/worker-0' that shop"
+        ):
             spawned(wrong)
     with pytest.raises(BadInput, match=r"shop: has no checkpoint 99 of run"):
         site_run.find(shop, proposal.earlier, 99)
@@ -447,10 +449,10 @@ def test_a_coordinator_that_asks_for_anothers_checkpoint_is_refused(ended: tuple
         rogue.proposal = continue_run(rogue.folder, earlier, _number(run), "predict", names)
         answering = world.answer(names=(SHOP,))
         actor_spec = ("shop", "PredictingPassive", encode(((state,), {}), arguments=True))
-        with pytest.raises(Refused, match=r"casts shop with a state of '.*' that shop"):
+        with pytest.raises(Refused, match=r"spawns shop with a state of '.*' that shop"):
             rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", ((actor_spec,),)))
         answering.join(30)
-        assert "casts shop with a state of" in world.refusals(SHOP)[before], what
+        assert "spawns shop with a state of" in world.refusals(SHOP)[before], what
     rogue = Rogue(world)
     rogue.proposal = replace(continue_run(rogue.folder, earlier, _number(run), "predict", names), number=99)
     answering = world.answer(names=(SHOP,))

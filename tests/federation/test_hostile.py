@@ -327,7 +327,7 @@ ASSIGNMENTS = {
     "a name that is a path": "which is no name of an actor",
     "a list for a name": "spawns a tuple, which is no name of an actor",
     "a dict for a class": "as a dict, which is no actor of the protocol",
-    "too few arguments": "casts shop/worker-0 with other arguments than it takes",
+    "too few arguments": "spawns shop/worker-0 with other arguments than follow from the approved proposal",
     "no arguments": "sends what does not decode",
 }
 
@@ -336,10 +336,10 @@ ASSIGNMENTS = {
 def test_an_assignment_that_is_none(lasting: World, actor_specs: Any) -> None:
     rogue, before = Rogue(lasting), len(lasting.refusals(SHOP))
     answering = lasting.answer(names=(SHOP,))
-    with pytest.raises(Refused, match="casts what are no actors"):
+    with pytest.raises(Refused, match="spawns what are no actors"):
         rogue.say(("propose", (as_tree(rogue.proposal),)), ("prepare", (actor_specs,)))
     answering.join(30)
-    assert "casts what are no actors" in await_refusal(lasting, SHOP, before)
+    assert "spawns what are no actors" in await_refusal(lasting, SHOP, before)
 
 
 @pytest.mark.parametrize("what", ASSIGNMENTS)

@@ -129,12 +129,12 @@ class JoinMember(Client):
             columns = self._columns()
         self._schema = Schema(tuple(columns), tuple(columns.values()))
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def describe(self) -> Schema:
         """Return the columns of the table."""
         return self._schema
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def prepare(self, schemas: Schemas) -> None:
         """Resolve the query over all schemas, and read the own rows."""
         self._resolve(schemas)
@@ -142,19 +142,19 @@ class JoinMember(Client):
             self._local = await self._read()
         self.schemas = schemas
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def share_secret(self) -> None:
         """Draw the key of the hashes and give it to the other owners, never to the server."""
         self._secret = self.noise_rng("hash key").bytes(32)
         others = [self.peer(name, JoinMember) for name in self.members if name != self.name]
         await asyncio.gather(*(other.receive_secret(HashSecret(self._secret)) for other in others))
 
-    @remote(caller=CLIENT, only="members")
+    @remote(caller=CLIENT, only="members", once=True)
     async def receive_secret(self, secret: HashSecret) -> None:
         """Take the key of the hashes."""
         self._secret = secret.key
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def send_keys(self) -> KeyHashes:
         """Return the keyed hashes of the join keys; the key is then forgotten."""
         if not self._secret:
@@ -428,7 +428,7 @@ class RowHolder(JoinMember):
         """The mapper alone joins."""
         return (MAPPER,)
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def take_positions(self, positions: RowPositions) -> None:
         """Take the own row of each joined row.
 
@@ -513,7 +513,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
         self.trained = state["meaning"]
         await super().load()
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def take_unmatched(self, unmatched: UnmatchedRows) -> None:
         """Take which of the own rows do not join."""
         self._unmatched = unmatched
@@ -560,12 +560,12 @@ class RowMapper(Server):
             table: [self.peer(name, NewRowHolder) for name in names] for table, names in self._owners.items()
         }
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def agree(self) -> None:
         """Check the query against everybody's columns, and let everybody read its rows."""
         self._plan, _ = await agree_on_plan(self._query, self._members)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def map_rows(self) -> JoinSummary:
         """Join, and tell each owner which of its rows stands in which joined row.
 
@@ -678,7 +678,7 @@ def with_joining(costs: Costs) -> Costs:
 async def join_rows(
     data: VerticalData, runtime: Runtime, state_of: Callable[[str], StoredState] | None = None
 ) -> list[str]:
-    """Where data are a query's, let its tables' owners join the rows, before a run or a prediction casts its actors.
+    """Where data are a query's, let its tables' owners join the rows, before a run or a prediction spawns its actors.
 
     Args:
         data: to train on, or to predict; nothing is done if they are no query's.
