@@ -25,8 +25,7 @@ from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import DRIVER, SERVER, remote
 from fedactors.data.alignment.nodes import NewShare, align_nodes, load_new_nodes
 from fedactors.data.columns import Preprocessing
-from fedactors.data.layouts.graph import NewGraph
-from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart
+from fedactors.data.layouts.graph import GraphTables, GraphTablesPart, NewGraph
 from fedactors.data.new_rows import ActorState, Listing, NoPart, Predicted, PredictOrder, StoredState, actor_state
 from fedactors.errors import BadInput
 from fedactors.runtime.interface import Costs, Runtime

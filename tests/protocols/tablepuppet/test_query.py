@@ -98,7 +98,7 @@ def test_a_join_on_several_columns_is_one_edge_whatever_the_syntax():
                  " AND f.hour = w.hour", "delay")  # fmt: skip
     assert on == using == comma
     assert on.edges[0].keys == (("origin", "origin"), ("year", "year"), ("hour", "hour"))
-    assert on.edges[0].kinds == ("text", "integer", "integer")
+    assert on.edges[0].kinds == ("text", "number", "number")
 
 
 def test_a_star_brings_features_but_neither_keys_nor_the_label():
