@@ -467,6 +467,11 @@ def _relational(name: str, task: RelationalTask, parties: Mapping[str, Relationa
     for one, party in parties.items():
         table = choice_of(party.table or one, wanted, f"{party.where}.table")
         for column in party.columns:
+            if "*" in column:
+                raise BadInput(
+                    f"{party.where}.columns: {column!r} is not allowed with layout=relational, where a rule is for one "
+                    "column: name it"
+                )
             if column in task.categorical or f"{table}.{column}" in task.categorical:
                 raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands in task.categorical too")
         made.append(

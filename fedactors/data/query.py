@@ -231,7 +231,8 @@ def _check_constructs(tree: Tree) -> None:
         is_joining = isinstance(node.find_ancestor(exp.Join, exp.Select), exp.Join)
         place = " in the select list" if _is_selected(node) else " in a join condition" if is_joining else ""
         words = node.key.upper() if isinstance(node, exp.SetOperation) else repr(node.sql(dialect="duckdb"))
-        raise UnsupportedQueryError(f"sql: {words}{place} is not supported ({node.key})")
+        advice = "" if is_joining else "; what concerns one table alone can be a view in its owner's database"
+        raise UnsupportedQueryError(f"sql: {words}{place} is not supported ({node.key}){advice}")
     for union in tree.find_all(exp.Union):
         if union.args.get("distinct"):
             raise UnsupportedQueryError("sql: UNION removes duplicates and is not supported; write UNION ALL")

@@ -27,6 +27,7 @@ import io
 import json
 import math
 import os
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,7 +140,7 @@ def read_csv(
     _refuse_other_separator(where, present, wanted, csv)
     places = [place for place, name in enumerate(present) if wanted is None or name in wanted]
     _refuse_doubled([present[place] for place in places], where)
-    if not rows.strip(b"\r\n"):
+    if re.fullmatch(rb"[\r\n]*", rows):
         return {present[place]: pa.array([], pa.string()) for place in places}, present
     # one block, so that no row is too long for it; without threads, whose pool may never end after a fault
     read = pa_csv.ReadOptions(
@@ -295,7 +296,7 @@ class _Lines:
         if csv.skip or csv.comment is not None or (csv.trim and b'"' in content):
             return True
         blanks = [b" "] if self.separator == "\t" else [b" ", b"\t"]
-        begins = (b"\n", b"\r")
+        begins = (b"\n", b"\r") if b"\r" in content else (b"\n",)
         return content[:1] in blanks or any(begin + blank in content for begin in begins for blank in blanks)
 
     def _refuse_open_quote(self) -> None:

@@ -321,7 +321,7 @@ class FileSource:
         if self.label is None:
             return None, ()
         whole = table[self.label]
-        labelled = np.setdiff1d(np.arange(len(whole)), unlabelled)
+        labelled = np.delete(np.arange(len(whole)), np.asarray(unlabelled, np.int64))
         found, class_names = self._labels_of(whole.take(labelled) if len(unlabelled) else whole)
         if not len(unlabelled):
             return found, class_names

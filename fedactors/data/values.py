@@ -403,8 +403,8 @@ class Column:
         found: list[str | None] = [*known, None]
         return [found[code] for code in codes.tolist()]
 
-    def names(self, where: str) -> list[str | None]:
-        """Return each value as the name of something, by which rows are found; None where there is none.
+    def names(self, where: str) -> Any:
+        """Return each value as the name of something, by which rows are found, as an Arrow array of texts.
 
         Texts of a CSV file that are whole numbers as floats are written, 7.0, are what they are in Parquet: 7.
 
@@ -416,7 +416,7 @@ class Column:
             numbers = pc.cast(pc.utf8_trim_whitespace(texts), pa.float64())
             if pc.all(pc.equal(numbers, pc.floor(numbers))).as_py():
                 texts = Column(self.name, numbers, self.csv, self._rows)._exact(where, "name")
-        return list(texts.to_pylist())
+        return texts
 
     def _exact(self, where: str, purpose: Purpose) -> Any:
         try:
@@ -575,7 +575,7 @@ def row_names(columns: Sequence[Column], rules: Sequence[IdRule], where: str) ->
     Raises:
         BadInput: as `Column.names`.
     """
-    parts = [[_name_of(text, rules) for text in column.names(where)] for column in columns]
+    parts = [_names_of(column.names(where), rules) for column in columns]
     if len(parts) == 1:
         return parts[0]
     return [
@@ -584,8 +584,14 @@ def row_names(columns: Sequence[Column], rules: Sequence[IdRule], where: str) ->
     ]
 
 
-def _name_of(text: str | None, rules: Sequence[IdRule]) -> str:
-    text = (text or "").strip()
+def _names_of(texts: Any, rules: Sequence[IdRule]) -> list[str]:
+    texts = pc.fill_null(pc.utf8_trim_whitespace(texts), "")
+    if not rules and pc.all(pc.string_is_ascii(texts)).as_py():
+        return list(texts.to_pylist())
+    return [_name_of(text, rules) for text in texts.to_pylist()]
+
+
+def _name_of(text: str, rules: Sequence[IdRule]) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKC" if "nfkc" in rules else "NFC", text)
     if "casefold" in rules:
