@@ -81,7 +81,7 @@ def config(cls: Any = None, *, name: str = "") -> Any:
 
 def _limit_numbers(cls: type[Any]) -> None:
     """Let a class refuse numbers of no use when it is made, before what it checks itself."""
-    own = getattr(cls, "__post_init__", None)  # its own, or what it inherits
+    initializer = getattr(cls, "__post_init__", None)  # its own, or what it inherits
 
     def check(self: Any) -> None:
         for field in dataclasses.fields(self):
@@ -92,8 +92,8 @@ def _limit_numbers(cls: type[Any]) -> None:
                     raise ValueError(f"{field.name}: {number:g} is not allowed: at most {WIDEST:g}")
                 if isinstance(number, float) and 0 < abs(number) < 1 / WIDEST:
                     raise ValueError(f"{field.name}: {number:g} is not allowed: too near 0, below {1 / WIDEST:g}")
-        if own is not None:
-            own(self)
+        if initializer is not None:
+            initializer(self)
 
     cls.__post_init__ = check  # type: ignore[attr-defined]
 
@@ -275,20 +275,20 @@ def _explain(error: ValidationError, overrides: Mapping[str, Any]) -> str:
     """Return one line: every field at fault once, its value, and what each type that it may have says of it."""
     lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
-        place = ".".join(str(part) for n, part in enumerate(problem["loc"]) if n == 0 or isinstance(part, int))
+        location = ".".join(str(part) for n, part in enumerate(problem["loc"]) if n == 0 or isinstance(part, int))
         text = problem["msg"].removeprefix("Value error, ")
-        if not place:
+        if not location:
             lines[text] = text
             continue
         if problem["type"] in ("missing", "missing_keyword_only_argument"):
-            lines[place] = f"{place}: missing"
+            lines[location] = f"{location}: missing"
             continue
         text = f"{text[0].lower()}{text[1:]}"
-        if place in lines:
-            lines[place] += f", or {text}"
+        if location in lines:
+            lines[location] += f", or {text}"
         else:
-            value = overrides.get(place.split(".")[0], problem.get("input"))
-            lines[place] = f"{place}: {shown(value)} is not allowed: {text}"
+            value = overrides.get(location.split(".")[0], problem.get("input"))
+            lines[location] = f"{location}: {shown(value)} is not allowed: {text}"
     return "; ".join(lines.values())
 
 
@@ -338,8 +338,8 @@ def code_named_in(config: Any) -> dict[str, str]:
     return {name: getattr(config, name) for name in sorted(marked) if is_code(getattr(config, name))}
 
 
-def check_trusted(config: Any, trusted: Collection[str], place: str) -> None:
-    """Check that whoever uses the run at `place` has named the code that its configuration names.
+def check_trusted(config: Any, trusted: Collection[str], location: str) -> None:
+    """Check that whoever uses the run at `location` has named the code that its configuration names.
 
     Raises:
         BadInput: names what is not, or what is named for nothing, without having imported anything.
@@ -347,11 +347,11 @@ def check_trusted(config: Any, trusted: Collection[str], place: str) -> None:
     for field, address in code_named_in(config).items():
         if address not in trusted:
             raise BadInput(
-                f"{place} names code, {field}={address}, which is imported only if you name it as well: "
+                f"{location} names code, {field}={address}, which is imported only if you name it as well: "
                 f"give --allow-import {address} if you know what it is"
             )
     if unknown := sorted(set(trusted) - set(code_named_in(config).values())):
-        raise BadInput(f"--allow-import: {unknown[0][:200]!r} is not allowed: {place} names no such code")
+        raise BadInput(f"--allow-import: {unknown[0][:200]!r} is not allowed: {location} names no such code")
 
 
 def load_code(field: str, address: str) -> Callable[..., Any]:

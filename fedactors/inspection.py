@@ -27,7 +27,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from fedactors.actors.context import Ref
-from fedactors.actors.remote import CALLERS, DRIVER, OWN_PARTY, PEERS, Endpoint, endpoints, spoken
+from fedactors.actors.remote import CALLERS, DRIVER, PEERS, SAME_PARTY, Endpoint, endpoints, spoken
 from fedactors.config import meaning_of
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol
@@ -37,7 +37,7 @@ KINDS = ("secure sums", "noise", "labels", "standardisation")
 """What every protocol's ``protections`` speaks of, in this order."""
 COUNTED = ("noise", "secure sums")
 """Protections under which predictions leave lines of the privacy ledger."""
-_CALLER_WORDS = {DRIVER: THE_DRIVER, PEERS: "whoever calls", OWN_PARTY: "its own party"}
+_CALLER_WORDS = {DRIVER: THE_DRIVER, PEERS: "whoever calls", SAME_PARTY: "its own party"}
 
 
 def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:

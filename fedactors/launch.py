@@ -33,7 +33,7 @@ from fedactors.options import FLAGS, RunOptions, flag_of
 from fedactors.plugins import Protocol, loader
 from fedactors.runs.folder import SUMMARY, RunFolder
 from fedactors.runs.metrics import Summary
-from fedactors.runs.party_states import FoundStates, StateLocations, make_places, proven_places
+from fedactors.runs.party_states import CheckpointStates, StateLocations, make_locations, proven_locations
 from fedactors.runs.progress import check_trackers, open_progress, open_trackers
 from fedactors.runs.recorder import FolderRecorder, Recorder
 from fedactors.runs.timeline import activities
@@ -103,7 +103,7 @@ def check(protocol: Protocol, words: Words, options: RunOptions) -> None:
 def _refuse_blanks(options: RunOptions) -> None:
     for name, flag in FLAGS.items():
         value = getattr(options, name)
-        if flag.is_place and value is not None and not value.strip():
+        if flag.is_location and value is not None and not value.strip():
             raise BadInput(f"{flag_of(name)}: {value!r} is not allowed: it names nothing")
 
 
@@ -118,7 +118,7 @@ def check_runtime_flags(options: RunOptions, runtime: str) -> None:
 
 
 def _described_states(data: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the places and keys of parties' states that a description of own data gives."""
+    """Return the locations and keys of parties' states that a description of own data gives."""
     if not (data.endswith(".toml") and Path(data).is_file()):
         return {}, {}
     from fedactors.data.description import load_states
@@ -127,9 +127,9 @@ def _described_states(data: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
 
 
 def _with_states(options: RunOptions, known: tuple[Mapping[str, str], Mapping[str, str]]) -> RunOptions:
-    """Return the options with the places and keys of states that are known, below those that they have."""
+    """Return the options with the locations and keys of states that are known, below those that they have."""
     where, keys = {**known[0], **dict(options.checkpoint_dir)}, {**known[1], **dict(options.checkpoint_key)}
-    make_places(where, keys)
+    make_locations(where, keys)
     return dataclasses.replace(options, checkpoint_dir=tuple(where.items()), checkpoint_key=tuple(keys.items()))
 
 
@@ -187,8 +187,8 @@ def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[st
         config = TypeAdapter(protocol.Config).validate_python(stored["config"])
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{folder.path}: config.json does not fit {protocol.name}: {place}: {first['msg']}") from None
+        location = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{folder.path}: config.json does not fit {protocol.name}: {location}: {first['msg']}") from None
     for name, value in named_files(config).items():  # a run keeps contents
         raise BadInput(f"{folder.path}: config.json: {name}: {shown(value)} is not opened: a run folder names no files")
     check_trusted(config, trusted, str(folder.path))
@@ -197,27 +197,27 @@ def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[st
 
 def states_of(
     folder: RunFolder, frames: Mapping[str, bytes], checkpoint_dir: Mapping[str, str], keys: Mapping[str, str]
-) -> FoundStates:
+) -> CheckpointStates:
     """Return the actors' states of a checkpoint, wherever their parties keep them.
 
     Args:
         folder: the run's.
         frames: of the checkpoint, by actor.
-        checkpoint_dir: party to place, where another one is given than the run's.
+        checkpoint_dir: party to location, where another one is given than the run's.
         keys: party to the name of its key, likewise.
 
     Raises:
-        BadInput: a place or key is none.
+        BadInput: a location or key is none.
     """
     where, known = _stored_states(_options_of(folder), frames)
-    return FoundStates(frames, make_places({**where, **checkpoint_dir}, {**known, **keys}))
+    return CheckpointStates(frames, make_locations({**where, **checkpoint_dir}, {**known, **keys}))
 
 
 def _stored_states(
     earlier: Mapping[str, Any], frames: Mapping[str, bytes]
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the places and keys that a run had for its parties' states, of those that its checkpoint confirms."""
-    where = proven_places(dict(earlier["checkpoint_dir"]), frames)
+    """Return the locations and keys that a run had for its parties' states, of those that its checkpoint confirms."""
+    where = proven_locations(dict(earlier["checkpoint_dir"]), frames)
     return where, {party: key for party, key in earlier["checkpoint_key"] if party in where}
 
 
@@ -255,8 +255,8 @@ def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool 
         DataMissing: the files of the data set are not on this machine.
     """
     check_data(protocol, name, here)
-    if (own := loader(protocol, is_new=is_new)) is not None:
-        return own(config, name, seed)
+    if (make_data := loader(protocol, is_new=is_new)) is not None:
+        return make_data(config, name, seed)
     from fedactors.data.datasets.load import load
 
     return load(name)
@@ -292,10 +292,10 @@ def is_description(name: str | None) -> bool:
     return name is not None and name.endswith(".toml")
 
 
-def way_on(place: str, data: str | None) -> str:
+def way_on(location: str, data: str | None) -> str:
     """Return how to go on with the run at `placement`, in the words of a command."""
     named = f" --data {shlex.quote(data or '')}" if is_description(data) else ""
-    return f"--resume {place}{named}"
+    return f"--resume {location}{named}"
 
 
 def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
@@ -317,7 +317,7 @@ def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
         raise BadInput(
             f"--data: missing: the run was of own data, {shown(stored)}, "
             "which are opened only if you name them as well: "
-            f"fedactors run {folder.config['protocol']} {way_on(folder.place, stored)}"
+            f"fedactors run {folder.config['protocol']} {way_on(folder.location, stored)}"
         )
     if "\0" in given + stored or os.path.realpath(given) != os.path.realpath(stored):
         raise BadInput(f"--data: {shown(given)} is not allowed: the run was of {shown(stored)}, and goes on with it")
@@ -516,7 +516,7 @@ def _run_once(
             signals.runtime = runtime
             if options.checkpoint_dir:
                 runtime.states = StateLocations(
-                    make_places(dict(options.checkpoint_dir), dict(options.checkpoint_key)), folder.path.name
+                    make_locations(dict(options.checkpoint_dir), dict(options.checkpoint_key)), folder.path.name
                 )
             checkpoint = recorder.load_checkpoint()
             snapshot = None if checkpoint is None else Snapshot(checkpoint.actors, checkpoint.driver, checkpoint.folder)
@@ -524,7 +524,7 @@ def _run_once(
             with in_use(snapshot.folder if snapshot else "", lambda: recorder.num_rounds <= 1):
                 result = runtime.execute(lambda: protocol.run(config, data, runtime), snapshot)
                 kind = options.runtime or "ray"
-                used, at = runtime.usage(), folder.place
+                used, at = runtime.usage(), folder.location
                 summary = Summary.of(result, used, run=at, protocol=protocol.name, runtime=kind, seed=seed)
                 recorder.close()
                 folder.write_json(SUMMARY, {**summary.as_dict(), "run": folder.path.name})
@@ -550,7 +550,7 @@ def _close_failed(
     with contextlib.suppress(FedactorsError, OSError):
         if status == "failed":
             folder.write_bytes("error.txt", without_words(error).encode())
-            error.add_note(f"details: {folder.place}/error.txt")
+            error.add_note(f"details: {folder.location}/error.txt")
         if recorder is not None:
             recorder.close()
         folder.finish(status)
@@ -560,11 +560,11 @@ def _close_failed(
     if folder.manifest["checkpoints"] and not isinstance(error, BadInput):
         error.add_note(_way_on(folder, options))
         if isinstance(error, PartyLost):
-            error.run = folder.place
+            error.run = folder.location
 
 
 def _way_on(folder: RunFolder, options: RunOptions) -> str:
-    return f"go on with {way_on(folder.place, options.data)}"
+    return f"go on with {way_on(folder.location, options.data)}"
 
 
 def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:
@@ -763,10 +763,10 @@ def _run_of(folder: RunFolder) -> str:
     Raises:
         BadInput: it was not over a federation.
     """
-    if isinstance(own := folder.config.get("site"), dict):
+    if isinstance(site := folder.config.get("site"), dict):
         raise BadInput(
-            f"{folder.path}: these are the records of the site {own.get('name')} alone: the run goes on, and predicts, "
-            f"from the run folder of its coordinator, {own.get('coordinator')}"
+            f"{folder.path}: these are the records of the site {site.get('name')} alone: the run goes on, and "
+            f"predicts, from the run folder of its coordinator, {site.get('coordinator')}"
         )
     found = (folder.config.get("federation") or {}).get("run")
     if not isinstance(found, str):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 from fedactors.errors import BadInput
@@ -32,7 +33,7 @@ class Flag:
     """From text to the value; an option that `repeats` is read to a list."""
     repeats: bool = False
     """May be given several times: the value is all of them."""
-    is_place: bool = False
+    is_location: bool = False
     """Names data, a folder or an address: neither blank, nor with a password."""
     ray_only: str = ""
     """Why the simulated runtime has no use for it."""
@@ -110,6 +111,10 @@ def _option(default: Any, help: str, **more: Any) -> Any:
     return field(default=default, metadata={"flag": Flag(help=help, **more)})
 
 
+_kept = partial(_option, federation="never", is_stored=True)
+"""An option of the run's own processes, which hold when it is resumed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """Where and how to run, beside the settings of the protocol; None means that the option was not given."""
@@ -118,7 +123,7 @@ class RunOptions:
         None,
         "a data set, or a description of your own data (.toml), which --resume asks for again",
         metavar="NAME|FILE",
-        is_place=True,
+        is_location=True,
     )
     runtime: str | None = _option(
         None, "ray (default) or simulated (virtual clock, one process)", choices=RUNTIMES, federation="never"
@@ -127,54 +132,46 @@ class RunOptions:
         None,
         "Ray cluster (default: RAY_ADDRESS, else Ray in this process)",
         metavar="A",
-        is_place=True,
+        is_location=True,
         ray_only="the simulated runtime is one process",
         federation="never",
         travels=False,
     )
-    placement: tuple[tuple[str, str], ...] = _option(
+    placement: tuple[tuple[str, str], ...] = _kept(
         (),
         "put a party's actors on hosts that have this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
         metavar="PARTY=LABEL",
         read=_pairs("party=label"),
         repeats=True,
         ray_only="it has hosts",
-        federation="never",
-        is_stored=True,
     )
-    pool: int | None = _option(
+    pool: int | None = _kept(
         None,
         "simulated runtime: N processes for computes (default 0: none)",
         metavar="N",
         read=whole_number(MOST_WORKERS),
-        federation="never",
-        is_stored=True,
     )
-    emulate: float | None = _option(
+    emulate: float | None = _kept(
         None,
         "ray: emulate the protocol's links and compute times, S wall seconds for each second of theirs",
         metavar="S",
         read=_positive,
         ray_only="the simulated runtime's clock is virtual",
-        federation="never",
-        is_stored=True,
     )
-    heartbeat_timeout: float | None = _option(
+    heartbeat_timeout: float | None = _kept(
         None,
         "ray: seconds without a sign of life after which a process counts as lost (default 15)",
         metavar="S",
         read=_positive,
         ray_only="in simulation no process can hang",
-        federation="never",
-        is_stored=True,
     )
     seed: int | None = _option(None, "seed of the run (default 0)", metavar="N", read=read_seed, decides=True)
     seeds: tuple[int, ...] | None = _option(
         None, "one run per seed, with mean and deviation", metavar="0,1,2", read=read_seeds, decides=True
     )
-    out: str = _option("runs", "parent of run folders (default: runs)", metavar="DIR", is_place=True)
+    out: str = _option("runs", "parent of run folders (default: runs)", metavar="DIR", is_location=True)
     resume: str | None = _option(
-        None, "go on from the last checkpoint of this run folder", metavar="RUN", is_place=True
+        None, "go on from the last checkpoint of this run folder", metavar="RUN", is_location=True
     )
     allow_import: tuple[str, ...] = _option(
         (),
@@ -187,31 +184,25 @@ class RunOptions:
     paper: bool = _option(False, "the setting of the paper", decides=True)
     quiet: bool = _option(False, "no progress")
     track: tuple[str, ...] = _option((), "also log to tensorboard, mlflow or wandb", metavar="NAMES", read=_names)
-    checkpoint_dir: tuple[tuple[str, str], ...] = _option(
+    checkpoint_dir: tuple[tuple[str, str], ...] = _kept(
         (),
         "keep a party's checkpoints in a folder of its host, or at an address, not in the run folder; repeatable",
         metavar="PARTY=URI",
         read=_pair("party=uri"),
         repeats=True,
-        federation="never",
-        is_stored=True,
     )
-    checkpoint_key: tuple[tuple[str, str], ...] = _option(
+    checkpoint_key: tuple[tuple[str, str], ...] = _kept(
         (),
         "encrypt them (AES-256-GCM) with the key in file:PATH or env:NAME, as the party's process finds it",
         metavar="PARTY=KEY",
         read=_pair("party=file:PATH or party=env:NAME"),
         repeats=True,
-        federation="never",
-        is_stored=True,
     )
-    spread: str | None = _option(
+    spread: str | None = _kept(
         None,
         "how actors are laid over the cluster's hosts",
         choices=SPREADS,
         ray_only="it has hosts",
-        federation="never",
-        is_stored=True,
     )
     format: str = _option(
         "text", "json: the last line on standard output is one JSON object", choices=FORMATS, travels=False
@@ -221,7 +212,7 @@ class RunOptions:
         "run at the sites of several organisations: the federation.toml in your own site's folder; --data is then "
         "SITE=NAME,SITE=NAME",
         metavar="FILE",
-        is_place=True,
+        is_location=True,
     )
     share_seed: bool = _option(
         False,
@@ -251,10 +242,10 @@ class RunOptions:
         from fedactors.validation import without_password
 
         for name, flag in FLAGS.items():
-            if flag.is_place:
+            if flag.is_location:
                 without_password(getattr(self, name) or "", flag_of(name))
-        for party, place in self.checkpoint_dir:
-            without_password(place, f"--checkpoint-dir {party}")
+        for party, location in self.checkpoint_dir:
+            without_password(location, f"--checkpoint-dir {party}")
 
     @classmethod
     def checked(cls, **values: Any) -> RunOptions:

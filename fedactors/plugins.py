@@ -215,8 +215,27 @@ def _part(name: str, default: str) -> Any:
     return property(get)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProtocolFacts:
+    """What a protocol says of itself, apart from its parts; see `Protocol`."""
+
+    name: str
+    summary: str
+    partition: str
+    default_data: str
+    headline: Headline
+    party_loss: frozenset[str] = frozenset({"stop"})
+    default_party_loss: str = "stop"
+    smoke: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    takes_queries: bool = False
+    takes_nodes: bool = False
+    problem: str = ""
+    emulate: float | None = None
+
+
 @dataclass(frozen=True)
-class LazyProtocol:
+class LazyProtocol(ProtocolFacts):
     """A `Protocol` whose heavy parts are imported at first use.
 
         PROTOCOL = LazyProtocol("acme.ring", name="ring", ...)
@@ -228,11 +247,6 @@ class LazyProtocol:
 
     package: str = ""
     _: KW_ONLY
-    name: str
-    summary: str
-    partition: str
-    default_data: str
-    headline: Headline
     config_at: str | None = None
     run_at: str | None = None
     messages_at: str | None = None
@@ -247,14 +261,6 @@ class LazyProtocol:
     network_at: str | None = None
     neighbours_at: str | None = None
     surface_at: str | None = None
-    party_loss: frozenset[str] = frozenset({"stop"})
-    default_party_loss: str = "stop"
-    smoke: Mapping[str, Any] = field(default_factory=dict)
-    paper: Mapping[str, Any] = field(default_factory=dict)
-    takes_queries: bool = False
-    takes_nodes: bool = False
-    problem: str = ""
-    emulate: float | None = None
 
     @property
     def Config(self) -> type[Any]:  # noqa: N802
@@ -262,8 +268,8 @@ class LazyProtocol:
         if self.config_at is not None:
             return cast(type[Any], resolve_address(self.config_at))
         module = importlib.import_module(f"{self.package}.config")
-        own = [value for name, value in vars(module).items() if name.endswith("Config")]
-        (found,) = (value for value in own if value.__module__ == module.__name__)
+        configs = [value for name, value in vars(module).items() if name.endswith("Config")]
+        (found,) = (value for value in configs if value.__module__ == module.__name__)
         return cast(type[Any], found)
 
     run = _part("run", "run:run")
@@ -291,7 +297,7 @@ class LazyProtocol:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class PluginEntry:
     """One entry point of the group: the protocol, or why it could not be loaded."""
 
     name: str
@@ -307,7 +313,7 @@ def canonical(name: str) -> str:
     return name.strip().lower().replace("_", "-")
 
 
-def discover() -> list[Found]:
+def discover() -> list[PluginEntry]:
     """Return every protocol that is installed, by name; a broken plugin appears with its error and hides no other."""
     found = []
     for point in _points():
@@ -316,9 +322,11 @@ def discover() -> list[Found]:
             protocol = _load(point)
         except BadInput as error:
             hidden_by = _hidden_by(point)
-            found.append(Found(name=canonical(point.name), package=package, error=str(error), hidden_by=hidden_by))
+            found.append(
+                PluginEntry(name=canonical(point.name), package=package, error=str(error), hidden_by=hidden_by)
+            )
         else:
-            found.append(Found(name=canonical(point.name), package=package, protocol=protocol))
+            found.append(PluginEntry(name=canonical(point.name), package=package, protocol=protocol))
     return found
 
 
@@ -355,16 +363,16 @@ def resolve_address(address: str) -> Any:
 
 
 def _points() -> tuple[EntryPoint, ...]:
-    places: list[tuple[str, int, int]] = []
-    for place in sys.path:
+    entries: list[tuple[str, int, int]] = []
+    for entry in sys.path:
         with contextlib.suppress(OSError):
-            found = os.stat(place or ".")
-            places.append((place, found.st_ino, found.st_mtime_ns))
-    return _points_in(tuple(places))
+            found = os.stat(entry or ".")
+            entries.append((entry, found.st_ino, found.st_mtime_ns))
+    return _points_in(tuple(entries))
 
 
 @functools.lru_cache(maxsize=1)
-def _points_in(places: tuple[tuple[str, int, int], ...]) -> tuple[EntryPoint, ...]:
+def _points_in(entries: tuple[tuple[str, int, int], ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points while the folders of the path are as they were: to find them, every package is read.
 
     Whoever installs or removes a package touches the folder that it lies in.
@@ -377,9 +385,9 @@ def _points_in(places: tuple[tuple[str, int, int], ...]) -> tuple[EntryPoint, ..
 
 
 def _load(point: EntryPoint) -> Protocol:
-    if place := _hidden_by(point):
+    if shadow := _hidden_by(point):
         raise BadInput(
-            f"protocol {canonical(point.name)}: {place} hides its module {point.module!r}: "
+            f"protocol {canonical(point.name)}: {shadow} hides its module {point.module!r}: "
             "rename it, or start from another folder"
         )
     try:

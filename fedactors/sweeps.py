@@ -31,14 +31,12 @@ import json
 import math
 import multiprocessing
 import multiprocessing.connection
-import os
 import random
 import re
 import shlex
 import signal
 import statistics
 import sys
-import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +57,7 @@ from fedactors.runs.metrics import RunResult, Summary, is_number, jsonable
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.storage import write_atomic
 from fedactors.runs.table import RunRow, write_table
-from fedactors.runtime.compute import one_thread, one_torch_thread
+from fedactors.runtime.compute import end_with_owner, one_thread, one_torch_thread
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.validation import read_tree
@@ -103,7 +101,7 @@ def settings_of(
     lists = {key: split_list(text) for key, text in given.items() if key not in samplers}
     grid = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
     found = [{**base, **point, **more} for base in (listed or [{}]) for point in grid for more in drawn]
-    return [setting for place, setting in enumerate(found) if setting not in found[:place]]
+    return [setting for index, setting in enumerate(found) if setting not in found[:index]]
 
 
 def split_list(text: str) -> list[str]:
@@ -472,7 +470,7 @@ def _facts(trial: Trial) -> dict[str, Any]:
 # --- all runs ---------------------------------------------------------------------------------------------------------
 
 
-Told = Callable[[int, int, Trial, RunRow], None]
+ProgressCallback = Callable[[int, int, Trial, RunRow], None]
 """Called with (runs done, runs in all, trial, its row) after each run."""
 
 
@@ -499,7 +497,7 @@ def sweep(
     address: str | None = None,
     again: bool = False,
     criterion: Criterion | None = None,
-    told: Told | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Sweep:
     """Run the trials that are not cached, write the table, and choose.
 
@@ -510,7 +508,7 @@ def sweep(
         address: a Ray cluster whose tasks run the trials instead.
         again: run also what is cached.
         criterion: what a setting is chosen by.
-        told: hears of each run that ends.
+        progress: hears of each run that ends.
 
     Raises:
         BadInput: the folder cannot be written, or nobody answers at the address.
@@ -520,12 +518,12 @@ def sweep(
     missing = [trial for trial in trials if trial.digest not in rows]
     num_cached = len(rows)
     try:
-        for place, row in _executed(missing, jobs, address):
+        for index, row in _executed(missing, jobs, address):
             rows[row.digest] = row
             if row.status == "finished":
                 cache.put(row)
-            if told is not None:
-                told(len(rows), len(trials), missing[place], row)
+            if progress is not None:
+                progress(len(rows), len(trials), missing[index], row)
     finally:
         done = [rows[trial.digest] for trial in trials if trial.digest in rows]
         headline = find_protocol(trials[0].protocol).headline
@@ -660,8 +658,8 @@ def run_all(
         RuntimeError: `function` raised something else, or, without `when_lost`, a worker died.
     """
     if jobs == 1:
-        for place, argument in enumerate(arguments):
-            yield place, function(argument)
+        for index, argument in enumerate(arguments):
+            yield index, function(argument)
         return
     waiting = list(enumerate(arguments))[::-1]
     busy: dict[Connection, tuple[_Worker, int]] = {}
@@ -670,21 +668,21 @@ def run_all(
         while waiting or busy:
             while waiting and len(busy) < jobs:
                 worker = idle.pop() if idle else _Worker(function)
-                place, argument = waiting.pop()
+                index, argument = waiting.pop()
                 worker.pipe.send(argument)
-                busy[worker.pipe] = (worker, place)
+                busy[worker.pipe] = (worker, index)
             ready = multiprocessing.connection.wait(list(busy))
             for pipe in [pipe for pipe in busy if pipe in ready]:
-                worker, place = busy.pop(pipe)
+                worker, index = busy.pop(pipe)
                 try:
                     is_result, value = worker.pipe.recv()
                 except EOFError:
-                    value = _lost(worker, arguments[place], when_lost)
+                    value = _lost(worker, arguments[index], when_lost)
                 else:
                     idle.append(worker)
                     if not is_result:
                         raise (BadInput if value[0] else RuntimeError)(value[1])
-                yield place, value
+                yield index, value
     finally:
         end([*idle, *(worker for worker, _ in busy.values())])
 
@@ -726,14 +724,7 @@ def _work(function: Callable[[Any], Any], pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the caller takes care
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     one_thread()
-    owner = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if owner is not None:
-            multiprocessing.connection.wait([owner.sentinel])
-            os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+    end_with_owner()
     while True:
         argument = pipe.recv()
         try:

@@ -29,7 +29,7 @@ from fedactors.plugins import Protocol, find_protocol
 from fedactors.privacy.accounting import budgets
 from fedactors.runs.folder import AUDIT, Checkpoint, RunFolder, apart_from_records
 from fedactors.runs.metrics import json_line, jsonable
-from fedactors.runs.party_states import FoundStates
+from fedactors.runs.party_states import CheckpointStates
 from fedactors.runs.storage import local_path
 from fedactors.runtime.addresses import check_reachable
 from fedactors.runtime.compute import one_torch_thread
@@ -51,7 +51,7 @@ class Trained:
     config: Any
     folder: RunFolder
     checkpoint: Checkpoint
-    states: FoundStates
+    states: CheckpointStates
     """Of the checkpoint; each goes to its own actor only."""
 
     @classmethod
@@ -98,7 +98,7 @@ class Predictions:
                 "predicted": one.counts.num_predicted,
                 "without_partner": one.counts.num_alone,
                 "refused": one.counts.num_refused,
-                "reasons": dict(one.counts.reasons),
+                "rejections": dict(one.counts.rejections),
                 "unpredicted": one.counts.unpredicted,
             }
             for one in self.outcomes
@@ -107,13 +107,7 @@ class Predictions:
 
 
 def predict(folder: RunFolder, to: str, options: RunOptions, label: str | None = None) -> Predictions:
-    """Predict on new rows with the trained model of a run.
-
-    Args:
-        folder: of the run.
-        to: where the party that owns the predictions writes them; over a federation the name of a file.
-        options: the new data, and where to run (on what the run was on, unless they say).
-        label: of the checkpoint; by default ``best``, else the newest.
+    """Predict on new rows; see `fedactors.api.Run.predict`. Options that are not given are the run's own.
 
     Raises:
         BadInput: the protocol cannot predict, data, states or file are not what is needed, or what is released could
@@ -141,8 +135,8 @@ def _predict(model: Trained, options: RunOptions, to: str) -> Predictions:
     here, seed = is_here(options), folder.config["seed"]
     data = load_data(protocol, config, options.data or "", seed, here, is_new=True)
     # on another host it is that host's own path
-    place = str(local_path(check_ending(to), "--output").resolve()) if here else to
-    asked = Application(stored={name: stored_state(model.states, name) for name in model.states}, to=place)
+    location = str(local_path(check_ending(to), "--output").resolve()) if here else to
+    asked = Application(stored={name: stored_state(model.states, name) for name in model.states}, to=location)
     if any(one["on"] and one["kind"] in COUNTED for one in describe_protections(protocol, config)):
         folder.check_countable()
     runtime, made = make_runtime(options, seed, None), protocol.predict
@@ -163,7 +157,7 @@ def _predict_federated(model: Trained, options: RunOptions, to: str) -> Outcomes
         raise BadInput(f"{folder.path}: the run was over a federation: give --federation FILE")
     if check_ending(to) != Path(to).name:
         raise BadInput(
-            f"--output: {to!r} is not allowed over a federation: a name, for the folder of whoever owns them"
+            f"--output: {to!r} is not allowed over a federation: a name, for the folder of the party that owns them"
         )
     prepared = prepare_prediction(protocol, config, folder, model.checkpoint.driver, options, folder.config["seed"])
     # what each site wrote then is known here by its digest
@@ -173,16 +167,16 @@ def _predict_federated(model: Trained, options: RunOptions, to: str) -> Outcomes
     assert made is not None
     asked = Application(stored=found, to=to)
     outcomes = tuple(runtime.execute(lambda: made(config, prepared.data, runtime, asked)))
-    place = f"predictions/{prepared.proposal.run}"
-    return tuple(dataclasses.replace(one, to=f"{place}/{one.to}") for one in outcomes)
+    location = f"predictions/{prepared.proposal.run}"
+    return tuple(dataclasses.replace(one, to=f"{location}/{one.to}") for one in outcomes)
 
 
-def stored_state(states: FoundStates, actor: str) -> StoredState:
+def stored_state(states: CheckpointStates, actor: str) -> StoredState:
     """Return an actor's state as it is sent to its process: what the run folder holds, and where the rest is."""
-    frame, place = states.stored(actor)
-    if place is None:
+    frame, location = states.stored(actor)
+    if location is None:
         return StoredState(actor=actor, frame=frame)
-    return StoredState(actor=actor, frame=frame, where=place.where, key=place.key)
+    return StoredState(actor=actor, frame=frame, where=location.where, key=location.key)
 
 
 # --- exports --------------------------------------------------------------------------------------------------------
@@ -191,17 +185,7 @@ def stored_state(states: FoundStates, actor: str) -> StoredState:
 def export(
     folder: RunFolder, to: str | None, options: RunOptions, *, party: str | None = None, label: str | None = None
 ) -> dict[str, list[Path]]:
-    """Write the parties' parts of the trained model, each into a folder of its own.
-
-    Args:
-        folder: of the run.
-        to: parent of the parties' folders; by default ``exported`` in the run's.
-        options: where the parties keep their states, and code that may be imported.
-        party: the only one to export; by default all.
-        label: of the checkpoint; by default ``best``, else the newest.
-
-    Returns:
-        The files that were written, by party.
+    """Write the parties' parts of the trained model; see `fedactors.api.Run.export`.
 
     Raises:
         BadInput: the protocol cannot export, there is no such party, or the folder leads elsewhere.
@@ -279,22 +263,9 @@ def audit(
     data: str | None = None,
     allow_import: Sequence[str] = (),
 ) -> Audit:
-    """Recompute every privacy figure of a run; replay it with one record changed, and attack its model, if asked to.
+    """Recompute every privacy figure of a run; see `fedactors.api.Run.audit`.
 
     What replays or attacks found is kept in the folder of a run that has ended, for its report.
-
-    Args:
-        folder: of the run.
-        settings: of the replays, which may run smaller than the run did.
-        replay: whether to replay each party with one record changed.
-        attacks: whether to attack the trained model.
-        neighbours: number of records to change, of each kind.
-        party: the only one to replay; by default all.
-        data: the data now; by default the data set that the run had.
-        allow_import: the code that the run names and that may be imported.
-
-    Raises:
-        BadInput: the run or the arguments allow none of that.
     """
     if neighbours < 1:
         raise BadInput(f"--neighbours: {neighbours} is not allowed: give at least 1")
@@ -373,7 +344,7 @@ def _replay(audit: ReplayAudit) -> dict[str, Any]:
             "mu": one.mu,
             "bare": list(one.bare),
             "to_driver": list(one.to_driver),
-            "moved": {shift.place: {"mu": shift.mu, "largest": shift.largest} for shift in one.shifts},
+            "moved": {shift.release_name: {"mu": shift.mu, "largest": shift.largest} for shift in one.shifts},
         }
         for one in audit.replays
     ]

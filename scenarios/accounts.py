@@ -62,14 +62,14 @@ def pubsub_lines(row: RunRow) -> dict[tuple[str, str], float | None]:
     done = row.usage.get("rounds", epochs)
     frozen = given.get("bottom_training") == "frozen"
     asked, spent = (1, 1) if frozen else (epochs, done)
-    own = given.get("embedding_mu", math.inf)
-    if math.isfinite(own):
-        own *= math.sqrt(spent / asked)
+    local = given.get("embedding_mu", math.inf)
+    if math.isfinite(local):
+        local *= math.sqrt(spent / asked)
     elif math.isfinite(paper := given.get("privacy_mu", math.inf)):
         # Eq. 17: sigma = c B sqrt(T N / B) / (mu N); a row is released once an epoch, each moves by 2c
         sigma = given["batch_size"] * math.sqrt(epochs * _samples(row) / given["batch_size"]) / (paper * _samples(row))
-        own = 2 * math.sqrt(done) / sigma
-    lines = {("passive", "Embedding"): own, ("active", "Gradient"): given.get("gradient_mu", math.inf)}
+        local = 2 * math.sqrt(done) / sigma
+    lines = {("passive", "Embedding"): local, ("active", "Gradient"): given.get("gradient_mu", math.inf)}
     if given.get("bottom_training") == "private":
         lines["passive", "bottom gradients"] = given["bottom_mu"] * math.sqrt(done / epochs)
     if given.get("standardisation") == "private":
@@ -93,10 +93,10 @@ def pubsub(row: RunRow) -> Figures:
         mu = lines["active", "Gradient"] or lines["passive", "Embedding"]
         found |= {"rigorous_mu": mu, "epsilon": None if mu is None else epsilon_of(mu, delta)}
     for (party, message), mu in lines.items():
-        for place in (f"privacy/{party}/{message}", f"privacy/{party}"):  # older rows have one line a party
-            found.setdefault(f"{place}/rigorous_mu", mu)
-            found.setdefault(f"{place}/epsilon", None if mu is None else epsilon_of(mu, delta))
-            found.setdefault(f"{place}/nominal_mu", nominal if message == "Embedding" else None)
+        for key in (f"privacy/{party}/{message}", f"privacy/{party}"):  # older rows have one line a party
+            found.setdefault(f"{key}/rigorous_mu", mu)
+            found.setdefault(f"{key}/epsilon", None if mu is None else epsilon_of(mu, delta))
+            found.setdefault(f"{key}/nominal_mu", nominal if message == "Embedding" else None)
     if math.isfinite(label):
         found |= {"privacy/active/labels/rigorous_mu": mu_of(label), "privacy/active/labels/epsilon": label}
     return found
@@ -209,10 +209,10 @@ def tablepuppet_audit(row: RunRow) -> Figures:
     join, sent = runtime.result_extra, sent_by(runtime, "Predictions", "TestPredictions", "Masked")
     tables: list[tuple[Theta, float]] = []
     rows: list[float] = []
-    for place, (table, joining) in enumerate(join["rows_that_join"].items()):
+    for index, (table, joining) in enumerate(join["rows_that_join"].items()):
         predicted = 2 * math.sqrt(sent[table]) / given["prediction_noise"]
         tables.append((theta(given, joining, join["joined_rows"]), predicted))
-        rows.append(_together(tables[-1:], label if place == 0 else 0.0, delta))  # the first table has the labels
+        rows.append(_together(tables[-1:], label if index == 0 else 0.0, delta))  # the first table has the labels
     found["row_epsilon"] = max(rows)
     found["tuple_mu"] = composed(
         [*(mu for steps, predicted in tables for mu in (2 * steps.mu, predicted)), mu_of(label)]
@@ -240,16 +240,16 @@ def tablepuppet_figure(row: RunRow) -> Figures:
     given, found = row.config, dict.fromkeys(stated(row))
     if not given.get("feature_dp") or given["algorithm"] == "centralised":
         return found
-    for place in found:
-        _, party, *line = place.split("/")
+    for key in found:
+        _, party, *line = key.split("/")
         if line[:1] == ["theta"]:
             table, _, number = party.partition("-")
             steps = row.extra["privacy"][party]["theta"]["releases"] if number else None
             if line[-1] == "epsilon":
                 rows, joined = row.extra["rows_that_join"][table], row.extra["joined_rows"]
-                found[place] = theta(given, rows, joined, steps).epsilon
+                found[key] = theta(given, rows, joined, steps).epsilon
         elif line == ["Labels", "epsilon"]:
-            found[place] = label_of(given)
+            found[key] = label_of(given)
     return found
 
 
@@ -319,10 +319,10 @@ def by_running(table: str, row: RunRow) -> Iterator[Compared]:
     if table == "tablepuppet":
         counts = {name: runtime.result_extra[name] for name in ("rows_that_join", "joined_rows")}
         found = tablepuppet_figure(replace(row, extra={**row.extra, **counts}))
-        places = [place for place in found if place in now]
-        yield from (Compared(table=table, row=row, place=p, stated=now[p], holds=found[p]) for p in places)
+        keys = [key for key in found if key in now]
+        yield from (Compared(table=table, row=row, key=p, stated=now[p], holds=found[p]) for p in keys)
     else:
-        yield from (one for one in compared(table, row, now) if one.place in now)
+        yield from (one for one in compared(table, row, now) if one.key in now)
 
 
 def _stated_by(runtime: Again, row: RunRow) -> Figures:
@@ -330,11 +330,11 @@ def _stated_by(runtime: Again, row: RunRow) -> Figures:
     found = claims(lines)
     figures: Figures = {}
     for line in lines:
-        for place in (f"privacy/{line.party}/{line.message_type}", f"privacy/{line.party}"):
+        for path in (f"privacy/{line.party}/{line.message_type}", f"privacy/{line.party}"):
             for name in ("nominal_mu", "rigorous_mu", "epsilon"):
-                figures.setdefault(f"{place}/{name}", number(getattr(line, name)))
-    own = [line for line in lines if (line.party, line.message_type) == ("passive", "Embedding")]
-    figures |= {"nominal_mu": number(own[0].nominal_mu), "own_rows_mu": number(own[0].rigorous_mu)} if own else {}
+                figures.setdefault(f"{path}/{name}", number(getattr(line, name)))
+    local = [line for line in lines if (line.party, line.message_type) == ("passive", "Embedding")]
+    figures |= {"nominal_mu": number(local[0].nominal_mu), "own_rows_mu": number(local[0].rigorous_mu)} if local else {}
     shown = [line.rigorous_mu for line in lines if line.message_type == "Representation" and line.neighbour == "node"]
     figures |= {"shown_mu": number(shown[0])} if shown else {}
     whole = _best([claim for claim in found.values() if claim.party != EVERYBODY])
@@ -378,9 +378,9 @@ def account_of(table: str, row: RunRow) -> Callable[[RunRow], Figures] | None:
 
 def compared(table: str, row: RunRow, expected: Mapping[str, float | None]) -> Iterator[Compared]:
     """Yield each figure that a row states beside what was computed; one that was not computed has a reason."""
-    for place, value in stated(row).items():
-        reason = "" if place in expected or value is None else "and nobody accounts for it"
-        yield Compared(table=table, row=row, place=place, stated=value, holds=expected.get(place, value), reason=reason)
+    for key, value in stated(row).items():
+        reason = "" if key in expected or value is None else "and nobody accounts for it"
+        yield Compared(table=table, row=row, key=key, stated=value, holds=expected.get(key, value), reason=reason)
 
 
 def rows_with_figures(folder: Path) -> Iterator[tuple[str, RunRow]]:
@@ -414,6 +414,7 @@ def drawn(rows: Sequence[tuple[str, RunRow]], number: int, seed: int) -> list[tu
     return random.Random(seed).sample(able, min(number, len(able)))
 
 
+@guarded()
 def main(argv: Sequence[str] | None = None) -> int:
     """Compute every figure again, some by running, and say what differs."""
     parser = argparse.ArgumentParser(
@@ -424,25 +425,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--draw-seed", type=int, metavar="N", help="decides which (default: others each time)")
     args = parser.parse_args(argv)
 
-    def action() -> int:
-        rows = list(rows_with_figures(args.folder))
-        if not rows:
-            raise BadInput(f"{args.folder}: no row states an epsilon or a mu")
-        found, left = check(rows)
-        print(summary(found), *left, sep="\n", flush=True)
-        seed = random.SystemRandom().randrange(2**31) if args.draw_seed is None else args.draw_seed
-        chosen = drawn(rows, args.again, seed)
-        for table, row in chosen:
-            ones = list(by_running(table, row))
-            found += ones
-            print(f"run again: {table}/{row.study}/{row.name} seed {row.seed}: {len(ones)} figures", flush=True)
-        wrong = [one for one in found if not one.agrees]
-        print(*wrong, sep="\n")
-        number = sum(one.stated is not None for one in found)
-        print(f"{number} figures, {len(chosen)} rows run again (--draw-seed {seed}), {len(wrong)} figures differ")
-        return int(bool(wrong))
-
-    return guarded(action)
+    rows = list(rows_with_figures(args.folder))
+    if not rows:
+        raise BadInput(f"{args.folder}: no row states an epsilon or a mu")
+    found, left = check(rows)
+    print(summary(found), *left, sep="\n", flush=True)
+    seed = random.SystemRandom().randrange(2**31) if args.draw_seed is None else args.draw_seed
+    chosen = drawn(rows, args.again, seed)
+    for table, row in chosen:
+        ones = list(by_running(table, row))
+        found += ones
+        print(f"run again: {table}/{row.study}/{row.name} seed {row.seed}: {len(ones)} figures", flush=True)
+    wrong = [one for one in found if not one.agrees]
+    print(*wrong, sep="\n")
+    number = sum(one.stated is not None for one in found)
+    print(f"{number} figures, {len(chosen)} rows run again (--draw-seed {seed}), {len(wrong)} figures differ")
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

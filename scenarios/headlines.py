@@ -21,7 +21,7 @@ current whenever theirs are. A document marks where the tables go:
 ``most``). ``column`` may be a table of columns with weights, whose sum is meant.
 
 Where both sides have two seeds in common, the result is over these pairs: the mean of the differences, or the median of
-the ratios, with the 95 % interval of `fedactors.runs.compare`. A row that is a summary names the columns of its
+the ratios, with the 95 % interval of `scenarios.paper.pairs`. A row that is a summary names the columns of its
 ``interval`` and of its number of ``pairs``. A claim holds if its whole interval does, and does not if none of it does.
 """
 
@@ -40,8 +40,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from fedactors.errors import BadInput
-from fedactors.runs.compare import paired_difference, paired_ratio
+from fedactors.runs.compare import paired_difference
 from fedactors.runs.table import NOT_REACHED, RunRow, read_table
+from scenarios.paper.pairs import paired_ratio
 
 _AIM = re.compile(r"(<=|>=)\s*(-?[0-9.]+)")
 _CONFIG = ConfigDict(extra="forbid")
@@ -206,10 +207,10 @@ def _find(base: Path, source: Source) -> Figure | None:
     for pattern in patterns:
         file = pattern.partition("/")[0]
         for row in read_table(base / f"{file}.parquet") if (base / f"{file}.parquet").exists() else ():
-            place = f"{file}/{row.study}/{row.name}"
-            if row.status == "finished" and fnmatchcase(place, pattern):
-                groups.setdefault(place, []).append(row)
-    found = [_figure(place, rows, source) for place, rows in groups.items()]
+            key = f"{file}/{row.study}/{row.name}"
+            if row.status == "finished" and fnmatchcase(key, pattern):
+                groups.setdefault(key, []).append(row)
+    found = [_figure(key, rows, source) for key, rows in groups.items()]
     if not found:
         return None
     if source.take == "only":
@@ -221,29 +222,29 @@ def _find(base: Path, source: Source) -> Figure | None:
     return choose(finite or found, key=lambda figure: figure.value)
 
 
-def _figure(place: str, rows: Sequence[RunRow], source: Source) -> Figure:
+def _figure(key: str, rows: Sequence[RunRow], source: Source) -> Figure:
     weights = {source.column: 1.0} if isinstance(source.column, str) else source.column
-    values = [sum(weight * _number(place, row, column) for column, weight in weights.items()) for row in rows]
+    values = [sum(weight * _number(key, row, column) for column, weight in weights.items()) for row in rows]
     mean = math.fsum(values) / len(values)
     deviation = None
     if len(values) > 1 and math.isfinite(mean):
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
     interval, seeds = None, len(values)
     if source.interval is not None:
-        low, high = (_number(place, rows[0], column) for column in source.interval)
+        low, high = (_number(key, rows[0], column) for column in source.interval)
         interval = (low, high)
     if source.pairs is not None:
-        seeds = int(_number(place, rows[0], source.pairs))
+        seeds = int(_number(key, rows[0], source.pairs))
     by_seed = {row.seed: value for row, value in zip(rows, values, strict=True)}
     return Figure(row=rows[0].name, value=mean, deviation=deviation, seeds=seeds, by_seed=by_seed, interval=interval)
 
 
-def _number(place: str, row: RunRow, column: str) -> float:
+def _number(key: str, row: RunRow, column: str) -> float:
     if column in row.censored:
         return math.inf
     value = row.value(column)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise BadInput(f"{place}: has no number {column!r}")
+        raise BadInput(f"{key}: has no number {column!r}")
     return float(value)
 
 

@@ -11,7 +11,7 @@ from fedactors.runs.table import RunRow
 
 RELATIVE = 1e-6
 Figures = dict[str, float | None]
-"""What a row must state, by its place; None: nothing (``none``, ``inf`` or left out)."""
+"""What a row must state, by key; None: nothing (``none``, ``inf`` or left out)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Compared:
 
     table: str
     row: RunRow
-    place: str
+    key: str
     stated: float | None
     holds: float | None
     reason: str = ""
@@ -40,26 +40,26 @@ class Compared:
         return not self.reason and self.difference <= RELATIVE
 
     def __str__(self) -> str:
-        where = f"{self.table}/{self.row.study}/{self.row.name} seed {self.row.seed}: {self.place}"
+        where = f"{self.table}/{self.row.study}/{self.row.name} seed {self.row.seed}: {self.key}"
         return f"{where} {_text(self.stated)} is stated, {self.reason or f'{_text(self.holds)} was computed'}"
 
 
 def stated(row: RunRow) -> Figures:
-    """Return every epsilon and mu of a row by its place, but what replays measured."""
+    """Return every epsilon and mu of a row by key, but what replays measured."""
     found: Figures = {}
     for group in ("metrics", "extra"):
         found.update(_figures(getattr(row, group), ""))
     return found
 
 
-def _figures(tree: Any, place: str) -> Iterator[tuple[str, float | None]]:
+def _figures(tree: Any, key: str) -> Iterator[tuple[str, float | None]]:
     if isinstance(tree, Mapping):
         for name, value in tree.items():
-            yield from _figures(value, f"{place}/{name}" if place else str(name))
-    last = place.rpartition("/")[2]
+            yield from _figures(value, f"{key}/{name}" if key else str(name))
+    last = key.rpartition("/")[2]
     is_figure = last in ("mu", "epsilon") or last.endswith(("_mu", "_epsilon"))
     if is_figure and not isinstance(tree, Mapping) and "replay" not in last:
-        yield place, number(tree)
+        yield key, number(tree)
 
 
 def number(value: Any) -> float | None:
@@ -74,13 +74,13 @@ def summary(found: Sequence[Compared]) -> str:
     kinds: dict[tuple[str, str], list[Compared]] = {}
     for one in found:
         if one.stated is not None or not one.agrees:
-            name = one.place.rpartition("/")[2]
+            name = one.key.rpartition("/")[2]
             kinds.setdefault((f"{one.table}/{one.row.study}", name), []).append(one)
     lines = [("figures of", "", "stated", "agree", "largest difference")]
     for (study, name), ones in sorted(kinds.items()):
         worst = max(one.difference for one in ones)
         lines.append((study, name, str(len(ones)), str(sum(one.agrees for one in ones)), f"{worst:.1e}"))
-    widths = [max(len(line[place]) for line in lines) for place in range(5)]
+    widths = [max(len(line[index]) for line in lines) for index in range(5)]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
 
 

@@ -36,10 +36,10 @@ def undeclared(protocol: Protocol, config: Any, types: Iterable[str]) -> set[str
     return set(types) - told
 
 
-def undeclared_in(place: Path) -> dict[str, set[str]]:
+def undeclared_in(folder: Path) -> dict[str, set[str]]:
     """Return what is declared by nobody in the ledgers of all run folders below a folder, by the folder's name."""
     found = {}
-    for file in place.rglob("ledger.parquet"):
+    for file in folder.rglob("ledger.parquet"):
         run = json.loads((file.parent / "config.json").read_text())
         # a script names its runs after itself: its protocol is the one that has such settings
         (protocol,) = (one for one in map(find_protocol, NAMES) if run["config"].keys() == names_of(one.Config))

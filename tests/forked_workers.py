@@ -139,16 +139,16 @@ def ask() -> None:
     """Have the server fork the worker that Ray wants; without one, do what Ray's own `setup_worker.py` does."""
     words = sys.argv[1:]
     context = json.loads(next((word.removeprefix(_CONTEXT) for word in words if word.startswith(_CONTEXT)), "{}"))
-    own = [word for word in words if not word.startswith((_CONTEXT, _LANGUAGE))]
+    local = [word for word in words if not word.startswith((_CONTEXT, _LANGUAGE))]
     asks_more = any(value for name, value in context.items() if (name, value) != ("py_executable", sys.executable))
-    if asks_more or not own[0].endswith("default_worker.py"):
+    if asks_more or not local[0].endswith("default_worker.py"):
         import ray._private.workers.setup_worker as original
 
         os.execv(sys.executable, [sys.executable, original.__file__, *words])
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(_LIMIT)
         connection.connect(os.environ[ADDRESS])
-        content = json.dumps([own, dict(os.environ), os.getcwd()]).encode()
+        content = json.dumps([local, dict(os.environ), os.getcwd()]).encode()
         socket.send_fds(connection, [content], [0, 1, 2])
         connection.recv(1)  # until the fork has what it needs
 

@@ -82,17 +82,17 @@ def test_the_record_is_right_and_one_row_is_run_again(record, capsys) -> None:
 @pytest.mark.parametrize("group", ["metrics", "extra"])
 def test_a_figure_that_is_a_thousandth_too_small_is_found(record, capsys, group: str) -> None:
     folder, rows = record
-    place = "mu" if group == "metrics" else "privacy/passive/Embedding/epsilon"
-    number = next(i for i, row in enumerate(rows) if row.study == "privacy-bank" and stated(row).get(place))
+    key = "mu" if group == "metrics" else "privacy/passive/Embedding/epsilon"
+    number = next(i for i, row in enumerate(rows) if row.study == "privacy-bank" and stated(row).get(key))
     tree = changed = _copied(getattr(rows[number], group))
-    *way, last = place.split("/")
+    *way, last = key.split("/")
     for step in way:
         tree = tree[step]
     tree[last] = 0.999 * float(tree[last])
     rows[number] = dataclasses.replace(rows[number], **{group: changed})
     write_table(folder / "pubsub_vfl_privacy.parquet", rows)
     assert main([str(folder), "--again", "0"]) == 1
-    assert f"{rows[number].name} seed 0: {place} " in capsys.readouterr().out
+    assert f"{rows[number].name} seed 0: {key} " in capsys.readouterr().out
 
 
 @pytest.mark.slow

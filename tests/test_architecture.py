@@ -29,6 +29,13 @@ cli scenario | __main__
 """The packages and modules of `fedactors` from the lowest floor up: each imports from its own floor and lower ones."""
 USERS_OF_RAY = ("fedactors/runtime/ray/", "fedactors/federation/ray_hosting.py")
 USERS_OF_CLI = ("fedactors/cli/", "fedactors/scenario.py", "fedactors/__main__.py")
+NOT_IN_THE_API = {
+    "fedactors.federation": "an operator's commands, on the folder and the log of one site",
+    "fedactors.runtime.ray.jobs": "a job runs a command: Python calls Ray's own client",
+    "fedactors.data.schema": "a job's description names files, of which none is sent",
+    "fedactors.testing.runs": "the demo starts sites as the conformance kit does",
+}
+"""What commands import beside the modules of the reference, and why."""
 NOT_FOR_PROTOCOLS = ("fedactors.runtime.ray", "fedactors.federation", "fedactors.cli", "scenarios", "tests")
 EXPORTING = ("fedactors/__init__.py", "fedactors/testing/__init__.py")
 """Packages whose names are used from the package itself."""
@@ -42,7 +49,7 @@ SAME = {"__init__", "plugin", "config", "messages", "data", "algorithm", "actors
 """Files that every protocol has."""
 WHERE_NEEDED = {"serving", "baselines", "privacy", "planner"}
 """Where a trained model can be used, a baseline is more than a setting, settings can be planned."""
-MOST_OF_ITS_OWN = 5
+MOST_EXTRA_FILES = 5
 NEVER_WAIT = {"algorithm", "config", "messages", "plugin"}
 """Modules of mathematics and of facts."""
 LIGHT = ("asyncio", "ray", "threading", "socket", "time", "concurrent", "multiprocessing")
@@ -134,6 +141,29 @@ def test_nothing_imports_the_command_line() -> None:
     assert offences([path for path in FRAMEWORK if not relative(path).startswith(USERS_OF_CLI)], check) == []
 
 
+def test_commands_import_the_api_and_modules_of_the_reference() -> None:
+    """What a command does a script can do as well; see `NOT_IN_THE_API` for what only commands do."""
+    pages = "\n".join(path.read_text() for path in (ROOT / "docs" / "reference").rglob("*.md"))
+    public = set(re.findall(r"^::: (fedactors\.[\w.]+)$", pages, re.M))
+    assert {"fedactors.api", "fedactors.options", "fedactors.sweeps"} <= public
+    modules = {relative(path).removesuffix(".py").replace("/", ".") for path in FRAMEWORK}
+    commands = [path for path in FRAMEWORK if relative(path).startswith("fedactors/cli/")]
+    others = {name for path in commands for name in imported(path) & modules if not name.startswith("fedactors.cli")}
+    left = {name for name in others - public if not name.startswith(tuple(NOT_IN_THE_API))}
+    assert left == set()
+    idle = [name for name in NOT_IN_THE_API if not any(one.startswith(name) for one in others)]
+    assert idle == [], "exceptions that nothing needs"
+
+
+def test_every_command_calls_the_api() -> None:
+    """`run` does by `run_and_print`, as scenario scripts do; the others here write texts, and start nothing."""
+    found = [node for node in parsed(ROOT / "fedactors/cli/main.py").body if isinstance(node, ast.FunctionDef)]
+    commands = {node.name: ast.unparse(node) for node in found if node.name.endswith(("_command", "run_and_print"))}
+    assert len(commands) > 10
+    without = {name for name, text in commands.items() if not re.search(r"from fedactors\.(api|sweeps) import", text)}
+    assert without == {"run_command", "new_command", "completion_command"}
+
+
 def test_the_framework_knows_no_protocol() -> None:
     def check(path: Path) -> Iterator[str]:
         yield from (f"imports {name}" for name in {"protocols", "scenarios", "tests"} & roots(path))
@@ -145,9 +175,9 @@ def test_the_framework_knows_no_protocol() -> None:
 
 def test_a_protocol_imports_no_other_protocol_no_runtime_on_ray_and_no_command() -> None:
     def check(path: Path) -> Iterator[str]:
-        own = path.relative_to(ROOT / "protocols").parts[0]
+        local = path.relative_to(ROOT / "protocols").parts[0]
         for name in imported(path):
-            if name.startswith("protocols.") and name.split(".")[1] != own:
+            if name.startswith("protocols.") and name.split(".")[1] != local:
                 yield f"imports {name}"
             if name.startswith(NOT_FOR_PROTOCOLS):
                 yield f"imports {name}"
@@ -162,8 +192,8 @@ def test_every_protocol_has_the_same_files_and_few_of_its_own() -> None:
             {"baselines"} if (folder / "baselines").is_dir() else set()
         )
         assert files >= SAME, f"{name} lacks {sorted(SAME - files)}"
-        own = files - SAME - WHERE_NEEDED
-        assert len(own) <= MOST_OF_ITS_OWN, f"{name} has {sorted(own)}"
+        local = files - SAME - WHERE_NEEDED
+        assert len(local) <= MOST_EXTRA_FILES, f"{name} has {sorted(local)}"
 
 
 def test_mathematics_and_facts_do_not_wait() -> None:
@@ -277,9 +307,9 @@ def test_the_page_lists_every_file_in_its_package() -> None:
     listed = set()
     for package, rows in re.findall(r"^### `fedactors/([\w/]*)`\n\n(.*?)(?=^### |\Z)", section, re.M | re.S):
         listed |= {f"{package}{name}.py" for name in re.findall(r"^\| `(\w+)` \| ", rows, re.M)}
-    own = {path.relative_to(ROOT / "fedactors").as_posix() for path in FRAMEWORK if not path.stem.startswith("__")}
-    assert sorted(own - listed) == [], "files that the page does not list"
-    assert sorted(listed - own) == [], "files that the page lists and that are gone"
+    local = {path.relative_to(ROOT / "fedactors").as_posix() for path in FRAMEWORK if not path.stem.startswith("__")}
+    assert sorted(local - listed) == [], "files that the page does not list"
+    assert sorted(listed - local) == [], "files that the page lists and that are gone"
 
 
 @pytest.mark.docs

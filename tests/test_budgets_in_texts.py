@@ -76,10 +76,10 @@ def numbers(piece: str) -> list[str]:
     return [found.replace(",", "") for found in re.findall(rf"(?<![\w]){NUMBER}", re.sub(r",(?= )", " ", piece))]
 
 
-def row_of(place: str) -> list[RunRow]:
-    file, study, name = place.split("/", 2)
+def row_of(key: str) -> list[RunRow]:
+    file, study, name = key.split("/", 2)
     found = [row for row in read_table(RESULTS / f"{file}.parquet") if (row.study, row.name) == (study, name)]
-    assert found, place
+    assert found, key
     return found
 
 

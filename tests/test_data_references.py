@@ -161,7 +161,7 @@ def test_a_run_keeps_what_its_files_hold_and_a_folder_names_none(
         assert f"config.json: {name}: '{tmp_path}/pipe' is not opened" in line(capsys, *command)
 
 
-OWN = {
+USER_DATA = {
     "pubsub-vfl": ("vertical", "shop.csv", "shop"),
     "horizontal": ("horizontal", "a.csv", "a"),
     "glasu": ("graph", "bank.npz", "bank"),
@@ -170,27 +170,27 @@ OWN = {
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def user_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("own")
     write_files(root)
     return root
 
 
-@pytest.mark.parametrize("protocol", OWN)
+@pytest.mark.parametrize("protocol", USER_DATA)
 def test_a_run_goes_on_with_the_rows_that_it_began_with(
-    protocol: str, own: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    protocol: str, user_data: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    kind, file, party = OWN[protocol]
+    kind, file, party = USER_DATA[protocol]
     data = tmp_path / kind
-    shutil.copytree(own / kind, data)
+    shutil.copytree(user_data / kind, data)
     words = [
         *SMALL.get(protocol, "num_rounds=1 hidden_size=4").split(),
         *(["num_clients=2"] if protocol == "glasu" else []),
     ]
-    places = ["--data", str(data / "parties.toml"), "--runtime", "simulated", "--quiet"]
-    assert main(["run", protocol, *words, *places, "--out", str(tmp_path / "runs")]) == 0, capsys.readouterr().err
+    flags = ["--data", str(data / "parties.toml"), "--runtime", "simulated", "--quiet"]
+    assert main(["run", protocol, *words, *flags, "--out", str(tmp_path / "runs")]) == 0, capsys.readouterr().err
     (made,) = (tmp_path / "runs").iterdir()
-    again = ["run", protocol, "--resume", str(made), *places, "--out", str(tmp_path / "on")]
+    again = ["run", protocol, "--resume", str(made), *flags, "--out", str(tmp_path / "on")]
     before = (data / file).read_bytes()
     changed(data / file)
     said = line(capsys, *again)
@@ -215,9 +215,9 @@ def changed(file: Path) -> None:
     file.write_text("\n".join([head, ",".join(cells), *rest, ""]))
 
 
-def test_a_digest_is_of_what_is_read_and_how_and_not_of_where_it_lies(own: Path, tmp_path: Path) -> None:
-    data = load_description(own / "vertical/parties.toml")
-    (tmp_path / "elsewhere.csv").write_bytes((own / "vertical/shop.csv").read_bytes())
+def test_a_digest_is_of_what_is_read_and_how_and_not_of_where_it_lies(user_data: Path, tmp_path: Path) -> None:
+    data = load_description(user_data / "vertical/parties.toml")
+    (tmp_path / "elsewhere.csv").write_bytes((user_data / "vertical/shop.csv").read_bytes())
     source = data.part("shop").source
     assert isinstance(source, FileSource)
 

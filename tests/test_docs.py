@@ -78,11 +78,11 @@ def test_every_page_is_in_the_navigation_or_a_result():
 @pytest.mark.docs
 def test_the_reference_has_every_module_that_protocols_use():
     pages = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
-    own = re.compile(r"^ *(?:from|import) (fedactors(?:\.\w+)+)", re.M)
+    local = re.compile(r"^ *(?:from|import) (fedactors(?:\.\w+)+)", re.M)
     sources = [
-        path.read_text() for place in ("protocols", "tests/plugin_package") for path in (ROOT / place).rglob("*.py")
+        path.read_text() for folder in ("protocols", "tests/plugin_package") for path in (ROOT / folder).rglob("*.py")
     ]
-    used = {name for text in sources for name in own.findall(text)}
+    used = {name for text in sources for name in local.findall(text)}
     packages = {name for name in used if (ROOT / name.replace(".", "/")).is_dir()}
     assert len(used) > 40
     assert [name for name in sorted(used - packages) if not re.search(rf"^::: {name}\b", pages, re.M)] == []

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from fedactors.cli import main as cli
+from fedactors.cli.parsers import parsers
 from fedactors.data.datasets.catalogue import catalogue
 from fedactors.data.datasets.download import is_present
 
@@ -164,8 +165,8 @@ def test_commands_of_a_page(page, tmp_path, monkeypatch, capfd, request):
         runs = sorted(tmp_path.glob("runs/*"), key=lambda path: path.stat().st_mtime_ns)
         if "RUN" in command.split():
             chosen = run_for(command, runs, chosen)
-        places = {"RUN": chosen, "runs/A": next(iter(runs), None), "runs/B": next(iter(runs[1:]), None)}
-        words = [str(places[word]) if word in places else word for word in command.split()]
+        paths = {"RUN": chosen, "runs/A": next(iter(runs), None), "runs/B": next(iter(runs[1:]), None)}
+        words = [str(paths[word]) if word in paths else word for word in command.split()]
         code = call(words, tmp_path)
         assert code == 0, f"{command}: ends with {code}: {capfd.readouterr().err[-3000:]}"
     if len(left_out) == len(ALL[page]):
@@ -214,11 +215,11 @@ def test_commands_of_a_results_page_name_scripts_that_exist(page):
 def test_the_synopsis_of_the_command_line_is_whole():
     """Every command and every long flag of the parser stands on the page, and no other."""
     page = (DOCS / "reference/command-line.md").read_text()
-    _, parsers = cli._parsers()
+    _, commands = parsers()
     synopsis = {command.split()[1] for command in ALL["reference/command-line.md"]}
-    assert synopsis == set(parsers)
-    known = {flag for parser in parsers.values() for action in parser._actions for flag in action.option_strings}
+    assert synopsis == set(commands)
+    known = {flag for parser in commands.values() for action in parser._actions for flag in action.option_strings}
     shown = set(re.findall(r"--[a-z][a-z-]*", page))
     assert shown <= known | {"--resources"}, shown - known
-    of_a_run = {flag for action in parsers["run"]._actions for flag in action.option_strings if flag != "-h"}
+    of_a_run = {flag for action in commands["run"]._actions for flag in action.option_strings if flag != "-h"}
     assert of_a_run - {"--help"} <= shown, of_a_run - shown

@@ -33,7 +33,7 @@ def pytest_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=around, capture_output=True, text=True, timeout=240)
 
 
-def told(kept: Path) -> subprocess.CompletedProcess[str]:
+def outcome(kept: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.failed", str(kept)]
     return subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=60)
 
@@ -48,7 +48,7 @@ def test_what_failed_among_others_is_run_again_alone(tmp_path: Path) -> None:
     assert "3 failed, 1 passed" in first.stdout
     kept = tmp_path / "kept" / "v" / "cache" / "lastfailed"
     assert '@a group 0"' in kept.read_text()
-    (tmp_path / "failed").write_text(told(kept).stdout)
+    (tmp_path / "failed").write_text(outcome(kept).stdout)
     second = pytest_in(tmp_path, "@failed")
     assert second.returncode == 0, second.stdout
     assert "3 passed" in second.stdout
@@ -58,6 +58,6 @@ def test_what_failed_among_others_is_run_again_alone(tmp_path: Path) -> None:
 def test_too_many_are_not_run_again(tmp_path: Path) -> None:
     kept = tmp_path / "lastfailed"
     kept.write_text("{" + ", ".join(f'"tests/test_it.py::test_{index}": true' for index in range(21)) + "}")
-    refused = told(kept)
+    refused = outcome(kept)
     assert refused.returncode == 1
     assert "21 failed" in refused.stderr

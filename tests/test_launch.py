@@ -171,9 +171,9 @@ def test_resume_of_a_damaged_or_foreign_folder_is_bad_input(tmp_path):
 
 
 def test_user_data_description_reaches_the_protocol(tmp_path):
-    own = tmp_path / "parties.toml"
-    own.write_text("")
-    assert load_data(PROTOCOL, tiny.TinyConfig(), str(own), 1) == f"{own}/1"
+    local = tmp_path / "parties.toml"
+    local.write_text("")
+    assert load_data(PROTOCOL, tiny.TinyConfig(), str(local), 1) == f"{local}/1"
 
 
 def test_config_with_infinity_and_commas_survives_a_resume(tmp_path):
@@ -202,7 +202,7 @@ def test_what_decides_a_run_is_restored_unless_the_command_says_otherwise(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("options", "place"),
+    ("options", "location"),
     [
         ({"emulate": "fast"}, "emulate"),
         ({"emulate": -1.0}, "emulate"),
@@ -213,13 +213,13 @@ def test_what_decides_a_run_is_restored_unless_the_command_says_otherwise(tmp_pa
         ([], ""),
     ],
 )
-def test_options_of_a_run_folder_that_are_none_are_refused(tmp_path, options, place):
+def test_options_of_a_run_folder_that_are_none_are_refused(tmp_path, options, location):
     run = stored(tmp_path, "odd") if not isinstance(options, dict) else stored(tmp_path, "odd", **options)
     if not isinstance(options, dict):
         folder = RunFolder.open(run)
         folder.write_json("config.json", {**folder.config, "options": options})
         folder.write_manifest()
-    with pytest.raises(BadInput, match=rf"config\.json.*: options.*{place}"):
+    with pytest.raises(BadInput, match=rf"config\.json.*: options.*{location}"):
         resolve(PROTOCOL, [], RunOptions(resume=run))
 
 

@@ -212,18 +212,18 @@ def test_predict_on_own_rows(tmp_path):
     bank = ["income,defaulted", *(f"{a},{int(a + b > 0)}" for a, b in rows)]
     (tmp_path / "bank.csv").write_text("\n".join(bank))
     (tmp_path / "shop.csv").write_text("\n".join(["orders", *(str(b) for _, b in rows)]))
-    own = tmp_path / "parties.toml"
-    own.write_text(
+    local = tmp_path / "parties.toml"
+    local.write_text(
         '[task]\ntype = "binary"\n[parties.bank]\npath = "bank.csv"\nlabel = "defaulted"\n'
         '[parties.shop]\npath = "shop.csv"\n'
     )
-    run = fedactors.simulate("pubsub-vfl", own, num_epochs=1, batch_size=32)
-    found = run.predict(own, tmp_path / "p.csv")
+    run = fedactors.simulate("pubsub-vfl", local, num_epochs=1, batch_size=32)
+    found = run.predict(local, tmp_path / "p.csv")
     assert [(one.party, one.counts.num_predicted) for one in found.outcomes] == [("bank", 120)]
     assert (tmp_path / "p.csv").is_file()
     with pytest.raises(BadInput, match="opened only if you name them as well"):
         run.resume()
-    assert run.resume(data=own).metrics == run.metrics
+    assert run.resume(data=local).metrics == run.metrics
 
 
 @pytest.mark.slow

@@ -37,8 +37,8 @@ def only(folder: Path) -> Path:
     return found
 
 
-def states_in(place: Path) -> list[Path]:
-    return sorted(path for path in place.rglob("*") if path.is_file())
+def states_in(state_dir: Path) -> list[Path]:
+    return sorted(path for path in state_dir.rglob("*") if path.is_file())
 
 
 def go(capsys, *words: str, code: int = 0) -> str:
@@ -49,9 +49,9 @@ def go(capsys, *words: str, code: int = 0) -> str:
 
 @pytest.mark.slow
 def test_the_run_folder_holds_references_only_and_everything_goes_on_from_them(tmp_path, capsys, key):
-    plain, place, runs = tmp_path / "plain", tmp_path / "own", tmp_path / "runs"
+    plain, state_dir, runs = tmp_path / "plain", tmp_path / "own", tmp_path / "runs"
     go(capsys, "run", *WORDS, "--out", str(plain))
-    kept = ("--checkpoint-dir", f"active={place}", "--checkpoint-key", "active=env:ACTIVE_KEY")
+    kept = ("--checkpoint-dir", f"active={state_dir}", "--checkpoint-key", "active=env:ACTIVE_KEY")
     go(capsys, "run", *WORDS, *kept, "--out", str(runs))
     first, second = RunFolder.open(only(plain)), RunFolder.open(only(runs))
     assert (first.path / "metrics/round_metrics.jsonl").read_bytes() == (
@@ -64,7 +64,7 @@ def test_the_run_folder_holds_references_only_and_everything_goes_on_from_them(t
         }
     second.verify()
     # as many as the folder refers to, and no more
-    assert len(states_in(place)) == sum(
+    assert len(states_in(state_dir)) == sum(
         name.startswith("active") for entry in second.manifest["checkpoints"] for name in entry["actors"]
     )
     everything = b"".join(path.read_bytes() for path in second.path.rglob("*") if path.is_file())
@@ -84,17 +84,17 @@ def test_the_run_folder_holds_references_only_and_everything_goes_on_from_them(t
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_states_that_were_moved(tmp_path, capsys, key):
-    place, moved, runs = tmp_path / "own", tmp_path / "moved", tmp_path / "runs"
-    kept = ("--checkpoint-dir", f"active={place}", "--checkpoint-key", "active=env:ACTIVE_KEY")
+    state_dir, moved, runs = tmp_path / "own", tmp_path / "moved", tmp_path / "runs"
+    kept = ("--checkpoint-dir", f"active={state_dir}", "--checkpoint-key", "active=env:ACTIVE_KEY")
     go(capsys, "run", *WORDS, *kept, "--out", str(runs))
     whole = only(runs)
-    before = states_in(place)
+    before = states_in(state_dir)
     go(capsys, "run", "pubsub-vfl", "--resume", str(whole), "--quiet", "--out", str(tmp_path / "child"))
-    assert set(before) < set(states_in(place))  # the parent can be resumed again
+    assert set(before) < set(states_in(state_dir))  # the parent can be resumed again
     config = RunFolder.open(only(tmp_path / "child")).config
-    assert config["options"]["checkpoint_dir"] == {"active": str(place)}
+    assert config["options"]["checkpoint_dir"] == {"active": str(state_dir)}
     assert config["options"]["checkpoint_key"] == {"active": "env:ACTIVE_KEY"}
-    shutil.move(place, moved)
+    shutil.move(state_dir, moved)
     resume = ("run", "pubsub-vfl", "--resume", str(whole), "--quiet", "--out", str(tmp_path / "third"))
     assert "is missing" in go(capsys, *resume, code=2)
     go(capsys, *resume, "--checkpoint-dir", f"active={moved}")
@@ -162,12 +162,12 @@ def test_an_address_that_a_run_folder_names_is_not_asked(tmp_path, capsys):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["pipe", "endless", "larger"])
 def test_a_state_or_a_key_that_is_no_plain_file_is_one_line(tmp_path, capsys, kind):
-    place, key = tmp_path / "own", tmp_path / "key"
+    state_dir, key = tmp_path / "own", tmp_path / "key"
     key.write_text(base64.b64encode(os.urandom(32)).decode())
-    kept = ("--checkpoint-dir", f"active={place}", "--checkpoint-key", f"active=file:{key}")
+    kept = ("--checkpoint-dir", f"active={state_dir}", "--checkpoint-key", f"active=file:{key}")
     go(capsys, "run", *WORDS, *kept, "--out", str(tmp_path / "runs"))
     folder = only(tmp_path / "runs")
-    for victims, said in (([key], "--checkpoint-key: active: "), (states_in(place), "--checkpoint-dir: active")):
+    for victims, said in (([key], "--checkpoint-key: active: "), (states_in(state_dir), "--checkpoint-dir: active")):
         for path in victims:
             held = path.read_bytes()
             path.unlink()
@@ -200,7 +200,7 @@ def test_a_run_folder_does_not_lead_an_export_out_of_it(tmp_path, capsys, link):
 
 @pytest.mark.slow
 def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(tmp_path, capsys, monkeypatch):
-    place, saved, real = tmp_path / "own", [], FolderRecorder.save_checkpoint
+    state_dir, saved, real = tmp_path / "own", [], FolderRecorder.save_checkpoint
 
     def save(self, label, actors, driver):
         saved.append(label)
@@ -210,7 +210,7 @@ def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(
 
     monkeypatch.setattr(FolderRecorder, "save_checkpoint", save)
     protocol = find_protocol("pubsub-vfl")
-    states = tuple((party, str(place)) for party in ("active", "passive"))
+    states = tuple((party, str(state_dir)) for party in ("active", "passive"))
     options = RunOptions(runtime="simulated", smoke=True, quiet=True, out=str(tmp_path / "runs"), checkpoint_dir=states)
     config, options = resolve(protocol, ["num_epochs=4"], options)
     with pytest.raises(BadInput, match="no space left"):
@@ -220,7 +220,7 @@ def test_a_checkpoint_that_the_driver_cannot_finish_leaves_the_one_before_whole(
     cut = RunFolder.open(only(tmp_path / "runs"))
     cut.verify()
     referred = [frame for frame in cut.load_checkpoint().actors.values() if is_reference(frame)]
-    assert len(states_in(place)) == 2 * len(referred)  # those of the checkpoint that was none are nobody's
+    assert len(states_in(state_dir)) == 2 * len(referred)  # those of the checkpoint that was none are nobody's
     go(capsys, "run", "pubsub-vfl", "--resume", str(cut.path), "--quiet", "--out", str(tmp_path / "child"))
     go(capsys, "run", *WORDS, "num_epochs=4", "--out", str(tmp_path / "whole"))
     told = [only(tmp_path / name) / "metrics/round_metrics.jsonl" for name in ("child", "whole")]

@@ -18,7 +18,7 @@ from fedactors.cli.main import main
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST_FILES = 14
+MOST_FILES = 11
 
 
 def _callers() -> Iterator[str]:
@@ -44,8 +44,8 @@ def _passed_here() -> set[str]:
         # the driver, and its requests; other actors that are busy are not between the two
         if any(Path(file).name in ("run.py", "groups.py") for file in waits_for):
             files += waits_for
-    own = (ROOT / "fedactors", ROOT / "protocols")
-    return {str(Path(file).relative_to(ROOT)) for file in files if any(Path(file).is_relative_to(one) for one in own)}
+    local = (ROOT / "fedactors", ROOT / "protocols")
+    return {str(Path(file).relative_to(ROOT)) for file in files if any(Path(file).is_relative_to(one) for one in local)}
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_the_walk_from_the_command_to_the_step_is_the_documented_one(
         walks.append(_passed_here() | {"fedactors/learning/optimizers.py"})
         return step(*args, **kwargs)
 
-    import protocols.pubsub_vfl.run  # noqa: F401  (whoever takes the step by its name has it from here on)
+    import protocols.pubsub_vfl.run  # noqa: F401  (modules that take the step by its name have it from here on)
 
     for module in list(sys.modules.values()):
         if getattr(module, "optimizer_step", None) is step:

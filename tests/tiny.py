@@ -146,8 +146,8 @@ def export(settings: TinyConfig, party: str, states: Mapping[str, bytes]) -> Any
     from fedactors.learning.models import ModelSpec
     from fedactors.serving.parts import Part, TrainedModel
 
-    own = [name for name in states if name.partition("/")[0] == party]
-    model = TrainedModel(ModelSpec(name="linear", inputs=(1,), outputs=1, bias=False), np.array([float(len(own))]))
+    local = [name for name in states if name.partition("/")[0] == party]
+    model = TrainedModel(ModelSpec(name="linear", inputs=(1,), outputs=1, bias=False), np.array([float(len(local))]))
     return Part(
         protocol="tiny-one",
         party=party,

@@ -65,18 +65,18 @@ class Drawer(Actor):
 class Adder(Actor):
     """Adds them up."""
 
-    state: ClassVar[tuple[str, ...]] = ("place",)
+    state: ClassVar[tuple[str, ...]] = ("position",)
 
     async def load(self) -> None:
-        self.place = np.zeros(16)
+        self.position = np.zeros(16)
 
     @remote
     async def add(self, step: Step) -> None:
-        self.place = self.place + step.values
+        self.position = self.position + step.values
 
     @remote(caller=DRIVER)
     async def distance(self) -> Distance:
-        return Distance(float(np.linalg.norm(self.place)))
+        return Distance(float(np.linalg.norm(self.position)))
 
 
 def actor_classes(settings: WalkConfig) -> dict[str, type[Actor]]:

@@ -52,7 +52,7 @@ class Ref:
     owner: str
     key: int
     num_bytes: int
-    place: tuple[int, ...]
+    location: tuple[int, ...]
     """Where the bytes lie (process, descriptor, offset), for a reader on the same host; `NOWHERE` when they must be
     asked for. Three numbers in any case, so that the ledger counts the same bytes on every runtime."""
 

@@ -257,9 +257,9 @@ class ActorGroup(Generic[C]):
             return
         members = self.members
         gone = [name for name in members if name in {loss.party for loss in losses}]
-        strangers = [loss for loss in losses if loss.party not in members]
-        if strangers or len(gone) == len(members):
-            raise (strangers or losses)[0]
+        others_lost = [loss for loss in losses if loss.party not in members]
+        if others_lost or len(gone) == len(members):
+            raise (others_lost or losses)[0]
         for loss in losses:
             _log.warning("%s; the run goes on without it", loss)
         for name in gone:

@@ -1,7 +1,7 @@
 """Endpoints: the methods of an actor that others may call. Nothing else can be called, on any runtime.
 
     class PassiveWorker(Client):
-        @remote(caller=CLIENT)                        # who may call: a role, OWN_PARTY, PEERS (any actor) or DRIVER
+        @remote(caller=CLIENT)                        # who may call: a role, SAME_PARTY, PEERS (any actor) or DRIVER
         async def embed(self, order: EmbedOrder) -> Embedding: ...
 
         @remote(caller=CLIENT, only="label_party")    # of the clients those whom the property `label_party` names
@@ -32,12 +32,12 @@ DRIVER = "driver"
 """The run's driver: control."""
 PEERS = "peers"
 """Any actor of the run."""
-OWN_PARTY = "own party"
+SAME_PARTY = "own party"
 """Actors of the same party only."""
 CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER = "client", "server", "parameter-server", "data-center"
 current_caller: ContextVar[str | None] = ContextVar("current_caller", default=None)
 """Who called the endpoint that runs, as the runtime knows it; None: none runs. See `Actor.caller`."""
-CALLERS = (DRIVER, PEERS, OWN_PARTY, CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER)
+CALLERS = (DRIVER, PEERS, SAME_PARTY, CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER)
 _LIFE = frozenset({"load", "open", "close", "compute", "begin", "job", "background", "put", "get", "free", "peer"})
 
 
@@ -68,7 +68,7 @@ class Endpoint:
             return DRIVER in callers
         if PEERS in callers or sender_role in callers:
             return True
-        return OWN_PARTY in callers and sender.partition("/")[0] == receiver.partition("/")[0]
+        return SAME_PARTY in callers and sender.partition("/")[0] == receiver.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,9 @@ class Endpoints:
             Refused: naming the sender, the field, what is there and what is declared.
         """
         if value is not None and (wrong := wrong_in(value)) is not None:
-            place, item, declared = wrong
+            path, item, declared = wrong
             raise Refused(
-                sender, f"sends {value.__class__.__name__}{place} as {in_words(item)}; it is declared as {declared}"
+                sender, f"sends {value.__class__.__name__}{path} as {in_words(item)}; it is declared as {declared}"
             )
 
     def check_reply(self, endpoint: Endpoint, receiver: str, value: Any) -> None:

@@ -40,7 +40,7 @@ from fedactors.data.layouts.vertical import Neighbour
 from fedactors.learning.local_training import model_outputs
 from fedactors.learning.metrics import Task, auc
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton, task_loss
-from fedactors.learning.network import as_tensor, trained_places
+from fedactors.learning.network import as_tensor, trained_slices
 from fedactors.plugins import Protocol
 from fedactors.privacy.accounting import Claim
 from fedactors.privacy.noise import Gaussian, Laplace, Law, RandomisedResponse
@@ -146,8 +146,8 @@ def _source_attacks(seen: SeenModels, seed: int) -> Iterator[Attack]:
     # against what the others have of the class: a class that is frequent everywhere is no finding
     holds_HC = seen.shares_HC > seen.shares_HC.mean(axis=0) + 1e-9
     if holds_HC.any() and not holds_HC.all():
-        place_HC = rankdata(seen.bias_HC, axis=0)
-        yield attack_by_auc(f"classes held, by output bias: {seen.name}", holds_HC.ravel(), place_HC.ravel())
+        rank_HC = rankdata(seen.bias_HC, axis=0)
+        yield attack_by_auc(f"classes held, by output bias: {seen.name}", holds_HC.ravel(), rank_HC.ravel())
 
 
 def _label_attacks(seen: SeenGradients) -> Iterator[Attack]:
@@ -179,10 +179,10 @@ def _inversions(seen: SeenEmbeddings, seed: int) -> Iterator[Attack]:
     found_BF = invert_by_optimisation(seen.bottom, seen.seen_BE[few], seen.features_BF.shape[1], seed=seed, steps=300)
     yield judged("optimisation", found_BF, seen.features_BF[few])
     candidates = np.concatenate([seen.features_BF[few], seen.shadow_features_SF])[:_MOST_CANDIDATES]
-    distinct, place_N = np.unique(candidates, axis=0, return_inverse=True)
+    distinct, index_N = np.unique(candidates, axis=0, return_inverse=True)
     embedded = seen.bottom(_tensor(distinct)).detach().numpy()
     nearest_B = nearest_neighbour(seen.seen_BE[few], embedded)
-    hits_B = nearest_B == place_N.reshape(-1)[: len(nearest_B)]
+    hits_B = nearest_B == index_N.reshape(-1)[: len(nearest_B)]
     yield attack_by_share(
         f"inversion by nearest neighbour: {seen.name}", "rows found among candidates", hits_B, 1 / len(distinct)
     )
@@ -353,9 +353,9 @@ def models_surface(
         members_B=-row_losses(spec, task, common_P, members),
         others_S=-row_losses(spec, task, common_P, _some(others, len(members[1]), rng)),
     )
-    place, classes = _bias_place(spec), np.arange(num_classes)[-spec.outputs :]
-    is_known = place is not None and task != "regression"
-    changes = [(model - common_P)[place] if is_known else np.zeros(0) for model in models.values()]
+    bias, classes = _bias_slice(spec), np.arange(num_classes)[-spec.outputs :]
+    is_known = bias is not None and task != "regression"
+    changes = [(model - common_P)[bias] if is_known else np.zeros(0) for model in models.values()]
     shares = [np.mean(rows[name][1][:, None] == classes, axis=0) if is_known else np.zeros(0) for name in models]
     seen = SeenModels(
         name="holders' models",
@@ -372,10 +372,10 @@ def _some(rows: Rows, most: int, rng: np.random.Generator) -> Rows:
     return rows[0][chosen], rows[1][chosen]
 
 
-def _bias_place(spec: ModelSpec) -> slice | None:
+def _bias_slice(spec: ModelSpec) -> slice | None:
     """Return where the biases of the outputs are in a flat model; None: it does not end with a layer that has some."""
-    parameter, place = trained_places(build_skeleton(spec, device="cpu"))[-1]
-    return place if tuple(parameter.shape) == (spec.outputs,) else None
+    parameter, part = trained_slices(build_skeleton(spec, device="cpu"))[-1]
+    return part if tuple(parameter.shape) == (spec.outputs,) else None
 
 
 # --- least squares ----------------------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ def reconstruct_features(theta_RF: Array, prediction_RN: Array) -> Array:
     return features
 
 
-def complete_rows(seen_NR: Array, known_places: NDArray[Any], known_KF: Array) -> Array:
+def complete_rows(seen_NR: Array, known_indices: NDArray[Any], known_KF: Array) -> Array:
     """Return an estimate of all rows (N x F) of who knows some of them and never sees a parameter.
 
     Features are a linear function of a linear model's predictions over as many rounds as there are features: the
@@ -399,11 +399,11 @@ def complete_rows(seen_NR: Array, known_places: NDArray[Any], known_KF: Array) -
 
     Args:
         seen_NR: what was seen of each row in each round, predictions or sums in which they are.
-        known_places: which rows are known (K).
+        known_indices: which rows are known (K).
         known_KF: their features.
     """
     exact = np.column_stack([np.asarray(seen_NR, dtype=np.float64), np.ones(len(seen_NR))])
-    fitted, *_ = np.linalg.lstsq(exact[known_places], np.asarray(known_KF, dtype=np.float64), rcond=1e-9)
+    fitted, *_ = np.linalg.lstsq(exact[known_indices], np.asarray(known_KF, dtype=np.float64), rcond=1e-9)
     rows: Array = exact @ fitted
     return rows
 
@@ -427,20 +427,22 @@ def complete_by_differences(
     for members in np.split(
         np.argsort(partners_N, kind="stable"), np.cumsum(np.unique(partners_N, return_counts=True)[1])
     ):
-        known = [place for place in members if rows_N[place] < num_known]
+        known = [index for index in members if rows_N[index] < num_known]
         for beside in known:
-            own = known_KF[rows_N[beside]]
-            for place in members:
-                moved = exact_NR[place] - exact_NR[beside]
-                if rows_N[place] >= num_known:
-                    estimates.setdefault(int(rows_N[place]), []).append((moved, own))
-                elif rows_N[place] != rows_N[beside]:
+            known_F = known_KF[rows_N[beside]]
+            for index in members:
+                moved = exact_NR[index] - exact_NR[beside]
+                if rows_N[index] >= num_known:
+                    estimates.setdefault(int(rows_N[index]), []).append((moved, known_F))
+                elif rows_N[index] != rows_N[beside]:
                     steps.append(moved)
-                    between.append(known_KF[rows_N[place]] - own)
+                    between.append(known_KF[rows_N[index]] - known_F)
     if not steps or not estimates:
         return np.zeros(0, np.int64), np.zeros((0, known_KF.shape[1]))
     fitted, *_ = np.linalg.lstsq(np.array(steps), np.array(between), rcond=1e-9)
-    found = np.array([np.mean([own + moved @ fitted for moved, own in ones], axis=0) for ones in estimates.values()])
+    found = np.array(
+        [np.mean([known_F + moved @ fitted for moved, known_F in ones], axis=0) for ones in estimates.values()]
+    )
     return np.array(list(estimates)), found
 
 
@@ -527,7 +529,7 @@ def combined_adversary(
         one, other = (neighbour.data, data) if is_neighbour else (data, neighbour.data)
         found = seen_of(protocol, config, party, one, other, seed=seed)
         seed += 1
-        if unclaimed and found.bare and all(place.startswith(unclaimed) for place in found.bare):
+        if unclaimed and found.bare and all(transfer.startswith(unclaimed) for transfer in found.bare):
             continue
         bare |= dict.fromkeys(found.bare)
         ratios.append(_ratio(found) * (1 if is_neighbour else -1))
@@ -548,7 +550,7 @@ def combined_adversary(
 def _ratio(found: Seen) -> float:
     """Return the log likelihood ratio of all releases, of the data that was run over the other."""
     return sum(
-        _log_density(law, made, own) - _log_density(law, made, other) for own, other, law, made in found.releases
+        _log_density(law, made, exact) - _log_density(law, made, other) for exact, other, law, made in found.releases
     )
 
 

@@ -87,8 +87,8 @@ def check_run(folder: RunFolder) -> LedgerAudit:
     known |= {value for claim in composed for value in (claim.mu, claim.epsilon)}
     summary = folder.read_json(SUMMARY, schemas.SummaryFile) if folder.listed(SUMMARY) else {}
     unfounded = tuple(
-        f"{SUMMARY}: {place} {value:.6g} is stated and follows from no line of the ledger"
-        for place, value in _figures(summary, "")
+        f"{SUMMARY}: {key} {value:.6g} is stated and follows from no line of the ledger"
+        for key, value in _figures(summary, "")
         if not any(math.isclose(value, one, rel_tol=1e-6, abs_tol=1e-12) for one in known)
     )
     stated = summary.get("extra", {}).get("privacy", {})
@@ -160,16 +160,16 @@ def _not_counted(folder: RunFolder, found: Iterable[Claim], predicted: Container
         yield f"predictions with {parent}, which this run resumes, are counted in that run's folder"
 
 
-def _figures(tree: Any, place: str) -> Iterator[tuple[str, float]]:
+def _figures(tree: Any, key: str) -> Iterator[tuple[str, float]]:
     """Yield every finite number of a tree whose name says that it is an epsilon or a mu."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
-            yield from _figures(value, f"{place}.{name}" if place else str(name))
+            yield from _figures(value, f"{key}.{name}" if key else str(name))
     elif isinstance(tree, (list, tuple)):
         for value in tree:
-            yield from _figures(value, place)
-    elif isinstance(tree, (int, float)) and _FIGURE.search(place) and math.isfinite(tree):
-        yield place, float(tree)
+            yield from _figures(value, key)
+    elif isinstance(tree, (int, float)) and _FIGURE.search(key) and math.isfinite(tree):
+        yield key, float(tree)
 
 
 # --- lower bounds from attacks on what is noised ---------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Attack:
     name: str
     measure: str
     """What was measured: ``auc``, ``share of features within 0.5``."""
-    found: float
+    estimate: float
     low: float
     high: float
     """95 % interval of what was found."""
@@ -293,7 +293,7 @@ class Attack:
     def is_chance(self) -> bool:
         """Whether what was found cannot be told from guessing; a ranking that is turned round tells as much."""
         within = self.low <= self.chance <= self.high
-        return within or (self.measure != "auc" and self.found <= self.chance)
+        return within or (self.measure != "auc" and self.estimate <= self.chance)
 
 
 def attack_by_auc(name: str, truth: ArrayLike, scores: ArrayLike) -> Attack:
@@ -311,7 +311,7 @@ def attack_by_auc(name: str, truth: ArrayLike, scores: ArrayLike) -> Attack:
     return Attack(
         name=name,
         measure="auc",
-        found=value,
+        estimate=value,
         low=max(0.0, value - margin),
         high=min(1.0, value + margin),
         chance=0.5,
@@ -330,7 +330,7 @@ def attack_by_share(name: str, measure: str, hits: ArrayLike, chance: float) -> 
     return Attack(
         name=name,
         measure=measure,
-        found=value,
+        estimate=value,
         low=max(0.0, value - margin),
         high=min(1.0, value + margin),
         chance=chance,
@@ -344,7 +344,7 @@ def table_of(attacks: Sequence[Attack]) -> tuple[list[str], list[list[str]]]:
         [
             one.name,
             one.measure,
-            f"{one.found:.3f}",
+            f"{one.estimate:.3f}",
             f"{one.low:.3f} to {one.high:.3f}",
             f"{one.chance:.3f}",
             "chance" if one.is_chance else "leaks",

@@ -47,9 +47,8 @@ from fedactors.privacy.accounting import (
 )
 from fedactors.privacy.noise import Gaussian, Law, observing
 from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.network import Call, SimulatedContext, Wire
+from fedactors.runtime.simulation.network import Call, SimulatedContext, Wire, current_actor
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.runtime.simulation.virtual_loop import current_actor
 
 _RELATIVE = 1e-5
 """What single precision may add to a norm that was clipped to its bound."""
@@ -57,9 +56,9 @@ _RELATIVE = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """How far the releases of one place moved."""
+    """How far the releases of one name moved."""
 
-    place: str
+    release_name: str
     """Actor and name of the release."""
     law: Law
     count: int
@@ -186,8 +185,8 @@ def audit_by_replay(
     stated = _run(protocol, config, data, transcript, seed)
     found = claims(stated, as_if_secret=True)
     replays = tuple(replay(protocol, config, party, transcript, neighbour, seed=seed) for neighbour in neighbours)
-    own = {kind: claim for (name, kind), claim in found.items() if name in (party, EVERYBODY)}
-    return ReplayAudit(party=party, replays=replays, claims=own)
+    party_claims = {kind: claim for (name, kind), claim in found.items() if name in (party, EVERYBODY)}
+    return ReplayAudit(party=party, replays=replays, claims=party_claims)
 
 
 def joined(audits: Sequence[ReplayAudit]) -> ReplayAudit | None:
@@ -209,8 +208,8 @@ def joined(audits: Sequence[ReplayAudit]) -> ReplayAudit | None:
             neighbour="; ".join(f"{one.party}: {one.neighbour}" for one in parts),
             kind=JOINED,
             shifts=tuple(shift for one in parts for shift in one.shifts),
-            bare=tuple(place for one in parts for place in one.bare),
-            to_driver=tuple(place for one in parts for place in one.to_driver),
+            bare=tuple(transfer for one in parts for transfer in one.bare),
+            to_driver=tuple(transfer for one in parts for transfer in one.to_driver),
         )
         for parts in records.values()
     ]
@@ -260,12 +259,12 @@ def seen_of(protocol: Protocol, config: Any, party: str, data: Any, other: Any, 
     usage, recorder = runtime.usage(), runtime.recorder
     assert isinstance(recorder, MemoryRecorder)
     numbers = {"seconds": usage.seconds, "bytes": float(usage.bytes), "messages": float(usage.messages)}
-    for place, metrics in enumerate(recorder.rounds):
+    for round_number, metrics in enumerate(recorder.rounds):
         named = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
-        numbers |= {f"{place}/{name}": float(value) for name, value in named.items() if math.isfinite(value)}
+        numbers |= {f"{round_number}/{name}": float(value) for name, value in named.items() if math.isfinite(value)}
     releases = tuple(
-        (exact, comparison.exact.get((place, number), exact), law, made)
-        for place, ones in transcript.released.items()
+        (exact, comparison.exact.get((release_name, number), exact), law, made)
+        for release_name, ones in transcript.released.items()
         for number, (exact, law, made) in enumerate(ones)
     )
     return Seen(releases=releases, bare=tuple(comparison.bare), numbers=numbers)
@@ -276,13 +275,13 @@ def seen_of(protocol: Protocol, config: Any, party: str, data: Any, other: Any, 
 
 @dataclass
 class Transcript:
-    """What one party's actors released and sent in the recorded run, by place, in the order of leaving."""
+    """What one party's actors released and sent in the recorded run, by release name, in the order of leaving."""
 
     party: str
     sent: dict[tuple[str, str, str], list[Any]] = field(default_factory=dict)
     """(sender, receiver, what) to messages."""
     released: dict[str, list[tuple[Any, Law, Any]]] = field(default_factory=dict)
-    """Place to (exact value, law, release)."""
+    """Release name to (exact value, law, release)."""
 
     def cross(self, sender: str, receiver: str, what: str, value: Any) -> Any:
         """Keep a message that leaves the party, and let it go."""
@@ -292,12 +291,12 @@ class Transcript:
     def release(self, exact: Any, law: Law, draw: Callable[[], Any], name: str) -> Any:
         """Keep a release, of the audited party."""
         made = draw()
-        if (place := self.place(name)) is not None:
-            self.released.setdefault(place, []).append((copy.deepcopy(exact), law, copy.deepcopy(made)))
+        if (release_name := self.release_name(name)) is not None:
+            self.released.setdefault(release_name, []).append((copy.deepcopy(exact), law, copy.deepcopy(made)))
         return made
 
-    def place(self, name: str) -> str | None:
-        """Return where a release is made; None if it is another party's."""
+    def release_name(self, name: str) -> str | None:
+        """Return the name of a release, its actor first; None if it is another party's."""
         actor = current_actor.get()
         return f"{actor} {name or 'release'}" if is_of(actor, self.party) else None
 
@@ -310,7 +309,7 @@ class Comparison(Transcript):
         self.bare: dict[str, None] = {}
         self.to_driver: dict[str, None] = {}
         self.exact: dict[tuple[str, int], Any] = {}
-        """What was noised here, by place and number of its release."""
+        """What was noised here, by name and number of its release."""
         self._recorded = recorded
         self._num: dict[Any, int] = {}
         self._mus: dict[str, list[float]] = {}
@@ -328,50 +327,50 @@ class Comparison(Transcript):
 
     def release(self, exact: Any, law: Law, draw: Callable[[], Any], name: str) -> Any:
         """Measure how far a release has moved; return the recorded one."""
-        place = self.place(name)
-        if place is None:
+        release_name = self.release_name(name)
+        if release_name is None:
             return draw()
-        before = self._next(place, self._recorded.released)
+        before = self._next(release_name, self._recorded.released)
         if before is None:
-            self.differs(place, "all", "one more release")
+            self.differs(release_name, "all", "one more release")
             return draw()
         draw()  # so that the party's generators go on as they did in the first run
         exact_before, law_before, made = before
-        self.exact[place, self._num[place] - 1] = copy.deepcopy(exact)
+        self.exact[release_name, self._num[release_name] - 1] = copy.deepcopy(exact)
         if law_before != law or np.shape(exact_before) != np.shape(exact):
-            self.differs(place, "all", "the shape or the noise of a release")
+            self.differs(release_name, "all", "the shape or the noise of a release")
         else:
             mu = law.mu(exact_before, exact)
             if mu > 0:
-                self._mus.setdefault(place, []).append(mu)
-                self._epsilons[place] = self._epsilons.get(place, 0.0) + law.epsilon(exact_before, exact)
+                self._mus.setdefault(release_name, []).append(mu)
+                self._epsilons[release_name] = self._epsilons.get(release_name, 0.0) + law.epsilon(exact_before, exact)
         return copy.deepcopy(made)
 
     def differs(self, sender: str, receiver: str, what: str, *, to_all: bool = False) -> None:
         """Note what has left without noise."""
-        places = self.to_driver if receiver == DRIVER and not to_all else self.bare
-        places.setdefault(f"{what} from {sender} to {receiver}")
+        transfers = self.to_driver if receiver == DRIVER and not to_all else self.bare
+        transfers.setdefault(f"{what} from {sender} to {receiver}")
 
     def end(self) -> None:
         """Note what was recorded and did not happen again."""
         for (sender, receiver, what), values in self._recorded.sent.items():
             if self._num.get((sender, receiver, what), 0) < len(values):
                 self.differs(sender, receiver, f"one {what} less")
-        for place, made in self._recorded.released.items():
-            if self._num.get(place, 0) < len(made):
-                self.differs(place, "all", "one release less")
+        for release_name, made in self._recorded.released.items():
+            if self._num.get(release_name, 0) < len(made):
+                self.differs(release_name, "all", "one release less")
 
     def shifts(self) -> tuple[Shift, ...]:
-        """Return what moved, by place."""
+        """Return what moved, by release name."""
         return tuple(
             Shift(
-                place=place,
+                release_name=release_name,
                 law=made[0][1],
                 count=len(made),
-                mus=tuple(self._mus.get(place, ())),
-                epsilon=self._epsilons.get(place, 0.0),
+                mus=tuple(self._mus.get(release_name, ())),
+                epsilon=self._epsilons.get(release_name, 0.0),
             )
-            for place, made in sorted(self._recorded.released.items())
+            for release_name, made in sorted(self._recorded.released.items())
         )
 
     def _next(self, key: Any, recorded: Mapping[Any, list[Any]]) -> Any:

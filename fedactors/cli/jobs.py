@@ -30,18 +30,18 @@ from fedactors.validation import read_tree, reading, shown
 _ADDRESS = re.compile(r"(env:|[a-z0-9+.-]+://)", re.IGNORECASE)
 
 
-def named_places(description: Path) -> dict[str, str]:
+def named_locations(description: Path) -> dict[str, str]:
     """Return the files and folders that a description names, by the field that does; addresses are none.
 
     Raises:
         BadInput: it cannot be read, or is not TOML.
     """
-    from fedactors.data.schema import places
+    from fedactors.data.schema import locations
 
     given = read_tree(description, "data")
-    tables = {"task": (given.get("task"), places(of_party=False))}
+    tables = {"task": (given.get("task"), locations(of_party=False))}
     for name, party in _table(given.get("parties")).items():
-        tables[f"parties.{name}"] = (party, places(of_party=True))
+        tables[f"parties.{name}"] = (party, locations(of_party=True))
     named = {
         f"{where}.{key}": value.removeprefix("file:")
         for where, (table, known) in tables.items()
@@ -57,7 +57,7 @@ def check_paths(description: Path) -> None:
     Raises:
         BadInput: a path that is relative: the description is somewhere else then.
     """
-    for field, path in named_places(description).items():
+    for field, path in named_locations(description).items():
         if not Path(path).is_absolute():
             raise BadInput(
                 f"{field}: {shown(path)} is not allowed in a job: give the whole path that the file has on its "
@@ -76,11 +76,11 @@ def lay_out(description: Path, folder: Path) -> str:
 
 def staying(description: Path, folder: Path) -> Iterator[str]:
     """Yield patterns, as in a .gitignore, of named files in a folder that is sent, by whatever name."""
-    paths = [description.parent / Path(path).expanduser() for path in named_places(description).values()]
+    paths = [description.parent / Path(path).expanduser() for path in named_locations(description).values()]
     kept = {_identity(path) for path in paths if path.exists()}
-    for place, folders, files in os.walk(folder, followlinks=True):
+    for parent, folders, files in os.walk(folder, followlinks=True):
         for name in (*folders, *files):
-            path = Path(place, name)
+            path = Path(parent, name)
             if path.exists() and _identity(path) in kept:
                 yield "/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path.relative_to(folder).as_posix())
 
@@ -205,9 +205,9 @@ def fetch_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def is_shared(place: str) -> bool:
-    """Say whether hosts of a cluster and a submitter can share a place: an address, or an absolute path."""
-    return "://" in place or Path(place).is_absolute()
+def is_shared(location: str) -> bool:
+    """Say whether hosts of a cluster and a submitter can share a location: an address, or an absolute path."""
+    return "://" in location or Path(location).is_absolute()
 
 
 def _brought_home(result: dict[str, Any], fetched: Sequence[str]) -> dict[str, Any]:

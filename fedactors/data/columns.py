@@ -351,8 +351,8 @@ def told_apart(values_N: NDArray[np.float64]) -> tuple[str, str]:
     """Return two numbers that single precision makes one, for errors."""
     found = np.unique(values_N[np.isfinite(values_N)])
     same = np.flatnonzero(np.diff(found.astype(np.float32)) == 0)
-    place = int(same[0]) if len(same) else 0
-    return f"{found[place]:.17g}", f"{found[min(place + 1, len(found) - 1)]:.17g}"
+    index = int(same[0]) if len(same) else 0
+    return f"{found[index]:.17g}", f"{found[min(index + 1, len(found) - 1)]:.17g}"
 
 
 def fit_public(names: Sequence[str], rules: Mapping[str, ColumnRule]) -> tuple[FittedColumn, ...]:
@@ -504,17 +504,17 @@ def _refuse_infinite(column: Column, value: float, rows: NDArray[Any], where: st
 
 
 def _encode_categories(column: Column, one: FittedColumn, where: str, made: NDArray[Any]) -> dict[int, str]:
-    rule, place = one.rule, {text: index for index, text in enumerate(one.categories)}
+    rule, index_of = one.rule, {text: index for index, text in enumerate(one.categories)}
     texts, codes_N = _categories(column, rule, where)
-    bucket = len(place) if one.bucket and rule.unknown == "bucket" else -1
-    # the last place is that of values that are missing
-    places = np.asarray([*(place.get(text, bucket) for text in texts), -1], np.int64)[codes_N]
-    rows = np.flatnonzero(places >= 0)
-    made[rows, places[rows]] = 1
+    bucket = len(index_of) if one.bucket and rule.unknown == "bucket" else -1
+    # the last index is that of values that are missing
+    indices = np.asarray([*(index_of.get(text, bucket) for text in texts), -1], np.int64)[codes_N]
+    rows = np.flatnonzero(indices >= 0)
+    made[rows, indices[rows]] = 1
     problems = dict.fromkeys(map(int, np.flatnonzero(codes_N < 0)), ABSENT)
     if rule.unknown == "refuse":
         why = NO_CATEGORY if rule.declared else NEVER_SEEN
-        refused = np.asarray([*(text not in place for text in texts), False])[codes_N]
+        refused = np.asarray([*(text not in index_of for text in texts), False])[codes_N]
         problems |= {int(row): f"{texts[codes_N[row]][:80]!r} {why}" for row in np.flatnonzero(refused)}
     return problems
 

@@ -284,14 +284,14 @@ def parse_address(address: str) -> TableSource:
         SourceError: the address cannot be understood.
     """
     scheme, colon, rest = address.partition(":")
-    place, _, query = rest.partition("?")
+    location, _, query = rest.partition("?")
     table = parse_qs(query).get("table", [""])[0]
     if colon and scheme in ("duckdb", "sqlite", "env"):
-        if not place or not table:
+        if not location or not table:
             raise SourceError(f"source: {address!r} is not allowed: write {scheme}:FILE?table=NAME")
         if scheme == "env":
-            return TableSource(kind="postgres", where=f"env:{place}", table=table)
-        return TableSource(kind="duckdb" if scheme == "duckdb" else "sqlite", where=place, table=table)
+            return TableSource(kind="postgres", where=f"env:{location}", table=table)
+        return TableSource(kind="duckdb" if scheme == "duckdb" else "sqlite", where=location, table=table)
     if colon and scheme in ("postgresql", "postgres"):
         if not table:
             raise SourceError("source: write postgresql://user:password@host:port/database?table=schema.name")
@@ -701,8 +701,8 @@ def _sqlite_kinds(source: TableSource, connection: sqlite3.Connection) -> dict[s
         some = found[first : first + 100]
         asked = [f"max(typeof({_quote(name)}) = '{kind}')" for name, _ in some for kind in _STORED]
         stored = connection.execute(f"SELECT {', '.join(asked)} FROM {_quote(source.table)}").fetchone()
-        for place, (name, declared) in enumerate(some):
-            has = {kind for kind, is_there in zip(_STORED, stored[place * 4 :], strict=False) if is_there}
+        for number, (name, declared) in enumerate(some):
+            has = {kind for kind, is_there in zip(_STORED, stored[number * 4 :], strict=False) if is_there}
             kinds[name] = (_sqlite_kind(source, connection, name, declared.upper(), has), declared)
     return kinds
 
@@ -749,13 +749,13 @@ def _batches(
     batches: Iterator[Sequence[Sequence[object]]],
     columns: Sequence[str],
     kinds: Mapping[str, tuple[str, str]],
-    place: str,
+    location: str,
 ) -> Any:
     import pyarrow as pa
 
     schema, made = _schema(columns, {name: kind for name, (kind, _) in kinds.items()}), []
     for rows in batches:
-        with _fitting(place):
+        with _fitting(location):
             arrays = [
                 _sqlite_values(name, values, kinds[name][0], schema.field(name).type)
                 for name, values in zip(columns, zip(*rows, strict=True), strict=True)
@@ -816,13 +816,13 @@ def _schema(columns: Sequence[str], kinds: Mapping[str, str], decimal: Any = Non
 
 
 @contextmanager
-def _fitting(place: str) -> Iterator[None]:
+def _fitting(location: str) -> Iterator[None]:
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError) as error:
-        raise SourceError(f"source: {place}: a value does not fit its column's type: {error}") from None
+        raise SourceError(f"source: {location}: a value does not fit its column's type: {error}") from None
 
 
 def _arrow_kind(kind: Any) -> str:

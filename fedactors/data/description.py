@@ -271,7 +271,7 @@ _KINDS = {
 }
 """By the ending of a file, whatever packs it: .csv.gz, .csv.zst and .CSV are CSV."""
 
-Own = TypeVar("Own", VerticalData, HorizontalData, RelationalData)
+Data = TypeVar("Data", VerticalData, HorizontalData, RelationalData)
 
 
 Described = VerticalData | HorizontalData | RelationalData | UserGraph | GraphTables
@@ -289,7 +289,7 @@ def layout_of(data: Described | type) -> str:
     return kinds[data if isinstance(data, type) else type(data)]
 
 
-def load_description_as(path: Path, wanted: type[Own], *, is_new: bool = False) -> Own:
+def load_description_as(path: Path, wanted: type[Data], *, is_new: bool = False) -> Data:
     """Read and check a ``parties.toml`` for a protocol that needs one type of partition; see `load_description`.
 
     Raises:
@@ -382,17 +382,17 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     parties = read_tree(path, "data").get("parties")
     found: dict[str, dict[str, str]] = {"checkpoint_dir": {}, "checkpoint_key": {}}
     for name, party in parties.items() if isinstance(parties, dict) else ():
-        for key, places in found.items() if isinstance(party, dict) else ():
+        for key, locations in found.items() if isinstance(party, dict) else ():
             if key in party and not (isinstance(party[key], str) and party[key]):
                 raise BadInput(f"parties.{name}.{key}: {shown(party[key])} is not allowed: give a text")
             if key in party:
-                places[name] = party[key]
-    folders = {name: _state_place(place, path.parent) for name, place in found["checkpoint_dir"].items()}
+                locations[name] = party[key]
+    folders = {name: _state_location(location, path.parent) for name, location in found["checkpoint_dir"].items()}
     return folders, found["checkpoint_key"]
 
 
-def _state_place(place: str, folder: Path) -> str:
-    return place if "://" in place else str((folder / Path(place).expanduser()).resolve())
+def _state_location(location: str, folder: Path) -> str:
+    return location if "://" in location else str((folder / Path(location).expanduser()).resolve())
 
 
 def _vertical(

@@ -85,8 +85,8 @@ class JoinTree:
 
     def keys(self, table: int, edge: int) -> Rows:
         """Return the number of each row's key on one edge."""
-        one, _, own, others = self.steps[edge]
-        return own if table == one else others
+        one, _, local, others = self.steps[edge]
+        return local if table == one else others
 
     def listed(self) -> list[Rows]:
         """List the joined rows as the row of each table, in O(sum n_i + N).
@@ -111,13 +111,13 @@ class JoinTree:
                 rows = _repeat_rows(rows, child, listed, starts[wanted], partners.astype(np.int32)[wanted])
         return [rows[i] for i in range(len(self.num_rows))]
 
-    def lacks(self) -> NDArray[np.int16]:
+    def unmatched(self) -> NDArray[np.int16]:
         """Return for each of the root's rows the first table, down the tree, without a partner; -1: it joins."""
-        lacks = np.full(self.num_rows[self.root], -1, dtype=np.int16)
+        unmatched = np.full(self.num_rows[self.root], -1, dtype=np.int16)
         for length in range(len(self.down), 0, -1):
             joins = self.joining(self.down[:length])[self.root]
-            lacks[~joins] = self.down[length - 1][1]
-        return lacks
+            unmatched[~joins] = self.down[length - 1][1]
+        return unmatched
 
     def joining(self, down: Sequence[tuple[int, int, int]]) -> list[NDArray[np.bool_]]:
         """Return which rows of each table find partners down these edges: of the root, which join."""
@@ -141,8 +141,8 @@ class JoinTree:
         weights = [np.ones(n) if k is None else k.astype(np.float64) for n, k in zip(self.num_rows, kept, strict=True)]
         behind: dict[tuple[int, int], NDArray[np.float64]] = {}
         for sender, receiver, edge in self.order:
-            own = self.behind(weights, behind, sender, but=edge)
-            behind[receiver, edge] = sum_by_key(self.keys(sender, edge), own, self.num_keys(edge))
+            local = self.behind(weights, behind, sender, but=edge)
+            behind[receiver, edge] = sum_by_key(self.keys(sender, edge), local, self.num_keys(edge))
         found = [self.behind(weights, behind, table) for table in range(len(self.num_rows))]
         total = float(found[0].sum())
         if total > MOST_JOINED:
@@ -154,11 +154,11 @@ class JoinTree:
         kept = [np.flatnonzero(count) for count in counts]
         steps = []
         for one, other, keys_one, keys_other in self.steps:
-            own, others = keys_one[kept[one]], keys_other[kept[other]]
-            number = np.zeros(int(own.max(initial=-1)) + 1, dtype=np.int32)
-            number[own] = 1
+            local, others = keys_one[kept[one]], keys_other[kept[other]]
+            number = np.zeros(int(local.max(initial=-1)) + 1, dtype=np.int32)
+            number[local] = 1
             number = (np.cumsum(number) - 1).astype(np.int32)
-            steps.append((one, other, number[own], number[others]))
+            steps.append((one, other, number[local], number[others]))
         return JoinTree(tuple(len(rows) for rows in kept), tuple(steps), self.root)
 
     def num_keys(self, edge: int) -> int:
@@ -332,7 +332,7 @@ class PartnersOf:
     """The join as one table's owner needs it: `mapping` is sorted by its rows, and may have no row."""
 
     mapping: TableMapping
-    lacks: NDArray[np.int16]
+    unmatched: NDArray[np.int16]
     """For each of its rows the first table, along the join tree, in which it finds no partner; -1: it joins."""
 
 
@@ -346,7 +346,7 @@ def partners_of(
 ) -> PartnersOf:
     """Join as `table_mapping` does, from the rows of one table (number `side` of the plan); an empty join is none."""
     tree = join_keys(plan, hashes, num_rows, threads, memory_limit, side)
-    return PartnersOf(TableMapping(rows=tuple(tree.listed()), num_rows=tree.num_rows), tree.lacks())
+    return PartnersOf(TableMapping(rows=tuple(tree.listed()), num_rows=tree.num_rows), tree.unmatched())
 
 
 def join_keys(
@@ -366,8 +366,8 @@ def join_keys(
     steps: list[Step] = []
     with duckdb.connect(config=_settings(threads, memory_limit)) as connection:
         for parent, child, edge in directed([(names.index(e.left), names.index(e.right)) for e in plan.edges], root):
-            own, others = (hashes[names[i]][plan.edges_of(names[i]).index(plan.edges[edge])] for i in (parent, child))
-            steps.append((parent, child, *_key_codes(connection, own, others)))
+            local, others = (hashes[names[i]][plan.edges_of(names[i]).index(plan.edges[edge])] for i in (parent, child))
+            steps.append((parent, child, *_key_codes(connection, local, others)))
     return JoinTree(sizes, tuple(steps), root)
 
 
@@ -385,9 +385,9 @@ def _repeat_rows(rows: Mapping[int, Rows], child: int, listed: Rows, starts: Row
         low, high = int(before[0]), int(ends[block][-1])
         for table, row in rows.items():
             made[table][low:high] = np.repeat(row[block], times)
-        places = np.repeat(starts[block] - (before - low).astype(np.int32), times)
-        places += np.arange(high - low, dtype=np.int32)
-        made[child][low:high] = listed[places]
+        indices = np.repeat(starts[block] - (before - low).astype(np.int32), times)
+        indices += np.arange(high - low, dtype=np.int32)
+        made[child][low:high] = listed[indices]
     return made
 
 
@@ -475,10 +475,10 @@ class TreeSums:
         behind: dict[tuple[int, int], Array] = {}
         self._shares: dict[tuple[int, int], Array] = {}
         for sender, receiver, edge in self._order:
-            own = tree.behind(weights, behind, sender, but=edge)
+            local = tree.behind(weights, behind, sender, but=edge)
             keys = tree.keys(sender, edge)
-            behind[receiver, edge] = sum_by_key(keys, own, tree.num_keys(edge))
-            self._shares[sender, edge] = own / behind[receiver, edge][keys]
+            behind[receiver, edge] = sum_by_key(keys, local, tree.num_keys(edge))
+            self._shares[sender, edge] = local / behind[receiver, edge][keys]
 
     def means(self, parts: Sequence[Array]) -> list[Array]:
         """Return for each row of every table the mean of sum_i a_i over the joined rows behind it.
@@ -522,9 +522,9 @@ class TreeSums:
         keys = self.tree.keys(sender, edge)
         return np.asarray(np.bincount(keys, weights=values_n * self._shares[sender, edge]), dtype=np.float64)
 
-    def _at(self, table: int, own_n: Array, told: dict[tuple[int, int], Array], but: int | None = None) -> Array:
+    def _at(self, table: int, local_n: Array, told: dict[tuple[int, int], Array], but: int | None = None) -> Array:
         """Return a table's own value and what it was told by its neighbours, all or all but one, row by row."""
-        found = own_n
+        found = local_n
         for edge in self._edges[table]:
             if edge != but:
                 found = found + told[table, edge][self.tree.keys(table, edge)]

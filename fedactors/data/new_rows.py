@@ -54,7 +54,7 @@ class Predicted:
     num_rows: int
     num_predicted: int
     num_alone: int
-    reasons: tuple[tuple[str, int], ...]
+    rejections: tuple[tuple[str, int], ...]
     unpredicted: int = 0
     """Classes that are predicted for no row, of `LEAST_EACH` rows or more a class."""
 
@@ -64,18 +64,18 @@ class Predicted:
         return self.num_rows - self.num_predicted - self.num_alone
 
 
-def counted(num_rows: int, own: Iterable[str], others: Iterable[str] = (), alone: Iterable[str] = ()) -> Predicted:
+def counted(num_rows: int, local: Iterable[str], others: Iterable[str] = (), alone: Iterable[str] = ()) -> Predicted:
     """Return what may be told of a prediction.
 
     Args:
         num_rows: of whoever predicts.
-        own: why its own rows cannot be used: which value of which column that is remains its own affair.
+        local: why its own rows cannot be used: which value of which column that is remains its own affair.
         others: of other rows, why they cannot at other parties.
         alone: of other rows, where they have no partner.
     """
-    refused, partnerless = [*map(kind_of, own), *others], list(alone)
-    reasons = tuple(sorted(Counter([*refused, *partnerless]).items()))
-    return Predicted(num_rows, num_rows - len(refused) - len(partnerless), len(partnerless), reasons)
+    refused, partnerless = [*map(kind_of, local), *others], list(alone)
+    rejections = tuple(sorted(Counter([*refused, *partnerless]).items()))
+    return Predicted(num_rows, num_rows - len(refused) - len(partnerless), len(partnerless), rejections)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Listing:
     """What the lines are called by, by column."""
     lines: NDArray[np.int64]
     """The line of each row that may be predicted; other lines have a reason."""
-    reasons: dict[int, tuple[Fault, str]] = field(default_factory=dict)
+    rejections: dict[int, tuple[Fault, str]] = field(default_factory=dict)
     """Why a line has no prediction."""
 
     @classmethod
@@ -96,20 +96,20 @@ class Listing:
         listing.refuse(unusable or {}, "own")
         return listing
 
-    def refuse(self, reasons: Mapping[int, str], fault: Fault) -> None:
+    def refuse(self, rejections: Mapping[int, str], fault: Fault) -> None:
         """Note why rows have no prediction; the first reason of a row stands."""
-        for row, reason in reasons.items():
-            self.reasons.setdefault(int(self.lines[row]), (fault, reason))
+        for row, reason in rejections.items():
+            self.rejections.setdefault(int(self.lines[row]), (fault, reason))
 
     def are_unusable(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say of each of these rows whether it has a reason."""
-        return np.isin(self.lines[rows], list(self.reasons))
+        return np.isin(self.lines[rows], list(self.rejections))
 
     @property
     def counts(self) -> Predicted:
         """What may be told of the lines."""
         by_fault: dict[Fault, list[str]] = {"own": [], "partner": [], "alone": []}
-        for fault, reason in self.reasons.values():
+        for fault, reason in self.rejections.values():
             by_fault[fault].append(reason)
         return counted(len(next(iter(self.called.values()))), *by_fault.values())
 
@@ -133,7 +133,7 @@ class Listing:
             values=values,
             class_names=class_names or tuple(map(str, range(values.shape[1]))),
             is_regression=is_regression,
-            reasons={line: reason for line, (_, reason) in self.reasons.items()},
+            rejections={line: reason for line, (_, reason) in self.rejections.items()},
         )
         return replace(self.counts, unpredicted=unpredicted)
 
@@ -179,7 +179,7 @@ def write_predictions(
     values: NDArray[np.float64],
     class_names: Sequence[str],
     is_regression: bool,
-    reasons: Mapping[int, str],
+    rejections: Mapping[int, str],
 ) -> int:
     """Write the predictions of a party's rows.
 
@@ -193,7 +193,7 @@ def write_predictions(
         values: the probability of each class, or the value of a regression in a single column.
         class_names: names of the columns.
         is_regression: whether there is a value instead of classes.
-        reasons: by row, why it has no prediction.
+        rejections: by row, why it has no prediction.
 
     Raises:
         BadInput: the file cannot be written.
@@ -206,7 +206,7 @@ def write_predictions(
     whole = np.full((num_rows, values.shape[1]), np.nan)
     whole[rows] = values
     is_known = np.ones(num_rows, np.bool_)
-    is_known[list(reasons)] = False
+    is_known[list(rejections)] = False
     unpredicted = 0
     columns = {name: pa.array(values) for name, values in ids.items()}
     if is_regression:
@@ -218,7 +218,7 @@ def write_predictions(
         columns["prediction"] = pa.array([class_names[index] for index in best], mask=~is_known)
         for index, name in enumerate(class_names):
             columns[f"probability_{name}"] = pa.array(whole[:, index], mask=~is_known)
-    columns["reason"] = pa.array([reasons.get(row) for row in range(num_rows)], pa.string())
+    columns["reason"] = pa.array([rejections.get(row) for row in range(num_rows)], pa.string())
     buffer = io.BytesIO()
     if path.suffix == ".csv":
         pa_csv.write_csv(pa.table(columns), buffer)
@@ -284,8 +284,8 @@ class StoredState:
             BadInput: it is corrupt, or is not where it should be.
         """
         party = self.actor.partition("/")[0]
-        place = None if self.where is None else StateLocation(party, self.where, self.key)
-        return ActorState(self.actor, PartyStates(place, self.actor, "").fetch(self.frame))
+        location = None if self.where is None else StateLocation(party, self.where, self.key)
+        return ActorState(self.actor, PartyStates(location, self.actor, "").fetch(self.frame))
 
 
 def state_of(states: Mapping[str, S], name: str) -> S:

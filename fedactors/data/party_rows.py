@@ -257,12 +257,12 @@ def with_clear_ids(block: PartyBlock, alignment: Alignment) -> PartyBlock:
     """
     if block.id_column is None:
         return block
-    _, first, place_N, counts = np.unique(block.ids, return_index=True, return_inverse=True, return_counts=True)
+    _, first, index_N, counts = np.unique(block.ids, return_index=True, return_inverse=True, return_counts=True)
     empty_N = block.ids == ""
-    several = np.flatnonzero((counts[place_N] > 1) & ~empty_N).tolist()
+    several = np.flatnonzero((counts[index_N] > 1) & ~empty_N).tolist()
     keys = block.ids
     if alignment != "already-aligned":
-        apart_N = empty_N | (first[place_N] != np.arange(len(block.ids)))
+        apart_N = empty_N | (first[index_N] != np.arange(len(block.ids)))
         keys = keys.astype(object)
         keys[apart_N] = [f"\0{secrets.token_hex(16)}" for _ in range(int(apart_N.sum()))]
     unusable = {**block.unusable, **dict.fromkeys(several, SEVERAL)}
@@ -411,7 +411,7 @@ def prepare(
     Raises:
         BadInput: the training part has a single label.
     """
-    own_labels = block.labels if labels_N is None else labels_N
+    local_labels = block.labels if labels_N is None else labels_N
     train_rows = block.features[order_N[parts.train]]
     fill_D = measured_fill(train_rows, block.fills)
     if scale is None:
@@ -429,8 +429,8 @@ def prepare(
         alignment=block.alignment,
     )
     label_mean, label_deviation = 0.0, 1.0
-    if own_labels is not None:
-        train_labels = own_labels[order_N[parts.train]]
+    if local_labels is not None:
+        train_labels = local_labels[order_N[parts.train]]
         if train_labels.min() == train_labels.max():
             raise BadInput(f"{block.origin}: label: the training part has the single label {train_labels[0]}")
         if task == "regression":
@@ -440,7 +440,7 @@ def prepare(
     def part(positions: Index) -> Part:
         rows = order_N[positions]
         features = preprocessing.finish(block.features[rows])
-        labels = None if own_labels is None else own_labels[rows]
+        labels = None if local_labels is None else local_labels[rows]
         if labels is not None and task == "regression":
             labels = ((labels - label_mean) / label_deviation).astype(np.float32)
         return Part(features=features, labels=labels, weights=None if block.weights is None else block.weights[rows])

@@ -172,7 +172,7 @@ class Query:
     select: exp.Select
     """The join over these names."""
 
-    def held_in(self, sources: Mapping[str, Sequence[str]]) -> Query:
+    def over(self, sources: Mapping[str, Sequence[str]]) -> Query:
         """Return the query over other sources: each source stands for the union of those that it is mapped to."""
         tables = {
             name: tuple((one, select) for source, select in partitions for one in sources[source])
@@ -229,10 +229,10 @@ def _check_constructs(tree: Tree) -> None:
     refused = [node for node in tree.walk() if not isinstance(node, _ALLOWED_NODES) or _is_nested(node)]
     for node in sorted(refused, key=_is_selected):
         is_joining = isinstance(node.find_ancestor(exp.Join, exp.Select), exp.Join)
-        place = " in the select list" if _is_selected(node) else " in a join condition" if is_joining else ""
+        clause = " in the select list" if _is_selected(node) else " in a join condition" if is_joining else ""
         words = node.key.upper() if isinstance(node, exp.SetOperation) else repr(node.sql(dialect="duckdb"))
         advice = "" if is_joining else "; what concerns one table alone can be a view in its owner's database"
-        raise UnsupportedQueryError(f"sql: {words}{place} is not supported ({node.key}){advice}")
+        raise UnsupportedQueryError(f"sql: {words}{clause} is not supported ({node.key}){advice}")
     for union in tree.find_all(exp.Union):
         if union.args.get("distinct"):
             raise UnsupportedQueryError("sql: UNION removes duplicates and is not supported; write UNION ALL")

@@ -138,18 +138,18 @@ def read_csv(
     lines = _Lines(_in_utf8(content, csv, where), _separator(path, csv), csv, where)
     present, rows = lines.head_and_rows()
     _refuse_other_separator(where, present, wanted, csv)
-    places = [place for place, name in enumerate(present) if wanted is None or name in wanted]
-    _refuse_doubled([present[place] for place in places], where)
+    positions = [position for position, name in enumerate(present) if wanted is None or name in wanted]
+    _refuse_doubled([present[position] for position in positions], where)
     if re.fullmatch(rb"[\r\n]*", rows):
-        return {present[place]: pa.array([], pa.string()) for place in places}, present
+        return {present[position]: pa.array([], pa.string()) for position in positions}, present
     # one block, so that no row is too long for it; without threads, whose pool may never end after a fault
     read = pa_csv.ReadOptions(
         column_names=list(map(str, range(len(present)))), use_threads=False, block_size=min(len(rows) + 1, 2**31 - 1)
     )
     parse = pa_csv.ParseOptions(delimiter=lines.separator, newlines_in_values=True)
     convert = pa_csv.ConvertOptions(
-        include_columns=list(map(str, places)),
-        column_types={str(place): pa.string() for place in places},
+        include_columns=list(map(str, positions)),
+        column_types={str(position): pa.string() for position in positions},
         strings_can_be_null=not csv.trim,
         null_values=csv.nulls,
     )
@@ -159,7 +159,7 @@ def read_csv(
         if "invalid UTF8" in str(error):
             raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
         raise BadInput(f"{where}: {lines.ragged() or f'cannot be read: {first_line(error)}'}") from error
-    found = {present[place]: table.column(number) for number, place in enumerate(places)}
+    found = {present[position]: table.column(number) for number, position in enumerate(positions)}
     if csv.trim:
         found = {name: _trimmed(column, csv.nulls) for name, column in found.items()}
     return found, present
@@ -556,12 +556,12 @@ def read_labels(path: Path, party: str) -> tuple[str, ...] | None:
 def _files(folder: Path, party: str, *, by_class: bool) -> list[Path]:
     found = []
     for file in sorted(folder.rglob("*")):
-        place = file.relative_to(folder)
-        if file.is_dir() or any(part.startswith(".") for part in place.parts):
+        relative = file.relative_to(folder)
+        if file.is_dir() or any(part.startswith(".") for part in relative.parts):
             continue
         if file.suffix.lower() not in IMAGE_ENDINGS:
             raise BadInput(f"{party}: {file} is no image ({', '.join(IMAGE_ENDINGS)})")
-        if by_class and len(place.parts) != 2:
+        if by_class and len(relative.parts) != 2:
             raise BadInput(f"{party}: {file} is not allowed there: images lie in a folder for each class of {folder}")
         found.append(file)
     if not found:

@@ -26,9 +26,9 @@ from fedactors.errors import BadInput
 from fedactors.validation import path_of, shown
 
 T = TypeVar("T", bound="Table")
-ON_HOST = "a place on the party's host"
+ON_HOST = "a location on the party's host"
 Text = Annotated[str, Field(min_length=1)]
-Place = Annotated[str, Field(min_length=1), ON_HOST]
+Location = Annotated[str, Field(min_length=1), ON_HOST]
 """A file or a folder, or an address in its stead."""
 
 
@@ -120,7 +120,7 @@ class VerticalTask(Table):
 class VerticalParty(RowsParty):
     """A party with some columns of the rows."""
 
-    path: Place
+    path: Location
     """File of the rows: CSV, Parquet or npy."""
     id: Text | Annotated[list[Text], Field(min_length=1), AfterValidator(_different)] | None = None
     """Column by which rows are aligned, or a list of columns that make an id together."""
@@ -142,9 +142,9 @@ class VerticalParty(RowsParty):
     """At the party with the label: column that says how much each row counts."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
     """At the party with the label: what becomes of rows to train on without one."""
-    checkpoint_dir: Place | None = None
+    checkpoint_dir: Location | None = None
     """Where its process keeps its checkpoints."""
-    checkpoint_key: Place | None = None
+    checkpoint_key: Location | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 
@@ -158,7 +158,7 @@ class HorizontalTask(Table):
     """Other rows, the same columns."""
     classes: list[str | int | float] | None = None
     """The labels, because no client sees the others'."""
-    test: Place | None = None
+    test: Location | None = None
     """File of the server's public test rows."""
     class_weights: Weights = Field(default_factory=dict)
     """How much rows of a class count; a class without counts 1."""
@@ -178,7 +178,7 @@ class HorizontalTask(Table):
 class HorizontalParty(RowsParty):
     """A client with some of the rows."""
 
-    path: Place
+    path: Location
     """File of its rows; of images also a folder."""
     id: Text | None = None
     """Column that rows are called by in predictions; no feature."""
@@ -220,7 +220,7 @@ class RelationalTask(Table):
 class RelationalParty(Table):
     """A party with a table, or a part of one."""
 
-    path: Place
+    path: Location
     """File, ``postgresql://...`` without a password, or ``env:VARIABLE``."""
     kind: Literal["csv", "duckdb", "parquet", "postgres", "sqlite"] | None = None
     """By the path's ending unless given."""
@@ -234,9 +234,9 @@ class RelationalParty(Table):
     """Rules of columns that are no plain numbers."""
     csv: CsvFormat = CsvFormat()
     """How the CSV file is written."""
-    checkpoint_dir: Place | None = None
+    checkpoint_dir: Location | None = None
     """Where its process keeps its checkpoints."""
-    checkpoint_key: Place | None = None
+    checkpoint_key: Location | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 
@@ -262,17 +262,17 @@ class GraphTask(Table):
 class GraphParty(RowsParty):
     """A party with some columns and some edges of the nodes."""
 
-    path: Place
+    path: Location
     """File of the nodes, a row each: CSV, Parquet or npy."""
     id: Text
     """Column of the nodes' ids."""
     id_rules: list[IdRule] = Field(default_factory=list)
     """What does not count in ids: ``nfkc``, ``casefold``, ``strip-zeros``."""
-    edges: Place
+    edges: Location
     """File of the edges, a row each: two ids."""
     ends: Annotated[list[Text], Field(min_length=2, max_length=2)] = Field(default_factory=lambda: ["source", "target"])
     """Columns of the edges' file with the ids of an edge's ends."""
-    sparse: Place | None = None
+    sparse: Location | None = None
     """File of sparse features: columns ``node``, ``feature`` and, unless all are 1, ``value``."""
     features: Columns = "all"
     """Columns to learn from."""
@@ -286,9 +286,9 @@ class GraphParty(RowsParty):
     """How the CSV files are written."""
     split: Text | None = None
     """At the party with the label: column that says train, validation or test, or nothing."""
-    checkpoint_dir: Place | None = None
+    checkpoint_dir: Location | None = None
     """Where its process keeps its checkpoints."""
-    checkpoint_key: Place | None = None
+    checkpoint_key: Location | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
     @property
@@ -303,7 +303,7 @@ class ArraysTask(Table):
 
     layout: Literal["graph"]
     """Numbered nodes in ``.npz`` files."""
-    nodes: Place
+    nodes: Location
     """``.npz`` file of what all parties know: ``labels``, and ``train``, ``validation`` and ``test``."""
 
 
@@ -318,11 +318,11 @@ class SiteArraysTask(Table):
 class ArraysParty(Table):
     """A party with some feature columns and some edges of numbered nodes."""
 
-    file: Place
+    file: Location
     """``.npz`` file of ``edges`` (2, E) and ``features`` (N, F)."""
-    checkpoint_dir: Place | None = None
+    checkpoint_dir: Location | None = None
     """Where its process keeps its checkpoints."""
-    checkpoint_key: Place | None = None
+    checkpoint_key: Location | None = None
     """Key that they are encrypted with: ``file:PATH`` or ``env:NAME``."""
 
 
@@ -386,16 +386,16 @@ def _check_rule(rule: ColumnRule, given: Mapping[str, Any], where: str) -> None:
         )
 
 
-def places(*, of_party: bool) -> frozenset[str]:
-    """Return the keys, of any layout, that name a place on a party's host: in `[parties.NAME]`, or in `[task]`."""
-    return frozenset(key for tables in LAYOUTS.values() for key in _places_of(tables[of_party]))
+def locations(*, of_party: bool) -> frozenset[str]:
+    """Return the keys, of any layout, that name a location on a party's host: in `[parties.NAME]`, or in `[task]`."""
+    return frozenset(key for tables in LAYOUTS.values() for key in _locations_of(tables[of_party]))
 
 
-def _places_of(cls: type[Any]) -> Iterator[str]:
-    def is_place(kind: Any) -> bool:
-        return ON_HOST in getattr(kind, "__metadata__", ()) or any(map(is_place, get_args(kind)))
+def _locations_of(cls: type[Any]) -> Iterator[str]:
+    def is_location(kind: Any) -> bool:
+        return ON_HOST in getattr(kind, "__metadata__", ()) or any(map(is_location, get_args(kind)))
 
-    return (key for key, kind in get_type_hints(cls, include_extras=True).items() if is_place(kind))
+    return (key for key, kind in get_type_hints(cls, include_extras=True).items() if is_location(kind))
 
 
 def json_schema() -> dict[str, Any]:

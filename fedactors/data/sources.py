@@ -172,9 +172,9 @@ class FileSource:
         rules = self._rules_of(names)
         for name in names:
             if not name.strip():
-                place = list(table).index(name) + 1
+                number = list(table).index(name) + 1
                 raise BadInput(
-                    f"{self.where}: column {place} has no name; name it, or list the columns to learn from "
+                    f"{self.where}: column {number} has no name; name it, or list the columns to learn from "
                     "under features"
                 )
             has_placeholder = rules.get(name, ColumnRule()).missing == "constant"
@@ -415,9 +415,9 @@ def named_classes(column: Column, rule: ColumnRule | None, where: str) -> tuple[
         order = {key: [] for key in sorted(keys)}
         for key, text in zip(keys, plain_texts, strict=True):
             order[key].append(class_text(text))
-    place = {key: number for number, key in enumerate(order)}
+    index_of = {key: number for number, key in enumerate(order)}
     names = [min(texts, key=len) for texts in order.values()]
-    return names, np.asarray([place[key] for key in keys], np.int64)[codes_N]
+    return names, np.asarray([index_of[key] for key in keys], np.int64)[codes_N]
 
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -471,7 +471,7 @@ class EditedSource:
 
 
 @wire_type
-class HeldSource:
+class HolderSource:
     """Rows that another actor of the party holds: its columns of joined rows; see `fedactors.data.alignment.rows`."""
 
     holder: str
@@ -485,7 +485,7 @@ class HeldSource:
         raise BadInput("data: rows that a query joins are not allowed here: give each party's file, with ids")
 
 
-Source = NamedSource | FileSource | ArraySource | EditedSource | HeldSource
+Source = NamedSource | FileSource | ArraySource | EditedSource | HolderSource
 
 
 def named_sources(

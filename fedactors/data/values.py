@@ -165,16 +165,16 @@ def encode_dates(moments: NDArray[Any], parts: Sequence[DatePart], width: int) -
         "hour": (moments - days).astype("timedelta64[m]").astype(np.int64) / 60,
     }
     made = np.zeros((len(moments), width))
-    place = 0
+    position = 0
     for part in parts:
         if part == "days":
-            made[:, place] = numbers[part]
-            place += 1
+            made[:, position] = numbers[part]
+            position += 1
             continue
         for wave in WAVES.values():
-            made[:, place] = wave(2 * np.pi * numbers[part] / _PERIODS[part])
-            place += 1
-    made[np.isnat(moments), :place] = np.nan
+            made[:, position] = wave(2 * np.pi * numbers[part] / _PERIODS[part])
+            position += 1
+    made[np.isnat(moments), :position] = np.nan
     return made
 
 
@@ -372,9 +372,9 @@ class Column:
         taken = self.values.take(pa.array(rows, pa.int64()))
         return Column(self.name, taken, self.csv, rows if self._rows is None else self._rows[rows])
 
-    def row(self, place: int) -> str:
+    def row(self, position: int) -> str:
         """Return what the row of a value is called in errors: the first one below the names of columns is row 1."""
-        return f"row {1 + int(place if self._rows is None else self._rows[place])}"
+        return f"row {1 + int(position if self._rows is None else self._rows[position])}"
 
     def is_missing(self) -> NDArray[np.bool_]:
         """Return where no value is (N)."""
@@ -550,11 +550,11 @@ class Column:
         known, codes = self.coded("")
         found = np.full(len(known) + 1, np.datetime64("NaT", "us"))
         bad = np.zeros(len(known) + 1, np.bool_)
-        for place, text in enumerate(known):
+        for position, text in enumerate(known):
             try:
-                found[place] = np.datetime64(parse_date(text, pattern), "us")
+                found[position] = np.datetime64(parse_date(text, pattern), "us")
             except (ValueError, OverflowError):  # what overflows is a time zone's at the end of the calendar
-                bad[place] = True
+                bad[position] = True
         return found[codes], {int(row): known[codes[row]] for row in np.flatnonzero(bad[codes])}
 
 

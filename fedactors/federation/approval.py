@@ -155,8 +155,8 @@ def read_proposal(tree: Any) -> Proposal:
         if not isinstance(error, ValidationError):
             raise BadInput(f"proposal: {first_line(error)}") from None
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"proposal: {place}: {first['msg']}") from None
+        location = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"proposal: {location}: {first['msg']}") from None
     if not RUN_ID.fullmatch(made.run):
         raise BadInput(f"proposal: run: {shown(made.run)} is not allowed: 16 hexadecimal digits")
     for site, name in made.data.items():
@@ -187,10 +187,10 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         raise BadInput(f"protocol: {protocol.name} cannot run over a federation: it does not say who its actors are")
     if protocol.partition != layout:
         raise BadInput(f"task.layout: {layout} is not allowed: {protocol.name} needs {protocol.partition} data")
-    own = source_digest(protocol)
-    if (proposal.version, proposal.source) != (__version__, own):
+    here = source_digest(protocol)
+    if (proposal.version, proposal.source) != (__version__, here):
         raise BadInput(
-            f"{folder.name}: has other code for {protocol.name}: version {__version__}, source {own[:12]}; the run "
+            f"{folder.name}: has other code for {protocol.name}: version {__version__}, source {here[:12]}; the run "
             f"asks for version {shown(proposal.version)}, source {shown(proposal.source[:12])}"
         )
     try:
@@ -310,8 +310,8 @@ def _source_digest(package: str) -> str:
     digest = hashlib.sha256()
     for name in ("fedactors", package):
         spec = importlib.util.find_spec(name)
-        for place in (spec.submodule_search_locations or ()) if spec is not None else ():
-            root = Path(place)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            root = Path(folder)
             for file in sorted(root.rglob("*.py")):
                 digest.update(f"{name}/{file.relative_to(root).as_posix()}\0".encode())
                 digest.update(hashlib.sha256(file.read_bytes()).digest())
@@ -320,9 +320,9 @@ def _source_digest(package: str) -> str:
 
 def keep_proposal(folder: SiteFolder, proposal: Proposal) -> Path:
     """Write a proposal where the site's commands find it."""
-    place = folder.path / PROPOSALS
-    place.mkdir(mode=0o700, exist_ok=True)
-    path = place / f"{proposal.run}.json"
+    proposals = folder.path / PROPOSALS
+    proposals.mkdir(mode=0o700, exist_ok=True)
+    path = proposals / f"{proposal.run}.json"
     _write_once(path, as_tree(proposal))  # a run id is of one run
     return path
 
@@ -367,7 +367,7 @@ def ask_to_stop(folder: SiteFolder, run: str, why: str) -> None:
         _write_once(folder.path / PROPOSALS / f"{run}.stop.json", {"why": why})
 
 
-def asked_to_stop(folder: SiteFolder, run: str) -> str | None:
+def stop_reason(folder: SiteFolder, run: str) -> str | None:
     """Return why this site's person wants a run stopped; None: nobody does."""
     path = folder.path / PROPOSALS / f"{run}.stop.json"
     return str(json.loads(path.read_text())["why"]) if path.exists() else None

@@ -39,7 +39,7 @@ from fedactors.messages.ledger import Ledger, Row, kind_of
 from fedactors.runtime import calls, snapshots
 from fedactors.runtime.calls import CallPath
 from fedactors.runtime.compute import HostedContext, WallClock
-from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, code_of, error_bytes, raised_by, told_abroad
+from fedactors.runtime.failures import ERROR_ROW, UnawaitedCall, code_of, error_bytes, error_for_sites, raised_by
 from fedactors.runtime.interface import ActorSpec
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Gate:
         self._site = site
         self._coordinator = coordinator
 
-    def place(self, name: str, asker: str) -> ActorAddress:
+    def address(self, name: str, asker: str) -> ActorAddress:
         """Return where an actor is.
 
         Raises:
@@ -106,29 +106,29 @@ class Gate:
             Refused: naming the sender and what is allowed.
         """
         self.check_owner(peer, sender)
-        place = self.book.get(receiver) if isinstance(receiver, str) else None
-        if place is None or place.site != self._site:
+        address = self.book.get(receiver) if isinstance(receiver, str) else None
+        if address is None or address.site != self._site:
             raise Refused(sender, f"calls {_name(receiver)}, which is not hosted by {self._site}")
         if not (isinstance(method, str) and method.isidentifier() and len(method) <= _LONGEST):
             raise Refused(sender, f"calls {receiver} for {_name(method)}, which is no name of an endpoint")
-        path = self.path(sender, place, method, value)
+        path = self.path(sender, address, method, value)
         self._count(self.arrived, sender, receiver, type_name(value, method), calls.arrive(path, value))
         return path
 
-    def call_out(self, sender: str, place: ActorAddress, method: str, value: Any) -> tuple[CallPath, Any, int]:
+    def call_out(self, sender: str, address: ActorAddress, method: str, value: Any) -> tuple[CallPath, Any, int]:
         """Check a call before it leaves this site; return its path, the message as it leaves, and its bytes.
 
         Raises:
             Refused: it is not declared; nothing has left.
         """
-        path = self.path(sender, place, method, value)
+        path = self.path(sender, address, method, value)
         value, size = calls.leave(path, value, copy=False)
-        self._count(self.left, sender, place.name, type_name(value, method), size)
+        self._count(self.left, sender, address.name, type_name(value, method), size)
         return path, value, size
 
-    def path(self, sender: str, place: ActorAddress, method: str, value: Any) -> CallPath:
+    def path(self, sender: str, address: ActorAddress, method: str, value: Any) -> CallPath:
         """Return the path of a call; see `calls.admit`."""
-        return calls.admit(place.endpoints, method, sender, self.role(sender), place.name, place.role, value)
+        return calls.admit(address.endpoints, method, sender, self.role(sender), address.name, address.role, value)
 
     def reply_in(self, path: CallPath, reply: Any) -> None:
         """Check a reply that came from another site."""
@@ -141,10 +141,10 @@ class Gate:
         if reply is not None:
             self._count(self.left, path.receiver, path.sender, type_name(reply, ""), measure(reply))
 
-    def payload_in(self, place: ActorAddress, reader: str, value: Any) -> None:
+    def payload_in(self, address: ActorAddress, reader: str, value: Any) -> None:
         """Check a payload that came from another site."""
-        size = calls.receive(place.endpoints, place.name, value)
-        self._count(self.arrived, place.name, reader, type_name(value, ""), size)
+        size = calls.receive(address.endpoints, address.name, value)
+        self._count(self.arrived, address.name, reader, type_name(value, ""), size)
 
     def payload_out(self, owner: str, reader: str, value: Any) -> None:
         """Count a payload that leaves this site; it was checked in this process when its owner gave it."""
@@ -221,7 +221,7 @@ class Life(enum.IntEnum):
     ENDED = 6
 
 
-class Outside(Protocol):
+class SiteBoundary(Protocol):
     """The run at its site, as its actors need it: the way to other sites, which leads through the gate."""
 
     gate: Gate
@@ -309,15 +309,15 @@ def not_taken(name: str) -> Refused:
     return Refused(DRIVER, f"spawns {name} with other arguments than it takes")
 
 
-async def fetch_abroad(outside: Outside, reader: str, place: ActorAddress, key: int) -> Any:
+async def fetch_abroad(boundary: SiteBoundary, reader: str, address: ActorAddress, key: int) -> Any:
     """Return a payload of an actor of another site, for one of this site's.
 
     Raises:
         Refused: what came is no payload of its class.
     """
-    asked = encode_parts((reader, place.name, key))
-    value = value_of(await outside.send(place.site, "payloads", asked, f"a payload of {place.name}"), place.name)
-    outside.gate.payload_in(place, reader, value)
+    asked = encode_parts((reader, address.name, key))
+    value = value_of(await boundary.send(address.site, "payloads", asked, f"a payload of {address.name}"), address.name)
+    boundary.gate.payload_in(address, reader, value)
     return value
 
 
@@ -325,7 +325,7 @@ class SiteContext(HostedContext):
     """One actor's side of the federated runtime; `near` are all actors that live here."""
 
     def __init__(
-        self, site: Outside, near: Mapping[str, SiteContext], actor_spec: ActorSpec, seed: int, clock: WallClock
+        self, site: SiteBoundary, near: Mapping[str, SiteContext], actor_spec: ActorSpec, seed: int, clock: WallClock
     ) -> None:
         super().__init__(actor_spec, seed, False, clock, keep_rows=True)
         self.loaded = asyncio.Event()
@@ -359,19 +359,19 @@ class SiteContext(HostedContext):
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         site, gate, near = self._site, self._site.gate, self._near.get(receiver)
         with self._noting():
-            place = gate.place(receiver, self.name)
+            address = gate.address(receiver, self.name)
             if near is None:
-                path, value, size = gate.call_out(self.name, place, method, value)
+                path, value, size = gate.call_out(self.name, address, method, value)
             else:
-                path = gate.path(self.name, place, method, value)
+                path = gate.path(self.name, address, method, value)
                 value, size = calls.leave(path, value)
         self._record(self.name, receiver, type_name(value, method), size)
         loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Any] = site.unawaited.made(loop.create_future())
+        reply: asyncio.Future[Any] = site.unawaited.track(loop.create_future())
         sent: asyncio.Future[Any]
         if near is None:
             parts = encode_parts((self.name, receiver, method, value))
-            sent = site.send(place.site, "calls", parts, f"{receiver}.{method}")
+            sent = site.send(address.site, "calls", parts, f"{receiver}.{method}")
         else:
             sent = loop.create_task(near.serve(path, value))
             self._tasks.add(sent)
@@ -408,7 +408,7 @@ class SiteContext(HostedContext):
         except Exception as error:
             failed = raised_by(self.name, error, self._site.gate.book)
             is_near = path.sender in self._near
-            leaves = failed if is_near else told_abroad(self._site.gate.book[self.name].site, failed)
+            leaves = failed if is_near else error_for_sites(self._site.gate.book[self.name].site, failed)
             self._record(self.name, path.sender, ERROR_ROW, error_bytes(leaves))
             raise failed from error
 
@@ -427,11 +427,11 @@ class SiteContext(HostedContext):
         if ref.owner == self.name:
             return self.read(ref.key, self.name)
         with self._noting():
-            place = self._site.gate.place(ref.owner, self.name)
+            address = self._site.gate.address(ref.owner, self.name)
             if (near := self._near.get(ref.owner)) is not None:
                 value = near.read(ref.key, self.name)
             else:
-                value = await fetch_abroad(self._site, self.name, place, ref.key)
+                value = await fetch_abroad(self._site, self.name, address, ref.key)
         self._record(ref.owner, self.name, type_name(value, ""), measure(value))
         return value
 
@@ -451,14 +451,14 @@ class SiteContext(HostedContext):
 class LocalActorHost(ActorHost):
     """Actors that live in the site's process."""
 
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, boundary: SiteBoundary) -> None:
         self.actors: dict[str, SiteContext] = {}
-        self._outside = outside
+        self._boundary = boundary
 
     async def spawn(self, actor_specs: Sequence[ActorSpec], seed: int, clock: WallClock) -> None:
         for actor_spec in actor_specs:
             try:
-                context = SiteContext(self._outside, self.actors, actor_spec, seed, clock)
+                context = SiteContext(self._boundary, self.actors, actor_spec, seed, clock)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise not_taken(actor_spec.name) from error
             self.actors[actor_spec.name] = context
@@ -466,12 +466,12 @@ class LocalActorHost(ActorHost):
 
     def _failed(self, actor: str, failure: asyncio.Future[BaseException]) -> None:
         if not failure.cancelled():
-            self._outside.failed(actor, failure.result())
+            self._boundary.failed(actor, failure.result())
 
     async def load(self, earlier: Earlier | None) -> None:
         for context in self.actors.values():
             context.actor._files = await asyncio.to_thread(snapshots.digests_of_files, context.built_with)
-            with code_of(context.name, self._outside.gate.book):
+            with code_of(context.name, self._boundary.gate.book):
                 await context.actor.load()
             if earlier is not None:
                 earlier.restore(context)
@@ -481,7 +481,7 @@ class LocalActorHost(ActorHost):
         for context in self.actors.values():
             context.clock.begin(start)
         for context in self.actors.values():
-            with code_of(context.name, self._outside.gate.book):
+            with code_of(context.name, self._boundary.gate.book):
                 await context.actor.open()
 
     async def serve(self, path: CallPath, value: Any) -> Any:
@@ -519,7 +519,7 @@ class LocalActorHost(ActorHost):
 
     async def close(self) -> None:
         for context in self.actors.values():
-            with code_of(context.name, self._outside.gate.book):
+            with code_of(context.name, self._boundary.gate.book):
                 await context.actor.close()
 
     def end(self) -> None:

@@ -136,10 +136,10 @@ class Operations:
         """Read anew what may have changed in the site's folder, and write the status."""
         folder = self._folder
         federation, config_errors = folder.federation, folder.config_errors
-        own = federation.members[folder.name]
-        if own.fingerprints[0] != self._certificate:
-            is_new, self._certificate = bool(self._certificate), own.fingerprints[0]
-            until = own.certificate.not_valid_after_utc
+        local = federation.members[folder.name]
+        if local.fingerprints[0] != self._certificate:
+            is_new, self._certificate = bool(self._certificate), local.fingerprints[0]
+            until = local.certificate.not_valid_after_utc
             facts = {"fingerprint": self._certificate, "until": until.isoformat()}
             if is_new:
                 folder.audit.add("certificate", **facts)
@@ -155,14 +155,14 @@ class Operations:
     # --- what is told ---
 
     def _days_left(self) -> float:
-        own = self._folder.federation.members[self._folder.name].certificate
-        return (own.not_valid_after_utc.timestamp() - time.time()) / 86_400.0
+        local = self._folder.federation.members[self._folder.name].certificate
+        return (local.not_valid_after_utc.timestamp() - time.time()) / 86_400.0
 
     def status(self) -> dict[str, Any]:
         """Return all of it, JSON-ready."""
         folder, run = self._folder, self.run
         federation = folder.federation
-        own = federation.members[folder.name]
+        local = federation.members[folder.name]
         found: dict[str, Any] | None = None
         if run is not None:
             sides = {"left": run.gate.left, "arrived": run.gate.arrived}
@@ -191,8 +191,8 @@ class Operations:
             },
             "events": dict(self._events),
             "certificate": {
-                "fingerprint": own.fingerprints[0],
-                "until": own.certificate.not_valid_after_utc.isoformat(),
+                "fingerprint": local.fingerprints[0],
+                "until": local.certificate.not_valid_after_utc.isoformat(),
                 "days_left": round(self._days_left(), 1),
             },
             "config_errors": self._config_errors,
@@ -326,10 +326,10 @@ def answer_checks(peer: str) -> Serve:
     return serve
 
 
-async def check_site(folder: SiteFolder, member: Member, own: dict[str, str], limits: Limits) -> dict[str, Any]:
+async def check_site(folder: SiteFolder, member: Member, local: dict[str, str], limits: Limits) -> dict[str, Any]:
     """Return what is known of another site, JSON-ready; ``problem`` is None where a run could begin.
 
-    `own` is the code that is `installed` here.
+    `local` is the code that is `installed` here.
     """
     facts: dict[str, Any] = {"site": member.name, "address": f"{member.host}:{member.port}", "problem": None}
     until = member.certificate.not_valid_after_utc
@@ -350,9 +350,9 @@ async def check_site(folder: SiteFolder, member: Member, own: dict[str, str], li
         return {**facts, "problem": f"gave no answer within {limits.call:g} s"}
     except FedactorsError as error:
         return {**facts, "problem": str(error)}
-    differ = sorted(name for name, digest in own.items() if others.get(name) != digest)
+    differ = sorted(name for name, digest in local.items() if others.get(name) != digest)
     facts |= {"version": version, "other_code": differ}
-    if len(differ) == len(own):
+    if len(differ) == len(local):
         which = f"version {shown(version)}, here {__version__}"
         facts["problem"] = f"has other code: {which}: install the same wheel at both"
     return facts

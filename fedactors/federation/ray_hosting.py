@@ -40,7 +40,15 @@ from ray.exceptions import RayTaskError
 
 from fedactors.actors.remote import DRIVER
 from fedactors.errors import FedactorsError, PartyLost, Refused
-from fedactors.federation.hosting import ActorAddress, ActorHost, Counted, Outside, Recorded, fetch_abroad, not_taken
+from fedactors.federation.hosting import (
+    ActorAddress,
+    ActorHost,
+    Counted,
+    Recorded,
+    SiteBoundary,
+    fetch_abroad,
+    not_taken,
+)
 from fedactors.federation.session import parts_of, value_of
 from fedactors.messages.codec import Parts, decode, encode_parts
 from fedactors.messages.ledger import merged
@@ -136,20 +144,20 @@ class RaySidecar:
         self, actor_specs: list[ActorSpec], settings: Settings, known: Mapping[str, tuple[Address, bytes]]
     ) -> dict[str, dict[str, Address]]:
         """Bring actors to life; return by caller, the driver and those that are `known`, where it finds each."""
-        self._actor_specs, own = actor_specs, self._processes
+        self._actor_specs, processes = actor_specs, self._processes
         hosts = [host for host in await cluster.hosts() if host.id == self._host]
         cluster.check_resources(actor_specs, hosts)
         for address, key in known.values():
-            own.admit(address, key)
+            processes.admit(address, key)
         try:
-            await own.prepare(actor_specs, settings, hosts)
+            await processes.prepare(actor_specs, settings, hosts)
         except RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
             if isinstance(cause, (TypeError, ValueError, LookupError, AttributeError)):
                 raise not_taken(actor_specs[0].name) from None
             raise cause from None
-        bare = {name: replace(there, actor=None) for name, there in own.addresses.items()}
-        return {caller: own.as_seen_by(caller, bare) for caller in (DRIVER, *known)}
+        bare = {name: replace(there, actor=None) for name, there in processes.addresses.items()}
+        return {caller: processes.as_seen_by(caller, bare) for caller in (DRIVER, *known)}
 
     async def load(self, frames: Mapping[str, bytes]) -> None:
         """Let them load, and go on from states."""
@@ -208,20 +216,20 @@ def main(number: int, address: str, call_timeout: float) -> None:
 class RemoteActorProxy:
     """One actor of another site, as the actors' processes of this site's Ray see it."""
 
-    def __init__(self, place: ActorAddress, outside: Outside, host: str, call_timeout: float) -> None:
+    def __init__(self, address: ActorAddress, boundary: SiteBoundary, host: str, call_timeout: float) -> None:
         self.key = secrets.token_bytes(32)
-        self.transport = LocalTransport(place.name, host, True, call_timeout, outside.unawaited)
+        self.transport = LocalTransport(address.name, host, True, call_timeout, boundary.unawaited)
         """Its ways to actors of this site."""
-        self._place = place
-        self._outside = outside
+        self._address = address
+        self._boundary = boundary
         self._host = host
         self._server: asyncio.AbstractServer | None = None
 
     async def listen(self, socket: Path) -> Address:
         """Listen at a path; return where processes of this host find it."""
-        place, memory = self._place, self.transport.memory
+        address, memory = self._address, self.transport.memory
         self._server = await listen(str(socket), self._recognise, self._serve, self._give, memory)
-        return Address(place.name, place.role, self._host, str(socket), 0, 0, None, place.endpoints, b"")
+        return Address(address.name, address.role, self._host, str(socket), 0, 0, None, address.endpoints, b"")
 
     def close(self) -> None:
         """Be there no more."""
@@ -231,17 +239,17 @@ class RemoteActorProxy:
 
     def _recognise(self, hello: memoryview) -> Caller | None:
         name, incarnation = shown_by(hello, self.key) or ("", None)
-        return None if incarnation is None else Caller(name, self._outside.gate.role(name), incarnation)
+        return None if incarnation is None else Caller(name, self._boundary.gate.role(name), incarnation)
 
     async def _serve(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
         """Call the actor that this one stands for."""
-        gate, place = self._outside.gate, self._place
+        gate, address = self._boundary.gate, self._address
         try:
             asked, value = parts_of(body, caller.name, 2, "is no call")
-            path, value, _ = gate.call_out(caller.name, place, asked, value)
-            parts = encode_parts((caller.name, place.name, asked, value))
-            sent = self._outside.send(place.site, "calls", parts, f"{place.name}.{asked}")
-            reply = value_of(await sent, place.name)
+            path, value, _ = gate.call_out(caller.name, address, asked, value)
+            parts = encode_parts((caller.name, address.name, asked, value))
+            sent = self._boundary.send(address.site, "calls", parts, f"{address.name}.{asked}")
+            reply = value_of(await sent, address.name)
             gate.reply_in(path, reply)
             return REPLY, encode_parts(reply)
         except Exception as error:
@@ -250,21 +258,21 @@ class RemoteActorProxy:
     async def _give(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
         """Fetch a payload of the actor that this one stands for."""
         try:
-            value = await fetch_abroad(self._outside, caller.name, self._place, decode(body))
+            value = await fetch_abroad(self._boundary, caller.name, self._address, decode(body))
             return REPLY, encode_parts(((caller.name,), value))
         except Exception as error:
             return self._refusal(error)
 
     def _refusal(self, error: Exception) -> tuple[int, Parts]:
         if isinstance(error, Refused):
-            self._outside.note(error)
-        return ERROR, encode_error(self._place.name, error)
+            self._boundary.note(error)
+        return ERROR, encode_error(self._address.name, error)
 
     async def fetch(self, owner: str, key: int) -> Any:
         """Return a payload of an actor of this site, which says whether it may be had; it is checked here."""
         frame = memoryview(await self.transport.fetch(self.transport.book[owner], key))
         _, value = parts_of(frame, owner, 2, "is no call")
-        calls.receive(self._outside.gate.book[owner].endpoints, owner, value)
+        calls.receive(self._boundary.gate.book[owner].endpoints, owner, value)
         return value
 
 
@@ -279,8 +287,8 @@ class RayActorHost(ActorHost):
         address: of the cluster; `cluster.EMBEDDED` for one that begins and ends with the run.
     """
 
-    def __init__(self, outside: Outside, address: str, call_timeout: float) -> None:
-        self._outside = outside
+    def __init__(self, boundary: SiteBoundary, address: str, call_timeout: float) -> None:
+        self._boundary = boundary
         self._address = address
         self._call_timeout = call_timeout
         self._has_ended = False
@@ -311,7 +319,7 @@ class RayActorHost(ActorHost):
         Raises:
             FedactorsError: there is no Ray.
         """
-        own, far = socket.socketpair()
+        near, far = socket.socketpair()
         number = str(far.fileno())
         words = (sys.executable, "-m", _SIDECAR, number, self._address, str(self._call_timeout))
         root = str(Path(__file__).parents[2])
@@ -321,7 +329,7 @@ class RayActorHost(ActorHost):
             self._sidecar = await asyncio.create_subprocess_exec(
                 *words, pass_fds=(far.fileno(),), start_new_session=True, env=env, stdin=asyncio.subprocess.DEVNULL
             )
-        reader, self._writer = await asyncio.open_connection(sock=own)
+        reader, self._writer = await asyncio.open_connection(sock=near)
         try:
             _, is_good, found = await read(reader)
         except (EOFError, OSError):
@@ -340,7 +348,7 @@ class RayActorHost(ActorHost):
                     value = found if is_good else decode_reply(False, found)
                 except FedactorsError as error:
                     if number == EVENT:
-                        self._outside.failed(self._names[0], error)
+                        self._boundary.failed(self._names[0], error)
                     elif asked is not None and not asked.done():
                         asked.set_exception(error)
                 else:
@@ -351,13 +359,13 @@ class RayActorHost(ActorHost):
             for asked in self._asked.values():
                 if not asked.done():
                     asked.set_exception(gone)
-            self._outside.failed(self._names[0], gone)
+            self._boundary.failed(self._names[0], gone)
 
     async def _ask(self, verb: str, *args: Any) -> Any:
         """Ask the sidecar; what it says that an actor's code raised is told as of that actor."""
         if not self._names:
             return {}  # the site hosts nobody in this run
-        with code_of(self._names[0], self._outside.gate.book):
+        with code_of(self._names[0], self._boundary.gate.book):
             if self._writer is None or self._writer.is_closing():
                 raise PartyLost(self._names[0], "its Ray is gone")
             number = next(self._numbers)
@@ -371,14 +379,14 @@ class RayActorHost(ActorHost):
         if not actor_specs:
             return
         self._clock, self._names = clock, [actor_spec.name for actor_spec in actor_specs]
-        with code_of(self._names[0], self._outside.gate.book):
+        with code_of(self._names[0], self._boundary.gate.book):
             host = await self._join()
-        transport = self._transport = LocalTransport(DRIVER, host, True, self._call_timeout, self._outside.unawaited)
+        transport = self._transport = LocalTransport(DRIVER, host, True, self._call_timeout, self._boundary.unawaited)
         self._folder = make_folder("transport")
         known = {}
-        for number, (name, place) in enumerate(self._outside.gate.book.items()):
+        for number, (name, address) in enumerate(self._boundary.gate.book.items()):
             if name not in self._names:
-                one = self._proxies[name] = RemoteActorProxy(place, self._outside, host, self._call_timeout)
+                one = self._proxies[name] = RemoteActorProxy(address, self._boundary, host, self._call_timeout)
                 known[name] = await one.listen(self._folder / str(number)), one.key
         settings = Settings(
             seed=seed,
@@ -391,7 +399,7 @@ class RayActorHost(ActorHost):
             network=None,
             costs=None,
             scale=1.0,
-            use_places=False,
+            use_shared_memory=False,
         )
         found = await self._ask("spawn", list(actor_specs), settings, known)
         transport.update(found[DRIVER])
@@ -411,7 +419,7 @@ class RayActorHost(ActorHost):
     async def serve(self, path: CallPath, value: Any) -> Any:
         receiver, caller = path.receiver, path.sender
         transport = self._transport if caller == DRIVER else self._proxies[caller].transport
-        with code_of(receiver, self._outside.gate.book):
+        with code_of(receiver, self._boundary.gate.book):
             if transport is None:
                 raise PartyLost(receiver, "it is not spawned yet")
             return await transport.send(
@@ -437,7 +445,7 @@ class RayActorHost(ActorHost):
                 self._recorded.spans += one.spans
                 self._recorded.privacy += one.privacy
                 for text in one.refused:
-                    self._outside.note(Refused(name, text))
+                    self._boundary.note(Refused(name, text))
 
     async def _settle_again(self) -> None:
         """Keep what is fetched no older than a second: whatever ends the run, so much of it is written."""
@@ -480,5 +488,5 @@ class RayActorHost(ActorHost):
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
-    if cluster.held.is_set():
+    if cluster.has_stuck_thread.is_set():
         os._exit(1)

@@ -216,7 +216,7 @@ class RelayLimits:
     """In all."""
     per_site: int = 128
     """Of one site, waiting, calling or called."""
-    strangers: int = 128
+    unknown_peers: int = 128
     """Of those that have not proved who they are."""
     block: int = 64 * 1024
     """Bytes of a stream that are held at once, in each direction; what the system's sockets hold comes to it."""
@@ -265,7 +265,9 @@ class Relay:
         self._calls: dict[str, _Call] = {}
         self._of_site: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._strangers = Admission(self._refused, self.limits.strangers, min(self.limits.strangers, MOST_OF_ADDRESS))
+        self._unknown_peers = Admission(
+            self._refused, self.limits.unknown_peers, min(self.limits.unknown_peers, MOST_OF_ADDRESS)
+        )
         self._pieces = Limits(
             handshake=self.limits.handshake, piece=self.limits.handshake, heartbeat_timeout=self.limits.silence
         )
@@ -313,14 +315,14 @@ class Relay:
         try:
             if self._of_site.total() >= self.limits.connections:
                 raise Refused(who, f"comes where {self.limits.connections} connections are open already")
-            if not self._strangers.comes(host):
+            if not self._unknown_peers.comes(host):
                 writer.transport.abort()
                 return
             try:
                 async with asyncio.timeout(self.limits.handshake):
                     site, what, other = await self._admitted(who, reader, writer)
             finally:
-                self._strangers.goes(host)
+                self._unknown_peers.goes(host)
             who = site
             if self._of_site[site] >= self.limits.per_site:
                 raise Refused(site, f"has {self.limits.per_site} connections already")
@@ -328,11 +330,11 @@ class Relay:
             counted = site
             await self._serve(site, what, other, reader, writer)
         except Refused as error:
-            self._strangers.refused(error.party, error.message)
+            self._unknown_peers.refused(error.party, error.message)
             with contextlib.suppress(OSError):
                 writer.write(framed(encode_error("relay", Refused("relay", f"refuses {error}")), ERROR))
         except Broken as error:
-            self._strangers.refused(who, str(error))
+            self._unknown_peers.refused(who, str(error))
         except (OSError, EOFError, TimeoutError):
             pass  # it went away, or said nothing
         finally:

@@ -33,7 +33,7 @@ from fedactors.network.links import Network
 from fedactors.runs.recorder import FolderRecorder
 from fedactors.runtime import snapshots
 from fedactors.runtime.compute import WallClock
-from fedactors.runtime.failures import UnawaitedCall, errors_for, first_error, told_abroad
+from fedactors.runtime.failures import UnawaitedCall, error_for_sites, errors_for, first_error
 from fedactors.runtime.interface import Runtime, Snapshot
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class FederatedRuntime(Runtime):
         self.network = Network()
         self.ledger = Ledger()
         self.clock = WallClock(time.time())
-        self._own_ledger = Ledger(None if recorder is None else recorder.ledger_sink)
+        self._driver_ledger = Ledger(None if recorder is None else recorder.ledger_sink)
         self._folder = folder
         self._proposal = proposal
         self._classes = tuple(classes)
@@ -97,10 +97,10 @@ class FederatedRuntime(Runtime):
     # --- the driver's side ---
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
-        place = self._gate.place(receiver, DRIVER)
-        path, value, size = self._gate.call_out(DRIVER, place, method, value)
-        self._own_ledger.record(self.clock.now(), DRIVER, receiver, path.kind, type_name(value, method), size)
-        reply = self._unawaited.made(asyncio.get_running_loop().create_future())
+        address = self._gate.address(receiver, DRIVER)
+        path, value, size = self._gate.call_out(DRIVER, address, method, value)
+        self._driver_ledger.record(self.clock.now(), DRIVER, receiver, path.kind, type_name(value, method), size)
+        reply = self._unawaited.track(asyncio.get_running_loop().create_future())
         parts = encode_parts(("call", (receiver, method, value)))
 
         def take(done: asyncio.Future[Any]) -> None:
@@ -116,7 +116,7 @@ class FederatedRuntime(Runtime):
             else:
                 reply.set_result(found)
 
-        self._sites[place.site].request(parts, f"{receiver}.{method}").add_done_callback(take)
+        self._sites[address.site].request(parts, f"{receiver}.{method}").add_done_callback(take)
         return reply
 
     async def start(self) -> None:
@@ -129,7 +129,7 @@ class FederatedRuntime(Runtime):
         book: dict[str, ActorAddress] = make_book(
             pairs, self._classes, lambda name: self._proposal.site_of(name, hosts)
         )
-        if missing := {place.site for place in book.values()} - set(self._sites):
+        if missing := {address.site for address in book.values()} - set(self._sites):
             raise BadInput(f"hosts: {', '.join(sorted(missing))} hosts an actor and takes no part in the run")
         self._gate = Gate(self._folder.name, self._folder.name, book)
         frames = {c.name: encode((c.args, dict(c.kwargs)), arguments=True) for c in actor_specs}
@@ -160,8 +160,8 @@ class FederatedRuntime(Runtime):
     async def _all(self, verb: str, *args: Any, each: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask all sites the same, or each its own, and wait for all: a barrier."""
         try:
-            own = {site: args if each is None else (each[site],) for site in self._sites}
-            found = await asyncio.gather(*(self._ask(site, verb, *own[site]) for site in self._sites))
+            arguments = {site: args if each is None else (each[site],) for site in self._sites}
+            found = await asyncio.gather(*(self._ask(site, verb, *arguments[site]) for site in self._sites))
         except TimeoutError:
             raise PartyLost("driver", f"not all sites had done {verb} within {self._start_seconds:g} s") from None
         return dict(zip(self._sites, found, strict=True))
@@ -176,7 +176,7 @@ class FederatedRuntime(Runtime):
             digests: dict[str, bytes] = {}
             for site, found in (await self._all("snapshot", label, self._number)).items():
                 digests |= _digests(site, found, self._gate)
-            self._own_ledger.flush()
+            self._driver_ledger.flush()
             driver, reached = self._capture_driver(digests), None if self._records is None else self._records.reached()
             # disks are slower than the first batches of what follows
             self._saving = asyncio.get_running_loop().create_task(self._save(label, digests, driver, reached))
@@ -205,7 +205,7 @@ class FederatedRuntime(Runtime):
                 "number": self._number,
                 "now": self.clock.now(),
                 "state": snapshots.pack(self.state, "the driver's state"),
-                "ledger": self._own_ledger.state(),
+                "ledger": self._driver_ledger.state(),
                 "spent": self.spent,
             },
             digests,
@@ -219,13 +219,13 @@ class FederatedRuntime(Runtime):
             )
             self.resumed, self._number = True, int(content["number"])
             self.state = dict(snapshots.unpack(content["state"]))
-            self._own_ledger.restore(snapshots.totals(content["ledger"], snapshots.DRIVERS))
+            self._driver_ledger.restore(snapshots.totals(content["ledger"], snapshots.DRIVERS))
         self.clock = WallClock(time.time(), self._offset)
 
     async def settle(self) -> None:
         self._drained = {site: _drained(site, found) for site, found in (await self._all("drain")).items()}
-        self._own_ledger.flush()
-        parts = [self._own_ledger.state(), *(totals for totals, _, _ in self._drained.values())]
+        self._driver_ledger.flush()
+        parts = [self._driver_ledger.state(), *(totals for totals, _, _ in self._drained.values())]
         self.ledger.restore(merged(total for part in parts for total in part))
 
     def usage(self) -> Usage:
@@ -308,7 +308,7 @@ class FederatedRuntime(Runtime):
     async def _say_why(self, error: BaseException) -> None:
         """Tell the sites, for a second at most, why the run ends: words of the driver's own code are not told."""
         self._is_closing = True
-        why = str(told_abroad(self._folder.name, error))
+        why = str(error_for_sites(self._folder.name, error))
         there = [one for one in self._sites.values() if not one.is_closed]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_SECONDS):
@@ -346,7 +346,7 @@ class FederatedRuntime(Runtime):
                 self._folder.audit.add("refused", run=self._proposal.run, party=who, why=error.message)
                 self.fail(error)
                 return
-        actor = next((place.name for place in self._gate.book.values() if place.site == peer), peer)
+        actor = next((address.name for address in self._gate.book.values() if address.site == peer), peer)
         self.fail(PartyLost(actor, f"its site {peer} was lost: {why}"))
 
     def fail(self, error: BaseException) -> None:
@@ -374,13 +374,13 @@ def _digests(site: str, found: Any, gate: Gate) -> dict[str, bytes]:
     Raises:
         Refused: it says something else, or speaks of actors that it does not host.
     """
-    own = {name for name, place in gate.book.items() if place.site == site}
+    local = {name for name, address in gate.book.items() if address.site == site}
     if isinstance(found, tuple) and all(
         type(pair) is tuple and [type(part) for part in pair] == [str, bytes] and len(pair[1]) == _DIGEST_BYTES
         for pair in found
     ):
         made = dict(found)
-        if set(made) == own:
+        if set(made) == local:
             return made
     raise Refused(site, "does not say what it wrote in a checkpoint")
 

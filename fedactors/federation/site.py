@@ -23,12 +23,12 @@ from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.federation.approval import (
     RUN_ID,
     Proposal,
-    asked_to_stop,
     check_proposal,
     decide,
     decision,
     keep_proposal,
     read_proposal,
+    stop_reason,
 )
 from fedactors.federation.handshake import accept
 from fedactors.federation.hosting import Life
@@ -63,7 +63,7 @@ class SiteProcess:
         self.run: SiteRun | None = None
         self._operations = Operations(folder, tell)
         self._tell = self._operations.tell
-        self._strangers = Admission(self._refused)
+        self._unknown_peers = Admission(self._refused)
         self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._refused))
         """By site: what others are refused, however often, hides nothing of what it is."""
         self._server: asyncio.Server | None = None
@@ -111,7 +111,7 @@ class SiteProcess:
             with contextlib.suppress(OSError):  # a full disk; the next look may find room
                 self._show()
                 self._operations.look()
-                for those in (self._strangers, *self._members.values()):
+                for those in (self._unknown_peers, *self._members.values()):
                     those.look()
 
     def _show(self) -> None:
@@ -150,7 +150,7 @@ class SiteProcess:
             return made
 
         address = str(writer.get_extra_info("peername")[0])
-        if not self._strangers.comes(address):
+        if not self._unknown_peers.comes(address):
             writer.transport.abort()
             return
         try:
@@ -158,7 +158,7 @@ class SiteProcess:
                 self.folder, reader, writer, self.limits, self._links, welcome, self._refused_again
             )
         finally:
-            self._strangers.goes(address)
+            self._unknown_peers.goes(address)
         if connection is None:
             if hello and hello[0][1].purpose == DRIVING:
                 self._asked = None
@@ -187,7 +187,7 @@ class SiteProcess:
     def _refused_again(self, who: str, why: str) -> None:
         """Write down who was refused, so many lines a minute: whoever is may go on so."""
         known = self.folder.federation.members
-        (self._members[who] if who in known else self._strangers).refused(who, why)
+        (self._members[who] if who in known else self._unknown_peers).refused(who, why)
 
     def _welcome(self, peer: str, hello: Hello) -> dict[str, Any]:
         if hello.purpose == DRIVING and RUN_ID.fullmatch(hello.run):
@@ -221,7 +221,7 @@ class SiteProcess:
             return  # its run has ended, and the next one may be under way
         waiting, run = self._waiting, self.run
         if run is not None:
-            stopped = asked_to_stop(self.folder, run.proposal.run)
+            stopped = stop_reason(self.folder, run.proposal.run)
             said = f"ended it: {self._why}" if self._why else f"is gone: {why}"
             gone = ("failed", f"the driver at {connection.peer} {said}")
             run.end(*(gone if stopped is None else ("stopped", stopped)))
@@ -335,7 +335,7 @@ class SiteProcess:
 
     async def _stop_when_asked(self, run: SiteRun) -> None:
         """Stop a run as soon as this site's person asks for that, whatever its driver does."""
-        while (why := asked_to_stop(self.folder, run.proposal.run)) is None:
+        while (why := stop_reason(self.folder, run.proposal.run)) is None:
             await asyncio.sleep(_LOOK_SECONDS)
             if run.life is Life.ENDED:
                 return

@@ -442,8 +442,8 @@ def _checked(kind: type[Any], path: Path, tree: Any) -> Any:
         raise BadInput(f"{path}: a date is not allowed here: write it as a text") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{path}: {place or 'content'}: {first['msg']}") from None
+        location = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{path}: {location or 'content'}: {first['msg']}") from None
 
 
 def parse_address(text: str, field: str) -> tuple[str, int]:
@@ -630,9 +630,11 @@ class SiteFolder:
             AuditLog(self.path / AUDIT, key).turn(following)
         if public_bytes(read_key(key).public_key()) != certified:
             raise BadInput(f"key: {key} is not the one that {file} certifies: the site's file is older or newer")
-        own = self.path / CERTIFICATE
-        write_atomic(own, as_pem(certificate).encode(), "certificate")
-        ends = (tls(server=s, key=key, certificate=own, authority=federation.authority) for s in (True, False))
+        certificate_path = self.path / CERTIFICATE
+        write_atomic(certificate_path, as_pem(certificate).encode(), "certificate")
+        ends = (
+            tls(server=s, key=key, certificate=certificate_path, authority=federation.authority) for s in (True, False)
+        )
         return _Membership(federation, *ends)
 
     @cached_property

@@ -159,7 +159,7 @@ def folder_of(site: SiteFolder, proposal: Proposal, protocol: Protocol, parent: 
 def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, bytes], actors: ActorHost) -> bytes:
     """Return what a site keeps beside these states in a checkpoint: it is then `write`'s."""
     counted = actors.counted()
-    own = {
+    site_part = {
         "number": number,
         "label": label,
         "seed": seed,
@@ -167,7 +167,7 @@ def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, by
         "ledgers": {name: one.totals for name, one in counted.items()},
         "waiting": {name: one.waiting for name, one in counted.items()},
     }
-    return snapshots.seal_driver(own, frames)
+    return snapshots.seal_driver(site_part, frames)
 
 
 def digests(frames: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -175,9 +175,9 @@ def digests(frames: Mapping[str, bytes]) -> dict[str, bytes]:
     return {name: hashlib.sha256(frame).digest() for name, frame in frames.items()}
 
 
-def write(recorder: FolderRecorder, label: str, frames: Mapping[str, bytes], own: bytes) -> None:
+def write(recorder: FolderRecorder, label: str, frames: Mapping[str, bytes], site_part: bytes) -> None:
     """Write a checkpoint of these states that is not yet counted on."""
-    recorder.save_checkpoint(f"{label}{_PENDING}", frames, own)
+    recorder.save_checkpoint(f"{label}{_PENDING}", frames, site_part)
 
 
 def commit(folder: RunFolder, label: str) -> None:
@@ -198,18 +198,18 @@ def find(site: SiteFolder, run: str, number: int) -> Earlier:
     for entry in folder.manifest["checkpoints"]:
         label = str(entry["label"])
         checkpoint = folder.load_checkpoint(label)
-        own = _own(checkpoint)
-        if own["number"] != number:
+        site_part = _site_part(checkpoint)
+        if site_part["number"] != number:
             continue
         if label.endswith(_PENDING):  # all sites have it, and this one was not told
-            commit(folder, str(own["label"]))
-        ledgers, waiting = dict(own["ledgers"]), dict(own["waiting"])
-        seed, now = int(own["seed"]), snapshots.amount(own["now"], "now", snapshots.DRIVERS)
+            commit(folder, str(site_part["label"]))
+        ledgers, waiting = dict(site_part["ledgers"]), dict(site_part["waiting"])
+        seed, now = int(site_part["seed"]), snapshots.amount(site_part["now"], "now", snapshots.DRIVERS)
         return Earlier(folder, checkpoint.actors, seed, now, ledgers, waiting, checkpoint.folder)
     raise BadInput(f"{site.name}: has no checkpoint {number} of run {run}")
 
 
-def _own(checkpoint: Checkpoint) -> dict[str, Any]:
+def _site_part(checkpoint: Checkpoint) -> dict[str, Any]:
     what = f"the site's part of checkpoint {checkpoint.label}"
     found = snapshots.unseal_driver(checkpoint.driver)
     with snapshots.intact(what):
@@ -228,7 +228,7 @@ def built_with(
     """Return positional and named arguments of the actor `name`, from the frame that the driver sends.
 
     A state of an earlier run is asked for by the actor's name and the digest of what the site wrote then; the site puts
-    its own in that place.
+    its own instead.
 
     Raises:
         Refused: they hold something else, another config, or data that are not approved or are another's.
@@ -240,7 +240,7 @@ def built_with(
         pair for site in sites for pair in zip(parts_of_name(as_asked, site), parts_of_name(as_here, site), strict=True)
     ]
 
-    def own(value: Any) -> Any:
+    def resolve(value: Any) -> Any:
         if isinstance(value, type(config)):
             if value != config:
                 raise Refused(DRIVER, f"spawns {name} with another configuration than the approved one")
@@ -256,16 +256,16 @@ def built_with(
                 raise Refused(DRIVER, f"spawns {name} with a state of {shown(value.actor)} that {folder.name} has not")
             return StoredState(actor=value.actor, frame=frame)
         if type(value) in (tuple, list):
-            return tuple(own(item) for item in value)
+            return tuple(resolve(item) for item in value)
         if type(value) is dict:
-            return {key: own(item) for key, item in value.items()}
+            return {key: resolve(item) for key, item in value.items()}
         if value is None or type(value) in (bool, int, float, str, bytes, np.ndarray):
             return value
         if _is_of(type(value), protocol) and dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return _rebuilt(value, own)
+            return _rebuilt(value, resolve)
         raise Refused(DRIVER, f"spawns {name} with a {type(value).__name__}; data are asked for by their names only")
 
-    args, kwargs = own(value_of(frame, DRIVER, arguments=True))
+    args, kwargs = resolve(value_of(frame, DRIVER, arguments=True))
     return args, kwargs
 
 
@@ -274,11 +274,11 @@ def _is_of(cls: type, protocol: str) -> bool:
     return cls is TableOwner or f"{namespace_of(cls)}.".startswith(f"{protocol}.")
 
 
-def _rebuilt(value: Any, own: Callable[[Any], Any]) -> Any:
-    """Return a copy of a dataclass, each of its fields being what `own` makes of it."""
+def _rebuilt(value: Any, resolve: Callable[[Any], Any]) -> Any:
+    """Return a copy of a dataclass, each of its fields being what `resolve` makes of it."""
     made = object.__new__(type(value))
     for field in dataclasses.fields(value):
-        object.__setattr__(made, field.name, own(getattr(value, field.name)))
+        object.__setattr__(made, field.name, resolve(getattr(value, field.name)))
     return made
 
 
@@ -525,7 +525,7 @@ class SiteRun:
             self._goes_on, self._seed = earlier, earlier.seed
         clock = self._clock = WallClock(time.time(), 0.0 if self._goes_on is None else self._goes_on.now)
         self._open_records()
-        own: list[ActorSpec] = []
+        specs: list[ActorSpec] = []
         for name, cls, frame in actor_specs:
             if book[name].site != me:
                 continue
@@ -533,8 +533,8 @@ class SiteRun:
                 args, kwargs = built_with(name, frame, self._folder, proposal, self._config, earlier)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise not_taken(name) from error
-            own.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
-        await self.actors.spawn(own, self._seed, clock)
+            specs.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
+        await self.actors.spawn(specs, self._seed, clock)
         self.life = Life.PREPARED
 
     @contextlib.contextmanager
@@ -567,7 +567,7 @@ class SiteRun:
 
     async def _connect(self) -> None:
         federation = self._folder.federation
-        others = {place.site for place in self.gate.book.values()} - {self._folder.name}
+        others = {address.site for address in self.gate.book.values()} - {self._folder.name}
         for site in sorted(others):
             for purpose in (CALLS, PAYLOADS):
                 hello = Hello(federation.name, purpose, self.proposal.run, self.assignment)
@@ -587,9 +587,9 @@ class SiteRun:
             raise Refused(DRIVER, "asks for a checkpoint before it counts on the one before")
         await self.actors.settle()
         found, frames = self.actors.recorded(), await self.actors.snapshots()
-        own = seal(label, number, self._seed, self._clock.now(), frames, self.actors)
+        site_part = seal(label, number, self._seed, self._clock.now(), frames, self.actors)
         self._on_disk(self._record, found)
-        self._writing = label, self._on_disk(write, self._recorder, label, frames, own)
+        self._writing = label, self._on_disk(write, self._recorder, label, frames, site_part)
         return digests(frames)
 
     def _on_disk(self, work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
@@ -637,7 +637,7 @@ class SiteRun:
         Raises:
             Refused: it is not in the run, was told of another assignment, or has this connection already.
         """
-        sites = {place.site for place in self.gate.book.values()}
+        sites = {address.site for address in self.gate.book.values()}
         if peer not in sites or self.life not in (Life.PREPARED, Life.CONNECTED):
             raise Refused(peer, "opens a connection of a run that it is not in, or that is under way already")
         if assignment != self.assignment:
@@ -698,8 +698,8 @@ class SiteRun:
         with self._refusing():
             reader, owner, key = parts_of(body, peer, 3, "asks for no payload")
             self.gate.check_owner(peer, reader)
-            place = self.gate.book.get(owner) if isinstance(owner, str) else None
-            if place is None or place.site != self._folder.name or not isinstance(key, int):
+            address = self.gate.book.get(owner) if isinstance(owner, str) else None
+            if address is None or address.site != self._folder.name or not isinstance(key, int):
                 raise Refused(reader, f"asks {self._folder.name} for a payload that is not kept here")
             await self._opened(owner)
             value = await self.actors.read(owner, key, reader)
@@ -718,9 +718,9 @@ class SiteRun:
         """
         if not _FILE.fullmatch(to):
             raise Refused(DRIVER, f"asks for a file {to[:40]!r}: a name is allowed, no path")
-        place = self._folder.path / "predictions" / self.proposal.run
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return place / to
+        folder = self._folder.path / "predictions" / self.proposal.run
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder / to
 
     # --- what goes wrong ---
 
@@ -750,7 +750,7 @@ class SiteRun:
         if why.startswith(TURNED_AWAY):
             self.note(Refused(self._folder.name, f"is turned away by {peer}: it {why.removeprefix(TURNED_AWAY)}"))
             return
-        actor = next((place.name for place in self.gate.book.values() if place.site == peer), peer)
+        actor = next((address.name for address in self.gate.book.values() if address.site == peer), peer)
         self.fail(PartyLost(actor, f"its site {peer} was lost: {why}"))
 
     def fail(self, error: BaseException) -> None:

@@ -25,8 +25,8 @@ from torch.nn.functional import kl_div, log_softmax
 
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task, task_metrics
-from fedactors.learning.models import ModelSpec, build_skeleton, own_draws, weighted_loss
-from fedactors.learning.network import Array, load_vector, on_host, placed, to_vector, trained_places
+from fedactors.learning.models import ModelSpec, build_skeleton, fork_draws, weighted_loss
+from fedactors.learning.network import Array, load_vector, on_host, to_device, to_vector, trained_slices
 from fedactors.learning.network import Model as ModelFunction
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, clip_factor, optimizer_step
 
@@ -94,8 +94,8 @@ def train_locally(
         BadInput: no samples, or a single one with batch normalisation.
     """
     space = _workspace(spec, device)
-    x, y = placed(x_N, device, spec.dtype), placed(y_N, device)
-    w = None if weights_N is None else placed(weights_N, device, spec.dtype)
+    x, y = to_device(x_N, device, spec.dtype), to_device(y_N, device)
+    w = None if weights_N is None else to_device(weights_N, device, spec.dtype)
 
     def loss_of(index_B: Tensor) -> Tensor:
         output_BO = space.module(x[index_B])
@@ -116,7 +116,7 @@ def distil(
 ) -> LocalResult:
     """Fit a classifier to the class probabilities `target_NK` of unlabelled samples by Kullback-Leibler divergence."""
     space = _workspace(spec, device)
-    x, target = placed(x_N, device, spec.dtype), placed(target_NK, device)
+    x, target = to_device(x_N, device, spec.dtype), to_device(target_NK, device)
 
     def loss_of(index_B: Tensor) -> Tensor:
         return kl_div(log_softmax(space.module(x[index_B]), dim=1), target[index_B], reduction="batchmean")
@@ -145,7 +145,7 @@ def model_outputs(
     module = _workspace(spec, device).load(vector_P).eval()
     with torch.no_grad():
         parts = [
-            module(placed(x_N[first : first + batch_size], device, spec.dtype)).cpu().numpy()
+            module(to_device(x_N[first : first + batch_size], device, spec.dtype)).cpu().numpy()
             for first in range(0, len(x_N), batch_size)
         ]
     return np.concatenate(parts) if parts else np.zeros((0, spec.outputs))
@@ -187,14 +187,14 @@ def weighted_mean(models: Sequence[Array], weights: Sequence[float]) -> Array:
     mean_P = np.empty_like(models[0])
     sum_P, term_P = np.empty(_MEAN_BLOCK), np.empty(_MEAN_BLOCK)
     for first in range(0, mean_P.size, _MEAN_BLOCK):  # block by block, so that sums stay in the processor's cache
-        place = slice(first, min(first + _MEAN_BLOCK, mean_P.size))
-        sums, terms = sum_P[: place.stop - first], term_P[: place.stop - first]
+        part = slice(first, min(first + _MEAN_BLOCK, mean_P.size))
+        sums, terms = sum_P[: part.stop - first], term_P[: part.stop - first]
         sums[:] = 0.0
         for share, model_P in zip(shares, models, strict=True):
-            terms[:] = model_P[place]
+            terms[:] = model_P[part]
             terms *= share
             sums += terms
-        mean_P[place] = sums
+        mean_P[part] = sums
     return mean_P
 
 
@@ -217,9 +217,9 @@ class _Workspace:
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
         self.module = build_skeleton(spec, device="cpu").to(device)
         self._smallest_batch, self._draws = smallest_batch(self.module), draws(self.module)
-        trained = trained_places(self.module)
+        trained = trained_slices(self.module)
         sizes = [parameter.numel() for parameter, _ in trained]
-        self._places = [place for _, place in trained]
+        self._slices = [part for _, part in trained]
         self._values_P = torch.cat([parameter.detach().reshape(-1) for parameter, _ in trained])
         self._gradient_P = torch.zeros_like(self._values_P)
         self._gradients = torch.split(self._gradient_P, sizes)
@@ -258,7 +258,7 @@ class _Workspace:
         start_P = values_P.clone() if training.proximal else None
         added_P = None if correction_P is None else self._trained(correction_P)
         num_steps, loss_sum, squares = 0, 0.0, 0.0
-        with own_draws(seed, values_P.device) if self._draws else contextlib.nullcontext():
+        with fork_draws(seed, values_P.device) if self._draws else contextlib.nullcontext():
             for _ in range(training.num_epochs):
                 loss_sum = 0.0
                 for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):
@@ -292,8 +292,8 @@ class _Workspace:
 
     def _trained(self, vector_P: Array) -> Tensor:
         """Return the numbers of a model's vector that stand where parameters are trained."""
-        whole_P = placed(vector_P, self._values_P.device, self._values_P.dtype)
-        return torch.cat([whole_P[place] for place in self._places])
+        whole_P = to_device(vector_P, self._values_P.device, self._values_P.dtype)
+        return torch.cat([whole_P[part] for part in self._slices])
 
 
 _WORKSPACES = threading.local()
@@ -345,8 +345,8 @@ def clipped_gradient_sum(model: ModelFunction, x_BF: Array | Tensor, upstream_BO
     One row moves it by at most twice `clip_norm`. Rows go through in slices, to bound memory.
     """
     module = _skeleton(model.spec)
-    x = placed(x_BF, model.device, model.spec.dtype)
-    upstream = placed(upstream_BO, model.device, model.spec.dtype)
+    x = to_device(x_BF, model.device, model.spec.dtype)
+    upstream = to_device(upstream_BO, model.device, model.spec.dtype)
     total_P = torch.zeros(model.num_parameters, dtype=model.spec.dtype, device=model.device)
     for first in range(0, len(x), _SLICE_ROWS):
         rows = slice(first, first + _SLICE_ROWS)

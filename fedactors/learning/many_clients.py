@@ -34,7 +34,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalResult, LocalTraining, batches, draws, train_locally
 from fedactors.learning.metrics import Task
 from fedactors.learning.models import ModelSpec, build_skeleton, task_loss
-from fedactors.learning.network import Array, placed, trained_places
+from fedactors.learning.network import Array, to_device, trained_slices
 from fedactors.learning.optimizers import NORM_EPSILON, OptimizerState, optimizer_step
 
 MOST_TOGETHER = 64
@@ -111,7 +111,7 @@ def train_clients(
 def rows_on(load: Callable[[bytes], tuple[Array, Array]], key: bytes, device: str) -> Rows:
     """Return the rows that `load` finds by a key, as tensors that stay on the device; on the CPU the arrays."""
     x, y = load(key)
-    return (x, y) if device == "cpu" else (placed(x, device), placed(y, device))
+    return (x, y) if device == "cpu" else (to_device(x, device), to_device(y, device))
 
 
 def can_be_batched(
@@ -142,7 +142,7 @@ def why_not_together(spec: ModelSpec, task: Task = "multiclass") -> str:
         return "some of its parameters are not trained"
     x = torch.zeros(2, 2, *spec.inputs, dtype=spec.dtype)
     y = torch.zeros(2, 2, dtype=torch.long)
-    values = [place[0].detach()[None].repeat(2, *[1] * place[0].ndim) for place in trained_places(module)]
+    values = [part[0].detach()[None].repeat(2, *[1] * part[0].ndim) for part in trained_slices(module)]
     try:
         _gradients(module, task, values, x, y, torch.ones(2, 2, dtype=spec.dtype))
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
@@ -177,14 +177,14 @@ def _train(
 ) -> list[LocalResult]:
     """Train clients that are sorted by their number of steps, the most first."""
     module = _module(spec, device)
-    places = trained_places(module)
-    starts = _split(starts_CP, places, spec, device)
-    corrections = None if corrections_CP is None else _split(corrections_CP, places, spec, device)
+    slices = trained_slices(module)
+    starts = _split(starts_CP, slices, spec, device)
+    corrections = None if corrections_CP is None else _split(corrections_CP, slices, spec, device)
     optimizer, clip_norm = training.optimizer.unclipped, training.optimizer.clip_norm
     index_TCB, weight_TCB, steps_C = _padded(clients, plans, weighing)
     rows_TC = torch.from_numpy(_lengths(plans, len(index_TCB))).to(device, spec.dtype)
-    x_N = torch.cat([placed(x, device, spec.dtype) for x, _ in clients])
-    y_N = torch.cat([placed(y, device) for _, y in clients])
+    x_N = torch.cat([to_device(x, device, spec.dtype) for x, _ in clients])
+    y_N = torch.cat([to_device(y, device) for _, y in clients])
     index, weight = torch.from_numpy(index_TCB).to(device), torch.from_numpy(weight_TCB).to(device, spec.dtype)
     last_epoch = np.array([len(plan) - len(plan) // training.num_epochs for plan in plans])
     losses_C, squares_C = torch.zeros(2, len(clients), dtype=spec.dtype, device=device)
@@ -216,17 +216,17 @@ def _train(
         squares_C[:active] += losses_k.square()
     for kept, value in zip(done, values, strict=True):
         kept[:active] = value
-    vectors_CP = _joined(done, places, starts_CP)
+    vectors_CP = _joined(done, slices, starts_CP)
     losses, squares = losses_C.cpu().numpy(), squares_C.cpu().numpy()
     return [
         LocalResult(
-            vector=vectors_CP[place],
+            vector=vectors_CP[number],
             num_samples=len(rows[0]),
             num_steps=len(plan),
-            loss=float(losses[place]) / len(rows[0]),
-            loss_rms=math.sqrt(float(squares[place]) / len(plan)),
+            loss=float(losses[number]) / len(rows[0]),
+            loss_rms=math.sqrt(float(squares[number]) / len(plan)),
         )
-        for place, (rows, plan) in enumerate(zip(clients, plans, strict=True))
+        for number, (rows, plan) in enumerate(zip(clients, plans, strict=True))
     ]
 
 
@@ -259,16 +259,16 @@ def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
 
 
 def _split(
-    vectors_CP: Array, places: Sequence[tuple[nn.Parameter, slice]], spec: ModelSpec, device: torch.device
+    vectors_CP: Array, slices: Sequence[tuple[nn.Parameter, slice]], spec: ModelSpec, device: torch.device
 ) -> list[Tensor]:
-    whole = placed(vectors_CP, device, spec.dtype)
-    return [whole[:, place].reshape(len(whole), *parameter.shape) for parameter, place in places]
+    whole = to_device(vectors_CP, device, spec.dtype)
+    return [whole[:, part].reshape(len(whole), *parameter.shape) for parameter, part in slices]
 
 
-def _joined(values: Sequence[Tensor], places: Sequence[tuple[nn.Parameter, slice]], starts_CP: Array) -> Array:
+def _joined(values: Sequence[Tensor], slices: Sequence[tuple[nn.Parameter, slice]], starts_CP: Array) -> Array:
     vectors_CP = np.array(starts_CP)
-    for value, (_, place) in zip(values, places, strict=True):
-        vectors_CP[:, place] = value.reshape(len(value), -1).cpu().numpy()
+    for value, (_, part) in zip(values, slices, strict=True):
+        vectors_CP[:, part] = value.reshape(len(value), -1).cpu().numpy()
     return vectors_CP
 
 

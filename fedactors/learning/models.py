@@ -1,7 +1,7 @@
 """Models by name, built from a small frozen description and a seed; and what a task makes of their outputs.
 
 A `ModelSpec` is a plain value: it can be a configuration entry, an argument of a compute function or a key.
-`build_model` initialises under a forked random state (`own_draws`), so that a model depends on its spec and seed alone
+`build_model` initialises under a forked random state (`fork_draws`), so that a model depends on its spec and seed alone
 and torch's one generator is left as it was. Hidden layers before a ReLU get He initialisation (a ten-layer MLP with
 torch's default loses its signal by about 1/6 per layer), output layers keep unit gain.
 
@@ -37,7 +37,7 @@ _DRAWING = threading.RLock()
 
 
 @contextmanager
-def own_draws(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
+def fork_draws(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
     """Draw within the block from `seed` (or from where the generator is); afterwards it is as it was."""
     devices = [device] if device is not None and device.type == "cuda" else []
     with _DRAWING, torch.random.fork_rng(devices=devices):
@@ -292,9 +292,9 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     Raises:
         BadInput: an unknown name, or sizes that the model cannot have.
     """
-    with own_draws(seed):
+    with fork_draws(seed):
         if is_code(spec.name):
-            return _own(spec)
+            return _user_model(spec)
         module = build_skeleton(spec, device="cpu")
         _initialise(module)
     return module
@@ -306,8 +306,8 @@ def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
     A module of the user's own is on the CPU whatever `device` says: it may hold constants that are no parameters.
     """
     if is_code(spec.name):
-        with own_draws():
-            return _own(spec)
+        with fork_draws():
+            return _user_model(spec)
     if spec.name not in _BUILDERS:
         raise BadInput(
             f"model: {spec.name!r} is not known (known: {', '.join(MODEL_NAMES)}; your own: package.module:function)"
@@ -317,7 +317,7 @@ def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
         raise BadInput(f"model {spec.name}: inputs, outputs, hidden and layers must all be at least 1, got {spec}")
     if spec.norm not in ("group", "batch", "none"):
         raise BadInput(f"norm: {spec.norm!r} is not allowed (group, batch, none)")
-    with own_draws(), torch.device(device):
+    with fork_draws(), torch.device(device):
         module = _BUILDERS[spec.name](spec).to(spec.dtype)
     if spec.name in _OF_TABLES and len(spec.inputs) > 1:
         module.register_forward_pre_hook(_flattened)
@@ -329,7 +329,7 @@ def model_for(name: str, inputs: Shape) -> str:
     return _OF_SHAPE.get(inputs, "linear") if name == "auto" else name
 
 
-def _own(spec: ModelSpec) -> nn.Module:
+def _user_model(spec: ModelSpec) -> nn.Module:
     module = load_code("model", spec.name)(spec.inputs, spec.outputs)
     if not isinstance(module, nn.Module):
         raise BadInput(f"model: {spec.name} returned a {type(module).__name__}, not a torch.nn.Module")

@@ -1,4 +1,4 @@
-"""A party's network: a value that computes wherever it is needed, and the parameters that an actor trains.
+"""A party's network as a value that computes wherever it is needed; what an actor trains is `optimizers.Network`.
 
     actor:  network = Network(spec, optimizer, seed)
             z = await self.compute(algorithm.embed, network.model, x_BF, work=...)      # embed(model, x) -> array
@@ -14,7 +14,7 @@ Flat vectors hold the floating-point entries of the state dict (running statisti
 
 An actor asks once for its device (``auto``, ``cpu``, ``cuda`` or ``cuda:N``) and keeps parameters, moments and rows
 there; what leaves it is an array on the host. On Ray a process sees the GPUs of its share (`Resources.num_gpus`) and no
-others, so that ``auto`` without a share is the CPU. Values move here alone: `placed` and `on_device` there, through
+others, so that ``auto`` without a share is the CPU. Values move here alone: `to_device` and `on_device` there, through
 pinned memory and without waiting; `on_host` back.
 
 Shapes: B batch, F features, O outputs, P parameters.
@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,7 +36,6 @@ from torch import Tensor, nn
 from fedactors.config import DEVICE_PATTERN
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 
 Array = NDArray[Any]
 
@@ -51,7 +50,7 @@ def float_entries(module: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
 
 
-def trained_places(module: nn.Module) -> list[tuple[nn.Parameter, slice]]:
+def trained_slices(module: nn.Module) -> list[tuple[nn.Parameter, slice]]:
     """Return the parameters that are trained, each once, and where they are in the module's flat vector."""
     found: dict[int, tuple[nn.Parameter, slice]] = {}
     start = 0
@@ -106,7 +105,7 @@ def find_device(text: str) -> torch.device:
     return device
 
 
-def placed(values: Array | Tensor, device: Device, dtype: torch.dtype | None = None) -> Tensor:
+def to_device(values: Array | Tensor, device: Device, dtype: torch.dtype | None = None) -> Tensor:
     """Return values as a tensor on a device: an array's copy, or the tensor itself where it is there already."""
     if isinstance(values, Tensor):
         return values.to(device, dtype)
@@ -147,7 +146,7 @@ def resident(tensor: Tensor) -> Array | Tensor:
     return tensor.detach() if tensor.device.type != "cpu" else on_host(tensor)
 
 
-class Held:
+class DeviceArrays:
     """An actor's arrays on its device, each copied there once; on the host they are what they are.
 
     Args:
@@ -164,7 +163,7 @@ class Held:
             chosen: Array = array_N[rows_B]
             return chosen
         if name not in self._held or self._held[name][0] is not array_N:
-            self._held[name] = (array_N, placed(array_N, self.device))
+            self._held[name] = (array_N, to_device(array_N, self.device))
         return self._held[name][1][torch.from_numpy(rows_B).to(self.device, non_blocking=True)]
 
 
@@ -187,9 +186,9 @@ class FunctionalModel:
                     self._slots.append((part._parameters, name))
                     self.shapes.append(parameter.shape)
         self.num_values = 0
-        self._places: list[tuple[torch.Size, tuple[int, ...], int]] = []
+        self._layouts: list[tuple[torch.Size, tuple[int, ...], int]] = []
         for shape in self.shapes:
-            self._places.append((shape, torch.empty(shape, device="meta").stride(), self.num_values))
+            self._layouts.append((shape, torch.empty(shape, device="meta").stride(), self.num_values))
             self.num_values += shape.numel()
 
     def views(self, vector_P: Tensor) -> list[Tensor]:
@@ -200,7 +199,9 @@ class FunctionalModel:
             vector = vector_P.detach().contiguous()
             first = vector.storage_offset()
             # one call for each parameter: a split and a view of each part take twice as long, at each step
-            return [vector.as_strided(shape, stride, first + at).requires_grad_() for shape, stride, at in self._places]
+            return [
+                vector.as_strided(shape, stride, first + at).requires_grad_() for shape, stride, at in self._layouts
+            ]
 
     def __call__(self, views: Sequence[Tensor], inputs: Tensor) -> Tensor:
         """Run the module with `views` as its parameters."""
@@ -241,7 +242,7 @@ class Model:
     def __init__(self, spec: ModelSpec, vector_P: Array | Tensor, device: Device = "cpu") -> None:
         self.spec = spec
         self.device = torch.device(device)
-        self._vector = placed(vector_P, device, spec.dtype)
+        self._vector = to_device(vector_P, device, spec.dtype)
         self.views = functional_model(spec).views(self._vector)
         """The parameters, as leaves that record gradients."""
 
@@ -267,61 +268,19 @@ class Model:
     def output(self, x_BF: Array | Tensor) -> Array:
         """Return the outputs (B x O) without keeping a graph, for evaluation."""
         with torch.no_grad():
-            return on_host(self(placed(x_BF, self.device, self.spec.dtype)))
+            return on_host(self(self.to_device(x_BF)))
 
     def flat_gradient(self, output: Tensor, upstream: Tensor | None = None) -> Tensor:
         """Return the gradient (P) of `output`, which was computed with this model; its graph is then freed."""
         return torch.cat([part.reshape(-1) for part in torch.autograd.grad(output, self.views, upstream)])
 
+    def at(self, vector_P: Array | Tensor) -> Model:
+        """Return the same network at other parameters; graphs of these stay valid."""
+        return Model(self.spec, vector_P, self.device)
+
+    def to_device(self, values: Array | Tensor) -> Tensor:
+        """Return values as the network computes with them, on its device."""
+        return to_device(values, self.device, self.spec.dtype)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Model, (self.spec, on_host(self._vector), str(self.device))
-
-
-class Network:
-    """The parameters that an actor trains: a `Model`, its optimiser's moments and the number of steps taken so far.
-
-    Args:
-        spec: what the network is.
-        optimizer: how it follows its gradients.
-        seed: of its first parameters.
-        device: where parameters and moments are.
-    """
-
-    def __init__(self, spec: ModelSpec, optimizer: OptimizerSpec, seed: int, device: Device = "cpu") -> None:
-        # half a second, which torch would else take at the first gradient, on the run's clock
-        import torch.fx.experimental.symbolic_shapes  # noqa: F401
-
-        self.spec = spec
-        self.optimizer = optimizer
-        self.model = Model(spec, initial_vector(spec, seed), device)
-        """The network at the present parameters."""
-        self.version = 0
-        self.rate = 1.0
-        """Factor of the step size, by a schedule; whoever keeps one sets it."""
-        self._moments = OptimizerState()
-
-    @property
-    def vector(self) -> Array:
-        """A copy of the flat parameters (P)."""
-        return self.model.vector
-
-    def load(self, vector_P: Array) -> None:
-        """Replace the parameters (after an average, say); moments stay, graphs of earlier ones stay valid."""
-        self.model = Model(self.spec, vector_P, self.model.device)
-
-    def apply(self, gradient_P: Array | Tensor) -> None:
-        """Take one optimiser step with a flat gradient."""
-        gradient, device = placed(gradient_P, self.model.device, self.spec.dtype), self.model.device
-        rule = self.optimizer.scaled(self.rate)
-        self.model = Model(self.spec, optimizer_step(rule, self.model.tensor, gradient, self._moments), device)
-        self.version += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return parameters, moments and version for a snapshot."""
-        return {"vector": self.vector, "moments": self._moments.state_dict(), "version": self.version}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.load(state["vector"])
-        self._moments.load_state_dict(on_device(state["moments"], self.model.device))
-        self.version = state["version"]

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedactors.config import is_code, load_code
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import draws
-from fedactors.learning.models import MODEL_NAMES, ModelSpec, build_model, build_skeleton, own_draws
+from fedactors.learning.models import MODEL_NAMES, ModelSpec, build_model, build_skeleton, fork_draws
 
 _BATCH = 2
 
@@ -75,7 +75,7 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
         raise BadInput(f"{where}: it has no parameters")
     x = torch.zeros(_BATCH, *spec.inputs, dtype=spec.dtype)
     try:
-        with own_draws():
+        with fork_draws():
             output = module.train()(*[x] * num_arguments)
     except Exception as error:
         raise BadInput(f"{where}: given {_BATCH} samples of shape {spec.inputs} it fails: {_line(error)}") from error

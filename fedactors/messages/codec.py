@@ -48,12 +48,14 @@ def declare(cls: type, name: str = "") -> None:
         TypeError: the name is malformed, or another class has it.
     """
     name = name or _default(cls)
-    namespace, slash, own = name.partition("/")
-    if not (namespace and slash and own and name.isprintable()):
-        raise TypeError(f"{_place(cls)}: name: {name!r} is not allowed: give 'namespace/ClassName'")
+    namespace, slash, class_name = name.partition("/")
+    if not (namespace and slash and class_name and name.isprintable()):
+        raise TypeError(f"{_import_path(cls)}: name: {name!r} is not allowed: give 'namespace/ClassName'")
     known = _CLASSES.get(name, cls)
-    if _place(known) != _place(cls):
-        raise TypeError(f"{_place(cls)}: {_place(known)} has the name {name!r}: give one of them another with name=")
+    if _import_path(known) != _import_path(cls):
+        raise TypeError(
+            f"{_import_path(cls)}: {_import_path(known)} has the name {name!r}: give one of them another with name="
+        )
     cls.__wire_name__ = name  # type: ignore[attr-defined]
     _CLASSES[name] = cls
 
@@ -97,7 +99,7 @@ def _module(cls: type) -> str:
     return _SCRIPT if cls.__module__ in _SCRIPTS else cls.__module__
 
 
-def _place(cls: type) -> str:
+def _import_path(cls: type) -> str:
     return f"{_module(cls)}.{cls.__qualname__}"
 
 

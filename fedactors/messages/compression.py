@@ -132,8 +132,8 @@ class Quantise:
         low, high = (float(exact.min()), float(exact.max())) if exact.size else (0.0, 0.0)
         top = 2**self.bits - 1
         step = (high - low) / top
-        place = (exact - low) / step if step > 0 else np.zeros_like(exact)
-        rounded = np.floor(place + rng.random(place.shape)) if self.stochastic else np.rint(place)
+        level = (exact - low) / step if step > 0 else np.zeros_like(exact)
+        rounded = np.floor(level + rng.random(level.shape)) if self.stochastic else np.rint(level)
         codes = np.clip(rounded, 0, top).astype(np.uint16)
         return dataclasses.replace(encoded, values=_pack(codes, self.bits), bits=self.bits, low=low, step=step)
 

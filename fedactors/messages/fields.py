@@ -65,9 +65,9 @@ def checks_of(cls: type) -> Checks:
     """
     found = []
     hints = typing.get_type_hints(cls)
-    own = vars(cls).get("__annotations__", {})
+    annotations = vars(cls).get("__annotations__", {})
     # a class of a script travels to Ray's processes without the names that its annotations, being texts, stand on
-    own.update({name: hints[name] for name in own})
+    annotations.update({name: hints[name] for name in annotations})
     for name, hint in hints.items():
         try:
             found.append((name, *_of(hint)))

@@ -271,11 +271,11 @@ def _with_all_clients(graph: Any, path: Path, num_clients: int | None) -> Any:
     return _renamed(graph, {node: int(str(node)) for node in graph}, count)
 
 
-def _renamed(graph: Any, place: dict[Any, int], num_nodes: int) -> Any:
+def _renamed(graph: Any, index_of: dict[Any, int], num_nodes: int) -> Any:
     """Return a simple graph on 0..K-1."""
     made = nx.Graph()
     made.add_nodes_from(range(num_nodes))
-    made.add_edges_from((place[a], place[b]) for a, b in graph.edges() if a != b)
+    made.add_edges_from((index_of[a], index_of[b]) for a, b in graph.edges() if a != b)
     return made
 
 

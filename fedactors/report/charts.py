@@ -1,7 +1,7 @@
 """The pictures of the report as inline SVG, and pictures of compared runs as files.
 
 - `line_chart`: curves with their bands
-- `draw_talk`: bytes between actors, a circle of few actors or a table of shades for many
+- `draw_communication`: bytes between actors, a circle of few actors or a table of shades for many
 - `Timeline`: what each actor did in each moment. A moment is a column, in which computing is drawn from the ground up
   and waiting above it, as high as their shares, so that a thousand short computations look like the long one that they
   add up to.
@@ -181,7 +181,7 @@ Point = tuple[float, float]
 Box = tuple[float, float, float, float]
 
 
-def draw_talk(edges: Edges) -> str:
+def draw_communication(edges: Edges) -> str:
     """Return the picture of bytes by (sender, receiver), grouped by party where there are too many actors."""
     drawn = edges
     if len(_names(edges)) > MAX_CIRCLE:
@@ -245,9 +245,9 @@ def talk_matrix(edges: Edges) -> str:
         turned = f"translate({left + at + cell / 3:.1f} {top - 4}) rotate(-60)"
         parts.append(f'<g style="{size}" transform="{turned}">{text(0, 0, short, "start", name)}</g>')
     parts.append(f'<rect class="lane" x="{left}" y="{top}" width="{cell * len(names)}" height="{cell * len(names)}"/>')
-    places = {name: index for index, name in enumerate(names)}
+    positions = {name: index for index, name in enumerate(names)}
     for (sender, receiver), count in sorted(edges.items()):
-        x, y = left + cell * places[receiver], top + cell * places[sender]
+        x, y = left + cell * positions[receiver], top + cell * positions[sender]
         shade = 0.15 + 0.85 * math.log1p(count) / most
         parts.append(
             f'<rect class="edge-cell" x="{x:.1f}" y="{y:.1f}" width="{cell - 1:.1f}" height="{cell - 1:.1f}" '
@@ -265,12 +265,12 @@ def talk_circle(edges: Edges) -> str:
     hub = _hub(edges, names)
     ring = [name for name in names if name != hub]
     angles = {name: 2 * math.pi * index / len(ring) - math.pi / 2 for index, name in enumerate(ring)}
-    places = {
+    positions = {
         name: (width / 2 + 1.25 * radius * math.cos(angle), height / 2 + radius * math.sin(angle))
         for name, angle in angles.items()
     }
     if hub is not None:
-        places[hub] = (width / 2, height / 2)
+        positions[hub] = (width / 2, height / 2)
     parts = [open_svg(width, height, "who talks to whom")]
     parts.append(
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
@@ -278,7 +278,7 @@ def talk_circle(edges: Edges) -> str:
     )
     most = max(edges.values(), default=1) or 1
     bend, widest = 44.0 * min(1.0, 5 / len(names)), 5 * min(1.0, 24 / len(edges)) if edges else 0.0
-    curves = {(a, b): _Curve.between(places[a], places[b], bend) for a, b in sorted(edges)}
+    curves = {(a, b): _Curve.between(positions[a], positions[b], bend) for a, b in sorted(edges)}
     for (sender, receiver), curve in curves.items():
         count = edges[sender, receiver]
         parts.append(
@@ -290,7 +290,7 @@ def talk_circle(edges: Edges) -> str:
     drawn = [curve.at(share / 40) for curve in curves.values() for share in range(41)]
     called: list[str] = []
     taken: list[Box] = []
-    for name, (x, y) in places.items():
+    for name, (x, y) in positions.items():
         at, anchor = _beside((x, y), angles[name], 14) if name != hub else _hub_name(name, (x, y), len(ring), drawn)
         if at == _CORNER:
             called.append(text(at[0] - 14, at[1], "●", "middle").replace("<text", f'<text style="fill:{fills[name]}"'))
@@ -300,7 +300,7 @@ def talk_circle(edges: Edges) -> str:
     # where some have no room, a few would look like all: each arrow tells its bytes when pointed at
     if len(labels) == len(edges) or len(edges) <= MAX_CIRCLE:
         parts += labels
-    parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="{fills[name]}"/>' for name, (x, y) in places.items()]
+    parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="{fills[name]}"/>' for name, (x, y) in positions.items()]
     return "".join([*parts, *called, "</svg>"])
 
 
@@ -334,17 +334,17 @@ class _Curve:
         return a * x1 + b * cx + c * x2, a * y1 + b * cy + c * y2
 
 
-def _beside(place: Point, angle: float, gap: float) -> tuple[Point, str]:
+def _beside(position: Point, angle: float, gap: float) -> tuple[Point, str]:
     """Return where a text begins that stands in this direction of a place, and its anchor."""
     away_x, away_y = math.cos(angle), math.sin(angle)
     anchor = "start" if away_x > 0.3 else "end" if away_x < -0.3 else "middle"
-    return (place[0] + gap * away_x, place[1] + (gap + 4) * away_y + 4), anchor
+    return (position[0] + gap * away_x, position[1] + (gap + 4) * away_y + 4), anchor
 
 
-def _hub_name(name: str, place: Point, size: int, drawn: Sequence[Point]) -> tuple[Point, str]:
+def _hub_name(name: str, position: Point, size: int, drawn: Sequence[Point]) -> tuple[Point, str]:
     """Return where the middle's name stands: between two neighbours of a ring of this size, else in the corner."""
     between = [math.pi * (2 * index + 1) / size - math.pi / 2 for index in range(size)]
-    tried = [_beside(place, angle, gap) for gap in (16.0, 26.0, 40.0, 60.0) for angle in between]
+    tried = [_beside(position, angle, gap) for gap in (16.0, 26.0, 40.0, 60.0) for angle in between]
     return next((one for one in tried if not _touches(_box(*one[0], name, one[1]), drawn)), (_CORNER, "start"))
 
 

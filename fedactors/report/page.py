@@ -20,7 +20,7 @@ from fedactors.report.charts import (
     PHASE,
     Timeline,
     colour,
-    draw_talk,
+    draw_communication,
     escape,
     kind_index,
     line_chart,
@@ -355,7 +355,7 @@ def _traffic(folder: RunFolder) -> str:
     ]
     return (
         f'<h2>Who talks to whom</h2><p class="note">Point at an arrow or a cell for its bytes.</p>'
-        f"<figure class=talk>{draw_talk(edges)}</figure>"
+        f"<figure class=talk>{draw_communication(edges)}</figure>"
         f'<h2>What left which party</h2><p class="note">{_ABOUT_THE_LEDGER}</p>{_by_type(totals)}'
         + _folded("by sender and receiver", _table([*columns, "messages", "bytes"], pairs), len(pairs))
     )

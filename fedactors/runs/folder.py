@@ -55,7 +55,7 @@ from fedactors.runs.storage import (
     json_bytes,
     local_path,
     make_unique,
-    place_of_processes,
+    process_namespace,
     read_plain,
     sha256_of,
     start_of,
@@ -213,7 +213,7 @@ class RunFolder:
         return cls(folder, parse(schemas.Manifest, data, f"{folder}: {MANIFEST}"))
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where a user finds the run folder: its path, or its address."""
         return str(self.path) if self._mirror is None else self._mirror.address
 
@@ -396,7 +396,7 @@ class RunFolder:
         entry = known[label]
         states = {actor: self._checked(f"{entry['folder']}/{actor}.ckpt") for actor in [*entry["actors"], DRIVER]}
         driver = states.pop(DRIVER)
-        where = f"{self.place}/{entry['folder']}"
+        where = f"{self.location}/{entry['folder']}"
         return Checkpoint(label=label, actors=states, driver=driver, marks=entry["marks"], folder=where)
 
     def checkpoint_to_resume(self) -> Checkpoint:
@@ -417,7 +417,7 @@ class RunFolder:
         Raises:
             BadInput: the run has not ended, or its folder cannot be written.
         """
-        cannot = f"{self.place}: what a prediction releases under noise or masks is counted in the run's folder, "
+        cannot = f"{self.location}: what a prediction releases under noise or masks is counted in the run's folder, "
         if self.status == "running":
             raise BadInput(f"{cannot}and this run has not ended: wait for its end")
         if self.status == WITHOUT_A_WORD:
@@ -455,7 +455,7 @@ class RunFolder:
         self.release()
         shutil.rmtree(self.path, ignore_errors=True)
         if self._mirror is not None:
-            self._mirror.remove()
+            self._mirror.remove_all()
 
     def release(self) -> None:
         """Close the line files without writing anything more."""
@@ -521,19 +521,19 @@ def _pulled(mirror: Mirror) -> Path:
 def this_process() -> dict[str, Any]:
     """Return what the manifest says of the process that writes it."""
     pid = os.getpid()
-    return {"place": place_of_processes(), "boot": _boot(), "pid": pid, "start": start_of(pid) or 0}
+    return {"namespace": process_namespace(), "boot": _boot(), "pid": pid, "start": start_of(pid) or 0}
 
 
 def is_gone(process: Mapping[str, Any], silence: float) -> bool:
     """Say whether a process is gone that last gave a sign of life `silence` seconds ago."""
-    if process["place"] != place_of_processes():
+    if process["namespace"] != process_namespace():
         return silence > HEARTBEAT_TIMEOUT
     return bool(process["boot"] != _boot() or start_of(process["pid"]) != process["start"])
 
 
 def is_here(process: Mapping[str, Any]) -> bool:
     """Say whether a process is, or was, one of this machine's as it runs now: it can be looked for by its number."""
-    return bool(process["place"] == place_of_processes() and process["boot"] == _boot())
+    return bool(process["namespace"] == process_namespace() and process["boot"] == _boot())
 
 
 class Heartbeat:

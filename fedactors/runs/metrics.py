@@ -125,14 +125,14 @@ class Summary:
 
 def read_summary(folder: RunFolder) -> Summary:
     """Read the summary of a finished run; ``run`` is the folder as it was opened."""
-    if isinstance(own := folder.config.get("site"), dict):
-        whose = f"the records of the site {own.get('name')} alone"
-        at = f"in the run folder of its coordinator, {own.get('coordinator')}"
+    if isinstance(site := folder.config.get("site"), dict):
+        whose = f"the records of the site {site.get('name')} alone"
+        at = f"in the run folder of its coordinator, {site.get('coordinator')}"
         raise BadInput(f"{folder.path}: {whose}; the result is {at}")
     if folder.listed(SUMMARY) is None:
         raise BadInput(f"{folder.path}: the run has no summary (status: {folder.status})")
     values = folder.read_json(SUMMARY, schemas.SummaryFile)
-    return Summary.from_dict({**values, "run": folder.place}, where=f"{folder.path}/{SUMMARY}")
+    return Summary.from_dict({**values, "run": folder.location}, where=f"{folder.path}/{SUMMARY}")
 
 
 def read_rounds(folder: RunFolder) -> list[dict[str, Any]]:

@@ -63,8 +63,8 @@ class StateLocation:
             )
 
 
-def make_places(where: Mapping[str, str], keys: Mapping[str, str]) -> dict[str, StateLocation]:
-    """Return the place of each party that has one.
+def make_locations(where: Mapping[str, str], keys: Mapping[str, str]) -> dict[str, StateLocation]:
+    """Return the location of each party that has one.
 
     Args:
         where: party to folder or address.
@@ -76,21 +76,22 @@ def make_places(where: Mapping[str, str], keys: Mapping[str, str]) -> dict[str, 
     for party in keys:
         if party not in where:
             raise BadInput(f"--checkpoint-key: {party!r} is not allowed: it has no --checkpoint-dir {party}=PLACE")
-    return {party: StateLocation(party, place, keys.get(party)) for party, place in where.items()}
+    return {party: StateLocation(party, location, keys.get(party)) for party, location in where.items()}
 
 
-def proven_places(where: Mapping[str, str], frames: Mapping[str, bytes]) -> dict[str, str]:
-    """Return those of the places that a run folder names whose party keeps all its states of a checkpoint elsewhere.
+def proven_locations(where: Mapping[str, str], frames: Mapping[str, bytes]) -> dict[str, str]:
+    """Return those of the locations that a run folder names whose party keeps all its states of a checkpoint elsewhere.
 
-    A run folder may be a stranger's. Each of such a party's processes finds its state, with its digest, at the place
-    before it writes there (`Places.check`, `OwnStates.begin`); a place that is merely named would be written to unseen.
+    A run folder may be a stranger's. Each of such a party's processes finds its state, with its digest, at the location
+    before it writes there (`StateLocations.check`, `PartyStates.begin`); a location that is merely named would be
+    written to unseen.
     An address is given again by the user: whoever owns the store that it names could have put the states there.
     """
     kept: dict[str, bool] = {}
     for actor, frame in frames.items():
         party = actor.partition("/")[0]
         kept[party] = kept.get(party, True) and is_reference(frame)
-    return {party: place for party, place in where.items() if kept.get(party, False) and "://" not in place}
+    return {party: location for party, location in where.items() if kept.get(party, False) and "://" not in location}
 
 
 def is_reference(frame: bytes) -> bool:
@@ -102,13 +103,13 @@ class PartyStates:
     """The states of one actor in its party's place, used in the actor's own process.
 
     Args:
-        place: the party's; None: it has none, and a state travels to the run folder as it is.
+        location: the party's; None: it has none, and a state travels to the run folder as it is.
         actor: whose.
         run: name of the run, of the folder that its states go to.
     """
 
-    def __init__(self, place: StateLocation | None, actor: str, run: str) -> None:
-        self._place = place
+    def __init__(self, location: StateLocation | None, actor: str, run: str) -> None:
+        self._location = location
         self._actor = actor
         self._run = run
 
@@ -121,10 +122,10 @@ class PartyStates:
             BadInput: naming the party, and what is wrong, before anything is trained.
         """
         state = None if frame is None else self.fetch(frame)
-        if self._place is not None:
-            self._cipher(self._place)
-            self._write(self._place, f"{self._run}/{self._actor}/.writable", b"")
-            self._remove(self._place, f"{self._run}/{self._actor}/.writable")
+        if self._location is not None:
+            self._cipher(self._location)
+            self._write(self._location, f"{self._run}/{self._actor}/.writable", b"")
+            self._remove(self._location, f"{self._run}/{self._actor}/.writable")
         return state
 
     def keep(self, frame: bytes) -> bytes:
@@ -133,16 +134,16 @@ class PartyStates:
         Raises:
             BadInput: the place cannot be written, or the key cannot be read.
         """
-        if self._place is None:
+        if self._location is None:
             return frame
         name = f"{self._run}/{self._actor}/{secrets.token_hex(16)}.state"
-        cipher = self._cipher(self._place)
+        cipher = self._cipher(self._location)
         if cipher is None:
             data = _CLEAR + os.urandom(_SALT_BYTES) + frame
         else:
             nonce = os.urandom(_NONCE_BYTES)
             data = _SEALED + nonce + cipher.encrypt(nonce, frame, name.encode())
-        self._write(self._place, name, data)
+        self._write(self._location, name, data)
         told = {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         return _REFERENCE + json.dumps(told, sort_keys=True).encode()
 
@@ -156,23 +157,23 @@ class PartyStates:
             return frame
         told = _read_reference(frame, self._actor)
         party = self._actor.partition("/")[0]
-        if self._place is None:
+        if self._location is None:
             raise BadInput(f"{self._actor} keeps its state in a place of its own: give --checkpoint-dir {party}=PLACE")
         name = told["name"]
-        what = f"--checkpoint-dir: {self._actor}: {name} in {self._place.where}"
+        what = f"--checkpoint-dir: {self._actor}: {name} in {self._location.where}"
         try:
-            data = self._read(self._place, name, told["bytes"])
+            data = self._read(self._location, name, told["bytes"])
         except FileNotFoundError:
             raise BadInput(f"{what} is missing") from None
         if len(data) != told["bytes"] or hashlib.sha256(data).hexdigest() != told["sha256"]:
             raise BadInput(f"{what} is damaged (it differs from what the checkpoint refers to)")
         if data.startswith(_CLEAR):
-            if self._place.key is not None:
+            if self._location.key is not None:
                 raise BadInput(f"{what} is not encrypted, though its party's states are")
             return data[len(_CLEAR) + _SALT_BYTES :]
         if not data.startswith(_SEALED):
             raise BadInput(f"{what} is no state of this version")
-        cipher = self._cipher(self._place)
+        cipher = self._cipher(self._location)
         if cipher is None:
             raise BadInput(f"{what} is encrypted: give --checkpoint-key {party}=file:PATH or env:NAME")
         from cryptography.exceptions import InvalidTag
@@ -181,66 +182,70 @@ class PartyStates:
         try:
             return bytes(cipher.decrypt(nonce, sealed, name.encode()))
         except InvalidTag:
-            raise BadInput(f"{what} does not open with this key ({self._place.key})") from None
+            raise BadInput(f"{what} does not open with this key ({self._location.key})") from None
 
     def drop(self, frame: bytes) -> None:
         """Remove the state that a reference of this run names; what is gone already is no error."""
-        if self._place is not None and is_reference(frame):
+        if self._location is not None and is_reference(frame):
             name = _read_reference(frame, self._actor)["name"]
             if name.startswith(f"{self._run}/"):
-                self._remove(self._place, name)
+                self._remove(self._location, name)
 
-    def _cipher(self, place: StateLocation) -> Any:
-        if place.key is None:
+    def _cipher(self, location: StateLocation) -> Any:
+        if location.key is None:
             return None
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        kind, _, name = place.key.partition(":")
+        kind, _, name = location.key.partition(":")
         if kind == "env":
             text = os.environ.get(name)
             if text is None:
-                raise BadInput(f"--checkpoint-key: {place.party}: no variable {name} where {self._actor} runs")
+                raise BadInput(f"--checkpoint-key: {location.party}: no variable {name} where {self._actor} runs")
         else:
             try:
                 text = read_plain(Path(name).expanduser(), _LARGEST_KEY).decode()
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "no text"
-                raise BadInput(f"--checkpoint-key: {place.party}: {name} cannot be read: {reason}") from None
+                raise BadInput(f"--checkpoint-key: {location.party}: {name} cannot be read: {reason}") from None
         try:
             key = base64.b64decode(text.strip(), validate=True)
         except (binascii.Error, ValueError):
             key = b""
         if len(key) != _KEY_BYTES:
             raise BadInput(
-                f"--checkpoint-key: {place.party}: {place.key} holds no key: 32 random bytes as base64 "
+                f"--checkpoint-key: {location.party}: {location.key} holds no key: 32 random bytes as base64 "
                 "(openssl rand -base64 32)"
             )
         return AESGCM(key)
 
-    def _write(self, place: StateLocation, name: str, data: bytes) -> None:
-        if is_remote(place.where):
-            Store(place.where).write(name, data)
+    def _write(self, location: StateLocation, name: str, data: bytes) -> None:
+        if is_remote(location.where):
+            Store(location.where).write(name, data)
         else:
-            write_atomic(local_path(place.where, "--checkpoint-dir") / name, data, f"--checkpoint-dir: {place.party}")
+            write_atomic(
+                local_path(location.where, "--checkpoint-dir") / name, data, f"--checkpoint-dir: {location.party}"
+            )
 
-    def _read(self, place: StateLocation, name: str, size: int) -> bytes:
-        if is_remote(place.where):
-            return Store(place.where).read(name, size)
+    def _read(self, location: StateLocation, name: str, size: int) -> bytes:
+        if is_remote(location.where):
+            return Store(location.where).read(name, size)
         try:
-            return read_plain(local_path(place.where, "--checkpoint-dir") / name, size)
+            return read_plain(local_path(location.where, "--checkpoint-dir") / name, size)
         except FileNotFoundError:
             raise
         except OSError as error:
             if error.errno == errno.EFBIG:
                 return b""  # another file than the checkpoint refers to
-            raise BadInput(f"--checkpoint-dir: {place.party}: {place.where} cannot be read: {error.strerror}") from None
+            raise BadInput(
+                f"--checkpoint-dir: {location.party}: {location.where} cannot be read: {error.strerror}"
+            ) from None
 
-    def _remove(self, place: StateLocation, name: str) -> None:
-        if is_remote(place.where):
-            Store(place.where).remove(name)
+    def _remove(self, location: StateLocation, name: str) -> None:
+        if is_remote(location.where):
+            Store(location.where).remove(name)
         else:
-            path = local_path(place.where, "--checkpoint-dir") / name
-            with disk_errors(path, f"--checkpoint-dir: {place.party}"):
+            path = local_path(location.where, "--checkpoint-dir") / name
+            with disk_errors(path, f"--checkpoint-dir: {location.party}"):
                 path.unlink(missing_ok=True)
 
 
@@ -248,18 +253,18 @@ class StateLocations:
     """What the driver knows of it: whose states are elsewhere, and which of them a checkpoint replaces.
 
     Args:
-        places: by party.
+        locations: by party.
         run: name of the run.
     """
 
-    def __init__(self, places: Mapping[str, StateLocation] | None = None, run: str = "run") -> None:
-        self._places = dict(places or {})
+    def __init__(self, locations: Mapping[str, StateLocation] | None = None, run: str = "run") -> None:
+        self._locations = dict(locations or {})
         self._run = run
         self._held: dict[str, dict[str, bytes]] = {}
 
     def of(self, actor: str) -> PartyStates:
         """Return where the states of `actor` are kept, to be sent to its process."""
-        return PartyStates(self._places.get(actor.partition("/")[0]), actor, self._run)
+        return PartyStates(self._locations.get(actor.partition("/")[0]), actor, self._run)
 
     def check(self, actors: Iterable[str], frames: Mapping[str, bytes]) -> None:
         """Check that every party with a place has an actor, and that each of them finds its state there.
@@ -274,7 +279,7 @@ class StateLocations:
         names = list(actors)
         parties = dict.fromkeys(name.partition("/")[0] for name in names)
         elsewhere = {name.partition("/")[0] for name, frame in frames.items() if is_reference(frame)}
-        for party in self._places:
+        for party in self._locations:
             if party not in parties:
                 raise BadInput(f"--checkpoint-dir: {party!r} is not allowed: the parties are {', '.join(parties)}")
         for name in names:
@@ -290,25 +295,25 @@ class StateLocations:
         return before
 
 
-class FoundStates(Mapping[str, bytes]):
+class CheckpointStates(Mapping[str, bytes]):
     """The actors' states of a checkpoint; one that is kept elsewhere is fetched when it is asked for.
 
     Args:
         frames: by actor, as the run folder holds them.
-        places: by party.
+        locations: by party.
     """
 
-    def __init__(self, frames: Mapping[str, bytes], places: Mapping[str, StateLocation]) -> None:
+    def __init__(self, frames: Mapping[str, bytes], locations: Mapping[str, StateLocation]) -> None:
         self._frames = frames
-        self._places = places
+        self._locations = locations
 
     def stored(self, actor: str) -> tuple[bytes, StateLocation | None]:
-        """Return what the run folder holds of an actor, and the place of its party if it has one."""
-        return self._frames[actor], self._places.get(actor.partition("/")[0])
+        """Return what the run folder holds of an actor, and the location of its party if it has one."""
+        return self._frames[actor], self._locations.get(actor.partition("/")[0])
 
     def __getitem__(self, actor: str) -> bytes:
         frame = self._frames[actor]
-        return PartyStates(self._places.get(actor.partition("/")[0]), actor, "").fetch(frame)
+        return PartyStates(self._locations.get(actor.partition("/")[0]), actor, "").fetch(frame)
 
     def __contains__(self, actor: object) -> bool:
         return actor in self._frames

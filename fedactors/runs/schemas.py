@@ -100,7 +100,7 @@ class CheckpointEntry:
 class ProcessEntry:
     """What the manifest says of the process that writes it; see `fedactors.runs.folder`."""
 
-    place: Annotated[str, Field(max_length=64)]
+    namespace: Annotated[str, Field(max_length=64)]
     boot: Annotated[str, Field(max_length=64)]
     pid: Annotated[int, Field(ge=1, le=2**31)]
     start: Count
@@ -310,10 +310,10 @@ def parse(kind: Any, text: bytes | str, where: str) -> Any:
         return adapter.dump_python(adapter.validate_json(text), exclude_defaults=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(shown(part).strip("'") for part in first["loc"] if part not in ("span", "round", "totals"))
+        field = ".".join(shown(part).strip("'") for part in first["loc"] if part not in ("span", "round", "totals"))
         reason = first["msg"].removeprefix("Value error, ").splitlines()[0]
         if first["type"] == "json_invalid":
             raise BadInput(f"{where} is damaged (not valid JSON)") from None
-        raise BadInput(f"{where} is damaged: {f'{place}: ' if place else ''}{reason[0].lower()}{reason[1:]}") from None
+        raise BadInput(f"{where} is damaged: {f'{field}: ' if field else ''}{reason[0].lower()}{reason[1:]}") from None
     except (RecursionError, UnicodeDecodeError, ValueError):
         raise BadInput(f"{where} is damaged (not valid JSON)") from None

@@ -26,7 +26,7 @@ from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.messages.codec import freeze, measure
 from fedactors.messages.fields import freeze_valid
 from fedactors.messages.ledger import kind_of
-from fedactors.runtime.failures import as_party_error, error_bytes, error_of, told
+from fedactors.runtime.failures import as_party_error, error_bytes, error_fields, error_of
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +127,7 @@ def failed(actor: str, caller: str, error: BaseException) -> tuple[FedactorsErro
     """
     known = as_party_error(actor, error)
     size = error_bytes(known)
-    return (known if caller == DRIVER else error_of(*told(actor, known))), size
+    return (known if caller == DRIVER else error_of(*error_fields(actor, known))), size
 
 
 def keep(endpoints: Endpoints, owner: str, value: Any, copy: bool = True) -> tuple[Any, int]:

@@ -103,13 +103,13 @@ class Batch:
             self._calls.append(args)
             return partial(self._result, len(self._calls) - 1)
 
-    def _result(self, place: int) -> Any:
+    def _result(self, index: int) -> Any:
         with self._lock:
             self._is_closed = True
         if not self._results:
             self._results = self._compute()
             self._calls = []
-        return self._results[place]()
+        return self._results[index]()
 
     def _compute(self) -> list[Result]:
         if len(self._calls) > 1:
@@ -324,7 +324,7 @@ _number = itertools.count()
 
 
 @dataclass(frozen=True)
-class Placed:
+class SharedArray:
     """Where the bytes of an array lie."""
 
     path: str
@@ -332,21 +332,21 @@ class Placed:
     shape: tuple[int, ...]
 
 
-def place(array: np.ndarray, folder: str) -> Placed:
+def share_array(array: np.ndarray, folder: str) -> SharedArray:
     """Write an array into a new file."""
     path = os.path.join(folder, f"{os.getpid()}-{next(_number)}")
     with open(path, "wb", buffering=0) as stream:
         view = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         while view:
             view = view[stream.write(view) :]
-    return Placed(path, array.dtype.str, array.shape)
+    return SharedArray(path, array.dtype.str, array.shape)
 
 
-def mapped(placed: Placed) -> np.ndarray:
+def mapped(shared: SharedArray) -> np.ndarray:
     """Return the array, read-only, its bytes shared with all who map them."""
-    with open(placed.path, "rb") as stream:
+    with open(shared.path, "rb") as stream:
         memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(memoryview(memory).toreadonly(), placed.dtype).reshape(placed.shape)
+    return np.frombuffer(memoryview(memory).toreadonly(), shared.dtype).reshape(shared.shape)
 
 
 def is_large(value: Any) -> bool:
@@ -359,20 +359,20 @@ class Arguments:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._known: dict[int, Placed] = {}
+        self._known: dict[int, SharedArray] = {}
 
     def share(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return `args` with each large array among them replaced by its place."""
+        """Return `args` with each large array among them replaced by where it is shared."""
         return tuple(self._share(value) if is_large(value) else value for value in args)
 
     def _share(self, array: np.ndarray) -> Any:
         if array.flags.writeable:
             return array
-        placed = self._known.get(id(array))
-        if placed is None:
-            placed = self._known[id(array)] = place(array, self._folder)
-            weakref.finalize(array, self._forget, id(array), placed.path)
-        return placed
+        shared = self._known.get(id(array))
+        if shared is None:
+            shared = self._known[id(array)] = share_array(array, self._folder)
+            weakref.finalize(array, self._forget, id(array), shared.path)
+        return shared
 
     def _forget(self, identity: int, path: str) -> None:
         self._known.pop(identity, None)
@@ -381,17 +381,17 @@ class Arguments:
 
 
 @lru_cache(maxsize=4)
-def _mapped_before(placed: Placed) -> np.ndarray:
-    return mapped(placed)
+def _mapped_before(shared: SharedArray) -> np.ndarray:
+    return mapped(shared)
 
 
 def call(folder: str, function: Any, args: tuple[Any, ...]) -> Any:
-    """Run `function` in the receiving process, on mapped arguments; large arrays of its result are placed."""
-    result = function(*(_mapped_before(value) if isinstance(value, Placed) else value for value in args))
+    """Run `function` in the receiving process, on mapped arguments; large arrays of its result are shared."""
+    result = function(*(_mapped_before(value) if isinstance(value, SharedArray) else value for value in args))
     if is_large(result):
-        return place(result, folder)
+        return share_array(result, folder)
     if type(result) is tuple:
-        return tuple(place(value, folder) if is_large(value) else value for value in result)
+        return tuple(share_array(value, folder) if is_large(value) else value for value in result)
     return result
 
 
@@ -399,7 +399,7 @@ def take(result: Any) -> Any:
     """Map the large arrays of a result; their files are gone as soon as they are mapped."""
     if type(result) is tuple:
         return tuple(map(take, result))
-    if not isinstance(result, Placed):
+    if not isinstance(result, SharedArray):
         return result
     array = mapped(result)
     os.unlink(result.path)
@@ -443,8 +443,8 @@ def one_torch_thread() -> None:
     one_thread()
 
 
-def start_worker(*folders: str) -> None:
-    """Make a fresh worker ready: one torch thread, and no life without the pool's owner, whose folders then go too."""
+def end_with_owner(*folders: str) -> None:
+    """End this process, and remove these folders, as soon as the process that started it is gone."""
     owner = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -455,6 +455,11 @@ def start_worker(*folders: str) -> None:
             os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
+
+
+def start_worker(*folders: str) -> None:
+    """Make a fresh worker ready: one torch thread, and no life without the pool's owner, whose folders then go too."""
+    end_with_owner(*folders)
     np.seterr(over="ignore", invalid="ignore", divide="ignore")  # as in the runtime's own process
     one_torch_thread()
 
@@ -502,9 +507,9 @@ class ProcessPool:
 
     def submit(self, function: Callable[..., Any], args: tuple[Any, ...]) -> concurrent.futures.Future[Any]:
         """See `Pool`; where a worker dies all ends with one `BadInput`, and no other takes its place."""
-        placed = self._arguments.share(args)
+        shared = self._arguments.share(args)
         try:
-            raw = self._executor.submit(call, self._folder, function, placed)
+            raw = self._executor.submit(call, self._folder, function, shared)
         except (BrokenExecutor, RuntimeError, OSError) as error:
             raise BadInput(_WORKER_DIED) from error
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()

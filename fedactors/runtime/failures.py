@@ -1,7 +1,7 @@
 """What becomes of an exception: it names its party, stops the run even if nobody awaited it, and travels as a value.
 
-    an actor raises ──as_party_error──▶ told, encode_error ──▶ decode_reply raises at the caller
-                    ──raised_by──▶ told_abroad: to another site its kind and its place only
+    an actor raises ──as_party_error──▶ error_fields, encode_error ──▶ decode_reply raises at the caller
+                    ──raised_by──▶ error_for_sites: to another site its kind and its origin only
 
 A party's code may raise anything, errors of fedactors' own kinds too, and may put values of its data into text, cause,
 notes, attributes, or the name of a class. So between sites whatever comes out of an actor's code is marked with the
@@ -127,7 +127,7 @@ class UnawaitedCall:
         self._made: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
         self._failed: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
 
-    def made(self, reply: asyncio.Future[Any]) -> asyncio.Future[Any]:
+    def track(self, reply: asyncio.Future[Any]) -> asyncio.Future[Any]:
         """Remember a call that was made, and return its reply."""
         self._made.add(reply)
         return reply
@@ -136,7 +136,7 @@ class UnawaitedCall:
         """Wait, `LAST_SECONDS` at most, for calls under way that nobody awaits: one of them may still fail.
 
         Args:
-            made: the replies of all calls under way; those told to `made` by default.
+            made: the replies of all calls under way; those given to `track` by default.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_SECONDS):
@@ -163,8 +163,8 @@ class UnawaitedCall:
             return
         if isinstance(error, PartyLost) and self._handled(error.party):
             return
-        told, caller = getattr(error, _CALLER, (self, None))
-        if told is not self:
+        holder, caller = getattr(error, _CALLER, (self, None))
+        if holder is not self:
             return  # left by a run that has ended on this loop: what becomes garbage late stops no other run
         if caller is not None:
             note = f" ({caller}, which had called it, did not await the answer)"
@@ -191,7 +191,7 @@ def as_party_error(name: str, error: BaseException) -> FedactorsError:
     return failed
 
 
-def told(name: str, error: BaseException) -> tuple[str, str, str, str]:
+def error_fields(name: str, error: BaseException) -> tuple[str, str, str, str]:
     """Return what whoever called an actor is told of an error: class name, party, message, original traceback."""
     known = as_party_error(name, error)
     party = known.party if isinstance(known, PartyError) else name
@@ -203,8 +203,8 @@ def told(name: str, error: BaseException) -> tuple[str, str, str, str]:
 
 
 def encode_error(name: str, error: BaseException) -> Parts:
-    """Return an error as a value; see `told`."""
-    return encode_parts(told(name, error))
+    """Return an error as a value; see `error_fields`."""
+    return encode_parts(error_fields(name, error))
 
 
 def decode_reply(is_reply: bool, body: memoryview | bytes) -> Any:
@@ -227,9 +227,9 @@ def error_of(name: str, party: str, text: str, trace: str) -> FedactorsError:
     return PartyFailed(party, f"{name}: {text}", trace)
 
 
-_OWN = (Refused, PartyLost, CallTimeout, PayloadGone, RowsChangedError)
+_FRAMEWORK_ERRORS = (Refused, PartyLost, CallTimeout, PayloadGone, RowsChangedError)
 """Errors whose text, unless an actor's code raised them, is the runtime's own and quotes nobody's data."""
-_PLACE = "_fedactors_place"
+_ORIGIN = "_fedactors_origin"
 
 
 def raised_by(actor: str, error: BaseException, known: Container[str]) -> FedactorsError:
@@ -241,8 +241,8 @@ def raised_by(actor: str, error: BaseException, known: Container[str]) -> Fedact
         known: names of the run's actors: the error is told to be of one of them, whatever it says itself.
     """
     failed = as_party_error(actor, error)
-    if not hasattr(failed, _PLACE):
-        setattr(failed, _PLACE, failed.party if isinstance(failed, PartyError) and failed.party in known else actor)
+    if not hasattr(failed, _ORIGIN):
+        setattr(failed, _ORIGIN, failed.party if isinstance(failed, PartyError) and failed.party in known else actor)
     return failed
 
 
@@ -255,16 +255,16 @@ def code_of(actor: str, known: Container[str]) -> Iterator[None]:
         raise raised_by(actor, error, known) from error
 
 
-def told_abroad(site: str, error: BaseException) -> FedactorsError:
+def error_for_sites(site: str, error: BaseException) -> FedactorsError:
     """Return what other sites are told of an error of `site`."""
     known = as_party_error(site, error)
-    place = getattr(known, _PLACE, None)
-    if place is None and isinstance(known, _OWN):
+    origin = getattr(known, _ORIGIN, None)
+    if origin is None and isinstance(known, _FRAMEWORK_ERRORS):
         return known
     kind = next((kind for kind in (PartyLost, CallTimeout) if isinstance(known, kind)), PartyFailed)
-    return kind(place or site, f"{kind_of(known)}; the log of the site {site} says more")
+    return kind(origin or site, f"{kind_of(known)}; the log of the site {site} says more")
 
 
 def errors_for(site: str, peer: str) -> Callable[[BaseException], Parts]:
     """Return how errors of `site` are told to `peer`."""
-    return lambda error: encode_error(site, error if peer == site else told_abroad(site, error))
+    return lambda error: encode_error(site, error if peer == site else error_for_sites(site, error))

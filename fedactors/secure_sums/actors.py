@@ -129,7 +129,7 @@ class SecureSummand(Client):
         """With whom values were summed, by their id."""
         self.fellows = SumMembers(self._clients)
         self._public_keys: dict[str, IdentityShare] = {}
-        self._own_public_key: IdentityShare | None = None
+        self._local_public_key: IdentityShare | None = None
         self._summand: SecureSumClient | None = None
 
     @property
@@ -198,12 +198,12 @@ class SecureSummand(Client):
     @remote(caller=_ADDERS, only="adder")
     async def meet(self, connection: IdentityRound) -> None:
         """Greet the other clients, once."""
-        if self._own_public_key is None:
+        if self._local_public_key is None:
             self._secrets = self.entropy("secure sums")
             self._identity = Identity(self._secrets)
-            self._own_public_key = IdentityShare(self._identity.public, self._secrets(SECRET_BYTES))
-            self._public_keys[self.name] = self._own_public_key
-        public_key = self._own_public_key
+            self._local_public_key = IdentityShare(self._identity.public, self._secrets(SECRET_BYTES))
+            self._public_keys[self.name] = self._local_public_key
+        public_key = self._local_public_key
         others = [name for name in connection.members if name in self.clients and name != self.name]
         await asyncio.gather(*(self.peer(name, SecureSummand).greet(public_key) for name in others))
 

@@ -60,36 +60,41 @@ def _product(a: Bytes, b: Bytes) -> Bytes:
 
 
 def split(secrets_S: Bytes, num_shares: int, threshold: int, entropy: Callable[[int], bytes] = os.urandom) -> Bytes:
-    """Return shares (n x S); the share at place p (1 to n) is row p - 1.
+    """Return shares (n x S); the share of index p (1 to n) is row p - 1.
 
     Raises:
-        ValueError: a threshold that is no number from 1 to `num_shares`, or more shares than the field has places.
+        ValueError: a threshold that is no number from 1 to `num_shares`, or more shares than the field has indices.
     """
     if not 1 <= threshold <= num_shares <= MOST_SHARES:
         raise ValueError(f"threshold {threshold} of {num_shares} shares is not allowed: 1 <= threshold <= n <= 255")
     random = np.frombuffer(entropy((threshold - 1) * secrets_S.size), dtype=np.uint8)
     coefficients = np.concatenate([secrets_S[None, :], random.reshape(threshold - 1, secrets_S.size)])
-    places = np.arange(1, num_shares + 1, dtype=np.uint8)[:, None]
+    indices = np.arange(1, num_shares + 1, dtype=np.uint8)[:, None]
     shares = np.zeros((num_shares, secrets_S.size), dtype=np.uint8)
     for coefficient_S in coefficients[::-1]:
-        shares = _product(shares, places) ^ coefficient_S
+        shares = _product(shares, indices) ^ coefficient_S
     return shares
 
 
-def join(shares_kS: Bytes, places_k: NDArray[np.integer]) -> Bytes:  # type: ignore[type-arg]
+def join(shares_kS: Bytes, indices_k: NDArray[np.integer]) -> Bytes:  # type: ignore[type-arg]
     """Return the secrets (S) from as many shares as the threshold asks for; with fewer, bytes that mean nothing.
 
     Raises:
-        ValueError: no shares, two of one place, or a place that is none.
+        ValueError: no shares, two of one index, or an index that is none.
     """
-    places = np.asarray(places_k)
-    if not len(places) or len(set(places.tolist())) != len(places) or places.min() < 1 or places.max() > MOST_SHARES:
-        raise ValueError(f"places {places.tolist()} are not allowed: different numbers from 1 to {MOST_SHARES}")
-    x = places.astype(np.uint8)
+    indices = np.asarray(indices_k)
+    if (
+        not len(indices)
+        or len(set(indices.tolist())) != len(indices)
+        or indices.min() < 1
+        or indices.max() > MOST_SHARES
+    ):
+        raise ValueError(f"indices {indices.tolist()} are not allowed: different numbers from 1 to {MOST_SHARES}")
+    x = indices.astype(np.uint8)
     secrets = np.zeros(shares_kS.shape[1], dtype=np.uint8)
-    for row, (share_S, own) in enumerate(zip(shares_kS, x, strict=True)):
+    for row, (share_S, point) in enumerate(zip(shares_kS, x, strict=True)):
         others = np.delete(x, row)
-        weight = int(_LOGS[others].sum() - _LOGS[others ^ own].sum()) % 255
+        weight = int(_LOGS[others].sum() - _LOGS[others ^ point].sum()) % 255
         secrets ^= _product(share_S, _POWERS[weight])
     return secrets
 
@@ -185,6 +190,6 @@ def neighbour_graph(names: Sequence[str], seed: bytes) -> dict[str, set[str]]:
     if k >= count - 1:
         return {name: set(names) - {name} for name in names}
     order = np.random.default_rng(int.from_bytes(seed, "big")).permutation(count)
-    ring = [sorted(names)[place] for place in order]
+    ring = [sorted(names)[index] for index in order]
     steps = [step for step in range(-k // 2, k // 2 + 1) if step]
-    return {name: {ring[(place + step) % count] for step in steps} for place, name in enumerate(ring)}
+    return {name: {ring[(index + step) % count] for step in steps} for index, name in enumerate(ring)}

@@ -158,8 +158,8 @@ class SecureSumClient:
             self._refuse(f"call {call.number} is not newer than call {self._call.number}")
         if self.name not in members or list(members) != sorted(set(members)):
             self._refuse("the members are not a sorted list of names with its own")
-        if strangers := sorted(set(members) - set(self._identities)):
-            self._refuse(f"it knows no identity of {', '.join(strangers)}")
+        if unknown_members := sorted(set(members) - set(self._identities)):
+            self._refuse(f"it knows no identity of {', '.join(unknown_members)}")
         if len(members) < self.threshold:
             self._refuse(f"{len(members)} members are not allowed: {self.threshold} at least")
         self._check_fellows(members)
@@ -196,7 +196,7 @@ class SecureSumClient:
         )
         by_holder = dict(zip(holders, shares, strict=True))
         self._held[self.name] = by_holder.pop(self.name).reshape(-1, 2, SEED_BYTES)
-        return SealedShares({peer: self._box(self.name, peer, own.tobytes()) for peer, own in by_holder.items()})
+        return SealedShares({peer: self._box(self.name, peer, part.tobytes()) for peer, part in by_holder.items()})
 
     def take(self, delivered: DeliveredShares) -> None:
         """Open the shares of all neighbours' secrets."""
@@ -288,10 +288,10 @@ class SecureSumClient:
         """Return words with the own part of the sum's noise: whoever knows its own part still faces `sigma`."""
 
         def draw() -> Words:
-            noise = discrete_gaussian(point.noise_steps(own), len(flat), self._noise)
+            noise = discrete_gaussian(point.noise_steps(noise_share), len(flat), self._noise)
             return point.encode(flat, towards_zero=True) + noise.astype(np.uint32)
 
-        own = noise_part(sigma, self.threshold)
+        noise_share = noise_part(sigma, self.threshold)
         return released(flat, Gaussian(sigma), draw, "masked sum")
 
     def _check_fellows(self, members: tuple[str, ...]) -> None:
@@ -411,8 +411,10 @@ def unmasked_sum(session: Session, masked: Mapping[str, Masked], unmaskings: Map
 
 def _secret(session: Session, name: str, unmaskings: Mapping[str, Unmasking]) -> bytes:
     holders, threshold = session.holders[name], session.threshold(name)
-    places = [p for p, one in enumerate(holders, 1) if one in unmaskings and name in unmaskings[one].shares][:threshold]
-    if len(places) < threshold:
-        raise SecureSumError(f"secure sum: {len(places)} shares of {name}'s secret, too few: {threshold} are needed")
-    shares = [np.frombuffer(unmaskings[holders[place - 1]].shares[name], dtype=np.uint8) for place in places]
-    return join(np.stack(shares), np.array(places)).tobytes()
+    indices = [p for p, one in enumerate(holders, 1) if one in unmaskings and name in unmaskings[one].shares][
+        :threshold
+    ]
+    if len(indices) < threshold:
+        raise SecureSumError(f"secure sum: {len(indices)} shares of {name}'s secret, too few: {threshold} are needed")
+    shares = [np.frombuffer(unmaskings[holders[index - 1]].shares[name], dtype=np.uint8) for index in indices]
+    return join(np.stack(shares), np.array(indices)).tobytes()

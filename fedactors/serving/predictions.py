@@ -458,10 +458,10 @@ class SummingParty(SecureSummand, PredictingParty):
         All parties compare which rows they add up, and in which order: of two questions that pair rows differently the
         difference of the sums is a difference of somebody's rows. In one pairing a row's sum is the same each time.
         """
-        own, others = self._fixed_order(), [name for name in self.clients if name != self.name]
+        local, others = self._fixed_order(), [name for name in self.clients if name != self.name]
         told = await asyncio.gather(*(self.peer(name, SummingParty).tell_order() for name in others))
         for name, order in zip(others, told, strict=True):
-            if not hmac.compare_digest(order.fingerprint, own.fingerprint):
+            if not hmac.compare_digest(order.fingerprint, local.fingerprint):
                 raise Refused(self.label_party, f"has {self.name} and {name} add up different rows, or in other orders")
         made = await PredictingParty.contribute(self)
         self._unusable = made.unusable
@@ -701,8 +701,8 @@ async def predict_sites(
     rows: dict[str, Rows] = dict(zip(data.parties, data.files, strict=True))
     rows = rows or {next(iter(model_holders)).partition("/")[0]: data.test()}
     sites = {
-        name: runtime.spawn(site, f"{name}/predictions", config, own, tuple(model_holders))
-        for name, own in rows.items()
+        name: runtime.spawn(site, f"{name}/predictions", config, local, tuple(model_holders))
+        for name, local in rows.items()
     }
     await runtime.start()
     return await ask_writers(runtime, {name: one.predict for name, one in sites.items()}, asked.to)

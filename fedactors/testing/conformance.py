@@ -65,62 +65,17 @@ class Remark:
         return f"[{self.check}] {self.text}"
 
 
-def check_protocol(
-    protocol: Protocol,
-    *,
-    config: Mapping[str, Any] | None = None,
-    data: str | None = None,
-    seed: int = 0,
-    deterministic: bool = True,
-    relative: float = 1e-6,
-    agree: Mapping[str, float] | None = None,
-    raw_columns: Mapping[str, Any] | None = None,
-    allowed: tuple[str, ...] = (),
-    on_ray: bool = True,
-    num_sites: int = 0,
-    site_config: Mapping[str, Any] | None = None,
-    num_cpus: int | None = None,
-    timeout: float = 120.0,
-) -> None:
+def check_protocol(protocol: Protocol, **checks: Any) -> None:
     """Check a protocol against the contract.
 
     Args:
         protocol: the plugin's protocol.
-        config: config values beside those of its ``smoke`` setting; at least two rounds are needed.
-        data: data set; the protocol's default one unless given.
-        seed: of all runs.
-        deterministic: whether the result does not depend on timing, so that both runtimes must give equal numbers.
-        relative: how much final metrics of the two runtimes may differ, if `deterministic`.
-        agree: else, per final metric, by how much the runtimes may differ.
-        raw_columns: name to feature matrix (samples first), for data that does not come through `fedactors.data`.
-        allowed: message types, or single fields of them (``Smashed.labels``), that are meant to reveal raw values.
-        on_ray: whether to run on Ray as well (the cluster of this process, else an embedded one).
-        num_sites: between how many sites (2 or 3, processes of this machine, TLS between them) to run as well, on small
-            data of the protocol's layout; they are called north, south and west, and the protocol must be installed.
-            0: none.
-        site_config: all config values of the run between sites, where own data refuse some of those of ``smoke``.
-        num_cpus: cores of an embedded cluster.
-        timeout: seconds after its start (all processes are up) after which a run on Ray counts as hanging.
+        checks: what is checked and how strictly: the fields of `fedactors.testing.runs.Subject`.
 
     Raises:
         NotConforming: with all remarks.
     """
-    subject = Subject(
-        protocol=protocol,
-        config=dict(config or {}),
-        data=data or "",
-        seed=seed,
-        deterministic=deterministic,
-        relative=relative,
-        agree=dict(agree or {}),
-        raw_columns=dict(raw_columns or {}),
-        allowed=allowed,
-        on_ray=on_ray,
-        num_sites=num_sites,
-        site_config=site_config,
-        num_cpus=num_cpus,
-        timeout=timeout,
-    )
+    subject = Subject(protocol=protocol, **checks)
     remarks = list(review(subject))
     if remarks:
         lines = "\n".join(f"  {number}. {remark}" for number, remark in enumerate(remarks, start=1))
@@ -176,8 +131,8 @@ def review(subject: Subject) -> Iterator[Remark]:
 
 def remarks_on_wall_time(outcome: Outcome) -> Iterator[str]:
     """An actor knows one clock: the runtime's."""
-    for place, call in outcome.observed.wall_time.items():
-        yield f"{place} calls {call}. Time is the runtime's: self.clock.now() and self.clock.sleep()"
+    for location, call in outcome.observed.wall_time.items():
+        yield f"{location} calls {call}. Time is the runtime's: self.clock.now() and self.clock.sleep()"
 
 
 def remarks_on_messages(subject: Subject, outcome: Outcome) -> Iterator[str]:
@@ -186,7 +141,7 @@ def remarks_on_messages(subject: Subject, outcome: Outcome) -> Iterator[str]:
     if module is not None and subject.protocol.actors is None:
         yield "the protocol names no actors, so that `fedactors inspect` cannot say who receives what: give actors_at"
     elif module is not None:
-        told = {entry["message"] for entry in describe_messages(subject.protocol, subject.made())}
+        told = {entry["message"] for entry in describe_messages(subject.protocol, subject.make_config())}
         for cls, route in outcome.observed.types.items():
             if cls.__name__ not in told:
                 yield f"{cls.__name__} goes from {route}, but `fedactors inspect` does not tell of it"
@@ -207,20 +162,20 @@ def remarks_on_ledger(outcome: Outcome) -> Iterator[str]:
     for pair, sent in outcome.observed.sent_bytes.items():
         if stated.get(pair, 0) != sent:
             yield f"{pair[0]} sent {sent} bytes to {pair[1]}, of which the ledger knows {stated.get(pair, 0)}"
-    for place, route in outcome.observed.relayed.items():
+    for location, route in outcome.observed.relayed.items():
         yield (
-            f"{place} goes from {route} by way of the driver, whose calls count no bytes and take no time on links. "
+            f"{location} goes from {route} by way of the driver, whose calls count no bytes and take no time on links. "
             "Let one party call the other"
         )
 
 
 def remarks_on_channels(outcome: Outcome) -> Iterator[str]:
     """Nothing leaves a party but messages."""
-    for place, what in outcome.observed.channels.items():
-        yield f"{place} {what}: a channel past the ledger. What leaves a party is a message; the run keeps the files"
-    for place, reader in outcome.observed.others_data.items():
+    for location, what in outcome.observed.channels.items():
+        yield f"{location} {what}: a channel past the ledger. What leaves a party is a message; the run keeps the files"
+    for location, reader in outcome.observed.others_data.items():
         yield (
-            f"{place}: {reader}: a channel past the ledger. What a party has is loaded in its own process, from the "
+            f"{location}: {reader}: a channel past the ledger. What a party has is loaded in its own process, from the "
             "part that its constructor was given"
         )
     for where, actor in outcome.observed.shared.items():
@@ -237,11 +192,11 @@ def remarks_on_unpaid_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
     busy can lengthen a step of one run, but shortens none.
     """
     observed = outcomes[0].observed
-    for code, place in observed.called.items():
+    for code, location in observed.called.items():
         if code in observed.computed:
             yield (
-                f"{place} calls {observed.computed[code]} directly, which elsewhere runs in self.compute(): there it "
-                "takes no time of the simulated clock"
+                f"{location} calls {observed.computed[code]} directly, which elsewhere runs in self.compute(): there "
+                "it takes no time of the simulated clock"
             )
     work = unpaid_work(outcomes)
     for actor, served in sorted(work, key=lambda key: -work[key]):
@@ -273,17 +228,17 @@ def remarks_on_raw_data(subject: Subject, outcome: Outcome) -> Iterator[str]:
     if len(raw) == 0 and not subject.raw_columns:
         yield "no feature matrix was loaded through fedactors.data: give raw_columns, so that messages can be searched"
     left = {
-        (place, sender): gathered
-        for (place, sender), gathered in outcome.observed.left.items()
-        if not {place, place.partition(".")[0]} & set(subject.allowed)
+        (location, sender): gathered
+        for (location, sender), gathered in outcome.observed.left.items()
+        if not {location, location.partition(".")[0]} & set(subject.allowed)
     }
     orders = outcome.observed.orders.values()
     said = set()
-    for place, sender in left:
-        gathered = left[place, sender]
-        if place not in said and (found := search(raw, gathered, orders)):
-            said.add(place)
-            yield f"{place}, sent from {gathered.route}, holds {found}. Raw data must not leave its party"
+    for location, sender in left:
+        gathered = left[location, sender]
+        if location not in said and (found := search(raw, gathered, orders)):
+            said.add(location)
+            yield f"{location}, sent from {gathered.route}, holds {found}. Raw data must not leave its party"
 
 
 def search(raw: RawData, gathered: Gathered, orders: Collection[NDArray[Any]] = ()) -> str | None:
@@ -333,7 +288,7 @@ def remarks_on_config(subject: Subject) -> Iterator[str]:
         check_contract(protocol, protocol.name)
         for preset in (protocol.smoke, protocol.paper):
             build(protocol.Config, preset)
-        subject.made()
+        subject.make_config()
     except BadInput as error:
         yield f"its own settings are refused: {error}"
         return
@@ -426,7 +381,7 @@ def remarks_on_claims(subject: Subject, whole: Outcome) -> Iterator[str]:
             "it a function `neighbours`, so that the claim can be replayed"
         )
         return
-    config = subject.made()
+    config = subject.make_config()
     data = subject.load(config)
     audits = []
     for party in parties:

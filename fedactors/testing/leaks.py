@@ -176,8 +176,8 @@ class _Index:
 
         codes_P, turns_P = _codes_of_runs(self._values_P)
         turns_P &= ~fine_P & ~self._leaves_vector(COARSE_RUN - 1)
-        places = np.flatnonzero(turns_P)
-        self._by_code = places[np.argsort(codes_P[places], kind="stable")]
+        indices = np.flatnonzero(turns_P)
+        self._by_code = indices[np.argsort(codes_P[indices], kind="stable")]
         self._codes = codes_P[self._by_code]
         self._found: dict[Any, str | None] = {}
 
@@ -225,8 +225,8 @@ class _Index:
         singles = values.astype(np.float32)
         is_raw = np.asarray(self._flags[_marks_of(singles)] & (singles != 0))
         likely = singles[is_raw]
-        places = np.searchsorted(self._table, likely).clip(max=len(self._table) - 1)
-        is_raw[is_raw] = self._table[places] == likely
+        indices = np.searchsorted(self._table, likely).clip(max=len(self._table) - 1)
+        is_raw[is_raw] = self._table[indices] == likely
         return is_raw
 
     def _bits(self, owner: int, num_hits: int, sent: Floats) -> float:
@@ -263,24 +263,24 @@ class _Index:
         ends = np.cumsum(last - first)
         for start in range(0, int(ends[-1]) if len(ends) else 0, _CHUNK):
             chosen = slice(*np.searchsorted(ends, (start, start + _CHUNK)))
-            places = self._by_ratio[_ranges(first[chosen], last[chosen])]
+            indices = self._by_ratio[_ranges(first[chosen], last[chosen])]
             anchors = np.repeat(valid[chosen], (last - first)[chosen])
-            near = np.any([self._agrees(ratios, errors, anchors, places, ahead) for ahead in (-2, -1, 1, 2)], axis=0)
-            for i, p in zip(anchors[near], places[near], strict=True):
+            near = np.any([self._agrees(ratios, errors, anchors, indices, ahead) for ahead in (-2, -1, 1, 2)], axis=0)
+            for i, p in zip(anchors[near], indices[near], strict=True):
                 if self._same_run(sent, ratios, errors, int(i), int(p)):
                     return int(self._owner_P[p])
         return None
 
-    def _agrees(self, ratios: Floats, errors: Floats, anchors: Index, places: Index, ahead: int) -> Flags:
+    def _agrees(self, ratios: Floats, errors: Floats, anchors: Index, indices: Index, ahead: int) -> Flags:
         there = (anchors + ahead).clip(0, len(ratios) - 1)
-        known = self._ratios_P[(places + ahead).clip(0, len(self._ratios_P) - 1)]
+        known = self._ratios_P[(indices + ahead).clip(0, len(self._ratios_P) - 1)]
         return np.asarray(np.abs(ratios[there] - known) <= errors[there])
 
-    def _same_run(self, sent: Floats, ratios: Floats, errors: Floats, anchor: int, place: int) -> bool:
-        """Say whether ten values around `anchor` are an affine map of those around `place`."""
+    def _same_run(self, sent: Floats, ratios: Floats, errors: Floats, anchor: int, index: int) -> bool:
+        """Say whether ten values around `anchor` are an affine map of those around `index`."""
         num_ratios = MIN_DISTINCT - 2
         for back in range(num_ratios):
-            i, p = anchor - back, place - back
+            i, p = anchor - back, index - back
             if i < 0 or p < 0 or i + MIN_DISTINCT > len(sent) or p + MIN_DISTINCT > len(self._values_P):
                 continue
             if self._owner_P[p] != self._owner_P[p + MIN_DISTINCT - 1]:
@@ -332,8 +332,8 @@ def _are_fine(vectors_VN: Floats) -> Flags:
     steps, span = np.diff(ordered, axis=1), ordered[:, -1] - ordered[:, 0]
     apart = steps > 1e-6 * span[:, None]
     num_distinct = 1 + apart.sum(axis=1)
-    places = span / np.where(apart, steps, np.inf).min(axis=1, initial=np.inf) + 1
-    return np.asarray((num_distinct >= MIN_DISTINCT) & (num_distinct < 0.5 * places) & (places >= 200))
+    num_steps = span / np.where(apart, steps, np.inf).min(axis=1, initial=np.inf) + 1
+    return np.asarray((num_distinct >= MIN_DISTINCT) & (num_distinct < 0.5 * num_steps) & (num_steps >= 200))
 
 
 def _ranges(first: Index, last: Index) -> Index:

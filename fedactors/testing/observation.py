@@ -41,9 +41,8 @@ from fedactors.actors.actor import Resources
 from fedactors.actors.context import Ref
 from fedactors.actors.remote import DRIVER
 from fedactors.runtime.failures import words_of
-from fedactors.runtime.simulation.network import SimulatedContext
+from fedactors.runtime.simulation.network import SimulatedContext, current_actor
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.runtime.simulation.virtual_loop import current_actor
 from fedactors.testing.leaks import MIN_DISTINCT, MIN_DRAWN, RawData
 
 T = TypeVar("T")
@@ -51,7 +50,7 @@ T = TypeVar("T")
 _MOST_KEPT = 40
 _MOST_SMALL = 4000
 _SMALL = 64
-_PLACE = re.compile(r'^ *(?:\| *)*File "[^"\n]+", line \d+, in .*\n(?: .*\n)?', re.MULTILINE)
+_STACK_ENTRY = re.compile(r'^ *(?:\| *)*File "[^"\n]+", line \d+, in .*\n(?: .*\n)?', re.MULTILINE)
 """A frame of a traceback, with its line of code: what remains are words."""
 
 
@@ -149,9 +148,9 @@ class Observed:
         for path, item, cls in walk(value):
             if cls is not None:
                 continue
-            place = name if path.startswith("[") else path
-            gathered.setdefault((place, sender), Gathered(route)).add(item)
-            if place != name and isinstance(item, (bool, int, float, np.generic)):
+            field = name if path.startswith("[") else path
+            gathered.setdefault((field, sender), Gathered(route)).add(item)
+            if field != name and isinstance(item, (bool, int, float, np.generic)):
                 gathered.setdefault((name, sender), Gathered(route)).add(item)
 
 
@@ -259,7 +258,7 @@ class ObservedRuntime(SimulatedRuntime):
         error = getattr(reply, "_exception", None)  # `exception()` would count as having been looked at
         if error is not None:
             route = f"{receiver} to {sender}"
-            said = [*words_of(error), _PLACE.sub("", getattr(error, "traceback_text", ""))]
+            said = [*words_of(error), _STACK_ENTRY.sub("", getattr(error, "traceback_text", ""))]
             self.observed.leave(f"the error of {method}", receiver, route, said)
 
     async def _bring_up(self, contexts: list[SimulatedContext], state: Any) -> None:
@@ -402,12 +401,12 @@ class WatchedCode:
 
     Args:
         home: name of the module that the protocol's `run` comes from.
-        is_own: whether a source file belongs to the protocol.
+        is_user_code: whether a source file belongs to the protocol.
     """
 
-    def __init__(self, home: str, is_own: Callable[[str], bool]) -> None:
+    def __init__(self, home: str, is_user_code: Callable[[str], bool]) -> None:
         self._home = home
-        self.is_own = functools.cache(is_own)
+        self.is_user_code = functools.cache(is_user_code)
         self.observed = Observed()
         self.runtime: ObservedRuntime | None = None
         self._used: set[str] = set()
@@ -420,7 +419,7 @@ class WatchedCode:
         self.runtime, self.observed = runtime, runtime.observed
         printed, complained = _Printed(sys.stdout), _Printed(sys.stderr)
         before = _generator_states()
-        self._variables = dict(self._own_variables())
+        self._variables = dict(self._user_variables())
         previous = sys.getprofile()
         with ExitStack() as stack:
             stack.enter_context(_listening(self._note_event))
@@ -455,17 +454,17 @@ class WatchedCode:
             self._note_builtin(frame, arg)
         elif event == "call":
             caller = frame.f_back
-            if caller is not None and self.is_own(caller.f_code.co_filename):
+            if caller is not None and self.is_user_code(caller.f_code.co_filename):
                 if frame.f_code.co_filename == random.__file__:
                     # its own functions; other libraries draw from it for names and the like, which is their business
                     self._used.add("random")
                 if frame.f_code not in self.observed.called and self._is_at_work():
-                    self.observed.called[frame.f_code] = _place(caller)
+                    self.observed.called[frame.f_code] = _location(caller)
         elif event == "return" and arg is not None:
             if frame.f_code.co_filename.startswith(_DATA_FOLDER):
                 self._note_data(arg)
                 self._note_reader(frame, arg)
-            elif frame.f_code.co_flags & inspect.CO_COROUTINE and self.is_own(frame.f_code.co_filename):
+            elif frame.f_code.co_flags & inspect.CO_COROUTINE and self.is_user_code(frame.f_code.co_filename):
                 self._note_order(frame)
 
     def _is_at_work(self) -> bool:
@@ -478,15 +477,15 @@ class WatchedCode:
         clock = (module == "time" and name in _CLOCKS) or (
             name in ("now", "utcnow", "today") and isinstance(getattr(function, "__self__", None), type)
         )
-        if clock and self.is_own(frame.f_code.co_filename):
-            self.observed.wall_time.setdefault(_place(frame), f"{module or 'datetime'}.{name}")
-        elif getattr(function, "__self__", None) is random._inst and self.is_own(frame.f_code.co_filename):  # type: ignore[attr-defined]
+        if clock and self.is_user_code(frame.f_code.co_filename):
+            self.observed.wall_time.setdefault(_location(frame), f"{module or 'datetime'}.{name}")
+        elif getattr(function, "__self__", None) is random._inst and self.is_user_code(frame.f_code.co_filename):  # type: ignore[attr-defined]
             self._used.add("random")
         elif module == "_thread" and name == "start_new_thread":
             self._note_channel(frame, "starts a thread")
 
     def _note_log(self, record: logging.LogRecord) -> None:
-        if self.is_own(record.pathname):
+        if self.is_user_code(record.pathname):
             self.observed.leave("the log", "the run", "the run to its log", record.getMessage())
 
     def _note_order(self, frame: FrameType) -> None:
@@ -514,16 +513,18 @@ class WatchedCode:
         caller, runtime = frame.f_back, self.runtime
         if frame.f_code.co_name != "load" or not hasattr(value, "features") or caller is None or runtime is None:
             return
-        if not self.is_own(caller.f_code.co_filename) or asyncio._get_running_loop() is None:
+        if not self.is_user_code(caller.f_code.co_filename) or asyncio._get_running_loop() is None:
             return
         held = frame.f_locals
         party = str(held.get("party", getattr(held.get("self"), "party", "")))
         reader = current_actor.get()
         parties = {name.partition("/")[0] for name in runtime._actor_specs}
         if reader == DRIVER:
-            self.observed.others_data.setdefault(_place(caller), f"the driver loads the data of {party or 'a party'}")
+            self.observed.others_data.setdefault(
+                _location(caller), f"the driver loads the data of {party or 'a party'}"
+            )
         elif party in parties and reader.partition("/")[0] != party:
-            self.observed.others_data.setdefault(_place(caller), f"{reader} loads the data of {party}")
+            self.observed.others_data.setdefault(_location(caller), f"{reader} loads the data of {party}")
 
     # --- files, connections, processes ---
 
@@ -541,26 +542,26 @@ class WatchedCode:
     def _note_channel(self, frame: FrameType | None, what: str) -> None:
         """Note what happened under `frame`, if the protocol's code asked for it and not the frame's."""
         while frame is not None and not frame.f_code.co_filename.startswith(_FRAME_FOLDERS):
-            if self.is_own(frame.f_code.co_filename):
-                self.observed.channels.setdefault(_place(frame), what)
+            if self.is_user_code(frame.f_code.co_filename):
+                self.observed.channels.setdefault(_location(frame), what)
                 return
             frame = frame.f_back
 
     # --- variables of modules and classes ---
 
     def _compare_variables(self, actor: str) -> None:
-        for scope, found in self._own_variables():
+        for scope, found in self._user_variables():
             before = self._variables.get(scope)
             self._variables[scope] = found
             for name in found if before is None else found.keys() | before.keys():
                 if before is not None and before.get(name) != found.get(name):
                     self.observed.shared.setdefault(f"{scope}.{name}", actor)
 
-    def _own_variables(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _user_variables(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (module or class, content by name) of all that lives as long as the process and may change."""
         actors = [] if self.runtime is None else [actor_spec.cls for actor_spec in self.runtime._actor_specs.values()]
         classes = dict.fromkeys(cls for actor in actors for cls in actor.__mro__ if cls is not object)
-        for module in self._own_modules(cls.__module__ for cls in classes):
+        for module in self._user_modules(cls.__module__ for cls in classes):
             found = {}
             for name, value in list(vars(module).items()):
                 if isinstance(value, type):
@@ -573,12 +574,12 @@ class WatchedCode:
             inner = {name: value for name, value in vars(cls).items() if not name.startswith(("__", "_abc_"))}
             yield f"{cls.__module__}.{cls.__qualname__}", {name: _Content().of(item) for name, item in inner.items()}
 
-    def _own_modules(self, more: Iterable[str]) -> list[types.ModuleType]:
+    def _user_modules(self, more: Iterable[str]) -> list[types.ModuleType]:
         """Return the protocol's modules: those of its run and its actors, and what they import of their own."""
         names, modules = [self._home, *more], {}
         while names:
             module = sys.modules.get(name := names.pop())
-            if module is None or name in modules or not self.is_own(getattr(module, "__file__", None) or ""):
+            if module is None or name in modules or not self.is_user_code(getattr(module, "__file__", None) or ""):
                 continue
             modules[name] = module
             for value in list(vars(module).values()):
@@ -656,7 +657,7 @@ class _Printed(io.StringIO):
         return super().write(text)
 
 
-def _place(frame: FrameType) -> str:
+def _location(frame: FrameType) -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import pickle
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ import psutil
 
 from fedactors.actors.remote import DRIVER
 from fedactors.config import build
-from fedactors.errors import BadInput, CallTimeout, FedactorsError
+from fedactors.errors import BadInput, CallTimeout, PartyFailed
 from fedactors.federation.approval import decide, kept_proposals
 from fedactors.federation.audit_log import AUDIT, check
 from fedactors.federation.operations import compare
@@ -57,33 +58,43 @@ _NOT_THERE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is checked and how strictly; see `check_protocol`."""
+    """What is checked and how strictly."""
 
     protocol: Protocol
     config: Mapping[str, Any] = field(default_factory=dict)
+    """Values beside those of the protocol's ``smoke`` setting; at least two rounds are needed."""
     data: str = ""
-    """The protocol's default one if it is empty."""
+    """Data set; the protocol's default one if it is empty."""
     seed: int = 0
     deterministic: bool = True
+    """Whether the result does not depend on timing, so that both runtimes must give equal numbers."""
     relative: float = 1e-6
+    """How much final metrics of the two runtimes may differ, if `deterministic`."""
     agree: Mapping[str, float] = field(default_factory=dict)
+    """Else, per final metric, by how much the runtimes may differ."""
     raw_columns: Mapping[str, Any] = field(default_factory=dict)
+    """Name to feature matrix (samples first), for data that does not come through `fedactors.data`."""
     allowed: tuple[str, ...] = ()
+    """Message types, or single fields of them (``Smashed.labels``), that are meant to reveal raw values."""
     on_ray: bool = True
+    """Whether to run on Ray as well (the cluster of this process, else an embedded one)."""
     num_sites: int = 0
-    """Between which it runs as well."""
+    """Between how many sites (2 or 3, processes of this machine, TLS between them) to run as well, on small data of the
+    protocol's layout; they are called north, south and west, and the protocol must be installed. 0: none."""
     site_config: Mapping[str, Any] | None = None
-    """Of the run between sites; as for all others if it is None."""
+    """All config values of the run between sites, where own data refuse some of those of ``smoke``."""
     num_cpus: int | None = None
+    """Cores of an embedded cluster."""
     timeout: float = 120.0
+    """Seconds after its start (all processes are up) after which a run on Ray counts as hanging."""
 
-    def made(self, **overrides: Any) -> Any:
+    def make_config(self, **overrides: Any) -> Any:
         """Return the config, with the smallest meaningful values unless others were given."""
         return build(self.protocol.Config, {**self.protocol.smoke, **self.config, **overrides})
 
-    def made_at_sites(self) -> Any:
+    def make_site_config(self) -> Any:
         """Return the config of the run between sites."""
-        return self.made() if self.site_config is None else build(self.protocol.Config, self.site_config)
+        return self.make_config() if self.site_config is None else build(self.protocol.Config, self.site_config)
 
     def load(self, config: Any) -> Any:
         """Return what the protocol's `run` takes."""
@@ -94,7 +105,7 @@ class Subject:
         """The module that the protocol's `run` comes from."""
         return inspect.getmodule(self.protocol.run) or sys.modules["__main__"]
 
-    def is_own(self, file: str) -> bool:
+    def is_user_code(self, file: str) -> bool:
         """Say whether a source file belongs to the protocol."""
         home = Path(getattr(self.home, "__file__", None) or "/nowhere")
         return Path(file).is_relative_to(home.parent) if self.home.__package__ else file == str(home)
@@ -167,7 +178,7 @@ def simulate(
     overrides: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Run in the simulated runtime; `watch` also looks at the code itself."""
-    observed, code = Observed(), WatchedCode(subject.home.__name__, subject.is_own)
+    observed, code = Observed(), WatchedCode(subject.home.__name__, subject.is_user_code)
     kept = _RoundRecorder(observed)
     runtime = ObservedRuntime(
         observed,
@@ -177,10 +188,11 @@ def simulate(
         reproducible_noise=True,
         faults=faults,
     )
-    config = subject.made(**(overrides or {}))
+    config = subject.make_config(**(overrides or {}))
     with ExitStack() as stack:
         if watch:
-            subject.is_own("")  # imports the protocol before it is watched: an import may not begin inside another one
+            # imports the protocol before it is watched: an import may not begin inside another one
+            subject.is_user_code("")
             stack.enter_context(code.watching(runtime))
         stack.enter_context(runtime.measured())
         return _execute(subject, config, runtime, kept, observed, resume)
@@ -260,7 +272,7 @@ def run_on_ray(subject: Subject, *, kill: str | None = None, overrides: Mapping[
             limits.append(asyncio.get_running_loop().call_later(subject.timeout, runtime.fail, hanging))
 
     runtime.start = start  # type: ignore[method-assign]
-    outcome = _execute(subject, subject.made(**(overrides or {})), runtime, kept, observed, None)
+    outcome = _execute(subject, subject.make_config(**(overrides or {})), runtime, kept, observed, None)
     left = [f"{name} ({pid})" for name, pid in runtime.processes.items() if not _ends(pid)]
     if left and outcome.error is None:
         outcome = dataclasses.replace(outcome, error=RuntimeError(f"processes are left behind: {', '.join(left)}"))
@@ -340,11 +352,11 @@ def write_small_data(folder: Path, sites: Sequence[str], layout: str) -> str:
     Returns:
         What a run's ``--data`` calls them.
     """
-    task, own = _WRITERS[layout](folder, sites)
+    task, parties = _WRITERS[layout](folder, sites)
     if layout != "vertical":
         task = {"layout": layout, **task}
     described = [f"[task]\n{_lines(task)}"]
-    for number, (site, facts) in enumerate(zip(sites, own, strict=True)):
+    for number, (site, facts) in enumerate(zip(sites, parties, strict=True)):
         table = {"table": f"rows{number}"} if layout == "relational" else {}
         described.append(f"[parties.{site}]\n{_lines({**facts, **table})}")
         told = _lines({**facts, "nodes": str(folder / site / "nodes.npz")} if layout == "graph" else facts)
@@ -388,18 +400,18 @@ def _columns(folder: Path, sites: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _vertical(folder: Path, sites: Sequence[str]) -> Written:
-    own = [{**facts, "id": "id"} for facts in _columns(folder, sites)]
-    own[0]["label"] = "bad"
-    return {"type": "binary", "alignment": "already-aligned"}, own
+    parties = [{**facts, "id": "id"} for facts in _columns(folder, sites)]
+    parties[0]["label"] = "bad"
+    return {"type": "binary", "alignment": "already-aligned"}, parties
 
 
 def _relational(folder: Path, sites: Sequence[str]) -> Written:
-    own = _columns(folder, sites)
+    parties = _columns(folder, sites)
     names = [f"rows{number}" for number in range(len(sites))]
     asked = [f"{name}.x{f}" for n, name in enumerate(names) for f in range(n * _COLUMNS, (n + 1) * _COLUMNS)]
     joined = " ".join(f"JOIN {name} ON {names[0]}.id = {name}.id" for name in names[1:])
     sql = f"SELECT {names[0]}.bad, {', '.join(asked)} FROM {names[0]} {joined}"
-    return {"type": "binary", "sql": sql, "label": f"{names[0]}.bad"}, own
+    return {"type": "binary", "sql": sql, "label": f"{names[0]}.bad"}, parties
 
 
 def _horizontal(folder: Path, sites: Sequence[str]) -> Written:
@@ -411,11 +423,11 @@ def _horizontal(folder: Path, sites: Sequence[str]) -> Written:
         return _table(path, {**columns, "bad": y_N[rows]})
 
     test = write(folder / sites[0] / "test.csv", parts[-1])
-    own = [
+    parties = [
         {"path": write(folder / site / "rows.csv", rows), "label": "bad"}
         for site, rows in zip(sites, parts, strict=False)
     ]
-    return {"type": "binary", "classes": ["0", "1"], "test": test}, own
+    return {"type": "binary", "classes": ["0", "1"], "test": test}, parties
 
 
 def _graph(folder: Path, sites: Sequence[str]) -> Written:
@@ -424,13 +436,13 @@ def _graph(folder: Path, sites: Sequence[str]) -> Written:
     nodes: dict[str, Any] = dict(
         zip(("train", "validation", "test"), np.split(np.arange(_NUM_NODES), (30, 40)), strict=True)
     )
-    own = []
+    parties = []
     for number, site in enumerate(sites):
         path, features = folder / site / "graph.npz", x_NF[:_NUM_NODES, number * _COLUMNS : (number + 1) * _COLUMNS]
         np.savez(path, edges=rng.integers(0, _NUM_NODES, (2, _NUM_EDGES)), features=features)
         np.savez(folder / site / "nodes.npz", **{"labels": y_N[:_NUM_NODES], **nodes})
-        own.append({"file": str(path)})
-    return {"nodes": str(folder / sites[0] / "nodes.npz")}, own
+        parties.append({"file": str(path)})
+    return {"nodes": str(folder / sites[0] / "nodes.npz")}, parties
 
 
 _WRITERS = {"vertical": _vertical, "horizontal": _horizontal, "relational": _relational, "graph": _graph}
@@ -448,7 +460,7 @@ def _random_word(value: Any) -> str:
 
 SITES = ("north", "south", "west")
 """What the sites are called, the one with the label first."""
-_START_SECONDS = 90.0
+START_SECONDS = 90.0
 _END_SECONDS = 30.0
 _LOOK_SECONDS = 2.0
 _BUSY_SHARE = 0.05
@@ -460,7 +472,7 @@ class Done:
     """How a command ended: its summary, or the line that it said instead."""
 
     summary: Mapping[str, Any] | None
-    said: str
+    line: str
 
 
 class Sites:
@@ -469,38 +481,67 @@ class Sites:
     Args:
         folder: an empty one.
         names: of the sites.
-        layout: of the data that they have.
+        federation: its name.
+        hosts: the party without data that a site hosts, by the site's name; the coordinator's hosts all others.
+        tell: hears every command, as a person types it.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], layout: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        federation: str = "federation",
+        hosts: Mapping[str, str] = MappingProxyType({}),
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.names = tuple(names)
+        self.data = ""
+        """What a run's ``--data`` calls what they have."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = folder
-        federation = str(folder / "federation")
-        _type("federation", "init", federation)
+        self._federation = federation
+        self._tell = tell
+        made = str(folder / federation)
+        self.type("federation", "init", made)
         for name in names:
             home, address = str(folder / name), f"127.0.0.1:{free_port()}"
-            _type("site", "init", name, "--folder", home, "--listen", address)
-            _type("federation", "admit", federation, f"{home}/{name}.csr", "--address", address)
+            self.type("site", "init", name, "--folder", home, "--listen", address)
+            host = ("--host", hosts[name]) if name in hosts else ()
+            self.type("federation", "admit", made, f"{home}/{name}.csr", "--address", address, *host)
         for name in names:
-            (folder / name / "federation.toml").write_text((folder / "federation/federation.toml").read_text())
-        self.data = write_small_data(folder, names, layout)
+            (folder / name / "federation.toml").write_text((folder / federation / "federation.toml").read_text())
+
+    def type(self, *words: str) -> dict[str, Any]:
+        """Do what a person types, and return the JSON that it prints.
+
+        Raises:
+            PartyFailed: it did not work.
+        """
+        self._tell(f"$ fedactors {shlex.join(words)}")
+        out, said = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            code = resolve_address("fedactors.cli.main:main")([*words, "--format", "json"])
+        if code:
+            raise PartyFailed(self._federation, f"fedactors {words[0]} {words[1]}: {_last(said.getvalue())}")
+        found: dict[str, Any] = json.loads(out.getvalue().splitlines()[-1])
+        return found
 
     def start(self) -> None:
         """Start them, and wait until each listens.
 
         Raises:
-            BadInput: one does not.
+            CallTimeout: one does not.
         """
         for name in self.names:
+            self._tell(f"$ fedactors site start --folder {self.home(name)} &")
             with self.log(name).open("wb") as log:
                 words = [sys.executable, "-u", "-m", "fedactors", "site", "start", "--folder", str(self.home(name))]
-                self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, env=_environment())
-        until = time.monotonic() + _START_SECONDS
+                self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, env=environment())
+        until = time.monotonic() + START_SECONDS
         for name, process in self.processes.items():
             while "listens at" not in (said := self.log(name).read_text()):
                 if process.poll() is not None or time.monotonic() > until:
-                    raise BadInput(f"{name}: its site did not start: {_last(said)}")
+                    raise CallTimeout(name, f"its site did not start: {_last(said)}")
                 time.sleep(0.05)
 
     def home(self, name: str) -> Path:
@@ -509,14 +550,14 @@ class Sites:
 
     def log(self, name: str) -> Path:
         """Return the file of what a site's process says."""
-        return self._folder / f"{name}.log"
+        return self.home(name) / "site.log"
 
     def simulate(self, subject: Subject) -> Done:
         """Run on the same data in one process."""
         return self._run(subject, "--runtime", "simulated", "--data", str(self._folder / "parties.toml"))
 
     def train(self, subject: Subject) -> Done:
-        """Run between the sites; whoever is asked at them says yes."""
+        """Run between the sites, each of which approves."""
         federation = str(self.home(self.names[0]) / "federation.toml")
         is_over = threading.Event()
         person = threading.Thread(target=self._answer, args=(is_over,), daemon=True)
@@ -543,18 +584,18 @@ class Sites:
         if subject.site_config is not None:
             preset, given = [], subject.site_config
         settings = [f"{name}={_word(value)}" for name, value in given.items()]
-        if hasattr(subject.made_at_sites(), "on_party_loss"):
+        if hasattr(subject.make_site_config(), "on_party_loss"):
             settings.append("on_party_loss=stop")  # the only one over a federation
         words = ["run", subject.protocol.name, *preset, *where, "--seed", str(subject.seed), *settings]
         words += ["--out", str(self._folder / "runs"), "--quiet", "--format", "json"]
         out, said = (self._folder / f"driver.{end}" for end in ("out", "err"))
         with out.open("wb") as to, said.open("wb") as errors:  # no pipes, which a process that is left would hold open
             command = [sys.executable, "-m", "fedactors", *words]
-            driver = subprocess.Popen(command, env=_environment(), stdout=to, stderr=errors)
+            driver = subprocess.Popen(command, env=environment(), stdout=to, stderr=errors)
             try:
-                code = driver.wait(_START_SECONDS + subject.timeout)
+                code = driver.wait(START_SECONDS + subject.timeout)
             except subprocess.TimeoutExpired:
-                return Done(None, f"it had not ended after {_START_SECONDS + subject.timeout:g} s")
+                return Done(None, f"it had not ended after {START_SECONDS + subject.timeout:g} s")
             finally:
                 driver.kill()
                 driver.wait()
@@ -600,8 +641,9 @@ def remarks_on_sites(subject: Subject) -> Iterator[str]:
     if installed.actors is None or installed.load_data is None or installed.messages is None:
         yield "a site must know its actors, messages and data: give actors_at, messages_at and load_data_at"
         return
-    with tempfile.TemporaryDirectory(prefix="fedactors-sites-") as place:
-        sites = Sites(Path(place), SITES[: subject.num_sites], installed.partition)
+    with tempfile.TemporaryDirectory(prefix="fedactors-sites-") as folder:
+        sites = Sites(Path(folder), SITES[: subject.num_sites])
+        sites.data = write_small_data(Path(folder), sites.names, installed.partition)
         try:
             sites.start()
             yield from _remarks_on_runs(subject, sites, sites.simulate(subject), sites.train(subject))
@@ -615,9 +657,9 @@ def remarks_on_sites(subject: Subject) -> Iterator[str]:
 
 def _remarks_on_runs(subject: Subject, sites: Sites, simulated: Done, found: Done) -> Iterator[str]:
     if found.summary is None:
-        yield f"between sites the smoke run does not end well: {found.said}"
+        yield f"between sites the smoke run does not end well: {found.line}"
     elif simulated.summary is None:
-        yield f"on the data of the sites the smoke run does not end well in simulation: {simulated.said}"
+        yield f"on the data of the sites the smoke run does not end well in simulation: {simulated.line}"
     else:
         expected, metrics = simulated.summary["metrics"], found.summary["metrics"]
         for name in sorted({*expected, *metrics}):
@@ -643,7 +685,7 @@ def _alike(one: Any, other: Any, relative: float, absolute: float) -> bool:
 
 def _remarks_on_logs(subject: Subject, sites: Sites) -> Iterator[str]:
     logs = {name: sites.written(name) for name in sites.names}
-    told = {entry["message"] for entry in describe_messages(subject.protocol, subject.made_at_sites())}
+    told = {entry["message"] for entry in describe_messages(subject.protocol, subject.make_site_config())}
     for name, lines in logs.items():
         ends = [line for line in lines if line["what"] == "ended" and line.get("who") == "site"]
         if not ends:
@@ -675,20 +717,8 @@ def _remarks_on_what_goes_on(sites: Sites) -> Iterator[str]:
             yield f"the site {name} takes {100 * share:.0f} % of a core after the run: something of an actor goes on"
 
 
-def _type(*words: str) -> None:
-    """Do what a person types, without its text.
-
-    Raises:
-        FedactorsError: it did not work.
-    """
-    said = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-        code = resolve_address("fedactors.cli.main:main")(list(words))
-    if code:
-        raise FedactorsError(f"fedactors {' '.join(words[:2])}: {_last(said.getvalue())}")
-
-
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment of processes of this Python and path, one thread each."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 

@@ -19,7 +19,7 @@ from fedactors.actors.context import Work, derived_seed
 from fedactors.actors.remote import SERVER, remote
 from fedactors.errors import Refused
 from fedactors.learning.metrics import known, task_metrics
-from fedactors.learning.network import find_device, on_device, on_host, placed
+from fedactors.learning.network import find_device, on_device, on_host, to_device
 from fedactors.learning.optimizers import OptimizerState
 from fedactors.privacy.accounting import GaussianReleases, PrivacyRecord, without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
@@ -47,10 +47,10 @@ class Round:
     layers: list[SampledLayer] = field(default_factory=list)
     batch: ClientBatch | None = None
     h0: Inferred | None = None
-    own: list[Inferred] = field(default_factory=list)
+    local: list[Inferred] = field(default_factory=list)
     aggregated: list[Tensor] = field(default_factory=list)
     crosses: list[Tensor] = field(default_factory=list)
-    own_gradient: Tensor | None = None
+    local_gradient: Tensor | None = None
     traced: Parameters | None = None
     """Parameters of which the joint inference is the one update's forward pass too."""
 
@@ -101,7 +101,7 @@ class GraphClient(ProtectedClient):
     """
 
     state: ClassVar[tuple[str, ...]] = (
-        "parameters", "moments", "best", "releases", "own_secret", "num_changes", "feature_factor", "num_features",
+        "parameters", "moments", "best", "releases", "local_secret", "num_changes", "feature_factor", "num_features",
         *SecureSummand.state,
     )  # fmt: skip
 
@@ -128,7 +128,7 @@ class GraphClient(ProtectedClient):
         self.num_features = 0
         self.num_changes = 0
         """Of the parameters so far."""
-        self.own_secret = b""
+        self.local_secret = b""
         """What takes the seed's place where the server may not know what follows from it."""
         self._full: ClientBatch | None = None
         self._answered: dict[str, tuple[int, int]] = {}
@@ -140,15 +140,15 @@ class GraphClient(ProtectedClient):
         self._device = str(find_device(config.device))
         common_seed = None if self._is_secret else self._common_seed
         blocks = await blocks_of(self, self._parts)
-        self._own, self._remarks = load_client(config, blocks, self._position, common_seed)
-        self.feature_factor = self._own.factor
-        check_degrees(config, self._own)
-        self.num_features = self._own.features_NF.shape[1]
-        self._network = algorithm.network_of(config, self.num_features, self._own.num_classes, self._position)
+        self._local, self._remarks = load_client(config, blocks, self._position, common_seed)
+        self.feature_factor = self._local.factor
+        check_degrees(config, self._local)
+        self.num_features = self._local.features_NF.shape[1]
+        self._network = Network.of(config, self.num_features, self._local.num_classes, self._position)
         backbones.check_layers(self._network, [0])
         self.parameters = self._first_parameters(self._common_seed)
         if self._is_secret:
-            self.own_secret = self.entropy("own secret")(32)
+            self.local_secret = self.entropy("own secret")(32)
 
     async def open(self) -> None:
         """Take noise from where nobody can repeat it; after a resume, order the nodes as the run began."""
@@ -175,13 +175,15 @@ class GraphClient(ProtectedClient):
 
     def _seed(self, purpose: str) -> int:
         return (
-            derived_seed(int.from_bytes(self.own_secret), self.name, purpose) if self.own_secret else self.seed(purpose)
+            derived_seed(int.from_bytes(self.local_secret), self.name, purpose)
+            if self.local_secret
+            else self.seed(purpose)
         )
 
     def _order_nodes(self) -> None:
         """Shuffle the nodes' numbers as all clients do, by what they have agreed upon past the server."""
-        order = np.random.default_rng(self._agreed_seed).permutation(self._own.graph.num_nodes)
-        self._own, self._is_ordered = renumber(self._own, order), True
+        order = np.random.default_rng(self._agreed_seed).permutation(self._local.graph.num_nodes)
+        self._local, self._is_ordered = renumber(self._local, order), True
 
     @property
     def _agreed_seed(self) -> int:
@@ -194,9 +196,9 @@ class GraphClient(ProtectedClient):
             self._order_nodes()
             self.parameters = self._first_parameters(self._agreed_seed)
         return messages.Introduction(
-            num_nodes=len(self._own.nodes.labels_N),
-            num_classes=self._own.num_classes,
-            train=np.sort(self._own.nodes.train),
+            num_nodes=len(self._local.nodes.labels_N),
+            num_classes=self._local.num_classes,
+            train=np.sort(self._local.nodes.train),
             remarks=tuple(self._remarks),
         )
 
@@ -218,7 +220,7 @@ class GraphClient(ProtectedClient):
         num_layers = len(self._network.segments[targets.segment])
         work = Work("sample", len(targets.nodes) * num_layers * (num_neighbours or 10))
         rng = np.random.default_rng(self._seed(f"sample {stamp.round}/{stamp.attempt}/{targets.segment}"))
-        arguments = (self._own.graph, targets.nodes, num_layers, num_neighbours, rng)
+        arguments = (self._local.graph, targets.nodes, num_layers, num_neighbours, rng)
         current.layers[:0] = await self.compute(sampling.sample_segment, *arguments, work=work)
 
     def _begin(self, stamp: messages.Stamp) -> None:
@@ -247,20 +249,20 @@ class GraphClient(ProtectedClient):
     def _goes_in_chunks(self) -> bool:
         """Whether this is an evaluation of a network that is trained on batches, on more nodes than go at a time."""
         config = self._config
-        is_large = self._own.graph.num_nodes > config.evaluation_nodes
+        is_large = self._local.graph.num_nodes > config.evaluation_nodes
         return self._round.stamp.scoring and config.batch_size is not None and is_large
 
     async def _in_chunks(self, index: int, h_NW: Tensor | None) -> Tensor:
         """Compute a segment on all nodes, as many at a time as the settings say."""
-        network, own, current = self._round.network, self._own, self._round
+        network, local, current = self._round.network, self._local, self._round
         if index == 0 and network.backbone == "gcnii":
-            arguments = (own, self._config.evaluation_nodes, self._dtype, self._device)
-            work = Work("segment", 2.0 * own.features_NF.size * network.hidden_size)
+            arguments = (local, self._config.evaluation_nodes, self._dtype, self._device)
+            work = Work("segment", 2.0 * local.features_NF.size * network.hidden_size)
             h_NW = await self.compute(algorithm.whole_h0, self.parameters, network, *arguments, work=work)
             current.h0 = Inferred(h_NW)
         h0_ND = current.h0 and current.h0.values
-        arguments_ = (own, index, h_NW, h0_ND, self._config.evaluation_nodes, self._dtype, self._device)
-        work = Work("segment", algorithm.whole_operations(network, own, index))
+        arguments_ = (local, index, h_NW, h0_ND, self._config.evaluation_nodes, self._dtype, self._device)
+        work = Work("segment", algorithm.whole_operations(network, local, index))
         return await self.compute(algorithm.whole_segment, self.parameters, network, *arguments_, work=work)
 
     async def _build(self, targets: messages.Targets) -> None:
@@ -272,30 +274,30 @@ class GraphClient(ProtectedClient):
             if self._goes_in_chunks:
                 return
             if self._full is None:  # part of loading, put off until it is needed: it has no cost of its own
-                self._full = algorithm.full_batch(self._own, self._network.num_layers, self._dtype, self._device)
+                self._full = algorithm.full_batch(self._local, self._network.num_layers, self._dtype, self._device)
             self._round.batch = replace(self._full, seed=seed)
             return
         await self._sample(targets)
         layers = self._round.layers
         work = Work("build", sum(len(layer.rows_E) for layer in layers))
-        arguments = (self._own, layers, self._dtype, seed, self._device)
+        arguments = (self._local, layers, self._dtype, seed, self._device)
         self._round.batch = await self.compute(algorithm.make_batch, *arguments, work=work)
 
     @remote(caller=SERVER)
     async def infer(self, aggregated: messages.Aggregated) -> messages.Representation | Masked:
         """Compute the segment above an aggregation."""
         current, index = self._round, aggregated.segment + 1
-        current.aggregated.append(placed(aggregated.values, self._device))
+        current.aggregated.append(to_device(aggregated.values, self._device))
         if self._goes_in_chunks:
             part = await self._in_chunks(index, current.aggregated[-1])
             current.aggregated[-1] = part.new_empty(0)  # no update follows an evaluation
             return self._send(index, Inferred(part))
-        arguments = (index, current.aggregated[-1], current.own[-1], current.h0)
+        arguments = (index, current.aggregated[-1], current.local[-1], current.h0)
         return self._send(index, await self._run("segment", algorithm.infer_segment, *arguments, segments=[index]))
 
     def _send(self, segment: int, part: Inferred) -> messages.Representation | Masked:
         """Keep the own part as it is; what leaves is noised and, under masks, a part of a noised sum."""
-        self._round.own.append(Inferred(part.values.new_empty(0)) if self._goes_in_chunks else part)
+        self._round.local.append(Inferred(part.values.new_empty(0)) if self._goes_in_chunks else part)
         hops = len(self._network.segments[segment])
         return self._protected(segment, hops, on_host(part.values), first=self.moments.step == 0)
 
@@ -317,7 +319,7 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER)
     async def head_gradient(self, aggregated: messages.Aggregated) -> messages.GradientPart | Masked:
         """Take the last aggregate and return the own part of the gradient there."""
-        last = placed(aggregated.values, self._device)
+        last = to_device(aggregated.values, self._device)
         self._round.aggregated.append(last)
         _, gradient = await self._run("gradient", algorithm.head_gradient, last)
         return self._send_gradient(aggregated.segment, gradient)
@@ -331,13 +333,13 @@ class GraphClient(ProtectedClient):
         return self._send_gradient(index - 1, gradient)
 
     def _take_share(self, share: messages.GradientShare) -> Tensor:
-        current, received = self._round, placed(share.values, self._device)
-        assert current.own_gradient is not None
-        current.crosses.insert(0, algorithm.cross_gradient(received, current.own_gradient, current.network))
+        current, received = self._round, to_device(share.values, self._device)
+        assert current.local_gradient is not None
+        current.crosses.insert(0, algorithm.cross_gradient(received, current.local_gradient, current.network))
         return received
 
     def _send_gradient(self, segment: int, gradient: Tensor) -> messages.GradientPart | Masked:
-        self._round.own_gradient = gradient
+        self._round.local_gradient = gradient
         values: Floats = on_host(gradient)
         return self._masked(f"backward/{segment}", values) if self._is_masked else messages.GradientPart(values)
 
@@ -350,7 +352,7 @@ class GraphClient(ProtectedClient):
         if isinstance(last, messages.GradientShare):
             self._take_share(last)
         else:
-            current.aggregated.append(placed(last.values, self._device))
+            current.aggregated.append(to_device(last.values, self._device))
         losses = await self._update(self._stale(), current.crosses or None)
         return messages.Report(losses[0], losses[-1])
 
@@ -374,12 +376,12 @@ class GraphClient(ProtectedClient):
 
     def _stale(self) -> list[Stale]:
         current = self._round
-        return [algorithm.extract(h, own.values) for h, own in zip(current.aggregated, current.own, strict=True)]
+        return [algorithm.extract(h, local.values) for h, local in zip(current.aggregated, current.local, strict=True)]
 
     async def _update(self, stale: Sequence[Stale], crosses: Sequence[Tensor] | None) -> list[float]:
         config, times = self._config, self._config.num_local_updates
         optimizer = self._optimizer.scaled(config.rate_schedule.at(self._round.stamp.round - 1, config.num_rounds))
-        inferred = self._round.own if self._round.traced else []
+        inferred = self._round.local if self._round.traced else []
         arguments = (optimizer, self.moments, stale, crosses, times, inferred)
         everything = range(len(self._network.segments))
         parameters, self.moments, losses = await self._run(
@@ -401,7 +403,7 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER)
     async def take_classifier(self, averaged: messages.AveragedClassifier) -> None:
         """Go on with the averaged classifier."""
-        values, start, changed = placed(averaged.values, self._device), 0, dict(self.parameters)
+        values, start, changed = to_device(averaged.values, self._device), 0, dict(self.parameters)
         for name in self._classifier_names:
             old = self.parameters[name]
             changed[name] = values[start : start + old.numel()].reshape(old.shape).to(old.dtype)
@@ -418,7 +420,7 @@ class GraphClient(ProtectedClient):
     async def predict(self, aggregated: messages.Aggregated) -> messages.Prediction:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
         self._check_score("predict")
-        last = placed(aggregated.values, self._device)
+        last = to_device(aggregated.values, self._device)
         logits = await self.compute(algorithm.classify, self.parameters, last, work=Work("gradient", 0))
         values = self._scored(logits)
         self._round.aggregated.append(last)
@@ -445,11 +447,11 @@ class GraphClient(ProtectedClient):
         self._answered[endpoint] = (stamp.round, num_members)
 
     def _scored(self, logits: Tensor) -> Floats:
-        nodes = self._own.nodes
-        return on_host(logits[placed(np.concatenate([nodes.validation, nodes.test]), self._device)])
+        nodes = self._local.nodes
+        return on_host(logits[to_device(np.concatenate([nodes.validation, nodes.test]), self._device)])
 
     def _score(self, values: Floats) -> messages.Scores:
-        nodes, border = self._own.nodes, len(self._own.nodes.validation)
+        nodes, border = self._local.nodes, len(self._local.nodes.validation)
         parts = ((nodes.validation, values[:border]), (nodes.test, values[border:]))
         return messages.Scores(
             *(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedactors.learning.network import on_device, placed
+from fedactors.learning.network import on_device, to_device
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 from protocols.glasu import sampling
 from protocols.glasu.backbones import (
@@ -40,9 +40,7 @@ from protocols.glasu.backbones import (
     operator,
     user_layer,
 )
-from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import ClientGraph
-from protocols.glasu.messages import Floats
 from protocols.glasu.sampling import SampledLayer
 
 
@@ -71,61 +69,40 @@ class Stale:
     """
 
     aggregated_SW: Tensor
-    own_SD: Tensor
+    local_SD: Tensor
 
 
-def network_of(config: GlasuConfig, num_features: int, num_classes: int, position: int) -> Network:
-    """Return the shape of the network of the client at `position`."""
-    return Network(
-        backbone="own" if config.user_layer else config.backbone,
-        user_layer=config.user_layer,
-        num_layers=config.num_layers,
-        aggregation_layers=config.resolved_layers,
-        aggregation=config.aggregation,
-        num_clients=config.num_networks,
-        position=position if config.num_networks > 1 else 0,
-        num_features=num_features,
-        hidden_size=config.hidden_size,
-        num_classes=num_classes,
-        num_heads=config.num_heads,
-        alpha=config.alpha,
-        lam=config.lam,
-        dropout=config.dropout,
-        clip_norm=config.clip_norm,
-    )
-
-
-def full_batch(own: ClientGraph, num_layers: int, dtype: torch.dtype, device: str = "cpu") -> ClientBatch:
+def full_batch(local: ClientGraph, num_layers: int, dtype: torch.dtype, device: str = "cpu") -> ClientBatch:
     """Return the batch of the whole graph, with the training nodes in the loss."""
-    whole = on_device(operator(sampling.full_block(own.graph), dtype), device)
-    rows = np.sort(own.nodes.train)
-    features = np.require(own.features_NF, requirements="W")  # copied where loaded data are read-only
+    whole = on_device(operator(sampling.full_block(local.graph), dtype), device)
+    rows = np.sort(local.nodes.train)
+    features = np.require(local.features_NF, requirements="W")  # copied where loaded data are read-only
     return ClientBatch(
         on_device(compact_features(features, dtype), device),
         (whole,) * num_layers,
         (None,) * num_layers,
-        placed(own.nodes.labels_N[rows], device),
-        placed(rows, device),
+        to_device(local.nodes.labels_N[rows], device),
+        to_device(rows, device),
     )
 
 
 def make_batch(
-    own: ClientGraph, layers: Sequence[SampledLayer], dtype: torch.dtype, seed: int, device: str = "cpu"
+    local: ClientGraph, layers: Sequence[SampledLayer], dtype: torch.dtype, seed: int, device: str = "cpu"
 ) -> ClientBatch:
     """Turn the sampled layers of a round, lowest first, into what the network multiplies with."""
     made = ClientBatch(
-        torch.from_numpy(own.features_NF[layers[0].sources_S]).to(dtype),
-        tuple(operator(sampling.block(own.graph, layer), dtype) for layer in layers),
+        torch.from_numpy(local.features_NF[layers[0].sources_S]).to(dtype),
+        tuple(operator(sampling.block(local.graph, layer), dtype) for layer in layers),
         tuple(torch.from_numpy(rows) for rows in sampling.initial_rows(layers)),
-        torch.from_numpy(own.nodes.labels_N[layers[-1].targets_T]),
+        torch.from_numpy(local.nodes.labels_N[layers[-1].targets_T]),
         seed=seed,
     )
     return on_device(made, device)
 
 
-def extract(aggregated_SW: Tensor, own_SD: Tensor) -> Stale:
+def extract(aggregated_SW: Tensor, local_SD: Tensor) -> Stale:
     """Extract (Section 2.3): what the other clients contributed to an aggregation."""
-    return Stale(aggregated_SW.detach(), own_SD.detach())
+    return Stale(aggregated_SW.detach(), local_SD.detach())
 
 
 def aggregate_locally(stale: Stale, fresh_SD: Tensor, network: Network) -> Tensor:
@@ -133,12 +110,12 @@ def aggregate_locally(stale: Stale, fresh_SD: Tensor, network: Network) -> Tenso
     if network.num_clients == 1:
         return fresh_SD
     if network.aggregation == "average":
-        return stale.aggregated_SW + (fresh_SD - stale.own_SD) / network.num_clients
-    before, after = _own_columns(stale.aggregated_SW, network)
+        return stale.aggregated_SW + (fresh_SD - stale.local_SD) / network.num_clients
+    before, after = _local_columns(stale.aggregated_SW, network)
     return torch.cat([before, fresh_SD, after], dim=1)
 
 
-def _own_columns(h_SW: Tensor, network: Network) -> tuple[Tensor, Tensor]:
+def _local_columns(h_SW: Tensor, network: Network) -> tuple[Tensor, Tensor]:
     start = network.position * network.hidden_size
     return h_SW[:, :start], h_SW[:, start + network.hidden_size :]
 
@@ -218,13 +195,13 @@ def one_layer(
 
 
 def whole_h0(
-    parameters: Parameters, network: Network, own: ClientGraph, chunk: int, dtype: torch.dtype, device: str
+    parameters: Parameters, network: Network, local: ClientGraph, chunk: int, dtype: torch.dtype, device: str
 ) -> Tensor:
     """Return GCNII's h0 of all nodes (N, D), `chunk` nodes at a time."""
-    num_nodes = own.graph.num_nodes
+    num_nodes = local.graph.num_nodes
     h0_ND = torch.empty((num_nodes, network.hidden_size), dtype=dtype, device=device)
     for start in range(0, num_nodes, chunk):
-        rows_TF = placed(own.features_NF[start : start + chunk], device).to(dtype)
+        rows_TF = to_device(local.features_NF[start : start + chunk], device).to(dtype)
         h0_ND[start : start + chunk] = functional.relu(rows_TF @ parameters["input.weight"] + parameters["input.bias"])
     return h0_ND
 
@@ -232,7 +209,7 @@ def whole_h0(
 def whole_segment(
     parameters: Parameters,
     network: Network,
-    own: ClientGraph,
+    local: ClientGraph,
     index: int,
     h_NW: Tensor | None,
     h0_ND: Tensor | None,
@@ -245,17 +222,17 @@ def whole_segment(
     The same as `segment` on the whole graph without dropout. What is held beside h_NW, h0_ND and the layer's output
     grows with the chunk and its neighbours, not with N.
     """
-    num_nodes = own.graph.num_nodes
+    num_nodes = local.graph.num_nodes
     for layer in network.segments[index]:
         made_ND = torch.empty((num_nodes, network.hidden_size), dtype=dtype, device=device)
         for start in range(0, num_nodes, chunk):
             targets_T = np.arange(start, min(start + chunk, num_nodes))
-            (sampled,) = sampling.sample_segment(own.graph, targets_T, 1, None, np.random.default_rng(0))
-            adjacency = on_device(operator(sampling.block(own.graph, sampled), dtype), device)
+            (sampled,) = sampling.sample_segment(local.graph, targets_T, 1, None, np.random.default_rng(0))
+            adjacency = on_device(operator(sampling.block(local.graph, sampled), dtype), device)
             if h_NW is None:
-                read_SW = placed(own.features_NF[sampled.sources_S], device).to(dtype)
+                read_SW = to_device(local.features_NF[sampled.sources_S], device).to(dtype)
             else:
-                read_SW = h_NW[placed(sampled.sources_S, device)]
+                read_SW = h_NW[to_device(sampled.sources_S, device)]
             h0_TD = None if h0_ND is None else h0_ND[start : start + chunk]
             made_ND[start : start + chunk] = one_layer(parameters, network, layer, adjacency, read_SW, h0_TD)
         h_NW = made_ND
@@ -263,13 +240,13 @@ def whole_segment(
     return h_NW if network.clip_norm is None else clip_rows(h_NW, network.clip_norm)
 
 
-def whole_operations(network: Network, own: ClientGraph, index: int) -> float:
+def whole_operations(network: Network, local: ClientGraph, index: int) -> float:
     """Return the floating-point operations of `whole_segment`, as `forward_operations` counts them."""
-    nodes, width = own.graph.num_nodes, network.hidden_size
-    pairs = len(own.graph.indices) + nodes
+    nodes, width = local.graph.num_nodes, network.hidden_size
+    pairs = len(local.graph.indices) + nodes
     layers = network.segments[index]
     total = sum(2.0 * (pairs * width + nodes * width * network.input_width(layer or 1)) for layer in layers)
-    return total + 2.0 * (own.features_NF.size * width if 0 in layers and network.backbone != "gcnii" else 0)
+    return total + 2.0 * (local.features_NF.size * width if 0 in layers and network.backbone != "gcnii" else 0)
 
 
 def classify(parameters: Parameters, h_SW: Tensor) -> Tensor:
@@ -331,15 +308,15 @@ def infer_segment(
     batch: ClientBatch,
     index: int,
     aggregated_SW: Tensor,
-    own: Inferred,
+    local: Inferred,
     h0: Inferred | None,
 ) -> Inferred:
-    """Compute segment `index` >= 1 of the joint inference on an aggregation, which `own` went into.
+    """Compute segment `index` >= 1 of the joint inference on an aggregation, which `local` went into.
 
     Where that is traced, so is the result: as in the local forward pass, whose numbers it has.
     """
-    if is_traced(own):
-        aggregated_SW = aggregate_locally(extract(aggregated_SW, own.values), own.values, network)
+    if is_traced(local):
+        aggregated_SW = aggregate_locally(extract(aggregated_SW, local.values), local.values, network)
     return Inferred(segment(parameters, network, batch, index, aggregated_SW, None if h0 is None else h0.values))
 
 
@@ -347,11 +324,6 @@ def first_segment(parameters: Parameters, network: Network, batch: ClientBatch) 
     """Return H_m^+ of the lowest aggregation layer and GCNII's h0 (Algorithm 3)."""
     h, h0 = initial_representation(parameters, network, batch)
     return segment(parameters, network, batch, 0, h, h0), h0
-
-
-def tensor(values: Floats) -> Tensor:
-    """Return an array that was received, and may be read-only, as a tensor of its own on the host."""
-    return placed(values, "cpu")
 
 
 def head_gradient(parameters: Parameters, network: Network, batch: ClientBatch, h_SW: Tensor) -> tuple[float, Tensor]:
@@ -411,9 +383,9 @@ def loss_and_gradients(
     return float(loss.detach()), dict(zip(leaves, gradients, strict=True))
 
 
-def cross_gradient(received_SD: Tensor, own_gradient_SW: Tensor, network: Network) -> Tensor:
+def cross_gradient(received_SD: Tensor, local_gradient_SW: Tensor, network: Network) -> Tensor:
     """Return what reaches H_m^+ through other clients: the server's share minus the client's own."""
-    return received_SD - share_of_gradient(own_gradient_SW, network)
+    return received_SD - share_of_gradient(local_gradient_SW, network)
 
 
 def local_updates(
@@ -433,8 +405,8 @@ def local_updates(
     """
     state, losses = state.copy(), list[float]()
     for update in range(num_local_updates):
-        own_batch = replace(batch, seed=batch.seed + update)
-        loss, gradients = loss_and_gradients(parameters, network, own_batch, stale, cross_gradients, inferred)
+        local_batch = replace(batch, seed=batch.seed + update)
+        loss, gradients = loss_and_gradients(parameters, network, local_batch, stale, cross_gradients, inferred)
         values = [value.detach() for value in parameters.values()]
         moved = optimizer_step(optimizer, values, [gradients[name] for name in parameters], state)
         parameters, inferred = dict(zip(parameters, moved, strict=True)), ()

@@ -17,6 +17,7 @@ from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
 from fedactors.messages.codec import wire_type
 from protocols.glasu import algorithm
+from protocols.glasu.backbones import Network
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import AnyPart, GraphSource, load_client, parts_of, read_blocks
 from protocols.glasu.messages import Floats
@@ -91,13 +92,13 @@ def first_representations(
         if name not in states:
             continue
         blocks = read_blocks(parts_of(config, data, name))
-        own, _ = load_client(config, blocks, position)
-        network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, position)
+        local, _ = load_client(config, blocks, position)
+        network = Network.of(config, local.features_NF.shape[1], local.num_classes, position)
         dtype = torch.float64 if config.float64 else torch.float32
-        batch = algorithm.full_batch(own, config.num_layers, dtype)
+        batch = algorithm.full_batch(local, config.num_layers, dtype)
         parameters = best_of(actor_state(states, name))
         parts[name] = algorithm.first_segment(parameters, replace(network, dropout=0.0), batch)[0].numpy()
-        edges[name] = own.graph.edges
+        edges[name] = local.graph.edges
     return parts, edges
 
 
@@ -111,8 +112,8 @@ def surface(config: GlasuConfig, data: GraphSource, states: Mapping[str, bytes],
     rng, sigma = np.random.default_rng(seed), noise_of(config)
     total = sum(parts.values()) + sigma * rng.standard_normal(next(iter(parts.values())).shape)
     attacks = []
-    for name, own in parts.items():
-        seen = total if config.secure_aggregation else own + sigma * rng.standard_normal(own.shape)
-        pairs, truth = sample_pairs(edges[name], len(own), 2000, seed)
+    for name, local in parts.items():
+        seen = total if config.secure_aggregation else local + sigma * rng.standard_normal(local.shape)
+        pairs, truth = sample_pairs(edges[name], len(local), 2000, seed)
         attacks.append(attack_by_auc(f"link stealing: {name}", truth, pair_scores(seen, pairs)))
     return Surface(others=tuple(attacks))

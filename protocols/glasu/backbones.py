@@ -23,6 +23,7 @@ from torch.nn import functional
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from fedactors.learning.network import on_device
 from fedactors.learning.user_models import check_model
+from protocols.glasu.config import GlasuConfig
 from protocols.glasu.sampling import Block
 
 Backbone = Literal["gcn", "gat", "gcnii", "own"]
@@ -51,6 +52,27 @@ class Network:
     dropout: float = 0.0
     clip_norm: float | None = None
 
+    @classmethod
+    def of(cls, config: GlasuConfig, num_features: int, num_classes: int, position: int) -> Network:
+        """Return the shape of the network of the client at `position`."""
+        return cls(
+            backbone="own" if config.user_layer else config.backbone,
+            user_layer=config.user_layer,
+            num_layers=config.num_layers,
+            aggregation_layers=config.resolved_layers,
+            aggregation=config.aggregation,
+            num_clients=config.num_networks,
+            position=position if config.num_networks > 1 else 0,
+            num_features=num_features,
+            hidden_size=config.hidden_size,
+            num_classes=num_classes,
+            num_heads=config.num_heads,
+            alpha=config.alpha,
+            lam=config.lam,
+            dropout=config.dropout,
+            clip_norm=config.clip_norm,
+        )
+
     @property
     def segments(self) -> tuple[range, ...]:
         """The layers that a client computes alone, from one aggregation to the next."""
@@ -69,7 +91,7 @@ class Network:
 class Operator:
     """A sparse matrix and its transpose as CSR tensors, with the row and column of each stored pair.
 
-    ``order_E`` is the order of the pairs in the transpose. ``own_T`` gives each row's own column; None says that rows
+    ``order_E`` is the order of the pairs in the transpose. ``root_T`` gives each row's own column; None says that rows
     and columns are the same nodes.
     """
 
@@ -78,14 +100,14 @@ class Operator:
     rows_E: Tensor
     columns_E: Tensor
     order_E: Tensor
-    own_T: Tensor | None
+    root_T: Tensor | None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process as arrays: torch shares memory there, and sparse tensors not at all well."""
-        own_T = None if self.own_T is None else self.own_T.numpy()
+        root_T = None if self.root_T is None else self.root_T.numpy()
         values = self.matrix_TS.values()
         arrays = (self.matrix_TS.crow_indices(), self.rows_E, self.columns_E, values)
-        return _operator, (*(array.numpy() for array in arrays), tuple(self.matrix_TS.shape), values.dtype, own_T)
+        return _operator, (*(array.numpy() for array in arrays), tuple(self.matrix_TS.shape), values.dtype, root_T)
 
 
 class _SparseProduct(torch.autograd.Function):
@@ -105,9 +127,9 @@ def operator(block: Block, dtype: torch.dtype = torch.float32) -> Operator:
     """Turn a block into the tensors that the layers multiply with."""
     shape = (block.num_targets, block.num_sources)
     rows = np.repeat(np.arange(shape[0]), np.diff(block.indptr))
-    same = shape[0] == shape[1] and np.array_equal(block.own_T, np.arange(shape[0]))
-    own_T = None if same else block.own_T
-    return _operator(block.indptr, rows, block.indices, block.weights, shape, dtype, own_T)
+    same = shape[0] == shape[1] and np.array_equal(block.root_T, np.arange(shape[0]))
+    root_T = None if same else block.root_T
+    return _operator(block.indptr, rows, block.indices, block.weights, shape, dtype, root_T)
 
 
 def compact_features(features_NF: np.ndarray, dtype: torch.dtype = torch.float32) -> Tensor | Operator:
@@ -131,7 +153,7 @@ def _operator(
     values: np.ndarray,
     shape: tuple[int, ...],
     dtype: torch.dtype,
-    own_T: np.ndarray | None,
+    root_T: np.ndarray | None,
 ) -> Operator:
     sort = np.lexsort((columns, rows))
     rows, columns, values = rows[sort], columns[sort], values[sort]
@@ -143,7 +165,7 @@ def _operator(
         torch.from_numpy(rows),
         torch.from_numpy(columns),
         torch.from_numpy(order),
-        None if own_T is None else torch.from_numpy(own_T),
+        None if root_T is None else torch.from_numpy(root_T),
     )
 
 
@@ -226,10 +248,10 @@ def user_layer(
 ) -> Tensor:
     """Call the user's layer with each node's own row and the mean A h over it and its neighbours, both (T, W)."""
     dense_SW = h_SW.matrix_TS.to_dense() if isinstance(h_SW, Operator) else h_SW
-    own_TW = dense_SW if adjacency.own_T is None else dense_SW[adjacency.own_T]
+    root_TW = dense_SW if adjacency.root_T is None else dense_SW[adjacency.root_T]
     module = _skeleton(layer_spec(network, layer, dense_SW.dtype))
     named = {name: parameters[f"{layer}.{name}"] for name, _ in module.named_parameters()}
-    made: Tensor = functional_call(module, named, (own_TW, multiply(adjacency, dense_SW)))
+    made: Tensor = functional_call(module, named, (root_TW, multiply(adjacency, dense_SW)))
     return made
 
 
@@ -281,9 +303,9 @@ def gat_layer(
 ) -> Tensor:
     """Velickovic et al. 2018: softmax over i and its neighbours of LeakyReLU(a . [W h_i, W h_j]), then ELU."""
     z_SHD = torch.unflatten(multiply(h_SW, parameters[f"{layer}.weight"]), 1, (num_heads, -1))
-    own_THD = z_SHD if adjacency.own_T is None else z_SHD[adjacency.own_T]
+    root_THD = z_SHD if adjacency.root_T is None else z_SHD[adjacency.root_T]
     from_SH = (z_SHD * parameters[f"{layer}.attend_source"]).sum(-1)
-    to_TH = (own_THD * parameters[f"{layer}.attend_target"]).sum(-1)
+    to_TH = (root_THD * parameters[f"{layer}.attend_target"]).sum(-1)
     rows, columns = adjacency.rows_E, adjacency.columns_E
     score_EH = functional.leaky_relu(from_SH[columns] + to_TH[rows], 0.2)
     index_EH = rows[:, None].expand_as(score_EH)
@@ -291,7 +313,7 @@ def gat_layer(
     share_EH = torch.exp(score_EH - highest_TH[rows])
     total_TH = torch.zeros_like(to_TH).index_add(0, rows, share_EH)
     attention_EH = share_EH / total_TH[rows]
-    mixed_THD = torch.zeros_like(own_THD).index_add(0, rows, attention_EH[:, :, None] * z_SHD[columns])
+    mixed_THD = torch.zeros_like(root_THD).index_add(0, rows, attention_EH[:, :, None] * z_SHD[columns])
     return functional.elu(mixed_THD.flatten(1) + parameters[f"{layer}.bias"])
 
 

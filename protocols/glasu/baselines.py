@@ -28,7 +28,7 @@ class LoneClient(GraphClient):
     async def train(self, order: RoundOrder) -> Progress:
         """Do a round on its own graph."""
         config, stamp = self._config, Stamp(order.round, 0, False, (self.name,))
-        batch = sampling.choose_batch(self._own.nodes.train, config.batch_size, self.rng(f"batch {order.round}"))
+        batch = sampling.choose_batch(self._local.nodes.train, config.batch_size, self.rng(f"batch {order.round}"))
         await self._build(Targets(stamp, 0, batch))
         losses = await self._update([], None)
         return Progress(losses[0], losses[-1], 1)
@@ -46,8 +46,8 @@ class LoneClient(GraphClient):
         else:
             logits, _ = await self._run("segment", algorithm.local_forward, [], segments=everything)
         scores = self._score(self._scored(logits))
-        own = scores.test.get("accuracy", math.nan)
-        return Evaluation(scores.validation, scores.test, own, own)
+        local = scores.test.get("accuracy", math.nan)
+        return Evaluation(scores.validation, scores.test, local, local)
 
     @remote(caller=DRIVER)
     async def remember(self) -> None:

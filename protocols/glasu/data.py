@@ -90,12 +90,12 @@ def load_data(config: GlasuConfig, name: str | UserGraph, seed: int) -> GraphSou
         _check_user_layer(config)
     if isinstance(name, str) and not name.endswith(".toml"):
         return graph(name, config.num_clients, edge_share=config.edge_share, seed=seed)
-    own = read_user_graph(Path(name)) if isinstance(name, str) else name
+    local = read_user_graph(Path(name)) if isinstance(name, str) else name
     refuse_settings(config, {"edge_share": "each party has the edges of its file"})
-    if len(own.parties) != config.num_clients:
-        where = name if isinstance(name, str) else ", ".join(own.parties)
-        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {where} names {len(own.parties)} parties")
-    if isinstance(own, GraphTables):
+    if len(local.parties) != config.num_clients:
+        where = name if isinstance(name, str) else ", ".join(local.parties)
+        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {where} names {len(local.parties)} parties")
+    if isinstance(local, GraphTables):
         if config.sees_everything:
             raise BadInput(
                 f"special_case: {config.special_case} is not allowed with tables of nodes: each is opened by its party"
@@ -105,7 +105,7 @@ def load_data(config: GlasuConfig, name: str | UserGraph, seed: int) -> GraphSou
                 f"noise_multiplier: {config.noise_multiplier:g} is not allowed with tables of nodes: their columns are "
                 "scaled by what is measured on them, which the account does not count"
             )
-    return own
+    return local
 
 
 def _check_user_layer(config: GlasuConfig) -> None:
@@ -114,17 +114,7 @@ def _check_user_layer(config: GlasuConfig) -> None:
     from protocols.glasu.backbones import Network, check_layers
 
     check_name(config.user_layer)
-    network = Network(
-        backbone="own",
-        user_layer=config.user_layer,
-        num_layers=config.num_layers,
-        aggregation_layers=config.resolved_layers,
-        aggregation=config.aggregation,
-        num_clients=config.num_networks,
-        num_features=config.hidden_size,
-        hidden_size=config.hidden_size,
-        num_classes=2,
-    )
+    network = Network.of(config, num_features=config.hidden_size, num_classes=2, position=0)
     check_layers(network, range(1, config.num_layers))
 
 
@@ -165,20 +155,20 @@ def load_client(
     for one in loaded:
         check(one)
     arranged = arrange(config.special_case, loaded)
-    own = arranged[position] if config.special_case == "simulated-centralised" else arranged[0]
+    local = arranged[position] if config.special_case == "simulated-centralised" else arranged[0]
     if common_seed is not None:
-        own = renumber(own, np.random.default_rng([common_seed, 1]).permutation(own.graph.num_nodes))
+        local = renumber(local, np.random.default_rng([common_seed, 1]).permutation(local.graph.num_nodes))
     remarks = []
-    if not len(own.nodes.validation):
+    if not len(local.nodes.validation):
         late = "" if config.patience is None else f", and patience={config.patience} ends nothing"
         remarks.append(f"no validation nodes: nothing is selected, the last round stands{late}")
-    if not len(own.nodes.test):
+    if not len(local.nodes.test):
         remarks.append("no test nodes: no metric of them is told")
     if config.special_case != "vfl":
         lonely = [one.name for one in loaded if one.graph.indices.size == 0]
         remarks += [f"{name} has no edges: its layers see each node alone" for name in lonely]
     by_row = config.noise_multiplier > 0
-    return scale_features(own, by_row=by_row) if config.scale_features else own, remarks
+    return scale_features(local, by_row=by_row) if config.scale_features else local, remarks
 
 
 def load_new_client(
@@ -196,10 +186,10 @@ def load_new_client(
     if len(set(sizes.values())) > 1:
         raise BadInput(f"features: {sizes} nodes are not allowed: all parties hold the same nodes")
     arranged = arrange(config.special_case, loaded)
-    own = arranged[position] if config.special_case == "simulated-centralised" else arranged[0]
+    local = arranged[position] if config.special_case == "simulated-centralised" else arranged[0]
     if config.scale_features and config.noise_multiplier > 0:
-        return scale_features(own, by_row=True), ids
-    return replace(own, features_NF=own.features_NF * np.float32(factor)), ids
+        return scale_features(local, by_row=True), ids
+    return replace(local, features_NF=local.features_NF * np.float32(factor)), ids
 
 
 def client_graph(name: str, block: GraphBlock) -> ClientGraph:
@@ -208,39 +198,39 @@ def client_graph(name: str, block: GraphBlock) -> ClientGraph:
     return ClientGraph(name, Adjacency(block.indptr, block.indices), block.features, nodes, block.num_classes)
 
 
-def renumber(own: ClientGraph, numbers_N: IntArray) -> ClientGraph:
+def renumber(local: ClientGraph, numbers_N: IntArray) -> ClientGraph:
     """Give node i the number ``numbers_N[i]``, so that what the server sees are shuffled numbers."""
-    places, nodes = np.argsort(numbers_N), own.nodes
+    positions, nodes = np.argsort(numbers_N), local.nodes
     moved = (np.sort(numbers_N[some]) for some in (nodes.train, nodes.validation, nodes.test))
     return replace(
-        own,
-        graph=adjacency(numbers_N[own.graph.edges], len(numbers_N)),
-        features_NF=own.features_NF[places],
-        nodes=NodeSplit(nodes.labels_N[places], *moved),
+        local,
+        graph=adjacency(numbers_N[local.graph.edges], len(numbers_N)),
+        features_NF=local.features_NF[positions],
+        nodes=NodeSplit(nodes.labels_N[positions], *moved),
     )
 
 
-def check_degrees(config: GlasuConfig, own: ClientGraph) -> None:
+def check_degrees(config: GlasuConfig, local: ClientGraph) -> None:
     """Check that no node has more neighbours than the account of noised representations counts on."""
-    highest = int(own.graph.degrees.max(initial=0))
+    highest = int(local.graph.degrees.max(initial=0))
     if config.noise_multiplier and config.max_degree is not None and highest > config.max_degree:
-        raise BadInput(f"max_degree: {config.max_degree} is not allowed: {own.name} has a node of degree {highest}")
+        raise BadInput(f"max_degree: {config.max_degree} is not allowed: {local.name} has a node of degree {highest}")
 
 
-def check(own: ClientGraph) -> None:
+def check(local: ClientGraph) -> None:
     """Check that a client's data fit together."""
-    labels_N, features_NF = own.nodes.labels_N, own.features_NF
+    labels_N, features_NF = local.nodes.labels_N, local.features_NF
     if features_NF.ndim != 2 or len(features_NF) != len(labels_N):
         raise BadInput(
-            f"features of {own.name}: {len(features_NF)} rows are not allowed: there are {len(labels_N)} labels"
+            f"features of {local.name}: {len(features_NF)} rows are not allowed: there are {len(labels_N)} labels"
         )
     if features_NF.shape[1] == 0:
-        raise BadInput(f"features of {own.name}: an empty block is not allowed: at least one column")
-    _check_split(own.nodes)
+        raise BadInput(f"features of {local.name}: an empty block is not allowed: at least one column")
+    _check_split(local.nodes)
     if labels_N.min() < 0:
         raise BadInput(f"labels: {labels_N.min()} is not allowed: classes are numbered from 0")
-    if labels_N.max() >= own.num_classes:
-        raise BadInput(f"labels: {labels_N.max()} is not allowed: there are {own.num_classes} classes")
+    if labels_N.max() >= local.num_classes:
+        raise BadInput(f"labels: {labels_N.max()} is not allowed: there are {local.num_classes} classes")
 
 
 def _check_split(split: NodeSplit) -> None:
@@ -267,35 +257,35 @@ def arrange(special_case: SpecialCase, clients: Sequence[ClientGraph]) -> list[C
     num_nodes = clients[0].graph.num_nodes
     if special_case == "vfl":
         nothing = adjacency(np.empty((2, 0), dtype=np.int64), num_nodes)
-        return [replace(own, graph=nothing) for own in clients]
+        return [replace(local, graph=nothing) for local in clients]
     if special_case in ("centralised", "simulated-centralised"):
-        everything = adjacency(np.concatenate([own.graph.edges for own in clients], axis=1), num_nodes)
+        everything = adjacency(np.concatenate([local.graph.edges for local in clients], axis=1), num_nodes)
         if special_case == "simulated-centralised":
-            return [replace(own, graph=everything) for own in clients]
-        features_NF = np.concatenate([own.features_NF for own in clients], axis=1)
+            return [replace(local, graph=everything) for local in clients]
+        features_NF = np.concatenate([local.features_NF for local in clients], axis=1)
         return [replace(clients[0], name="all", graph=everything, features_NF=features_NF)]
     return list(clients)
 
 
-def scale_features(own: ClientGraph, length: float = 2.5, *, by_row: bool = False) -> ClientGraph:
+def scale_features(local: ClientGraph, length: float = 2.5, *, by_row: bool = False) -> ClientGraph:
     """Multiply a client's block by one number so that its rows are `length` long on average; `by_row`: each row.
 
     A client can do this alone; it lets one learning rate and weight decay serve bags of words and weighted words alike.
     """
-    lengths_N = np.linalg.norm(own.features_NF, axis=1)
+    lengths_N = np.linalg.norm(local.features_NF, axis=1)
     if by_row:
         factors_N = (length / np.where(lengths_N > 0, lengths_N, 1.0)).astype(np.float32)
-        return replace(own, features_NF=own.features_NF * factors_N[:, None])
+        return replace(local, features_NF=local.features_NF * factors_N[:, None])
     mean = float(lengths_N.mean())
     if mean == 0.0:
-        return own
+        return local
     factor = np.float32(length / mean)
-    return replace(own, features_NF=own.features_NF * factor, factor=float(factor))
+    return replace(local, features_NF=local.features_NF * factor, factor=float(factor))
 
 
 def read_user_graph(path: Path) -> UserGraph | GraphTables:
     """Read a description of own data; the files that it names are read and checked by the clients."""
-    own = load_description(path)
-    if not isinstance(own, UserGraph | GraphTables):
-        raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give graph or graph-tables")
-    return own
+    local = load_description(path)
+    if not isinstance(local, UserGraph | GraphTables):
+        raise BadInput(f"task.layout: {layout_of(local)!r} is not allowed: give graph or graph-tables")
+    return local

@@ -35,7 +35,7 @@ _NOTHING = np.zeros(0, np.int64)
 
 def settings_of(config: GlasuConfig, num_features: int, num_classes: int, factor: float) -> dict[str, Any]:
     """Return what else is needed to apply a client's parameters, as plain values."""
-    network = replace(algorithm.network_of(config, num_features, num_classes, position=0), dropout=0.0)
+    network = replace(Network.of(config, num_features, num_classes, position=0), dropout=0.0)
     by_row = config.scale_features and config.noise_multiplier > 0
     return {"network": asdict(network), "feature_factor": factor, "scaled_by_row": by_row}
 
@@ -116,9 +116,9 @@ class ClientNetwork(nn.Module):
         num_nodes = len(features_NF)
         labels = NodeSplit(np.zeros(num_nodes, np.int64), _NOTHING, _NOTHING, _NOTHING)
         graph = adjacency(np.asarray(edges_2E, np.int64).reshape(2, -1), num_nodes)
-        own = ClientGraph("", graph, np.asarray(features_NF, np.float32), labels, self._network.num_classes)
+        local = ClientGraph("", graph, np.asarray(features_NF, np.float32), labels, self._network.num_classes)
         if self._factor is None:
-            own = scale_features(own, by_row=True)
+            local = scale_features(local, by_row=True)
         else:
-            own = replace(own, features_NF=own.features_NF * np.float32(self._factor))
-        return algorithm.full_batch(own, self._network.num_layers, self.weights["classifier/bias"].dtype)
+            local = replace(local, features_NF=local.features_NF * np.float32(self._factor))
+        return algorithm.full_batch(local, self._network.num_layers, self.weights["classifier/bias"].dtype)

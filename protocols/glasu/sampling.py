@@ -69,14 +69,14 @@ _DENSE = 16
 class Block:
     """The sampled and normalised adjacency matrix A(E(S[l+1], S[l])) in CSR form, T rows by S columns.
 
-    Each row holds its own node and its neighbours. ``own_T`` is each output node's position in the input level.
+    Each row holds its own node and its neighbours. ``root_T`` is each output node's position in the input level.
     """
 
     indptr: IntArray
     indices: IntArray
     weights: FloatArray
     num_sources: int
-    own_T: IntArray
+    root_T: IntArray
 
     @property
     def num_targets(self) -> int:
@@ -154,9 +154,9 @@ def positions(sources_S: IntArray, nodes_E: IntArray) -> IntArray:
     top = int(sources_S[-1]) + 1 if len(sources_S) else 0
     if len(nodes_E) * _DENSE < top:
         return np.searchsorted(sources_S, nodes_E)
-    places = np.empty(top, dtype=np.int64)
-    places[sources_S] = np.arange(len(sources_S))
-    return places[nodes_E]
+    lookup = np.empty(top, dtype=np.int64)
+    lookup[sources_S] = np.arange(len(sources_S))
+    return lookup[nodes_E]
 
 
 def block(graph: Adjacency, layer: SampledLayer) -> Block:
@@ -170,18 +170,18 @@ def block(graph: Adjacency, layer: SampledLayer) -> Block:
     sampled_T = np.bincount(layer.rows_E, minlength=num_targets)
     degrees_T = graph.indptr[layer.targets_T + 1] - graph.indptr[layer.targets_T]
     degrees_E = graph.indptr[layer.neighbours_E + 1] - graph.indptr[layer.neighbours_E]
-    own_T = positions(layer.sources_S, layer.targets_T)
+    root_T = positions(layer.sources_S, layer.targets_T)
     counts = sampled_T + 1
     indptr = np.concatenate([[0], np.cumsum(counts)])
     indices = np.empty(indptr[-1], dtype=np.int64)
     weights = np.empty(indptr[-1], dtype=np.float64)
-    indices[indptr[:-1]] = own_T
+    indices[indptr[:-1]] = root_T
     weights[indptr[:-1]] = 1.0 / (degrees_T + 1.0)
-    places_E = np.arange(len(layer.rows_E)) + layer.rows_E + 1
-    indices[places_E] = positions(layer.sources_S, layer.neighbours_E)
+    indices_E = np.arange(len(layer.rows_E)) + layer.rows_E + 1
+    indices[indices_E] = positions(layer.sources_S, layer.neighbours_E)
     scale_T = degrees_T / np.maximum(sampled_T, 1)
-    weights[places_E] = scale_T[layer.rows_E] / np.sqrt((degrees_T[layer.rows_E] + 1.0) * (degrees_E + 1.0))
-    return Block(indptr, indices, weights, len(layer.sources_S), own_T)
+    weights[indices_E] = scale_T[layer.rows_E] / np.sqrt((degrees_T[layer.rows_E] + 1.0) * (degrees_E + 1.0))
+    return Block(indptr, indices, weights, len(layer.sources_S), root_T)
 
 
 def full_block(graph: Adjacency) -> Block:

@@ -28,6 +28,7 @@ from fedactors.data.columns import Preprocessing
 from fedactors.data.layouts.graph import GraphTables, GraphTablesPart, NewGraph
 from fedactors.data.new_rows import ActorState, Listing, NoPart, Predicted, PredictOrder, StoredState, actor_state
 from fedactors.errors import BadInput
+from fedactors.learning.network import to_device
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.messages import Masked
@@ -36,7 +37,7 @@ from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_wr
 from protocols.glasu import algorithm, privacy
 from protocols.glasu.actors import ProtectedClient
 from protocols.glasu.aggregation import add, average, concatenate
-from protocols.glasu.backbones import Parameters, initial_parameters
+from protocols.glasu.backbones import Network, Parameters, initial_parameters
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import GraphSource, NewGraphPart, check_degrees, load_new_client, parts_of, renumber
 from protocols.glasu.exported import settings_of
@@ -70,12 +71,12 @@ class PredictingClient(ProtectedClient):
         self._parameters = best_of(state)
         num_classes = len(self._parameters["classifier.bias"])
         blocks = {part.party: await self._load_new(part) for part in self._parts}
-        own, self._ids = load_new_client(config, blocks, self._position, state["feature_factor"], num_classes)
-        num_features = own.features_NF.shape[1]
-        network = algorithm.network_of(config, num_features, num_classes, self._position)
+        local, self._ids = load_new_client(config, blocks, self._position, state["feature_factor"], num_classes)
+        num_features = local.features_NF.shape[1]
+        network = Network.of(config, num_features, num_classes, self._position)
         self._network = replace(network, dropout=0.0)
-        check_degrees(config, own)
-        self._own, self._numbers = own, np.arange(own.graph.num_nodes)
+        check_degrees(config, local)
+        self._local, self._numbers = local, np.arange(local.graph.num_nodes)
         dtype = torch.float64 if config.float64 else torch.float32
         self.releases, self._noise = privacy.noised_releases(config), self.noise_rng("representations")
         rng = np.random.default_rng(0)
@@ -94,15 +95,15 @@ class PredictingClient(ProtectedClient):
     @cached_property
     def _batch(self) -> algorithm.ClientBatch:
         dtype = torch.float64 if self._config.float64 else torch.float32
-        return algorithm.full_batch(self._own, self._config.num_layers, dtype)
+        return algorithm.full_batch(self._local, self._config.num_layers, dtype)
 
     @remote(caller=SERVER)
     async def infer_lowest(self) -> Representation | Masked:
         """Return the own representation at the lowest aggregation."""
         if self._config.secure_aggregation:  # in an order that all clients know, and the server does not
             seed = int.from_bytes(self.common_secret)
-            self._numbers = np.random.default_rng(seed).permutation(self._own.graph.num_nodes)
-            self._own = renumber(self._own, self._numbers)
+            self._numbers = np.random.default_rng(seed).permutation(self._local.graph.num_nodes)
+            self._local = renumber(self._local, self._numbers)
         members = (self._parameters, self._network, self._batch)
         first, self._h0 = await self.compute(algorithm.first_segment, *members, work=self._work())
         return self._protected(0, len(self._network.segments[0]), first.numpy())
@@ -111,7 +112,7 @@ class PredictingClient(ProtectedClient):
     async def infer(self, below: Aggregated) -> Representation | Masked:
         """Return the own representation at the next aggregation."""
         members, index = (self._parameters, self._network, self._batch), below.segment + 1
-        arguments = (index, algorithm.tensor(below.values), self._h0)
+        arguments = (index, to_device(below.values, "cpu"), self._h0)
         found = await self.compute(algorithm.segment, *members, *arguments, work=self._work())
         return self._protected(index, len(self._network.segments[index]), found.numpy())
 
@@ -119,7 +120,7 @@ class PredictingClient(ProtectedClient):
     async def classify(self, last: Aggregated) -> Logits | Masked:
         """Return the own logits of all nodes, from the last aggregate."""
         self._record(privacy.prediction_records(self._config, self.party, self.releases))
-        logits: Floats = algorithm.classify(self._parameters, algorithm.tensor(last.values)).numpy()
+        logits: Floats = algorithm.classify(self._parameters, to_device(last.values, "cpu")).numpy()
         return self._masked("logits", logits) if self._config.secure_aggregation else Logits(logits)
 
     @remote(caller=SERVER)
@@ -206,9 +207,9 @@ async def predict(config: GlasuConfig, data: GraphSource, runtime: Runtime, aske
         raise NoPart(f"{writer!r} has no part of the model (it was lost in training)")
     await align_nodes(data, runtime, asked.state_of)
     clients: dict[str, PredictingClient] = {}
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         if name in present:
-            arguments: tuple[Any, ...] = (config, parts_of(config, data, name), place, asked.state_of(name), names)
+            arguments: tuple[Any, ...] = (config, parts_of(config, data, name), position, asked.state_of(name), names)
             clients[name] = runtime.spawn(PredictingClient, name, *arguments)
     server = None if config.works_alone else runtime.spawn(PredictingServer, _SERVER, config, names, present, writer)
     await runtime.start()

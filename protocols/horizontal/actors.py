@@ -1,8 +1,8 @@
-"""The coordinator and the sites: each method unpacks a message, calls a function of `algorithm`, packs a message.
+"""The server and the sites: each method unpacks a message, calls a function of `algorithm`, packs a message.
 
-A site with several clients sends their mean change alone; with `secure_aggregation` the coordinator reads the sum over
-the sites only. What depends on chance is derived from (run, client or
-coordinator, round), so that it is the same whichever site a client is at, and after a resume.
+A site with several clients sends their mean change alone; with `secure_aggregation` the server reads the sum over the
+sites only. What depends on chance is derived from (run, client or server, round), so that it is the same whichever site
+a client is at, and after a resume.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ClientProcess(SecureSummand):
 
     @remote(caller=SERVER)
     async def introduce(self) -> messages.Introduction:
-        """Say what the coordinator must know before the first round."""
+        """Say what the server must know before the first round."""
         names = () if self._part.columns else self._reading.names
         csv = csv_text(self._reading.csv.get(self.party))
         return messages.Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv)
@@ -193,10 +193,10 @@ class HorizontalServer(Server):
         found = await self.sites.ask(lambda site: site.introduce())
         widths = {name: one.width for name, one in found.items()}
         check_widths(widths)
-        own = reading_of(self._part)
-        names = () if self._part.columns else own.names
+        local = reading_of(self._part)
+        names = () if self._part.columns else local.names
         check_names({"test": names, **{name: one.columns for name, one in found.items()}})
-        self.reading = own.with_csv({name: one.csv for name, one in found.items()}).text
+        self.reading = local.with_csv({name: one.csv for name, one in found.items()}).text
         self.sizes = {name: one.num_clients for name, one in found.items()}
         self.facts["inputs"] = self.facts["inputs"] or (next(iter(widths.values())),)
         check_model(self._spec)
@@ -245,11 +245,11 @@ class HorizontalServer(Server):
 
     def _orders(self, round: int) -> dict[str, messages.TrainOrder]:
         """Draw the clients of a round; return an order for each site that has some."""
-        places = [(name, client) for name in self.sites.members for client in range(self.sizes[name])]
+        candidates = [(name, client) for name in self.sites.members for client in range(self.sizes[name])]
         generator = derived_rng(self._run_seed, "all clients", f"round {round}")
-        chosen = algorithm.participants(range(len(places)), self._config.clients_per_round, generator)
+        chosen = algorithm.participants(range(len(candidates)), self._config.clients_per_round, generator)
         wanted: dict[str, list[int]] = {}
-        for name, client in (places[number] for number in chosen):
+        for name, client in (candidates[number] for number in chosen):
             wanted.setdefault(name, []).append(client)
         if self._config.secure_aggregation:  # who is not wanted adds zeros
             wanted = {name: wanted.get(name, []) for name in self.sites.members}

@@ -64,7 +64,7 @@ def train(
 
     SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
     """
-    corrections = [control_P - own_P for own_P in controls] or None
+    corrections = [control_P - local_P for local_P in controls] or None
     results = train_clients(
         spec,
         [model_P] * len(keys),
@@ -83,9 +83,9 @@ def train(
     losses = [weight * result.loss for weight, result in zip(weights, results, strict=True)]
     rate, moved_P = training.optimizer.learning_rate, np.zeros(control_P.shape)
     following = []
-    for own_P, result in zip(controls, results, strict=bool(controls)):
-        following.append(next_control(own_P, control_P, model_P, result.vector, result.num_steps * rate))
-        moved_P += following[-1].astype(np.float64) - own_P
+    for local_P, result in zip(controls, results, strict=bool(controls)):
+        following.append(next_control(local_P, control_P, model_P, result.vector, result.num_steps * rate))
+        moved_P += following[-1].astype(np.float64) - local_P
     return SiteResult(
         sum(weights),
         sum(losses) / sum(weights),
@@ -106,9 +106,9 @@ def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTra
     )
 
 
-def next_control(own_P: Floats, control_P: Floats, start_P: Floats, end_P: Floats, length: float) -> Floats:
+def next_control(local_P: Floats, control_P: Floats, start_P: Floats, end_P: Floats, length: float) -> Floats:
     """Return c_i - c + (x - y_i) / (K eta), SCAFFOLD's second option, for a way of K steps of size eta."""
-    made: Floats = own_P - control_P + (start_P - end_P) / own_P.dtype.type(length)
+    made: Floats = local_P - control_P + (start_P - end_P) / local_P.dtype.type(length)
     return made
 
 

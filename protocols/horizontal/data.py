@@ -28,9 +28,7 @@ def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -
             "with validation_fraction or a column"
         )
     if (config.clients_per_round or 0) > data.num_clients:
-        raise BadInput(
-            f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients} clients"
-        )
+        raise BadInput(f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients}")
     check_model(model_spec(config, inputs=data.shape, task=data.task, num_classes=data.num_classes))
     return data
 
@@ -56,27 +54,31 @@ def _data_set(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
     )
 
 
-def _fitting(config: HorizontalConfig, own: HorizontalData, seed: int) -> HorizontalData:
+def _fitting(config: HorizontalConfig, user_data: HorizontalData, seed: int) -> HorizontalData:
     dealt = ("num_validation", "num_training", "dirichlet")
     why = {
         **dict.fromkeys(dealt, "they say who holds which rows"),
         "clients_per_site": "each client's process opens its own file, and only that",
     }
     refuse_settings(config, why, but={"dirichlet": None})
-    if config.num_clients not in (None, own.num_clients):
-        raise BadInput(f"num_clients: {config.num_clients} is not allowed: {own.name} describes {own.num_clients}")
-    if own.centers:
-        party, center = own.parties[0], own.centers[0]
+    if config.num_clients not in (None, user_data.num_clients):
+        raise BadInput(
+            f"num_clients: {config.num_clients} is not allowed: {user_data.name} describes {user_data.num_clients}"
+        )
+    if user_data.centers:
+        party, center = user_data.parties[0], user_data.centers[0]
         raise BadInput(f"parties.{party}.center: {center!r} is not allowed: horizontal has no centers, nebulafl has")
-    own.test()
+    user_data.test()
     if config.validation_fraction:
-        own = replace(own, files=tuple(file.holding_out(config.validation_fraction, seed) for file in own.files))
-    if own.holds_out and config.secure_aggregation:
+        user_data = replace(
+            user_data, files=tuple(file.holding_out(config.validation_fraction, seed) for file in user_data.files)
+        )
+    if user_data.holds_out and config.secure_aggregation:
         raise BadInput(
             "secure_aggregation: True is not allowed with validation rows of the clients: the server reads "
             "each one's scores"
         )
-    return own
+    return user_data
 
 
 def sites_of(config: HorizontalConfig, data: HorizontalData) -> dict[str, range]:
@@ -84,7 +86,7 @@ def sites_of(config: HorizontalConfig, data: HorizontalData) -> dict[str, range]
     size = config.clients_per_site
     firsts = range(0, data.num_clients, size)
     dealt = [range(first, min(first + size, data.num_clients)) for first in firsts]
-    names = data.parties or tuple(f"{'client' if size == 1 else 'site'}-{place}" for place in range(len(dealt)))
+    names = data.parties or tuple(f"{'client' if size == 1 else 'site'}-{index}" for index in range(len(dealt)))
     return dict(zip(names, dealt, strict=True))
 
 

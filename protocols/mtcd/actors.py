@@ -17,6 +17,7 @@ outdates the copy of the earlier one. Two tokens may be here at once: each works
 from __future__ import annotations
 
 import hmac
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -208,10 +209,10 @@ class LinkedParty(Party):
         for releases in (self.representations, self.changes):
             self.record_privacy(releases.record(self.party, uncovered=uncovered(self._config)))
 
-    def _noise_for(self, place: tuple[int, int, int]) -> np.random.Generator:
+    def _noise_for(self, position: tuple[int, int, int]) -> np.random.Generator:
         """Return the noise generator; where noise is to be reproducible, one that no order of events can change."""
         if self._context.reproducible_noise:
-            return np.random.default_rng([self.seed("noise"), *place])
+            return np.random.default_rng([self.seed("noise"), *position])
         return self._noise
 
 
@@ -264,22 +265,22 @@ class TokenHolder(LinkedParty):
         else:
             self.background(self._deliver(moved, self._names[target]))
 
-    def _noised_change(self, before: Any, after: Any, place: tuple[int, int, int]) -> Any:
+    def _noised_change(self, before: Any, after: Any, position: tuple[int, int, int]) -> Any:
         """Return Z with this visit's change clipped and noised."""
         self.changes.add(len(after), nominal_rows=1)
-        noised, own = before.copy(), self._block.own
-        change = (after - before)[own]
-        rows_BE = self._transforms.noised(change.reshape(len(change), -1), self._noise_for(place))
-        noised[own] += rows_BE.reshape(change.shape)
+        noised, local = before.copy(), self._block.local
+        change = (after - before)[local]
+        rows_BE = self._transforms.noised(change.reshape(len(change), -1), self._noise_for(position))
+        noised[local] += rows_BE.reshape(change.shape)
         return noised
 
-    def _packed(self, z: Any, *place: int) -> Any:
+    def _packed(self, z: Any, *position: int) -> Any:
         transforms = self._transforms
-        return z if transforms.token is None else transforms.pack_token(z, self.seed("rounding"), *place)
+        return z if transforms.token is None else transforms.pack_token(z, self.seed("rounding"), *position)
 
     async def _deliver(self, token: messages.Token, name: str) -> None:
         with surviving_loss("whoever issued the token is told, and issues it again or stops"):
-            await self.peer(name, TokenHolder).visit(token)
+            await self.peer(name, type(self)).visit(token)
 
     async def _report(self, done: messages.RoamingDone, station: str) -> None:
         """Tell the issuer; without a link to the server the word goes over a neighbour."""
@@ -297,9 +298,9 @@ class TokenHolder(LinkedParty):
         self.theta = theta
         return True
 
+    @abstractmethod
     def _end_walk(self, token: messages.Token) -> None:
         """Let the walk end here."""
-        raise NotImplementedError
 
 
 class ServedParty(LinkedParty):
@@ -365,9 +366,6 @@ class ServedParty(LinkedParty):
 
     async def _represent(self, round_: int) -> messages.Representation | Masked:
         """Return h_k on a round's rows, as the configuration lets it leave."""
-        return await self._representation(round_)
-
-    async def _representation(self, round_: int) -> messages.Representation:
         rows, transforms = self._rows_of(round_), self._transforms
         h = await self._do(self._block.represent(self.theta, rows))
         penalty = 0.0 if transforms.noise is not None else self._block.penalty(self.theta)
@@ -440,7 +438,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         return await self._represent(order.round_ + 1) if order.send_representation else None
 
     async def _represent(self, round_: int) -> messages.Representation | Masked:
-        found = await self._representation(round_)
-        if not self._config.secure_aggregation:
+        found = await super()._represent(round_)
+        if not self._config.secure_aggregation or isinstance(found, Masked):
             return found
         return self.masked(summand(unpack(found.h), found.penalty), point_of(self._config))

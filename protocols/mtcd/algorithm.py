@@ -335,7 +335,7 @@ def prefers_gram(config: MtcdConfig, num_samples: int, num_features: int) -> boo
 class LinearBlock:
     """A client's features and labels (training rows, and test rows for measuring)."""
 
-    own = (slice(None),)
+    local = (slice(None),)
     """Where this client's representation lies in Z."""
 
     def __init__(

@@ -257,9 +257,7 @@ class MtcdConfig(ScheduleSettings):
         if self.algorithm == "dcpa" and (self.compression or self.noise):
             raise ValueError("compression, noise: not allowed for dcpa; use none")
         if self.algorithm == "stcd" and self.compression == "top-k":
-            raise ValueError(
-                "compression: top-k is not allowed for stcd, which sends tokens only; use quantise or none"
-            )
+            raise ValueError("compression: top-k is not allowed for stcd: it sends tokens only; use quantise or none")
         if self.local_arithmetic == "gram" and (self.problem != "ridge" or self.batch_size is not None):
             raise ValueError("local_arithmetic: gram is allowed only for problem=ridge with batch_size=none")
         if self.walk == "sweep" and (self.algorithm != "mtcd" or self.start != "uniform"):
@@ -294,8 +292,8 @@ class MtcdConfig(ScheduleSettings):
                 raise ValueError(f"num_tokens: {self.num_tokens} is not allowed for stcd, which has one token; use 1")
             object.__setattr__(self, "num_tokens", 1)
         elif self.num_tokens is None:
-            places = len(self.clusters) if isinstance(self.clusters, tuple) else 1 if self.clusters == "whole" else 4
-            most = self.num_clients if self.start == "all-clients" else min(places, max(1, self.num_clients // 2))
+            starts = len(self.clusters) if isinstance(self.clusters, tuple) else 1 if self.clusters == "whole" else 4
+            most = self.num_clients if self.start == "all-clients" else min(starts, max(1, self.num_clients // 2))
             object.__setattr__(self, "num_tokens", len(self.start) if isinstance(self.start, tuple) else most)
 
     def _check_backtracking(self) -> None:
@@ -318,11 +316,7 @@ class MtcdConfig(ScheduleSettings):
             ("num_clients", self.num_clients < FEWEST, f"of a sum of two each knows the other's part; use {FEWEST}"),
             ("server_links", self.server_links != "all", "others cannot relay a client's part of a sum"),
             ("compression", self.compression is not None, "what is compressed cannot be added up under masks"),
-            (
-                "on_party_loss",
-                self.on_party_loss != "stop",
-                "what the lost one had sent would be the difference of sums",
-            ),
+            ("on_party_loss", self.on_party_loss != "stop", "what a lost one had sent would be the difference of sums"),
             ("learning_rate", linear and self.learning_rate == "auto", "it is found with the clients' own norms"),
         ):
             if is_wrong:

@@ -178,9 +178,9 @@ def load_data(config: MtcdConfig, name: str | VerticalData, seed: int) -> MtcdDa
     """Return who holds what: ``synthetic`` is the generated problem of the config, a named set is dealt to clients."""
     check_name(config.user_network)
     if isinstance(name, VerticalData):
-        return _own(config, name)
+        return _user_data(config, name)
     if name.endswith(".toml"):
-        return _own(config, load_described_rows(Path(name), config, {"noise": config.noise is not None}))
+        return _user_data(config, load_described_rows(Path(name), config, {"noise": config.noise is not None}))
     if name == GENERATED:
         return _generated(config, seed)
     if describe(name).kind == "images" and config.problem == "network" and config.network != "mlp":
@@ -192,25 +192,23 @@ def load_data(config: MtcdConfig, name: str | VerticalData, seed: int) -> MtcdDa
     return _fitting(config, vertical(name, numbered(config.num_clients)))
 
 
-def _own(config: MtcdConfig, own: VerticalData) -> VerticalData:
+def _user_data(config: MtcdConfig, user_data: VerticalData) -> VerticalData:
     require_relaxed_protocol(config)
     why = {"num_samples": "they say how many rows there are", "target_gap": "their exact minimum is not known"}
     if config.problem != "network":  # whose costs of virtual time it gives
         why["num_features"] = "they say how many columns there are"
     refuse_settings(config, why)
-    if own.weighted_by and config.algorithm == "dcpa":
+    if user_data.weighted_by and config.algorithm == "dcpa":
         raise BadInput(
-            f"{own.weighted_by} is not allowed with algorithm=dcpa, whose steps are for rows that count alike"
+            f"{user_data.weighted_by} is not allowed with algorithm=dcpa, whose steps are for rows that count alike"
         )
-    return _fitting(config, own)
+    return _fitting(config, user_data)
 
 
 def _generated(config: MtcdConfig, seed: int) -> GeneratedData:
     kinds = {"mlp": "table", "multi-view-cnn": "views"}
     if config.problem == "network" and config.network not in kinds:
-        raise BadInput(
-            f"network: {config.network} is not allowed for generated data; give --data digits or another set"
-        )
+        raise BadInput(f"network: {config.network} is not allowed for generated data; give --data digits or another")
     kind: Any = kinds[config.network] if config.problem == "network" else config.problem
     if kind == "views" and config.num_clients != NUM_VIEWS:
         raise BadInput(f"num_clients: {config.num_clients} is not allowed, generated objects have {NUM_VIEWS} views")
@@ -317,9 +315,9 @@ class PartyRows:
         self._prepared = prepare_block(self._loaded, rows, parts, self._part.task)
         if self._part.party == self._part.label_party:
             weights_N = self._prepared.train.weights
-            self.labels = Labels(*self._own_labels(self._prepared), np.zeros(0) if weights_N is None else weights_N)
+            self.labels = Labels(*self._local_labels(self._prepared), np.zeros(0) if weights_N is None else weights_N)
 
-    def _own_labels(self, prepared: PreparedBlock) -> tuple[Array, Array]:
+    def _local_labels(self, prepared: PreparedBlock) -> tuple[Array, Array]:
         """Return labels as the problem wants them: classes for networks, else -1 and +1, or targets."""
         train, test = prepared.train.labels, prepared.test.labels
         if train is None or test is None:

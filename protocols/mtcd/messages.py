@@ -42,7 +42,7 @@ class Aligned:
     """
 
     num_shared: int
-    num_own: int
+    num_local: int
     num_rejected: int
     absent: tuple[tuple[str, int], ...]
 
@@ -130,7 +130,7 @@ class Token:
 class Prelude:
     """STCD with a network: on its way along `tour` it adds up the first representations, then becomes a token."""
 
-    place: int
+    position: int
     tour: tuple[int, ...]
     visited: int
     hops_left: int

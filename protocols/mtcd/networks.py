@@ -23,7 +23,15 @@ from fedactors.config import is_code
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
-from fedactors.learning.network import Device, as_tensor, find_device, functional_model, initial_vector, on_host, placed
+from fedactors.learning.network import (
+    Device,
+    as_tensor,
+    find_device,
+    functional_model,
+    initial_vector,
+    on_host,
+    to_device,
+)
 from fedactors.learning.user_models import check_model
 from protocols.mtcd.algorithm import Rows, Task, aggregate, some
 from protocols.mtcd.config import MtcdConfig
@@ -89,7 +97,7 @@ def represent(
     spec: ModelSpec, theta_P: Array, x_N: Array | Tensor, rows_B: Rows | None, device: Device = "cpu"
 ) -> Array:
     """Return h_k(theta_k; X_k) (B, E)."""
-    return on_host(_represented(spec, placed(theta_P, device), _chosen(x_N, rows_B, device)))
+    return on_host(_represented(spec, to_device(theta_P, device), _chosen(x_N, rows_B, device)))
 
 
 def _represented(spec: ModelSpec, theta_P: Tensor, x_B: Tensor) -> Tensor:
@@ -102,7 +110,7 @@ def _chosen(values_N: Array | Tensor, rows_B: Rows | None, device: Device) -> Te
     """Return some rows there; a tensor is there already."""
     if isinstance(values_N, Tensor):
         return values_N if rows_B is None else values_N[torch.as_tensor(np.asarray(rows_B), device=device)]
-    return placed(values_N if rows_B is None else values_N[rows_B], device)
+    return to_device(values_N if rows_B is None else values_N[rows_B], device)
 
 
 def visit(
@@ -114,7 +122,7 @@ def visit(
     labels_N: Array | Tensor,
     z: Array,
     rows_B: Rows | None,
-    own: tuple[slice, ...],
+    local: tuple[slice, ...],
     step: float,
     num_local_steps: int,
     trains_theta_0: bool,
@@ -124,22 +132,22 @@ def visit(
     """Do Q local steps on the visited client's block (equation 2); with `trains_theta_0`, on theta_0 too (STCD).
 
     The loss is the mean of each row's times its weight; without `weights_N` all count alike. Z follows every step
-    exactly: the other clients' share of it is held fixed and one's own, at `own`, computed anew.
+    exactly: the other clients' share of it is held fixed and one's own, at `local`, computed anew.
 
     Returns:
         New theta_k, new theta_0 (the one given unless `trains_theta_0`), new Z.
     """
     x, labels = _chosen(x_N, rows_B, device), _chosen(labels_N, rows_B, device)
     weights = None if weights_N is None else _chosen(weights_N, rows_B, device)
-    model, z_before = functional_model(bottom), placed(z, device)
-    block, head = placed(theta_P, device), placed(theta_0, device)
+    model, z_before = functional_model(bottom), to_device(z, device)
+    block, head = to_device(theta_P, device), to_device(theta_0, device)
     old = _represented(bottom, block, x)
-    is_slot, old_h_BE = len(own) > 1, on_host(old)
+    is_slot, old_h_BE = len(local) > 1, on_host(old)
     for _ in range(num_local_steps):
         views, head_views = model.views(block), functional_model(fusion).views(head)
         h_BE = model(views, x)
         if is_slot:
-            low, high = own[1].start, own[1].stop
+            low, high = local[1].start, local[1].stop
             joined = torch.cat([z_before[:, :low], h_BE, z_before[:, high:]], dim=1)
         else:
             joined = (z_before - old) + h_BE
@@ -151,7 +159,7 @@ def visit(
     new_h_BE = on_host(_represented(bottom, block, x))
     new_z = z.copy()
     if is_slot:
-        new_z[own] = new_h_BE
+        new_z[local] = new_h_BE
     else:
         new_z += new_h_BE - old_h_BE
     return on_host(block), on_host(head), new_z
@@ -168,8 +176,8 @@ def fusion_steps(
     weights_B: Array | None = None,
 ) -> Array:
     """Do token 0's Q (S + 1) steps on theta_0 with Z frozen, at the server (Algorithm 2)."""
-    head, z_tensor, labels = placed(theta_0, device), placed(z, device), placed(labels_B, device)
-    weights = None if weights_B is None else placed(weights_B, device)
+    head, z_tensor, labels = to_device(theta_0, device), to_device(z, device), to_device(labels_B, device)
+    weights = None if weights_B is None else to_device(weights_B, device)
     for _ in range(num_steps):
         views = functional_model(spec).views(head)
         head = _stepped(head, torch.autograd.grad(_loss(spec, views, z_tensor, labels, weights), views), step)
@@ -232,14 +240,14 @@ class NetworkBlock:
         self._device = find_device(config.device)
         # what stays with the actor is where it computes; on the host the arrays themselves, for a pool's processes too
         on_cpu = self._device.type == "cpu"
-        self._held = dict(features) if on_cpu else {part: placed(x, self._device) for part, x in features.items()}
-        self._targets = labels["train"] if on_cpu else placed(labels["train"], self._device)
-        self._weights = weights_N if on_cpu or weights_N is None else placed(weights_N, self._device)
+        self._held = dict(features) if on_cpu else {part: to_device(x, self._device) for part, x in features.items()}
+        self._targets = labels["train"] if on_cpu else to_device(labels["train"], self._device)
+        self._weights = weights_N if on_cpu or weights_N is None else to_device(weights_N, self._device)
         self.num_samples = len(features["train"])
         self._num_local_steps = config.num_local_steps
         size = config.representation_size
         slot = slice(client * size, (client + 1) * size)
-        self.own = (slice(None), slot) if config.aggregation == "concatenation" else (slice(None),)
+        self.local = (slice(None), slot) if config.aggregation == "concatenation" else (slice(None),)
 
     def initial(self, generator: np.random.Generator) -> Array:
         """Draw theta_k."""
@@ -265,7 +273,7 @@ class NetworkBlock:
         """Say how to compute a visit; it gives (theta_k, theta_0, Z)."""
         x_N, labels_N, num_steps = self._held["train"], self._targets, self._num_local_steps
         arguments = (
-            *(self._bottom, self._fusion, theta, theta_0, x_N, labels_N, z, rows_B, self.own),
+            *(self._bottom, self._fusion, theta, theta_0, x_N, labels_N, z, rows_B, self.local),
             *(step, num_steps, trains_theta_0, str(self._device), self._weights),
         )
         return Task(visit, arguments, Work("visit", len(z) * num_steps))

@@ -66,12 +66,15 @@ def surface(config: MtcdConfig, data: MtcdData, states: Mapping[str, bytes], see
         block = rows.block(name)
         for part, labels[part] in block.y.items():
             task = block.represent(np.asarray(state["theta"]), None, part)
-            own = np.asarray(task.function(*task.arguments))
+            local = np.asarray(task.function(*task.arguments))
             if sigma:
-                flat = own.reshape(len(own), -1)
-                own = clip_and_noise(flat, config.clip_norm, sigma, rng).reshape(own.shape)
-            z.setdefault(part, block.blank(len(own)))[block.own] += own
-            seen[part][name], features[part][name] = own.reshape(len(own), -1), block.x[part].reshape(len(own), -1)
+                flat = local.reshape(len(local), -1)
+                local = clip_and_noise(flat, config.clip_norm, sigma, rng).reshape(local.shape)
+            z.setdefault(part, block.blank(len(local)))[block.local] += local
+            seen[part][name], features[part][name] = (
+                local.reshape(len(local), -1),
+                block.x[part].reshape(len(local), -1),
+            )
     for name in states:
         if len(found := theta_0_of(actor_state(states, name))):
             theta_0 = found

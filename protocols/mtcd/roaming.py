@@ -31,7 +31,6 @@ from fedactors.actors.context import derived_seed
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 from fedactors.network import topology
-from fedactors.network import topology as routes
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.messages import Links
 
@@ -167,7 +166,7 @@ def lay_out(
         topology.check_clusters(graph, clusters)
         found = tuple(tuple(sorted(cluster)) for cluster in clusters)
     elif clusters == "auto":
-        found = routes.even_clusters(graph, num_tokens)
+        found = topology.even_clusters(graph, num_tokens)
     elif clusters == "whole":
         found = (tuple(sorted(graph)),)
         topology.check_clusters(graph, found)
@@ -207,7 +206,7 @@ class Roaming:
         self._graph.add_edges_from(plan.edges.tolist())
         self._linked = set(plan.linked)
         self._clusters = None if plan.clusters is None else [tuple(cluster) for cluster in plan.clusters]
-        self._walks = self._graph if plan.clusters is None else routes.inside_clusters(self._graph, plan.clusters)
+        self._walks = self._graph if plan.clusters is None else topology.inside_clusters(self._graph, plan.clusters)
         self._sweeps: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._round = 0
         self._members: dict[int, tuple[int, ...]] = {}
@@ -265,13 +264,13 @@ class Roaming:
         successor = -1
         if self._plan.sweep:
             ahead = self._sweep(next(cluster for cluster in self.clusters if client in cluster))
-            place = ahead.index(client) + 1
-            successor = ahead[place % len(ahead) if self._clusters is None else min(place, len(ahead) - 1)]
+            position = ahead.index(client) + 1
+            successor = ahead[position % len(ahead) if self._clusters is None else min(position, len(ahead) - 1)]
         return Links(tuple(sorted({client, *self._walks.neighbors(client)})), uplink, successor)
 
     def route(self, client: int) -> tuple[int, ...]:
         """Return the clients over which the server reaches `client`, the last being itself; empty if it cannot."""
-        return tuple(reversed(routes.way_to(self._graph, client, self._linked)))
+        return tuple(reversed(topology.way_to(self._graph, client, self._linked)))
 
     # --- losses ---
 
@@ -352,7 +351,7 @@ class Roaming:
             start = token
         num_hops = plan.num_hops
         if plan.sweep and self._clusters is None:
-            start = self._places(members)[token]
+            start = self._start_positions(members)[token]
         elif plan.sweep:
             start, num_hops = self._sweep(members)[0], min(num_hops, len(members) - 1)
         self._out[token] = attempt
@@ -366,7 +365,7 @@ class Roaming:
         if members not in self._sweeps:
             is_closed = self._clusters is None
             inside = self._walks.subgraph(members)
-            route = routes.route_over_all(inside, starts=self._linked.intersection(members), closed=is_closed)
+            route = topology.route_over_all(inside, starts=self._linked.intersection(members), closed=is_closed)
             if route is None:
                 raise BadInput(
                     f"walk: sweep is not allowed on cluster {sorted(members)}, no {'closed ' * is_closed}route along "
@@ -375,7 +374,7 @@ class Roaming:
             self._sweeps[members] = route
         return self._sweeps[members]
 
-    def _places(self, members: tuple[int, ...]) -> list[int]:
+    def _start_positions(self, members: tuple[int, ...]) -> list[int]:
         """Return where tokens that overlap begin their common route: at linked clients, spread over it."""
         linked = [client for client in self._sweep(members) if client in self._linked]
         number = self._plan.num_tokens
@@ -404,10 +403,10 @@ class Roaming:
         plan, inside = self._plan, self._walks.subgraph(members)
         if plan.sweep:
             route = self._sweep(members)
-            begins = [route[0]] if self._clusters is not None else self._places(members)
+            begins = [route[0]] if self._clusters is not None else self._start_positions(members)
             visits = min(plan.num_hops, len(route) - 1) + 1
             first = [route.index(client) for client in begins]
-            seen = {route[(place + visit) % len(route)] for place in first for visit in range(visits)}
+            seen = {route[(position + visit) % len(route)] for position in first for visit in range(visits)}
             self._check_visited(members, seen, begins, "hops of a sweep: as many as the longest way between two tokens")
             return 1.0
         linked = [client for client in members if client in self._linked]
@@ -417,7 +416,7 @@ class Roaming:
         self._check_visited(members, near, starts[0], f"{max(ways.values())} hops, or more of server_links")
         if len(members) > _MOST_EXACT:
             return None
-        number = {client: place for place, client in enumerate(sorted(members))}
+        number = {client: position for position, client in enumerate(sorted(members))}
         walk_KK = topology.lazy_walk(nx.relabel_nodes(inside, number))
         missed_K = np.ones(len(members))
         by_start: dict[tuple[int, ...], Any] = {}

@@ -15,13 +15,12 @@ import numpy as np
 from fedactors.actors.actor import Resources
 from fedactors.actors.context import derived_seed
 from fedactors.actors.groups import ActorGroup
-from fedactors.data.alignment.ids import rows_told
+from fedactors.data.alignment.ids import row_notes
 from fedactors.data.alignment.rows import join_rows, with_joining
 from fedactors.data.layouts.vertical import VerticalData
 from fedactors.errors import BadInput, Diverged, PartyLost
 from fedactors.learning.metrics import of_split
 from fedactors.network import topology
-from fedactors.network import topology as routes
 from fedactors.privacy.accounting import budgets
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Runtime
@@ -65,7 +64,7 @@ class MtcdState(RunState):
     holder: int = -1
     """Where STCD's token rests."""
     lost: list[str] = field(default_factory=list)
-    found: dict[str, float] = field(default_factory=dict)
+    measurements: dict[str, float] = field(default_factory=dict)
     """The last measurements."""
     notes: list[str] = field(default_factory=list)
     """What the label party's rows lost in a query's join."""
@@ -124,19 +123,19 @@ async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult
         for line in warnings:
             print(f"warning: {line}", file=sys.stderr)
         await prepare(federation)
-        state.found = await measure(federation, optimum)
-        state.start = objective_of(state.found)
-        rounds.judge(state.found)
-        await rounds.end(0, state.found)
+        state.measurements = await measure(federation, optimum)
+        state.start = objective_of(state.measurements)
+        rounds.judge(state.measurements)
+        await rounds.end(0, state.measurements)
     methods = {"mtcd": mtcd_rounds, "stcd": stcd_stretches, "svfl": svfl_rounds, "dcpa": dcpa_iterations}
     async for last in rounds:
         state.iterations += await methods[config.algorithm](federation, state.round, last)
         if not federation.clients.members:
             raise federation.nobody("no client is left")
-        state.found = await measure(federation, optimum)
+        state.measurements = await measure(federation, optimum)
         await check_divergence(federation, last)
-        rounds.judge(state.found)
-        rounds.record(state.found)
+        rounds.judge(state.measurements)
+        rounds.record(state.measurements)
     if config.noise is not None:
         await federation.clients.ask(lambda client: client.account())
         await runtime.settle()
@@ -148,7 +147,7 @@ async def run(config: MtcdConfig, data: MtcdData, runtime: Runtime) -> RunResult
         "least_visit_probability": state.least_visits,
         **({"notes": state.notes} if state.notes else {}),
     }
-    return await rounds.result(state.found, extra)
+    return await rounds.result(state.measurements, extra)
 
 
 # --- rounds: from round `first` on to before round `last`; each returns the iterations that it did ---
@@ -183,7 +182,7 @@ async def stcd_stretches(federation: Federation, first: int, last: int) -> int:
             clients = range(config.num_clients)
             state.holder = config.start[0] if isinstance(config.start, tuple) else start_client(seed, clients)
             if config.problem == "network" and config.num_clients > 1:
-                way = routes.tour(federation.graph, state.holder)
+                way = topology.tour(federation.graph, state.holder)
         order = messages.WalkOrder(num_hops, step_of(federation, round_), way)
         state.holder = (await federation.holder(state.holder).walk_on(order)).holder
     return (last - first) * (config.num_hops + 1)
@@ -266,8 +265,8 @@ async def prepare(federation: Federation) -> None:
     if isinstance(federation.data, VerticalData):
         label_party = federation.data.label_party
         found = await federation.clients.handle(label_party).align()
-        counts = (found.num_own, found.num_rejected, found.num_shared)
-        state.notes = state.notes or rows_told(label_party, *counts, dict(found.absent))
+        counts = (found.num_local, found.num_rejected, found.num_shared)
+        state.notes = state.notes or row_notes(label_party, *counts, dict(found.absent))
     count: messages.RowCount = (await federation.ask(lambda client: client.count_rows()))[0]
     state.num_train, state.num_test = count.num_train, count.num_test
     batch_size = federation.config.batch_size
@@ -403,7 +402,7 @@ async def fusion_parameters(federation: Federation) -> Any:
 async def check_divergence(federation: Federation, round_: int) -> None:
     """Stop a run whose objective has left the region where it began, and name a step size that is safe."""
     config, state = federation.config, federation.state
-    value = objective_of(state.found)
+    value = objective_of(state.measurements)
     if not has_diverged(value, state.start) or config.noise is not None:
         return
     tries = config.algorithm == "dcpa" or config.problem == "network" or config.secure_aggregation

@@ -60,13 +60,10 @@ def master_model(planets: Sequence[Floats], versions: Sequence[float]) -> Floats
     return weighted_mean(planets, versions)
 
 
-def version_offset(mean_version: float, stellar_version: float) -> float:
-    """Return v_os = v_avg - v_s, how far this center is ahead of the one its stellar model came from."""
-    return mean_version - stellar_version
-
-
 def version_gap(version: float, mean_version: float, offset: float, *, paper_literal: bool = False) -> float:
     """Return dv = v_p - v_i + v_os: above zero for a planet that is ahead (Equation 4).
+
+    v_os = v_avg - v_s is how far the center is ahead of the one that its stellar model came from.
 
     The paper prints - v_os, which would call the planets of a lagging center advanced and slow them further;
     `paper_literal` keeps the print.
@@ -137,9 +134,9 @@ def random_probabilities(busy_C: Mask) -> Numbers:
 def draw(probabilities_C: Numbers, uniform: float) -> int:
     """Return the container that a number in [0, 1) falls on."""
     edges_C = np.cumsum(probabilities_C)
-    place = int(np.searchsorted(edges_C, uniform * edges_C[-1], side="right"))
+    index = int(np.searchsorted(edges_C, uniform * edges_C[-1], side="right"))
     last = int(np.flatnonzero(probabilities_C)[-1])
-    return min(place, last)
+    return min(index, last)
 
 
 # --- which hardware ---
@@ -233,6 +230,6 @@ def rotation_target(center: int, rotation: int, num_centers: int) -> int:
 def rotation_partners(centers: Sequence[str], rotation: int) -> dict[str, str]:
     """Return who sends to whom among the `centers` present, in their order; r mod |C| = |C| - 1 is the self turn."""
     return {
-        sender: centers[rotation_target(place, rotation, len(centers)) - 1]
-        for place, sender in enumerate(centers, start=1)
+        sender: centers[rotation_target(index, rotation, len(centers)) - 1]
+        for index, sender in enumerate(centers, start=1)
     }

@@ -192,7 +192,7 @@ class NebulaFLConfig:
     """Where models are trained and measured: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Share of a GPU that each process that trains or measures asks Ray for: centers, or containers, and auditor."""
-    place_by_label: bool = False
+    placement_by_label: bool = False
     """Ray: ask for the label ``dc-<center>`` on the host of each center."""
     secure_aggregation: bool = False
     """Whether the exchange sees only the sum of the centers' models, under masks; for fedavg-hierarchical and
@@ -268,8 +268,8 @@ class NebulaFLConfig:
         """Return (center, container, from, to) of each outage."""
         found = []
         for word in self.outages.split():
-            place, _, times = word.partition("@")
-            center, _, number = place.partition("/")
+            container, _, times = word.partition("@")
+            center, _, number = container.partition("/")
             begin, _, end = times.partition("-")
             if int(number) < 0 or not 0 <= float(begin) < float(end) < math.inf:
                 raise ValueError(word)
@@ -303,4 +303,4 @@ class NebulaFLConfig:
     def center_sizes(self) -> tuple[int, ...]:
         """Containers of each center; the first ones have one more where the division leaves a rest."""
         share, rest = divmod(self.num_containers, self.num_centers)
-        return tuple(share + (place < rest) for place in range(self.num_centers))
+        return tuple(share + (index < rest) for index in range(self.num_centers))

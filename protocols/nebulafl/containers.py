@@ -16,29 +16,21 @@ from typing import Any, ClassVar
 
 from fedactors.actors.actor import Actor, Client, DataCenter
 from fedactors.actors.groups import surviving_loss
-from fedactors.actors.remote import DRIVER, OWN_PARTY, remote
+from fedactors.actors.remote import DRIVER, SAME_PARTY, remote
 from fedactors.data.layouts.horizontal import HorizontalPart, check_names, read_reading, reading_of, rows_key, rows_of
 from fedactors.errors import Refused
 from fedactors.learning.network import find_device
 from fedactors.messages.codec import wire_type
 from protocols.nebulafl import messages
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.training import (
-    LeaseBook,
-    Trainings,
-    begin_training,
-    job_key,
-    run_model,
-    train,
-    train_batched,
-)
+from protocols.nebulafl.training import LeaseBook, Trainings, begin_training, job_key, run_model, train, train_batched
 
 
 @wire_type
 class RunMembers:
     """The centers of a run, and which of them an actor is."""
 
-    place: int
+    position: int
     """Its number among the centers; -1: an exchange."""
     centers: tuple[str, ...]
     """Names of all centers, in their order."""
@@ -81,13 +73,13 @@ class Container(Client):
         for number in list(self.orders):
             self.background(self._answer(number))
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def introduce(self) -> messages.ContainerFacts:
         """Say what the center must know before the first order."""
         check_speaker(self, self.party)
         return self._facts
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def train(self, order: messages.ContainerOrder) -> None:
         """Begin a training; its result is sent when it is there."""
         check_speaker(self, self.party)
@@ -141,7 +133,7 @@ class ContainerCenter(DataCenter):
         self._start_outages()
 
     async def _meet_containers(self) -> None:
-        names = [f"{self.name}/{number}" for number in range(self._members.sizes[self._members.place])]
+        names = [f"{self.name}/{number}" for number in range(self._members.sizes[self._members.position])]
         facts = await asyncio.gather(*(self.peer(name, Container).introduce() for name in names))
         readings = [read_reading(one.reading) for one in facts]
         check_names({name: one.names for name, one in zip(names, readings, strict=True)})
@@ -155,7 +147,7 @@ class ContainerCenter(DataCenter):
         with surviving_loss("its training is given to another container"):
             await self.peer(container, Container).train(order)
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def container_trained(self, result: messages.ContainerResult) -> None:
         """Take what a container trained."""
         self.trainings.take(self.caller, result)

@@ -7,7 +7,6 @@ the test file.
 from __future__ import annotations
 
 import itertools
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +22,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, model_for
 from fedactors.learning.user_models import check_model
 from fedactors.network.links import HostCapacity
-from fedactors.validation import first_line, party_name, read_tree, shown
+from fedactors.validation import check_keys, first_line, number_of, party_name, read_tree, shown
 from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig, path_of
 from protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink, InterCenterNetwork
 
@@ -40,12 +39,12 @@ def load_data(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> 
     if isinstance(name, HorizontalData):
         made = _at_sites(config, name, centers)
     else:
-        made = _own_data(config, Path(name)) if name.endswith(".toml") else _data_set(config, name, seed)
+        made = _user_data(config, Path(name)) if name.endswith(".toml") else _data_set(config, name, seed)
     _check_centers(config, made)
     _check_outages(config, dict(zip(centers, map(len, containers_of(config, made)), strict=True)))
     if made.task == "regression":
         raise BadInput(f"data: {made.name} is not allowed: nebulafl trains classifiers")
-    name_of_model = model_name(config, made.shape)
+    name_of_model = model_for(config.model, made.shape)
     for center in centers:
         for hardware in catalogue.types_of(center):
             hardware.samples_per_second(name_of_model)
@@ -60,9 +59,9 @@ def load_new(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> H
     return load_new_rows(name, lambda named: load_data(config, named, seed))
 
 
-def center_part(config: NebulaFLConfig, data: HorizontalData, place: int) -> HorizontalPart:
-    """Return the rows of center number `place`, and nobody else's."""
-    return data.part(containers_of(config, data)[place])
+def center_part(config: NebulaFLConfig, data: HorizontalData, position: int) -> HorizontalPart:
+    """Return the rows of center number `position`, and nobody else's."""
+    return data.part(containers_of(config, data)[position])
 
 
 def containers_of(config: NebulaFLConfig, data: HorizontalData) -> tuple[tuple[int, ...], ...]:
@@ -72,11 +71,6 @@ def containers_of(config: NebulaFLConfig, data: HorizontalData) -> tuple[tuple[i
         return tuple(tuple(client for client, at in enumerate(data.centers) if at == name) for name in names)
     ends = np.cumsum((0, *config.center_sizes)).tolist()
     return tuple(tuple(range(first, end)) for first, end in itertools.pairwise(ends))
-
-
-def model_name(config: NebulaFLConfig, shape: tuple[int, ...]) -> str:
-    """Return the model of a run; ``auto`` is decided by the shape of a sample."""
-    return model_for(config.model, shape)
 
 
 def _data_set(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
@@ -112,25 +106,27 @@ def _at_sites(config: NebulaFLConfig, data: HorizontalData, centers: tuple[str, 
     return _of_files(config, replace(data, centers=data.parties), data.name)
 
 
-def _own_data(config: NebulaFLConfig, path: Path) -> HorizontalData:
-    own = _of_files(config, load_description_as(path, HorizontalData), str(path))
-    for party, file in zip(own.parties, own.files, strict=True):
+def _user_data(config: NebulaFLConfig, path: Path) -> HorizontalData:
+    user_data = _of_files(config, load_description_as(path, HorizontalData), str(path))
+    for party, file in zip(user_data.parties, user_data.files, strict=True):
         if file.file.split_column is not None:
             raise BadInput(
                 f"parties.{party}.split: {file.file.split_column!r} is not allowed: in nebulafl clients measure nothing"
             )
-    return own
+    return user_data
 
 
-def _of_files(config: NebulaFLConfig, own: HorizontalData, name: str) -> HorizontalData:
+def _of_files(config: NebulaFLConfig, user_data: HorizontalData, name: str) -> HorizontalData:
     dealt = ("num_validation", "num_training", "dirichlet")
     refuse_settings(config, dict.fromkeys(dealt, "they say who holds which rows"), but={"dirichlet": None})
     if config.algorithm == "fedhkt":
         raise BadInput("algorithm: fedhkt is not allowed with own files: it needs public proxy rows of a named set")
-    if own.num_clients != config.num_containers:
-        raise BadInput(f"num_containers: {config.num_containers} is not allowed: {name} describes {own.num_clients}")
-    own.test()
-    return own
+    if user_data.num_clients != config.num_containers:
+        raise BadInput(
+            f"num_containers: {config.num_containers} is not allowed: {name} describes {user_data.num_clients}"
+        )
+    user_data.test()
+    return user_data
 
 
 def _check_centers(config: NebulaFLConfig, data: HorizontalData) -> None:
@@ -154,9 +150,7 @@ def _check_outages(config: NebulaFLConfig, sizes: Mapping[str, int]) -> None:
         if center not in sizes:
             raise BadInput(f"outages: center {center!r} is not allowed: the centers are {', '.join(sizes)}")
         if number >= sizes[center]:
-            raise BadInput(
-                f"outages: {center}/{number} is not allowed: {center} has containers 0 to {sizes[center] - 1}"
-            )
+            raise BadInput(f"outages: {center}/{number} is not allowed: it has containers 0 to {sizes[center] - 1}")
 
 
 # --- hardware and network ---
@@ -184,61 +178,56 @@ def exchange_name(config: NebulaFLConfig) -> str:
 
 
 def _make_catalogue(tree: Mapping[str, Any], source: str) -> Catalogue:
-    _no_other_keys(tree, {"illustrative", "spread", "types", "centers"}, source)
+    check_keys(tree, {"illustrative", "spread", "types", "centers"}, source)
     types_tree, centers_tree = _table(tree, "types", source), _table(tree, "centers", source)
-    spread = _number(tree.get("spread", 0.05), f"{source}: spread", least=0.0)
+    spread = number_of(tree.get("spread", 0.05), f"{source}: spread")
     types = {}
     for name, entry in types_tree.items():
-        place = f"{source}: types.{name}"
-        _no_other_keys(entry, {"price", "throughput"}, place)
-        if "price" not in entry:
-            raise BadInput(f"{place}.price: missing; give dollars an hour")
-        speeds = _table(entry, "throughput", place)
+        location = f"{source}: types.{name}"
+        check_keys(entry, {"price", "throughput"}, location)
+        speeds = _table(entry, "throughput", location)
         types[name] = HardwareType(
             name=name,
-            price=_number(entry["price"], f"{place}.price", least=0.0),
-            throughput={m: _number(v, f"{place}.throughput.{m}", above=0.0) for m, v in speeds.items()},
+            price=number_of(entry.get("price"), f"{location}.price"),
+            throughput={m: number_of(v, f"{location}.throughput.{m}", above=0.0) for m, v in speeds.items()},
         )
     centers: dict[str, dict[str, int]] = {}
     for center, entry in centers_tree.items():
-        place = f"{source}: centers.{center}"
+        location = f"{source}: centers.{center}"
         party_name(center, f"{source}: centers")
         if not isinstance(entry, Mapping):
-            raise BadInput(f"{place}: {shown(entry)} is not allowed: give a table of type = number of units")
+            raise BadInput(f"{location}: {shown(entry)} is not allowed: give a table of type = number of units")
         for name, count in entry.items():
             if name not in types:
-                raise BadInput(f"{place}.{name}: unknown resource type (known: {', '.join(types)})")
+                raise BadInput(f"{location}.{name}: unknown resource type (known: {', '.join(types)})")
             if not isinstance(count, int) or isinstance(count, bool) or count < 0:
                 raise BadInput(
-                    f"{place}.{name}: {shown(count)} is not allowed: give a whole number of units, 0 or more"
+                    f"{location}.{name}: {shown(count)} is not allowed: give a whole number of units, from 0"
                 )
         if not any(entry.values()):
-            raise BadInput(f"{place}: no resource type; give at least one unit of {', '.join(types)}")
+            raise BadInput(f"{location}: no resource type; give at least one unit of {', '.join(types)}")
         centers[center] = dict(entry)
     return Catalogue(types=types, centers=centers, spread=spread, illustrative=bool(tree.get("illustrative", False)))
 
 
 def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
-    _no_other_keys(tree, {"illustrative", "hub", "links", "capacity"}, source)
+    check_keys(tree, {"illustrative", "hub", "links", "capacity"}, source)
     entries = tree.get("links")
     if not isinstance(entries, list) or not entries:
         raise BadInput(f"{source}: links: missing; give at least one [[links]] table")
     made = []
     for number, entry in enumerate(entries, start=1):
-        place = f"{source}: link {number}"
-        _no_other_keys(entry, {"between", "latency_ms", "bandwidth_mbit", "egress_per_gb"}, place)
+        location = f"{source}: link {number}"
+        check_keys(entry, {"between", "latency_ms", "bandwidth_mbit", "egress_per_gb"}, location)
         ends = entry.get("between")
         if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1] or {str} != set(map(type, ends)):
-            raise BadInput(f"{place}.between: {shown(ends)} is not allowed: give two different places")
-        for name in ("latency_ms", "bandwidth_mbit"):
-            if name not in entry:
-                raise BadInput(f"{place}.{name}: missing; give a number above 0")
+            raise BadInput(f"{location}.between: {shown(ends)} is not allowed: give two different places")
         made.append(
             InterCenterLink(
                 ends=(str(ends[0]), str(ends[1])),
-                latency=_number(entry["latency_ms"], f"{place}.latency_ms", above=0.0) / 1e3,
-                bandwidth=_number(entry["bandwidth_mbit"], f"{place}.bandwidth_mbit", above=0.0) * 1e6 / 8,
-                egress_price=_number(entry.get("egress_per_gb", 0.0), f"{place}.egress_per_gb", least=0.0) / 1e9,
+                latency=number_of(entry.get("latency_ms"), f"{location}.latency_ms", above=0.0) / 1e3,
+                bandwidth=number_of(entry.get("bandwidth_mbit"), f"{location}.bandwidth_mbit", above=0.0) * 1e6 / 8,
+                egress_price=number_of(entry.get("egress_per_gb", 0.0), f"{location}.egress_per_gb") / 1e9,
             )
         )
     hub = tree.get("hub")
@@ -247,17 +236,17 @@ def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
     return InterCenterNetwork(made, hub, _capacities(tree, {end for link in made for end in link.ends}, source))
 
 
-def _capacities(tree: Mapping[str, Any], places: set[str], source: str) -> dict[str, HostCapacity]:
+def _capacities(tree: Mapping[str, Any], nodes: set[str], source: str) -> dict[str, HostCapacity]:
     """Return what each place can send and receive in all; a place that is not named has no limit but its lines'."""
     made = {}
     for name, entry in _table(tree, "capacity", source).items() if "capacity" in tree else ():
-        place = f"{source}: capacity.{name}"
-        if name not in places:
-            raise BadInput(f"{place}: no link ends there (places: {', '.join(sorted(places))})")
-        _no_other_keys(entry, {"egress_mbit", "ingress_mbit"}, place)
+        location = f"{source}: capacity.{name}"
+        if name not in nodes:
+            raise BadInput(f"{location}: no link ends there (places: {', '.join(sorted(nodes))})")
+        check_keys(entry, {"egress_mbit", "ingress_mbit"}, location)
         if not entry:
-            raise BadInput(f"{place}: {{}} is not allowed: give egress_mbit, ingress_mbit or both")
-        limits = {key: _number(value, f"{place}.{key}", above=0.0) * 1e6 / 8 for key, value in entry.items()}
+            raise BadInput(f"{location}: {{}} is not allowed: give egress_mbit, ingress_mbit or both")
+        limits = {key: number_of(value, f"{location}.{key}", above=0.0) * 1e6 / 8 for key, value in entry.items()}
         made[name] = HostCapacity(**{key.removesuffix("_mbit"): value for key, value in limits.items()})
     return made
 
@@ -275,24 +264,8 @@ def _tree(name_or_path: str, kind: str) -> Mapping[str, Any]:
     return tree
 
 
-def _no_other_keys(tree: Any, known: set[str], place: str) -> None:
-    if not isinstance(tree, Mapping):
-        raise BadInput(f"{place}: {shown(tree)} is not allowed: give a table with {', '.join(sorted(known))}")
-    for key in tree:
-        if key not in known:
-            raise BadInput(f"{place}: unknown entry {key!r} (known: {', '.join(sorted(known))})")
-
-
-def _table(tree: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:
+def _table(tree: Mapping[str, Any], key: str, location: str) -> Mapping[str, Any]:
     table = tree.get(key)
     if not isinstance(table, Mapping) or not table:
-        raise BadInput(f"{place}: {key}: missing; give at least one entry")
+        raise BadInput(f"{location}: {key}: missing; give at least one entry")
     return table
-
-
-def _number(value: Any, place: str, *, least: float | None = None, above: float | None = None) -> float:
-    allowed = f"{least:g} or more" if least is not None else f"above {above:g}"
-    number = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
-    if not number or (least is not None and value < least) or (above is not None and value <= above):
-        raise BadInput(f"{place}: {shown(value)} is not allowed: give a number {allowed}")
-    return float(value)

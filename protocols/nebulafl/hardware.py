@@ -146,10 +146,10 @@ class Bill:
 
     def take_back(self, center: str, lost: Callable[[int, Rental], bool]) -> None:
         """Count useful rentals of a center as given up, of which `lost` says so by their place among them."""
-        useful = [place for place, rental in enumerate(self.rentals) if rental.center == center and rental.useful]
-        for index, place in enumerate(useful):
-            if lost(index, self.rentals[place]):
-                self.rentals[place] = dataclasses.replace(self.rentals[place], useful=False)
+        useful = [number for number, rental in enumerate(self.rentals) if rental.center == center and rental.useful]
+        for index, number in enumerate(useful):
+            if lost(index, self.rentals[number]):
+                self.rentals[number] = dataclasses.replace(self.rentals[number], useful=False)
 
     def dollars(self) -> float:
         """Return all money spent: the exact sum over the log, whatever its order."""
@@ -223,8 +223,8 @@ class InterCenterNetwork:
             ],
             self.hub,
             {
-                place: HostCapacity(egress=found.egress / factor, ingress=found.ingress / factor)
-                for place, found in self.capacity.items()
+                name: HostCapacity(egress=found.egress / factor, ingress=found.ingress / factor)
+                for name, found in self.capacity.items()
             },
         )
 
@@ -261,10 +261,10 @@ class InterCenterNetwork:
 
         The auditor is no part of the protocol; its links are free.
         """
-        places, hosts = list(centers), {}
+        nodes, hosts = list(centers), {}
         if self.hub is not None and exchange == "exchange":
             hosts[exchange] = self.hub
-            places.append(self.hub)
-        links = {ends: self.link(*ends, num_bytes) for ends in combinations(places, 2) if ends[0] != ends[1]}
+            nodes.append(self.hub)
+        links = {ends: self.link(*ends, num_bytes) for ends in combinations(nodes, 2) if ends[0] != ends[1]}
         free = frozenset({CLIENT_SERVER})
         return Network(links=links, by_kind={CLIENT_SERVER: LOCAL}, hosts=hosts, capacity=self.capacity, unshared=free)

@@ -34,9 +34,9 @@ def surface(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, b
     for name, clients in list(zip(names, containers_of(config, data), strict=True))[:MOST_HOLDERS]:
         held = [rows_of(rows_key(data.client(client))) for client in clients]
         rows[name] = (np.concatenate([x for x, _ in held]), np.concatenate([y for _, y in held]))
-        own = [vector for actor, vector in vectors.items() if actor.partition("/")[0] == name]
-        if config.algorithm == "nebulafl" and own:
-            models[name] = own[0]
+        local = [vector for actor, vector in vectors.items() if actor.partition("/")[0] == name]
+        if config.algorithm == "nebulafl" and local:
+            models[name] = local[0]
         else:
             made = [
                 train(

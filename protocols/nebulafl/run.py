@@ -171,20 +171,20 @@ class Federation:
             Auditor, AUDITOR, config, data.part(test=True), units, resources=Resources(num_gpus=config.num_gpus)
         )
         self.centers: dict[str, NebulaCenter | OrderCenter] = {}
-        for place, name in enumerate(names):
+        for position, name in enumerate(names):
             trains = Resources(
                 num_gpus=config.num_gpus,
-                labels={f"dc-{name}": 0.001} if config.place_by_label else {},
+                labels={f"dc-{name}": 0.001} if config.placement_by_label else {},
                 # the center itself lets its hardware; a training that was given up may still hold a core
-                simulated_cores=units[name] + 2 * sizes[place],
+                simulated_cores=units[name] + 2 * sizes[position],
             )
-            resources, part = trains, center_part(config, data, place)
+            resources, part = trains, center_part(config, data, position)
             if config.container_processes:
                 self._spawn_containers(name, part, trains)
                 resources, part = replace(trains, num_gpus=0.0), replace(part, clients=(), validation=())
             if name in state.gone:
                 continue
-            members = self._members(place, names, sizes)
+            members = self._members(position, names, sizes)
             self.centers[name] = runtime.spawn(kinds["data center"], name, config, part, members, resources=resources)
         self._exchange: Any = None
         if self._rotates and "exchange" in kinds:
@@ -197,14 +197,16 @@ class Federation:
 
     def _spawn_containers(self, center: str, part: HorizontalPart, resources: Resources) -> None:
         for number, source in enumerate(part.clients):
-            name, own = f"{center}/{number}", replace(part, clients=(source,), validation=())
+            name, local = f"{center}/{number}", replace(part, clients=(source,), validation=())
             self.containers[name] = (center, number)
             if name not in self._state.gone:
-                self._runtime.spawn(Container, name, self.config, own, self._runtime.seed, resources=resources)
+                self._runtime.spawn(Container, name, self.config, local, self._runtime.seed, resources=resources)
 
-    def _members(self, place: int, centers: tuple[str, ...], sizes: tuple[int, ...]) -> RunMembers:
+    def _members(self, position: int, centers: tuple[str, ...], sizes: tuple[int, ...]) -> RunMembers:
         run_seed = self._runtime.seed
-        return RunMembers(place=place, centers=centers, sizes=sizes, exchange=self._exchange_name, run_seed=run_seed)
+        return RunMembers(
+            position=position, centers=centers, sizes=sizes, exchange=self._exchange_name, run_seed=run_seed
+        )
 
     @property
     def present(self) -> dict[str, NebulaCenter | OrderCenter]:
@@ -330,7 +332,7 @@ async def measure(federation: Federation, runtime: Runtime, state: State) -> dic
     runtime.spend(account.rent - state.rent)
     state.rent = account.rent
     egress = runtime.ledger.price(runtime.network.link)
-    totals = between_places(runtime)
+    totals = totals_between_hosts(runtime)
     state.bills = bills_of(account, totals, runtime)
     found = await federation.measure()
     metrics = {
@@ -349,7 +351,7 @@ async def measure(federation: Federation, runtime: Runtime, state: State) -> dic
     return metrics
 
 
-def between_places(runtime: Runtime) -> list[Total]:
+def totals_between_hosts(runtime: Runtime) -> list[Total]:
     """Return what went from one place to another; an exchange at a center is at home there."""
     host = runtime.network.host
     return [t for t in runtime.ledger.totals() if t.kind == INTER_DATA_CENTER and host(t.sender) != host(t.receiver)]
@@ -363,10 +365,10 @@ def bills_of(account: messages.Account, totals: Sequence[Total], runtime: Runtim
         for bill in account.centers
     }
     nothing = dict.fromkeys(("rent", "busy_hours", "utilisation"), 0.0)
-    for place in {**bills, **dict.fromkeys(network.host(t.sender) for t in totals)}:
-        sent = [t for t in totals if network.host(t.sender) == place]
+    for host in {**bills, **dict.fromkeys(network.host(t.sender) for t in totals)}:
+        sent = [t for t in totals if network.host(t.sender) == host]
         paid = (network.link(t.sender, t.receiver, t.kind).price(t.bytes + HEADER_BYTES * t.messages) for t in sent)
-        bills[place] = bills.get(place, nothing) | {"bytes_sent": sum(t.bytes for t in sent), "egress": sum(paid)}
+        bills[host] = bills.get(host, nothing) | {"bytes_sent": sum(t.bytes for t in sent), "egress": sum(paid)}
     return bills
 
 

@@ -1,6 +1,6 @@
 """The scheduler of one center: its containers and its hardware, who trains where, who waits. No clock, no I/O.
 
-    request --> place --> (container, unit, seconds) --> finish | give up --> the unit is free for the next request
+    request --> assign --> (container, unit, seconds) --> finish | give up --> the unit is free for the next request
 
 A *slot* is what asks for a training: a planet, or an order of a baseline's exchange. Every slot has at most one
 assignment, every container and every unit at most one slot.
@@ -130,7 +130,7 @@ class Request:
     container: int | None = None
     """In which container; None: the center chooses."""
     gap: float | None = None
-    """Version gap; None: asked for when the training is placed."""
+    """Version gap; None: asked for when the training is assigned."""
     rate_factor: float = 1.0
     """Factor of the learning rate."""
 
@@ -193,7 +193,7 @@ class Scheduler(Stateful):
         self.dropped: list[int] = []
         """Numbers of assignments given up whose training has not come to its end yet."""
         self.num_assigned = 0
-        self._place_of = {hardware.name: place for place, hardware in enumerate(self.types)}
+        self._index_of = {hardware.name: index for index, hardware in enumerate(self.types)}
         self._prices_R = np.array([hardware.price for hardware in self.types])
         self._spread, self._rules, self._literal = spread, rules, paper_literal
         self.generator = generator
@@ -204,10 +204,10 @@ class Scheduler(Stateful):
             raise ValueError(f"slot {request.slot} is trained or waits already")
         self.requests[request.slot] = request
 
-    def place(self, now: float, gap_of: Callable[[int], float]) -> list[Assignment]:
-        """Place those that wait, first come, first served, and return the new assignments.
+    def assign(self, now: float, gap_of: Callable[[int], float]) -> list[Assignment]:
+        """Assign those that wait, first come, first served, and return the new assignments.
 
-        Who finds no idle container keeps its turn; when no hardware is free nobody is placed.
+        Who finds no idle container keeps its turn; when no hardware is free nobody is assigned.
         """
         made = []
         for request in [r for r in self.requests.values() if r.slot not in self.running]:
@@ -231,9 +231,9 @@ class Scheduler(Stateful):
 
     def _assign(self, slot: int, container: int, gap: float, now: float) -> Assignment:
         rules = self._rules
-        places = [self._place_of[name] for name in self.pool.available()]
-        prices_R, times_R = self._prices_R[places], self.table.times(container)[places]
-        chosen = places[
+        indices = [self._index_of[name] for name in self.pool.available()]
+        prices_R, times_R = self._prices_R[indices], self.table.times(container)[indices]
+        chosen = indices[
             choose_type(
                 rules.resource_policy,
                 prices_R * times_R if rules.price == "training" else prices_R,
@@ -277,7 +277,7 @@ class Scheduler(Stateful):
         return assignment, self.requests.pop(slot)
 
     def withdraw(self, slot: int) -> None:
-        """Forget a request that was not placed yet."""
+        """Forget a request that was not assigned yet."""
         del self.requests[slot]
 
     def lose(self, container: int) -> tuple[Assignment, Request] | None:
@@ -286,10 +286,6 @@ class Scheduler(Stateful):
         given_up = None if broken is None else self.give_up(broken)
         self.table.lose(container)
         return given_up
-
-    def regain(self, container: int) -> None:
-        """Take a lost container in again."""
-        self.table.regain(container)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs, requests and assignments as plain values."""

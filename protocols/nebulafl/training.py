@@ -1,7 +1,7 @@
 """Trainings: the functions that are handed to `compute` and `begin`, and the trainings under way in a center.
 
-    slot --ask--> Scheduler.place --> job (survives a snapshot) --> Scheduler.finish --> done(slot, ...)
-                                  `-> or an order to the container's own process (`containers`), and its answer
+    slot --ask--> Scheduler.assign --> job (survives a snapshot) --> Scheduler.finish --> done(slot, ...)
+                                  `-> or an order to the container's local process (`containers`), and its answer
                                                                `-> auditor: lease opened, lease closed
 
 A task carries the frame of its rows' source instead of rows: whichever process runs it loads them once. A model is
@@ -44,13 +44,13 @@ from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalResult, LocalTraining, distil, model_outputs, train_locally
 from fedactors.learning.many_clients import can_be_batched, rows_on, train_clients
 from fedactors.learning.metrics import known, task_metrics
-from fedactors.learning.models import ModelSpec
+from fedactors.learning.models import ModelSpec, model_for
 from fedactors.learning.network import find_device, initial_vector
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.runtime.compute import together
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import model_name, read_catalogue
+from protocols.nebulafl.data import read_catalogue
 from protocols.nebulafl.messages import ContainerOrder, ContainerResult, LeaseClosed, LeaseOpened
 from protocols.nebulafl.scheduler import Assignment, Request, Scheduler
 
@@ -72,7 +72,12 @@ Attestation = Callable[[str, bytes], bool]
 
 def run_model(config: NebulaFLConfig, data: HorizontalData | HorizontalPart, shape: tuple[int, ...] = ()) -> Model:
     """Return the model of a run; `shape` is that of a sample where the data's description has none."""
-    return model_name(config, data.shape), tuple(data.shape or shape), max(data.num_classes, 2), config.normalisation
+    return (
+        model_for(config.model, data.shape),
+        tuple(data.shape or shape),
+        max(data.num_classes, 2),
+        config.normalisation,
+    )
 
 
 def model_spec(model: Model) -> ModelSpec:
@@ -153,13 +158,13 @@ def _logits(model: Model, parameters_P: Floats, key: bytes, device: str) -> Floa
 def _train_many(calls: Sequence[tuple[Any, ...]]) -> list[Trained]:
     """Train several containers, those that train alike in batched calls, where the model allows it and it pays."""
     alike: dict[tuple[Any, ...], list[int]] = {}
-    for place, (model, _, _, _, *how) in enumerate(calls):
-        alike.setdefault((model, *how), []).append(place)
+    for index, (model, _, _, _, *how) in enumerate(calls):
+        alike.setdefault((model, *how), []).append(index)
     found: dict[int, Trained] = {}
-    for (model, steps, public_key, device), places in alike.items():
-        spec, where, chosen = model_spec(model), str(find_device(device)), [calls[place] for place in places]
+    for (model, steps, public_key, device), indices in alike.items():
+        spec, where, chosen = model_spec(model), str(find_device(device)), [calls[index] for index in indices]
         if not can_be_batched(spec, "multiclass", len(chosen), len(chosen[0][1]), where):
-            found |= {place: train(*calls[place]) for place in places}
+            found |= {index: train(*calls[index]) for index in indices}
             continue
         results = train_clients(
             spec,
@@ -170,9 +175,9 @@ def _train_many(calls: Sequence[tuple[Any, ...]]) -> list[Trained]:
             training=local_training(steps),
             device=where,
         )
-        for place, one in zip(places, results, strict=True):
-            found[place] = _trained(model, one, public_key, device)
-    return [found[place] for place in range(len(calls))]
+        for index, one in zip(indices, results, strict=True):
+            found[index] = _trained(model, one, public_key, device)
+    return [found[index] for index in range(len(calls))]
 
 
 @together(_train_many)
@@ -351,7 +356,7 @@ class Trainings:
 
     def pump(self) -> None:
         """Start whatever can be started now."""
-        for assignment in self.scheduler.place(self._actor.clock.now(), self._gap_of):
+        for assignment in self.scheduler.assign(self._actor.clock.now(), self._gap_of):
             request, container = self.scheduler.requests[assignment.slot], self.names[assignment.container]
             order = ContainerOrder(
                 assignment.number, assignment.turn, assignment.seconds, request.rate_factor, request.parameters
@@ -418,7 +423,7 @@ class Trainings:
 
     def regain(self, container: int) -> None:
         """Take a container in again."""
-        self.scheduler.regain(container)
+        self.scheduler.table.regain(container)
         self.pump()
 
     def withdraw(self, slot: int) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 from fedactors.actors.context import Work
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.learning.network import on_host
-from fedactors.learning.split_learning import Publication, TopGradient
+from fedactors.learning.split_learning import Publication, TopGradient, loss_gradients
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest, Stamp
@@ -41,7 +41,7 @@ Ask = Callable[[Sequence[Gradient | None], Share], "asyncio.Future[list[Embeddin
 """Sends each passive partner its gradient and which batch to embed; the answers are embeddings."""
 
 
-class OwnStepper:
+class LocalStepper:
     """Steps on the own gradients, here or at the server: vfl, avfl, and where servers average or step for workers."""
 
     def __init__(self, worker: PartyWorker) -> None:
@@ -55,7 +55,7 @@ class OwnStepper:
         """Wait for what is under way."""
 
 
-class MeanStepper(OwnStepper):
+class MeanStepper(LocalStepper):
     """Steps on the mean gradient of all workers of the party: vfl-ps."""
 
     def __init__(self, worker: PartyWorker, server: AveragingServer) -> None:
@@ -69,7 +69,7 @@ class MeanStepper(OwnStepper):
         await self._worker.replica.step_together(gradients, num_rows, self._server, epoch, self._num_steps)
 
 
-class Shared(OwnStepper):
+class Shared(LocalStepper):
     """Steps, and pushes the change after some steps: avfl-ps.
 
     Args:
@@ -100,14 +100,14 @@ class Shared(OwnStepper):
             await self._push
 
 
-def stepping(worker: PartyWorker, *, ahead: bool) -> OwnStepper:
+def stepping(worker: PartyWorker, *, ahead: bool) -> LocalStepper:
     """Return how a worker follows its gradients."""
     config, server = worker.config, worker.server
     if server is not None and config.steps_together:
         return MeanStepper(worker, server)
     if server is not None and config.pushes:
         return Shared(worker, server, ahead=ahead)
-    return OwnStepper(worker)
+    return LocalStepper(worker)
 
 
 class PairedPassiveWorker(PassiveWorker):
@@ -161,7 +161,7 @@ class PairedActiveWorker(ActiveWorker):
         train = self._train_window if config.is_asynchronous else self._train_in_turn
         return await train(mine, ask, stepping(self, ahead=True))
 
-    async def _train_in_turn(self, mine: Sequence[Share], ask: Ask, steps: OwnStepper) -> EpochLoss:
+    async def _train_in_turn(self, mine: Sequence[Share], ask: Ask, steps: LocalStepper) -> EpochLoss:
         """One batch after the other; one's own bottom model works while an embedding or a gradient is under way."""
         loss_sum, num_rows = 0.0, 0
         nothing = [None] * len(self._data.passive_parties)
@@ -170,12 +170,12 @@ class PairedActiveWorker(ActiveWorker):
             self.replica.begin_epoch(epoch)
             batches = self.rows.batches(epoch)
             positions = batches[batch_id] if batch_id >= 0 else batches[0][:0]
-            ahead = await self._embed_own(positions) if len(positions) else None
+            ahead = await self._embed_local(positions) if len(positions) else None
             assert answer is not None
             with self.span("wait", "embedding"):
                 embeddings = await answer
             if ahead is None:
-                gradients, own = [self._no_gradient(epoch)] * len(nothing), []
+                gradients, local = [self._no_gradient(epoch)] * len(nothing), []
                 answer = ask(gradients, following)
             else:
                 publication, embedding = ahead
@@ -184,16 +184,16 @@ class PairedActiveWorker(ActiveWorker):
                     [on_host(gradient) for gradient in found.embedding_gradients[1:]], epoch, (batch_id, 1), positions
                 )
                 answer = ask(gradients, following)
-                own = [await self._backward_own(publication, found.embedding_gradients[0]), found.gradient]
+                local = [await self._backward_local(publication, found.embedding_gradients[0]), found.gradient]
                 loss_sum += found.loss * len(positions)
                 num_rows += len(positions)
             with self.span("wait", "average") if self.config.steps_together else contextlib.nullcontext():
-                await steps.step(epoch, own, len(positions))
+                await steps.step(epoch, local, len(positions))
         if answer is not None:
             await answer
         return EpochLoss(loss_sum, num_rows)
 
-    async def _train_window(self, mine: Sequence[Share], ask: Ask, steps: OwnStepper) -> EpochLoss:
+    async def _train_window(self, mine: Sequence[Share], ask: Ask, steps: LocalStepper) -> EpochLoss:
         """A window of batches in flight: a step is computed in one piece, as others are under way anyhow."""
         loss_sum, num_rows = 0.0, 0
         # a batch is under way once at a time: it comes again in the next epoch, which may follow without a pause
@@ -216,25 +216,25 @@ class PairedActiveWorker(ActiveWorker):
         await steps.finish()
         return EpochLoss(loss_sum, num_rows)
 
-    async def _embed_own(self, positions: np.ndarray) -> tuple[Publication, Tensor]:
+    async def _embed_local(self, positions: np.ndarray) -> tuple[Publication, Tensor]:
         """Embed a batch of one's own rows while the others' embeddings are under way."""
         x_BF = self._held.take("features", self.rows.train.features, positions)
         publication = Publication(self._bottom.model, x_BF)
         work = Work("bottom-forward", algorithm.operations(len(positions), self.replica.sizes[0]))
-        return publication, await self.compute(algorithm.embed_here, publication, work=work)
+        return publication, await self.compute(Publication.activate, publication, work=work)
 
-    async def _cut(self, positions: np.ndarray, own: Tensor, embeddings: Sequence[Embedding]) -> TopGradient:
+    async def _cut(self, positions: np.ndarray, local: Tensor, embeddings: Sequence[Embedding]) -> TopGradient:
         """Return the loss and the gradients at the top, those that are to be sent among them."""
-        targets = self._targets(positions)
+        labels_B, weights_B = self._targets(positions)
         received = [await self._values(embedding) for embedding in embeddings]
         work = Work("top-step", algorithm.operations(len(positions), self.replica.sizes[1], updates=True))
-        top, task = self._top.model, self._data.task
-        return await self.compute(algorithm.cut_gradients, top, task, own, received, *targets, work=work)
+        args = (self._top.model, [local, *received], labels_B, self._data.task, "concatenate", weights_B)
+        return await self.compute(loss_gradients, *args, work=work)
 
-    async def _backward_own(self, publication: Publication, gradient_BE: np.ndarray | Tensor) -> np.ndarray | Tensor:
+    async def _backward_local(self, publication: Publication, gradient_BE: np.ndarray | Tensor) -> np.ndarray | Tensor:
         """Return the flat gradient of one's own bottom model, when the gradients of others are under way."""
         work = Work("bottom-backward", algorithm.operations(len(gradient_BE), self.replica.sizes[0], updates=True))
-        return await self.compute(algorithm.backward, publication, gradient_BE, work=work)
+        return await self.compute(Publication.gradient, publication, gradient_BE, work=work)
 
     def _no_gradient(self, epoch: int) -> Gradient:
         kind = np.float64 if self.config.float64 else np.float32

@@ -67,16 +67,16 @@ def _described(config: PubSubVflConfig, name: str | VerticalData) -> VerticalDat
     return vertical(name, ("active", *passive), partitioner=partitioner, alignment=config.alignment)
 
 
-def _fitting(config: PubSubVflConfig, own: VerticalData) -> VerticalData:
+def _fitting(config: PubSubVflConfig, user_data: VerticalData) -> VerticalData:
     why = {
-        "num_parties": f"they are of {len(own.parties)} parties",
-        "alignment": "their query joins the rows" if own.query else "task.alignment says it",
+        "num_parties": f"they are of {len(user_data.parties)} parties",
+        "alignment": "their query joins the rows" if user_data.query else "task.alignment says it",
         "feature_split": "each party has the columns of its file",
     }
-    if any(isinstance(source, FileSource) and source.split_column is not None for source in own.sources):
+    if any(isinstance(source, FileSource) and source.split_column is not None for source in user_data.sources):
         why |= dict.fromkeys(("test_fraction", "validation_fraction"), "a column says which rows are which")
-    refuse_settings(config, why, but={"num_parties": len(own.parties), "alignment": own.alignment})
-    return own
+    refuse_settings(config, why, but={"num_parties": len(user_data.parties), "alignment": user_data.alignment})
+    return user_data
 
 
 def batches(num_rows: int, batch_size: int, seed: int, epoch: int) -> list[Index]:

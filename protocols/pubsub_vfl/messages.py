@@ -183,7 +183,7 @@ class Aligned:
 
     num_rows: int
     num_shared: int
-    num_own: int
+    num_local: int
     num_rejected: int
     absent: tuple[tuple[str, int], ...]
 

@@ -74,17 +74,17 @@ def surface(config: PubSubVflConfig, data: VerticalData, states: Mapping[str, by
         for name in ("train", "test"):
             exact = embed_rows(bottoms[party], getattr(made, name).features[:_MOST_ROWS])
             released[party, name] = clip_and_noise(exact, config.clip_norm, sigma, rng) if sigma else exact
-    own = parts[data.label_party]
+    local = parts[data.label_party]
     top = Model(top_spec(config, data), trained(data.label_party, states)[1][1])
     losses = {}
     for name in ("train", "test"):
-        labels = getattr(own, name).labels[:_MOST_ROWS]
+        labels = getattr(local, name).labels[:_MOST_ROWS]
         fused = [released[party, name] for party in parts]
         output_BO = torch.from_numpy(joint_output(top, fused))
         losses[name] = task_loss(data.task, output_BO, torch.from_numpy(labels), "none").numpy()
     # gradients follow from the labels that were trained on, which may have been exchanged; the truth is what they hide
-    assert own.train.labels is not None
-    labels = own.train.labels[:_MOST_ROWS]
+    assert local.train.labels is not None
+    labels = local.train.labels[:_MOST_ROWS]
     trained_on = labels if exchanged is None else exchanged[:_MOST_ROWS]
     fused = [released[party, "train"] for party in parts]
     cut_gradients = loss_gradients(top, fused, trained_on, data.task).embedding_gradients

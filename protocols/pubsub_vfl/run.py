@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from fedactors.actors.actor import Resources
 from fedactors.actors.context import derived_seed
 from fedactors.actors.groups import ActorGroup
-from fedactors.data.alignment.ids import rows_told
+from fedactors.data.alignment.ids import row_notes
 from fedactors.data.alignment.rows import join_rows, with_joining
 from fedactors.data.layouts.vertical import VerticalData
 from fedactors.errors import BadInput
@@ -75,9 +75,9 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
             aligned = await federation.align()
             if config.steps_at_server:
                 await federation.average(0)
-        counts = (aligned.num_own, aligned.num_rejected, aligned.num_shared)
+        counts = (aligned.num_local, aligned.num_rejected, aligned.num_shared)
         state.num_rows = aligned.num_rows
-        state.notes = notes or rows_told(data.label_party, *counts, dict(aligned.absent))
+        state.notes = notes or row_notes(data.label_party, *counts, dict(aligned.absent))
         await rounds.checkpoint()
     async for epoch in rounds:
         with runtime.phase("training"):

@@ -51,13 +51,13 @@ class TableClient(JoinMember, MaskedTable):
     """One client with one horizontal partition of one table.
 
     Args:
-        table_owner: which table and partition it has, and where its rows lie; no other client's place is known here.
+        table_owner: which table and partition it has, and where its rows lie; no other client's location is known here.
     """
 
     state: ClassVar[tuple[str, ...]] = (
         *JoinMember.state, "meaning", "fingerprint", "row_order", "agreement", "counts", "joined", "test_rows",
-        "theta", "local_theta", "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise_state", "places",
-        "told", "fitted",
+        "theta", "local_theta", "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise_state",
+        "positions", "sent_labels", "fitted",
         *SecureSummand.state,
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ class TableClient(JoinMember, MaskedTable):
         JoinMember.__init__(self, query, table_owner, clients)
         MaskedTable.__init__(self, clients, server)
         self._config = config
-        self.places: messages.JoinPositions | None = None
+        self.positions: messages.JoinPositions | None = None
         self._partners = partners
         self._loss = data.loss_of(config, query.task)
         self.meaning: dict[str, Any] = {}
@@ -90,7 +90,7 @@ class TableClient(JoinMember, MaskedTable):
         self.num_updates = self.num_releases = 0
         self.noise_multiplier = 0.0
         self._rho = config.first_rho
-        self.told: messages.Labels | None = None
+        self.sent_labels: messages.Labels | None = None
         """What was said of the labels: the same is said again, after a resume too."""
         self._batch: Any = np.zeros(0, dtype=np.int32)
         self._system: local_solvers.LinearSystem | None = None
@@ -105,9 +105,11 @@ class TableClient(JoinMember, MaskedTable):
         self._is_restored = self.schemas is not None
         if self.schemas is not None:
             self._resolve(self.schemas)
-            own = self._table_owner.own
-            self._own = read_rows(own.source, self._table, self._table_owner.index, self._shuffle, dropped_for(own))
-            if self._own.fingerprint != self.fingerprint:
+            local = self._table_owner.partition
+            self._local = read_rows(
+                local.source, self._table, self._table_owner.index, self._shuffle, dropped_for(local)
+            )
+            if self._local.fingerprint != self.fingerprint:
                 raise RowsChangedError(
                     f"{self.name}: the rows of table {self._table_owner.table!r} are others than when the "
                     f"run began; a run is"
@@ -177,11 +179,11 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=SERVER, only="joiners")
     async def send_labels(self) -> messages.Labels:
         """Return the labels of the training rows, noisy under label_dp, and which rows are kept for the test."""
-        if self.told is None:  # asked again, the same ones: the mean of several would have less noise
+        if self.sent_labels is None:  # asked again, the same ones: the mean of several would have less noise
             train = self._labels[~self._is_test]
             noisy = data.noisy_labels(train, self._config, self._loss, self._num_classes, self.noise_rng("labels"))
-            self.told = messages.Labels(noisy, self._is_test, self._num_classes)
-        return self.told
+            self.sent_labels = messages.Labels(noisy, self._is_test, self._num_classes)
+        return self.sent_labels
 
     @remote(caller=SERVER, only="joiners")
     async def receive_counts(self, counts: messages.DuplicateCounts) -> None:
@@ -190,9 +192,9 @@ class TableClient(JoinMember, MaskedTable):
         await self._begin_training()
 
     @remote(caller=SERVER, only="joiners")
-    async def receive_places(self, places: messages.JoinPositions) -> None:
+    async def receive_positions(self, positions: messages.JoinPositions) -> None:
         """Take the own row of every joined row, for predictions that are summed under masks."""
-        self.places = places
+        self.positions = positions
 
     @remote(caller=SERVER, only="joiners")
     async def receive_joined_rows(self, joined: messages.JoinedRows) -> None:
@@ -212,7 +214,7 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=SERVER, only="joiners")
     async def predict_all(self) -> messages.Predictions | Masked:
         """Return h_i of all rows that join (Algorithm 1, line 4, first round)."""
-        return self._send(await self._predict(self._x), self.places.train if self.places else None)
+        return self._send(await self._predict(self._x), self.positions.train if self.positions else None)
 
     @remote(caller=SERVER, only="joiners")
     async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions | Masked:
@@ -221,11 +223,11 @@ class TableClient(JoinMember, MaskedTable):
             gradient = await self._gradient(derivatives)
             mean = algorithm.combine_gradients([gradient], derivatives.batch_size)
             self.theta = algorithm.gradient_step(self.theta, mean, self._config.learning_rate)
-        self._batch, places = self._distinct(derivatives.next_rows), None
+        self._batch, positions = self._distinct(derivatives.next_rows), None
         if self._config.secure_aggregation:
             rows = algorithm.batch_rows(self._batch.astype(np.int64), np.empty(len(self._x), dtype=np.int64))
-            self._batch, places = rows.rows_u, rows.place_B
-        return self._send(await self._predict(self._x[self._batch]), places)
+            self._batch, positions = rows.rows_u, rows.position_B
+        return self._send(await self._predict(self._x[self._batch]), positions)
 
     def _distinct(self, rows: Any) -> Any:
         """Return the rows of a batch; a row that stands in it k times would move theta k times as far as accounted."""
@@ -252,10 +254,12 @@ class TableClient(JoinMember, MaskedTable):
         Y_nC, config, problem = auxiliary.values, self._config, self._problem
         if config.secure_aggregation:  # the server does not know the own predictions, which Eq. 14 takes away
             work = Work("predict", float(len(self._x) * problem.model.num_parameters))
-            own_nC = await self.compute(local_solvers.predict, problem.model, self.theta, self._x, work=work)
-            Y_nC = algorithm.linear_term(config.admm, Y_nC, problem.G_n, own_nC, auxiliary.rho, len(self._plan.tables))
+            local_nC = await self.compute(local_solvers.predict, problem.model, self.theta, self._x, work=work)
+            Y_nC = algorithm.linear_term(
+                config.admm, Y_nC, problem.G_n, local_nC, auxiliary.rho, len(self._plan.tables)
+            )
         self.theta = await self._solve(Y_nC, self.theta, None, auxiliary.rho)
-        return self._send(await self._predict(self._x), self.places.train if self.places else None)
+        return self._send(await self._predict(self._x), self.positions.train if self.positions else None)
 
     @remote(caller=SERVER, only="joiners")
     async def receive_auxiliary(self, auxiliary: messages.Auxiliary) -> None:
@@ -285,7 +289,7 @@ class TableClient(JoinMember, MaskedTable):
     async def predict_test(self) -> messages.TestPredictions | Masked:
         """Return h_i of the rows in the test join."""
         values = await self._predict(self._x_test)
-        return messages.TestPredictions(values) if self.places is None else self.mask(values[self.places.test])
+        return messages.TestPredictions(values) if self.positions is None else self.mask(values[self.positions.test])
 
     @remote(caller=SERVER, only="joiners")
     async def score(self, outputs: messages.TestOutputs) -> messages.Score:
@@ -325,10 +329,10 @@ class TableClient(JoinMember, MaskedTable):
 
         Only under differential privacy is it a secret, and no two runs are alike; else all who know the run's seed do.
         """
-        return data.secret_order(self.row_order) if self.row_order else self.rng("row order")
+        return np.random.default_rng(self.row_order) if self.row_order else self.rng("row order")
 
-    def _send(self, values_nC: Array, places: NDArray[Any] | None) -> messages.Predictions | Masked:
-        return messages.Predictions(values_nC) if places is None else self.mask(values_nC[places])
+    def _send(self, values_nC: Array, positions: NDArray[Any] | None) -> messages.Predictions | Masked:
+        return messages.Predictions(values_nC) if positions is None else self.mask(values_nC[positions])
 
     @property
     def _num_classes(self) -> int:
@@ -339,7 +343,7 @@ class TableClient(JoinMember, MaskedTable):
         return len(self._partners) == 1
 
     def _work(self, kind: str, num_rows: int | None = None) -> Work:
-        count = self._own.data.num_rows if num_rows is None else num_rows
+        count = self._local.data.num_rows if num_rows is None else num_rows
         return Work(kind, float(count * max(len(self._table.features), 1)))
 
     def _resolve(self, schemas: Schemas) -> None:
@@ -350,25 +354,25 @@ class TableClient(JoinMember, MaskedTable):
     async def _read(self) -> UserRows:
         if self._config.feature_dp or self._config.label_dp:
             self.row_order = tuple(self.noise_rng("row order").integers(0, 2**63, 4).tolist())
-        own = await super()._read()
-        self.fingerprint = own.fingerprint
-        return own
+        local = await super()._read()
+        self.fingerprint = local.fingerprint
+        return local
 
     async def _facts(self) -> messages.Facts:
-        rows, table = self._own.data, self._table
+        rows, table = self._local.data, self._table
         is_class = table.label is not None and self._loss == "softmax"
         if self._config.declared_facts:
             return data.declared_facts(self._config.declared_facts, table.features, table.label if is_class else None)
         classes = data.label_classes(rows.column(table.label)) if is_class else ()
-        args = (rows, () if self._table_owner.own.rules else table.features, classes)
+        args = (rows, () if self._table_owner.partition.rules else table.features, classes)
         found = await self.compute(data.column_facts, *args, work=self._work("encode"))
         return data.check_facts(found, self._table_owner.table)
 
     def _encode(self, agreement: messages.Agreement) -> None:
-        rows, table, facts = self._own.data, self._table, agreement.facts
+        rows, table, facts = self._local.data, self._table, agreement.facts
         has_label = table.label is not None
         standardise = self._config.standardise
-        if self._table_owner.own.rules:
+        if self._table_owner.partition.rules:
             ruled = data.ruled_matrix(rows, self._rules, has_label, standardise, self.name)
             self._encoded: local_solvers.Matrix = ruled[0]
             self.fitted = ruled[1].as_dict()

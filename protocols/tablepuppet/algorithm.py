@@ -46,14 +46,14 @@ _UNBALANCED, _CHANGE = 4.0, 10.0
 
 @dataclass(frozen=True)
 class BatchRows:
-    """The rows of one table in one batch: ``rows_u`` distinct, ``place_B`` the place in them of each batch row."""
+    """The rows of one table in one batch: ``rows_u`` distinct, ``position_B`` each batch row's position in them."""
 
     rows_u: Index
-    place_B: Index
+    position_B: Index
 
     def counts(self) -> Index:
         """Return how often each distinct row occurs in the batch (G_ij of the batch)."""
-        return np.bincount(self.place_B, minlength=len(self.rows_u))
+        return np.bincount(self.position_B, minlength=len(self.rows_u))
 
 
 def gather_join(predictions: Sequence[Array], rows: Sequence[Index]) -> Array:
@@ -77,11 +77,11 @@ def batch_rows(rows_B: Index, scratch_n: Index) -> BatchRows:
 
     The distinct rows come in the order of their last occurrence in the batch, which depends on nothing else.
     """
-    places = np.arange(len(rows_B))
-    scratch_n[rows_B] = places
-    rows_u = rows_B[scratch_n[rows_B] == places]
+    positions = np.arange(len(rows_B))
+    scratch_n[rows_B] = positions
+    rows_u = rows_B[scratch_n[rows_B] == positions]
     scratch_n[rows_u] = np.arange(len(rows_u))
-    return BatchRows(rows_u=rows_u, place_B=scratch_n[rows_B])
+    return BatchRows(rows_u=rows_u, position_B=scratch_n[rows_B])
 
 
 def touch_tables(chosen: Sequence[Index], scratch: Sequence[Index]) -> list[BatchRows]:
@@ -106,13 +106,13 @@ def scatter_union(values_n: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[
 
 
 def split_rows(rows_u: NDArray[np.integer[Any]], sizes: Sequence[int]) -> list[tuple[Index, Index]]:
-    """Return for each partition (places in `rows_u`, row numbers inside the partition) of a batch's distinct rows."""
+    """Return for each partition (positions in `rows_u`, row numbers in the partition) of a batch's distinct rows."""
     ends = np.cumsum(sizes)
     owner = np.searchsorted(ends, rows_u, side="right")
     found = []
     for q, (end, size) in enumerate(zip(ends, sizes, strict=True)):
-        places = np.flatnonzero(owner == q)
-        found.append((places, rows_u[places] - (end - size)))
+        positions = np.flatnonzero(owner == q)
+        found.append((positions, rows_u[positions] - (end - size)))
     return found
 
 
@@ -368,11 +368,11 @@ def admm_server_round(
     is z of the round before, `base` the outputs at which training began, `norm` that of a value on joined rows.
     """
     updated, shared = [], []
-    for y, own, part in zip(labels, dual, h, strict=True):
-        exact = update_z(loss, y, own, part, rho)
-        updated.append(update_lambda(own, part, exact, rho))
+    for y, local, part in zip(labels, dual, h, strict=True):
+        exact = update_z(loss, y, local, part, rho)
+        updated.append(update_lambda(local, part, exact, rho))
         shared.append(shared_term(updated[-1], part, exact, rho))
-    z = [part - (new - own) / rho for part, new, own in zip(h, updated, dual, strict=True)]
+    z = [part - (new - local) / rho for part, new, local in zip(h, updated, dual, strict=True)]
     return (
         updated,
         shared,
@@ -398,9 +398,9 @@ def sgd_server_step(
 
     Of predictions that `are_summed` there is one array for all tables, on the rows of the batch.
     """
-    total_BC = predictions[0] if are_summed else gather_join(predictions, [t.place_B for t in touched])
+    total_BC = predictions[0] if are_summed else gather_join(predictions, [t.position_B for t in touched])
     derivative_BC = loss_gradient(loss, total_BC, y_B)
-    summed = [scatter_join(derivative_BC, t.place_B, len(t.rows_u)) for t in touched]
+    summed = [scatter_join(derivative_BC, t.position_B, len(t.rows_u)) for t in touched]
     return mean_loss(loss, total_BC, y_B) * len(y_B), summed
 
 

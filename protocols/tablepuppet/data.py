@@ -1,6 +1,6 @@
 """From a description of organisations' tables to one client's rows as numbers.
 
-    parties.toml, a named data set or a scenario's `stated` --> RelationalData        (the driver)
+    parties.toml, a named data set, or what a scenario states --> RelationalData      (the driver)
     --seat_clients--> Seat: a client with one partition and its source                (the driver)
     --column_facts--> Facts --design_matrix--> x_nD, y_n                              (that client alone)
 
@@ -23,14 +23,12 @@ import pyarrow as pa
 import pyarrow.compute
 import scipy.sparse
 from numpy.typing import NDArray
-from sqlglot import exp
 
 from fedactors.data.columns import ColumnRule, Encoded, FittedColumn, Preprocessing, encode
-from fedactors.data.databases import TableSource, parse_address
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.description import load_description_as
-from fedactors.data.layouts.relational import TableOwner, column_of, fit_table, held_partitions
-from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, RelationalQuery, relational
+from fedactors.data.layouts.relational import TableOwner, column_of, fit_table, partitions_of
+from fedactors.data.layouts.vertical import RelationalData, RelationalQuery, relational
 from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature, FeatureTypeError, LabelError
 from fedactors.errors import BadInput
@@ -56,8 +54,8 @@ def load_data(config: TablePuppetConfig, name: str | RelationalData, seed: int) 
     return _ruled(config, load_description_as(Path(name), RelationalData) if isinstance(name, str) else name)
 
 
-def _ruled(config: TablePuppetConfig, own: RelationalData) -> RelationalData:
-    for partition in own.partitions:
+def _ruled(config: TablePuppetConfig, user_data: RelationalData) -> RelationalData:
+    for partition in user_data.partitions:
         if not partition.rules:
             continue
         if config.declared_facts:
@@ -65,53 +63,12 @@ def _ruled(config: TablePuppetConfig, own: RelationalData) -> RelationalData:
                 f"parties.{partition.party}.columns: rules are not allowed with declared_facts: both say how rows "
                 "become numbers"
             )
-        if (count := len(own.of(partition.table))) > 1:
+        if (count := len(user_data.of(partition.table))) > 1:
             raise BadInput(
                 f"parties.{partition.party}.columns: rules are not allowed in tablepuppet where table "
                 f"{partition.table!r} has {count} partitions, each of which would find its own medians and categories"
             )
-    return own
-
-
-def stated(
-    sql: str | exp.Expression,
-    addresses: Mapping[str, str | TableSource],
-    *,
-    label: str,
-    task: str = "regression",
-    num_classes: int = 1,
-    categorical: tuple[str, ...] = (),
-) -> RelationalData:
-    """Return a training set stated in a scenario: SQL, and for each table in it the organisation's database.
-
-    Args:
-        sql: the union of conjunctive queries, as text or as a tree made with sqlglot.
-        addresses: table (or partition) in the SQL to its address (see `fedactors.data.databases.parse_address`); the
-            organisation is called like the table.
-        label: ``table.column``, or ``column`` where one table has it.
-        task: regression, binary or multiclass.
-        num_classes: of a multiclass task; 2 for binary, 1 for regression.
-        categorical: columns that are categories.
-    """
-    if task not in ("regression", "binary", "multiclass"):
-        raise BadInput(f"task: {task!r} is not allowed: give one of regression, binary, multiclass")
-    return RelationalData(
-        name="stated",
-        sql=sql if isinstance(sql, str) else sql.sql(dialect="duckdb"),
-        label=label,
-        task=task,  # type: ignore[arg-type]
-        num_classes=num_classes,
-        partitions=tuple(
-            RelationalPartition(
-                party=table,
-                table=table,
-                partition=0,
-                source=parse_address(address) if isinstance(address, str) else address,
-            )
-            for table, address in addresses.items()
-        ),
-        categorical=categorical,
-    )
+    return user_data
 
 
 def name_tables(
@@ -121,11 +78,9 @@ def name_tables(
     tables: dict[str, tuple[str, ...]] = {}
     for table_owner in table_owners:
         tables[table_owner.table] = (*tables.get(table_owner.table, ()), table_owner.name)
-    if config.secure_aggregation and (len(tables) < FEWEST or any(len(own) > 1 for own in tables.values())):
-        sizes = ", ".join(f"{table} {len(own)}" for table, own in tables.items())
-        raise BadInput(
-            f"secure_aggregation: {FEWEST} tables of one partition each are needed at least, there are {sizes}"
-        )
+    if config.secure_aggregation and (len(tables) < FEWEST or any(len(parties) > 1 for parties in tables.values())):
+        sizes = ", ".join(f"{table} {len(parties)}" for table, parties in tables.items())
+        raise BadInput(f"secure_aggregation: {FEWEST} tables of one partition each are needed, there are {sizes}")
     server = "server"
     if config.server_in is not None:
         if config.server_in not in tables:
@@ -160,7 +115,7 @@ def assign_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Tab
         QueryError: the SQL is at fault, or names a table that nobody holds.
         BadInput: partitions where the algorithm needs whole tables.
     """
-    taken = held_partitions(data)
+    taken = partitions_of(data)
     for table in dict.fromkeys(table for table, _, _ in taken):
         num_partitions = sum(other == table for other, _, _ in taken)
         if num_partitions > 1 and config.algorithm in ("rfl-sgd-v", "rfl-admm-v", "vfl-sgd", "vfl-admm"):
@@ -170,21 +125,16 @@ def assign_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Tab
                 f" partitions; use {allowed} or centralised"
             )
     table_owners = []
-    for table, index, own in taken:
-        name = own.party
-        if sum(other.party == own.party for _, _, other in taken) > 1:
-            several = sum(t == table and other.party == own.party for t, _, other in taken) > 1
+    for table, index, partition in taken:
+        name = partition.party
+        if sum(other.party == partition.party for _, _, other in taken) > 1:
+            several = sum(t == table and other.party == partition.party for t, _, other in taken) > 1
             name = f"{name}/{table}-{index}" if several else f"{name}/{table}"
-        table_owners.append(TableOwner(name=name, table=table, index=index, own=own))
+        table_owners.append(TableOwner(name=name, table=table, index=index, partition=partition))
     return tuple(table_owners)
 
 
 # --- a client's own rows -------------------------------------------------------------------------------------------
-
-
-def secret_order(numbers: Sequence[int]) -> np.random.Generator:
-    """Return what shuffles a client's rows where their order is its secret, drawn as four numbers."""
-    return np.random.default_rng(tuple(numbers))
 
 
 def choose_test(num_rows: int, test_fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -321,13 +271,13 @@ def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequenc
     if labels.null_count:
         raise LabelError(f"label: {name} is missing in {labels.null_count} of {len(labels)} rows; filter them out")
     if loss == "softmax":
-        places = {text: i for i, text in enumerate(classes)}
+        indices = {text: i for i, text in enumerate(classes)}
         found = labels.combine_chunks().dictionary_encode()  # a class is what Python writes for its value
         texts = [str(value) for value in found.dictionary.to_pylist()]
-        unknown = sorted(set(texts) - set(places))
+        unknown = sorted(set(texts) - set(indices))
         if unknown:
             raise LabelError(f"label: {name} holds {unknown[0]!r}, which is none of the classes {', '.join(classes)}")
-        of_text = np.array([places[text] for text in texts], dtype=np.int64)
+        of_text = np.array([indices[text] for text in texts], dtype=np.int64)
         return np.asarray(of_text[found.indices.to_numpy()])
     try:
         values = np.asarray(pyarrow.compute.cast(labels, pa.float64()).to_numpy(), dtype=np.float64)
@@ -353,9 +303,9 @@ def design_matrix(
     where, what = [], []
     for i, feature in enumerate(features):
         if feature.encoding == "one_hot":
-            places = _places(data, feature, facts.categories[i])
-            where.append(np.where(places >= 0, start + places, 0))
-            what.append((places >= 0).astype(np.float64))
+            indices = _category_indices(data, feature, facts.categories[i])
+            where.append(np.where(indices >= 0, start + indices, 0))
+            what.append((indices >= 0).astype(np.float64))
             start += len(facts.categories[i])
         else:
             values = _numbers(data, feature)
@@ -447,7 +397,7 @@ def _texts(data: pa.Table, feature: Feature) -> pa.ChunkedArray:
     return data.column(feature.column).cast(pa.string()).fill_null("")
 
 
-def _places(data: pa.Table, feature: Feature, categories: Sequence[str]) -> NDArray[np.int64]:
+def _category_indices(data: pa.Table, feature: Feature, categories: Sequence[str]) -> NDArray[np.int64]:
     """Return each row's place among the categories (n), -1 for one that is none of them."""
     found = pyarrow.compute.index_in(_texts(data, feature), value_set=pa.array(categories, pa.string()))
     return np.asarray(found.fill_null(-1).to_numpy(), dtype=np.int64)

@@ -211,12 +211,12 @@ class JoinServer(TableServer):
         else:
             joined = split.vertical_slices() if self._config.is_vertical else split.renumbered()
             if self._config.secure_aggregation:
-                joined = await self._tell_places(joined, split.tested(self.label_index))
+                joined = await self._send_positions(joined, split.tested(self.label_index))
             self.train_rows, self.test_rows = list(joined.train), list(joined.test)
             self.num_rows = list(joined.num_rows)
         self._index()
 
-    async def _tell_places(self, joined: JoinSplit, tested: NDArray[Any]) -> JoinSplit:
+    async def _send_positions(self, joined: JoinSplit, tested: NDArray[Any]) -> JoinSplit:
         """Tell each client which of its rows stands in which joined row, in random order, and return that order."""
         work = Work("join", float(joined.num_joined * self.num_outputs))
         shares = await self.compute(comparable_rows, joined, work=work)
@@ -229,7 +229,7 @@ class JoinServer(TableServer):
         self.y = self.y[train]
         await self._whole_tables[self.label_index].receive_test_rows(messages.TestRows(tested[test]))
         given = [messages.JoinPositions(a, b) for a, b in zip(ordered.train, ordered.test, strict=True)]
-        await ask_each(self._whole_tables, lambda client, places: client.receive_places(places), given)
+        await ask_each(self._whole_tables, lambda client, positions: client.receive_positions(positions), given)
         return ordered
 
     async def _begin(self) -> None:
@@ -240,7 +240,7 @@ class JoinServer(TableServer):
             self.thetas = [matrix.theta for matrix in self.matrices]
         elif config.is_admm:
             self.dual = [np.zeros((size, self.num_outputs)) for size in self._train.sizes]
-            self.z = [own + base for own, base in zip(self.dual, self._train.of_label(self.base), strict=True)]
+            self.z = [local + base for local, base in zip(self.dual, self._train.of_label(self.base), strict=True)]
             self.predictions = await self._ask(lambda table, _: table.predict_all(), tables)
 
     def _facts(self, keys: Sequence[KeyHashes]) -> messages.JoinFacts:
@@ -292,12 +292,12 @@ class JoinServer(TableServer):
         if isinstance(joined, TreeJoin):
             summed = joined.scatter(shared)
         else:
-            places = zip(joined.rows, self.num_rows, strict=True)
-            summed = [await self.compute(algorithm.scatter_join, shared[0], *place, work=work) for place in places]
+            arguments = zip(joined.rows, self.num_rows, strict=True)
+            summed = [await self.compute(algorithm.scatter_join, shared[0], *one, work=work) for one in arguments]
         if config.secure_aggregation:
             return summed
-        own = zip(summed, joined.counts, self.predictions, strict=True)
-        return [algorithm.linear_term(config.admm, *each, self.rho, len(self._tables)) for each in own]
+        local = zip(summed, joined.counts, self.predictions, strict=True)
+        return [algorithm.linear_term(config.admm, *each, self.rho, len(self._tables)) for each in local]
 
     async def _training_loss(self) -> float:
         if self._config.secure_aggregation:
@@ -377,7 +377,7 @@ class JoinServer(TableServer):
         if not self.trees:
             return await self._score((np.tile(constant_C, (self._test.num_joined, 1)), *LISTED))
         owns = [i == self.label_index for i in range(len(self._tables))]
-        constants = [np.tile(constant_C * own, (len(G), 1)) for own, G in zip(owns, self._test.counts, strict=True)]
+        constants = [np.tile(constant_C * local, (len(G), 1)) for local, G in zip(owns, self._test.counts, strict=True)]
         return await self._score(self._test.outputs(constants))
 
     async def _score(self, outputs: Outputs) -> messages.TestScore:

@@ -71,8 +71,8 @@ class UnionOperator:
     async def receive_test_rows(self, test_rows: messages.TestRows) -> None:
         """Give each partition the joined test rows whose labels it has."""
         found = algorithm.split_rows(test_rows.rows, self.memory["sizes"])
-        self.memory["test_places"] = [places for places, _ in found]
-        sent = [messages.TestRows(own) for _, own in found]
+        self.memory["test_positions"] = [positions for positions, _ in found]
+        sent = [messages.TestRows(local) for _, local in found]
         await self._tell(lambda client, given: client.receive_test_rows(given), sent)
 
     # --- training ---
@@ -89,7 +89,7 @@ class UnionOperator:
         if derivatives.batch_size:
             split = algorithm.split_rows(self._batch, self.memory["active"])
             sizes = [derivatives.batch_size, *[0] * (len(split) - 1)]  # beta R once in the sum over the partitions
-            values = [derivatives.values[places] for places, _ in split]
+            values = [derivatives.values[positions] for positions, _ in split]
             sent = [messages.Derivatives(part, n, NOTHING) for part, n in zip(values, sizes, strict=True)]
             found = await self._tell(lambda client, given: client.partial(given), sent)
             parts = [part.values for part in found]
@@ -97,11 +97,11 @@ class UnionOperator:
             total = await self._compute(algorithm.combine_gradients, parts, derivatives.batch_size, work=work)
         self._batch = derivatives.next_rows
         split = algorithm.split_rows(self._batch, self.memory["active"])
-        steps = [messages.AggregatedGradient(total, own.astype(np.int32)) for _, own in split]
+        steps = [messages.AggregatedGradient(total, local.astype(np.int32)) for _, local in split]
         replies = await self._tell(lambda client, given: client.apply(given), steps)
         merged = np.empty((len(self._batch), replies[0].values.shape[1]))
-        for (places, _), reply in zip(split, replies, strict=True):
-            merged[places] = reply.values
+        for (positions, _), reply in zip(split, replies, strict=True):
+            merged[positions] = reply.values
         return messages.Predictions(merged)
 
     @remote(caller=SERVER, only="server")
@@ -137,12 +137,13 @@ class UnionOperator:
     async def score(self, outputs: messages.TestOutputs) -> messages.Score:
         """Let each partition score the joined test rows that it has labels of."""
 
-        def at(values: NDArray[Any], places: NDArray[Any]) -> NDArray[Any]:
-            return values[places] if len(values) else values
+        def at(values: NDArray[Any], positions: NDArray[Any]) -> NDArray[Any]:
+            return values[positions] if len(values) else values
 
         arrays = (outputs.values, outputs.ranks, outputs.counts, outputs.spread)
         sent = [
-            messages.TestOutputs(*(at(values, places) for values in arrays)) for places in self.memory["test_places"]
+            messages.TestOutputs(*(at(values, positions) for values in arrays))
+            for positions in self.memory["test_positions"]
         ]
         found = await self._tell(lambda client, given: client.score(given), sent)
         tally = sum((part.tally for part in found if len(part.tally)), np.zeros(1))

@@ -97,11 +97,11 @@ def comparable_rows(split: JoinSplit) -> list[float]:
     """
     rows = np.concatenate([np.stack(split.train), np.stack(split.test)], axis=1)
     shares = []
-    for table, own_N in enumerate(rows):
+    for table, local_N in enumerate(rows):
         others = np.unique(np.delete(rows, table, axis=0), axis=1, return_inverse=True)[1].reshape(-1)
-        pairs = np.unique(np.stack([others, own_N]), axis=1)
+        pairs = np.unique(np.stack([others, local_N]), axis=1)
         compared = np.bincount(pairs[0])[pairs[0]] > 1
-        shares.append(len(np.unique(pairs[1, compared])) / len(np.unique(own_N)))
+        shares.append(len(np.unique(pairs[1, compared])) / len(np.unique(local_N)))
     return shares
 
 
@@ -177,9 +177,7 @@ def _size(counts: Sequence[NDArray[np.int64]]) -> int:
 def _check_parts(num_train: int, num_test: int) -> None:
     for part, size in (("training", num_train), ("test", num_test)):
         if size == 0:
-            raise EmptyJoinError(
-                f"join: none of the {num_train + num_test} joined rows is a {part} row; see test_fraction"
-            )
+            raise EmptyJoinError(f"join: none of {num_train + num_test} joined rows is a {part} row; see test_fraction")
 
 
 # --- sums over joined rows ---

@@ -239,14 +239,14 @@ class JoinedOutputs:
     """What the owner of the label's table is told of its n rows, which occur in N joined rows.
 
     `rows`: its row of each joined row (N); `values`: h of each (N x C, zeros where a partner misses values); `misses`:
-    the table in which it does (N); `lacks`: the one in which a row finds no partner (n). Places in `tables`; -1: none.
+    the table in which it does (N); `unmatched`: the one in which a row has none (n). Indices of `tables`; -1: none.
     """
 
     tables: tuple[str, ...]
     rows: NDArray[np.int32]
     values: Floats
     misses: NDArray[np.int16]
-    lacks: NDArray[np.int16]
+    unmatched: NDArray[np.int16]
 
 
 # --- orders of the run's driver, and what it learns ---

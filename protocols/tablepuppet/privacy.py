@@ -32,7 +32,7 @@ from fedactors.data.layouts.relational import (
     Schemas,
     TableOwner,
     dropped_for,
-    held_query,
+    query_over_partitions,
     read_rows,
     resolve_plan,
 )
@@ -66,7 +66,7 @@ class _Part:
     """What the source holds, with the rows and columns that the query leaves out."""
     is_training: NDArray[np.bool_]
 
-    def place(self, row: int) -> NDArray[np.bool_]:
+    def is_at(self, row: int) -> NDArray[np.bool_]:
         """Return which rows of the source have the keys of one of `rows`."""
         found = np.ones(self.whole.num_rows, dtype=bool)
         for key in self.table.keys:
@@ -87,11 +87,11 @@ def neighbours(
     rng = np.random.default_rng(seed)
     rows: list[Neighbour] = []
     labels: list[Neighbour] = []
-    for number, places in enumerate(_joined_tuples(plan, parts, count, rng)):
+    for number, members in enumerate(_joined_tuples(plan, parts, count, rng)):
         way, changed, whats = number % len(_WAYS), data, []
-        others = [int(rng.integers(part.rows.num_rows)) for part, _ in places]  # drawn alike for every party
-        for (part, row), other in zip(places, others, strict=True):
-            if part.table_owner.own.party != party:
+        others = [int(rng.integers(part.rows.num_rows)) for part, _ in members]  # drawn alike for every party
+        for (part, row), other in zip(members, others, strict=True):
+            if part.table_owner.partition.party != party:
                 continue
             label = part.table.label
             names = {f.column for f in part.table.features} - {*part.table.keys, label}
@@ -110,13 +110,13 @@ def neighbours(
 def _read(config: TablePuppetConfig, data: RelationalData, seed: int) -> tuple[JoinPlan, list[_Part]]:
     """Read every client's rows, shuffled as its actor shuffles them where noise is reproducible."""
     table_owners = tables.assign_clients(config, data)
-    sources = [source for partitions in held_query(data.query).tables.values() for source, _ in partitions]
-    kinds = [table_owner.own.source.describe() for table_owner in table_owners]
+    sources = [source for partitions in query_over_partitions(data.query).tables.values() for source, _ in partitions]
+    kinds = [table_owner.partition.source.describe() for table_owner in table_owners]
     found = {source: Schema(tuple(k), tuple(k.values())) for source, k in zip(sources, kinds, strict=True)}
     plan = resolve_plan(data.query, Schemas(found))
     parts = []
     for table_owner, described in zip(table_owners, kinds, strict=True):
-        table, whole = plan.table(table_owner.table), table_owner.own.source.load()
+        table, whole = plan.table(table_owner.table), table_owner.partition.source.load()
         if in_memory(whole).describe() != described:
             raise BadInput(
                 f"{table_owner.name}: its columns have other kinds in memory than at their source; use Parquet"
@@ -124,8 +124,10 @@ def _read(config: TablePuppetConfig, data: RelationalData, seed: int) -> tuple[J
         order = derived_rng(seed, table_owner.name, "row order")
         if config.feature_dp or config.label_dp:
             drawn = noise_rng(seed, table_owner.name, "row order", True).integers(0, 2**63, 4).tolist()
-            order = tables.secret_order(drawn)
-        rows = read_rows(table_owner.own.source, table, table_owner.index, order, dropped_for(table_owner.own)).data
+            order = np.random.default_rng(drawn)
+        rows = read_rows(
+            table_owner.partition.source, table, table_owner.index, order, dropped_for(table_owner.partition)
+        ).data
         is_test = np.zeros(rows.num_rows, dtype=bool)
         if table.label is not None:
             is_test = tables.choose_test(
@@ -141,19 +143,21 @@ def _joined_tuples(
     """Yield `count` joined tuples as each table's partition and row."""
     of_table = {table.name: [part for part in parts if part.table_owner.table == table.name] for table in plan.tables}
     hashes, ends = {}, {}
-    for name, own in of_table.items():
-        found_by_part = [hash_rows(part.rows, plan.edges_of(name), name, b"audit") for part in own]
+    for name, partitions in of_table.items():
+        found_by_part = [hash_rows(part.rows, plan.edges_of(name), name, b"audit") for part in partitions]
         hashes[name] = [np.concatenate(columns) for columns in zip(*found_by_part, strict=True)]
-        ends[name] = np.cumsum([part.rows.num_rows for part in own])
+        ends[name] = np.cumsum([part.rows.num_rows for part in partitions])
     mapping = table_mapping(plan, hashes, 1, num_rows={name: int(end[-1]) for name, end in ends.items()})
     found = 0
     for joined in rng.permutation(mapping.num_joined)[:_MOST_TRIES]:
-        places = []
-        for (name, own), rows in zip(of_table.items(), mapping.rows, strict=True):
+        members = []
+        for (name, partitions), rows in zip(of_table.items(), mapping.rows, strict=True):
             number = int(np.searchsorted(ends[name], rows[joined], side="right"))
-            places.append((own[number], int(rows[joined] - ends[name][number]) + own[number].rows.num_rows))
-        if all(part.is_training[row] and part.place(row).sum() == 1 for part, row in places):
-            yield places
+            members.append(
+                (partitions[number], int(rows[joined] - ends[name][number]) + partitions[number].rows.num_rows)
+            )
+        if all(part.is_training[row] and part.is_at(row).sum() == 1 for part, row in members):
+            yield members
             found += 1
         if found == count:
             return
@@ -175,25 +179,25 @@ def _value(column: pa.ChunkedArray, other: int, way: int) -> Any:
 def _other_label(config: TablePuppetConfig, data: RelationalData, part: _Part, row: int) -> Any:
     """Return the label that is farthest from a row's."""
     column = part.rows[part.table.label]
-    own = column[row].as_py()
+    label = column[row].as_py()
     if tables.loss_of(config, data.task) != "squared":
-        return next(value for value in sorted(column.unique().to_pylist(), key=str) if value != own)
+        return next(value for value in sorted(column.unique().to_pylist(), key=str) if value != label)
     low, high = config.label_range or (-_HUGE, _HUGE)
-    far = low if own > (low + high) / 2 else high
+    far = low if label > (low + high) / 2 else high
     return int(far) if pa.types.is_integer(column.type) else far
 
 
 def _edited(data: RelationalData, part: _Part, row: int, edits: Mapping[str, Any]) -> RelationalData:
     """Return the data with other values in one row of one partition."""
     whole = part.whole
-    mask = pa.array(part.place(row))
+    mask = pa.array(part.is_at(row))
     for name, value in edits.items():
         column = whole[name].combine_chunks()
         filled = pyarrow.compute.replace_with_mask(column, mask, pa.array([value], column.type))
         whole = whole.set_column(whole.column_names.index(name), name, filled)
-    own = part.table_owner.own
-    changed = dataclasses.replace(own, source=in_memory(whole))
-    return dataclasses.replace(data, partitions=tuple(changed if p == own else p for p in data.partitions))
+    partition = part.table_owner.partition
+    changed = dataclasses.replace(partition, source=in_memory(whole))
+    return dataclasses.replace(data, partitions=tuple(changed if p == partition else p for p in data.partitions))
 
 
 # --- rows reconstructed from predictions ---
@@ -205,7 +209,7 @@ class View:
 
     values_RN: NDArray[Any]
     thetas_RF: NDArray[Any]
-    places_N: NDArray[Any]
+    positions_N: NDArray[Any]
     """Which row of the table each N is."""
     rows_NF: NDArray[Any]
     partners_N: NDArray[Any] | None = None
@@ -217,9 +221,9 @@ def _predictions_of(config: TablePuppetConfig, data: RelationalData, seed: int) 
     sent: dict[str, list[tuple[Any, ...]]] = {}
 
     class RecordedClient(TableClient):
-        def _send(self, values_nC: NDArray[Any], places: NDArray[Any] | None) -> Any:
-            sent.setdefault(self.name, []).append((values_nC, places, self._x, self.theta))
-            return super()._send(values_nC, places)
+        def _send(self, values_nC: NDArray[Any], positions: NDArray[Any] | None) -> Any:
+            sent.setdefault(self.name, []).append((values_nC, positions, self._x, self.theta))
+            return super()._send(values_nC, positions)
 
     class RecordingRuntime(SimulatedRuntime):
         def spawn(self, cls: type[Any], *args: Any, **kwargs: Any) -> Any:
@@ -241,16 +245,16 @@ def views(config: TablePuppetConfig, data: RelationalData, seed: int) -> dict[st
     first = {name: [values[:, 0] for values, *_ in sent] for name, sent in heard.items()}
     found = {}
     for name, sent in heard.items():
-        _, places, rows_NF, _ = sent[0]
+        _, positions, rows_NF, _ = sent[0]
         partners = None
-        if places is None:
-            values, places = np.array(first[name]), np.arange(len(rows_NF))
+        if positions is None:
+            values, positions = np.array(first[name]), np.arange(len(rows_NF))
         else:  # what masks leave: the sum over all clients of what stands in a joined row
             values = np.sum([np.array(first[one])[:, given[0][1]] for one, given in heard.items()], axis=0)
             others = np.stack([given[0][1] for one, given in heard.items() if one != name])
             partners = np.unique(others, axis=1, return_inverse=True)[1].ravel()
         thetas = [np.asarray(theta).reshape(rows_NF.shape[1], -1)[:, 0] for *_, theta in sent]
-        found[name] = View(np.asarray(values), np.array(thetas), np.asarray(places), rows_NF, partners)
+        found[name] = View(np.asarray(values), np.array(thetas), np.asarray(positions), rows_NF, partners)
     return found
 
 
@@ -260,8 +264,8 @@ def reconstructions(name: str, view: View, num_known: int) -> list[Attack]:
     Of sums a third attack uses the join, which the server knows: two joined rows whose partners are the same differ by
     two rows of this table alone. It is judged on the rows that have a known one beside them.
     """
-    rows_NF, places_N = view.rows_NF, view.places_N
-    known, others = np.flatnonzero(places_N < num_known), np.unique(places_N[places_N >= num_known])
+    rows_NF, positions_N = view.rows_NF, view.positions_N
+    known, others = np.flatnonzero(positions_N < num_known), np.unique(positions_N[positions_N >= num_known])
 
     def judged(how: str, rows: NDArray[Any], found_NF: NDArray[Any]) -> Attack:
         chance = float((np.abs(rows_NF[rows] - rows_NF[:num_known].mean(axis=0)) < NEAR).mean())
@@ -269,13 +273,15 @@ def reconstructions(name: str, view: View, num_known: int) -> list[Attack]:
         return attack_by_share(f"reconstruction with {how}: {name}", f"share of features within {NEAR}", hits, chance)
 
     def of_rows(guess_NF: NDArray[Any]) -> NDArray[Any]:
-        return np.stack([guess_NF[places_N == row].mean(axis=0) for row in others])
+        return np.stack([guess_NF[positions_N == row].mean(axis=0) for row in others])
 
-    by_rows = complete_rows(view.values_RN.T, known, rows_NF[places_N[known]])
+    by_rows = complete_rows(view.values_RN.T, known, rows_NF[positions_N[known]])
     by_theta = reconstruct_features(view.thetas_RF, view.values_RN)
     found = [judged("known rows", others, of_rows(by_rows)), judged("theta", others, of_rows(by_theta))]
     if view.partners_N is not None:
-        rows, by_differences = complete_by_differences(view.values_RN.T, places_N, view.partners_N, rows_NF[:num_known])
+        rows, by_differences = complete_by_differences(
+            view.values_RN.T, positions_N, view.partners_N, rows_NF[:num_known]
+        )
         if len(rows) > 1:
             found.append(judged("differences", rows, by_differences))
     return found

@@ -117,12 +117,12 @@ def assemble(
         for table_owner in table_owners
     }
     sides = []
-    for table, own in tables.items():
+    for table, local in tables.items():
         coordinator = None
-        if config.lou_coordinator == "organisation" and len(own) > 1:
-            coordinator = coordinator_of(own, table)
-            runtime.spawn(UnionCoordinator, coordinator, config, own, server_name)
-        sides.append(Side(table=table, clients=own, coordinator=coordinator))
+        if config.lou_coordinator == "organisation" and len(local) > 1:
+            coordinator = coordinator_of(local, table)
+            runtime.spawn(UnionCoordinator, coordinator, config, local, server_name)
+        sides.append(Side(table=table, clients=local, coordinator=coordinator))
     batch_seed = derived_seed(runtime.seed, "all parties", "batches")
     server = runtime.spawn(JoinServer, server_name, config, query, tuple(sides), batch_seed)
     runtime.on_loss(config.on_party_loss)

@@ -178,12 +178,12 @@ class PredictingTable(NewRowsMember, MaskedTable):
         await super().load()
 
     async def _read(self) -> UserRows:
-        own, features = await super()._read(), self._table.features
+        local, features = await super()._read(), self._table.features
         fitted = self.part.preprocessing
         assert fitted is not None
-        work = Work("encode", float(own.data.num_rows * max(len(features), 1)))
-        self._encoded = await self.compute(data.encode_new, own.data, features, fitted, self.name, work=work)
-        return own
+        work = Work("encode", float(local.data.num_rows * max(len(features), 1)))
+        self._encoded = await self.compute(data.encode_new, local.data, features, fitted, self.name, work=work)
+        return local
 
     @remote(caller=SERVER, only="joiners")
     async def tell_unusable(self) -> messages.UnusableRows:
@@ -196,11 +196,11 @@ class PredictingTable(NewRowsMember, MaskedTable):
         if self._has_predicted:
             raise Refused(self.caller, f"asks {self.name} for predictions a second time")
         self._has_predicted = True
-        rows_u, place = np.unique(wanted.rows, return_inverse=True)
+        rows_u, index = np.unique(wanted.rows, return_inverse=True)
         x_uD = self._encoded.features[rows_u]
         work = Work("predict", float(len(rows_u) * self.part.models["bottom"].vector.size))
         values = await self.compute(contribution, self.part, x_uD, work=work)
-        values = released(self, self.part, values, "Predictions", is_masked=self._config.secure_aggregation)[place]
+        values = released(self, self.part, values, "Predictions", is_masked=self._config.secure_aggregation)[index]
         return self.mask(values) if self._config.secure_aggregation else messages.Predictions(values)
 
     @remote(caller=SERVER, only="joiners")
@@ -225,26 +225,26 @@ class PredictingTable(NewRowsMember, MaskedTable):
             values=probabilities(self.part, outputs),
             class_names=self.part.class_names,
             is_regression=self.part.task == "regression",
-            reasons={place: line.reason for place, line in enumerate(lines) if line.reason},
+            rejections={index: line.reason for index, line in enumerate(lines) if line.reason},
         )
-        own, partners, alone = ([line.reason for line in lines if line.fault == fault] for fault in _FAULTS)
-        return dataclasses.replace(counted(len(lines), own, partners, alone), unpredicted=unpredicted)
+        local, partners, alone = ([line.reason for line in lines if line.fault == fault] for fault in _FAULTS)
+        return dataclasses.replace(counted(len(lines), local, partners, alone), unpredicted=unpredicted)
 
     def _lines(self) -> Iterator[_Line]:
         """Yield the file's lines: rows without a key, rows without a partner, then the joined rows."""
         given, order_n = self._outputs, self.new.order.tolist()
         for row in np.setdiff1d(np.arange(self.new.whole.num_rows), order_n).tolist():
             yield _Line(row, -1, "a key is missing", "alone")
-        for own in np.flatnonzero(given.lacks >= 0).tolist():
-            yield _Line(order_n[own], -1, f"no partner in {given.tables[given.lacks[own]]}", "alone")
-        for joined, (own, table) in enumerate(zip(given.rows.tolist(), given.misses.tolist(), strict=True)):
-            if own in self._encoded.rejected:
-                yield _Line(order_n[own], -1, self._encoded.rejected[own], "own")
+        for local in np.flatnonzero(given.unmatched >= 0).tolist():
+            yield _Line(order_n[local], -1, f"no partner in {given.tables[given.unmatched[local]]}", "alone")
+        for joined, (local, table) in enumerate(zip(given.rows.tolist(), given.misses.tolist(), strict=True)):
+            if local in self._encoded.rejected:
+                yield _Line(order_n[local], -1, self._encoded.rejected[local], "own")
             elif table >= 0:
                 reason = f"its partner in {given.tables[table]} misses values that the model needs"
-                yield _Line(order_n[own], -1, reason, "partner's")
+                yield _Line(order_n[local], -1, reason, "partner's")
             else:
-                yield _Line(order_n[own], joined)
+                yield _Line(order_n[local], joined)
 
 
 class PredictingServer(TableServer):
@@ -273,20 +273,22 @@ class PredictingServer(TableServer):
         values = await self._sum([row[usable] for row in rows], keys)
         values_NC = np.zeros((len(misses_N), values.shape[1]))
         values_NC[usable] = values
-        own, tables = self._sides[self.label_index].table, tuple(self._clients)
-        lacks = scatter_union(found.lacks, keys[own].sizes)
+        local, tables = self._sides[self.label_index].table, tuple(self._clients)
+        unmatched = scatter_union(found.unmatched, keys[local].sizes)
         sent = [
-            messages.JoinedOutputs(tables, row.astype(np.int32), values_NC[places], misses_N[places], lack)
-            for (places, row), lack in zip(split_rows(rows[self.label_index], keys[own].sizes), lacks, strict=True)
+            messages.JoinedOutputs(tables, row.astype(np.int32), values_NC[positions], misses_N[positions], lack)
+            for (positions, row), lack in zip(
+                split_rows(rows[self.label_index], keys[local].sizes), unmatched, strict=True
+            )
         ]
-        await ask_each(self._clients[own], lambda client, given: client.take(given), sent)
+        await ask_each(self._clients[local], lambda client, given: client.take(given), sent)
 
     async def _misses(self, rows: Sequence[NDArray[np.int32]]) -> NDArray[np.int16]:
         """Return for each joined row (N) the first table whose row misses values; -1: none."""
         misses_N = np.full(len(rows[0]), -1, np.int16)
-        for place, clients in reversed(list(enumerate(self._clients.values()))):
+        for index, clients in reversed(list(enumerate(self._clients.values()))):
             told = await ask_all(clients, lambda client: client.tell_unusable())
-            misses_N[np.concatenate([one.values for one in told])[rows[place]]] = place
+            misses_N[np.concatenate([one.values for one in told])[rows[index]]] = index
         return misses_N
 
     async def _sum(self, rows: Sequence[NDArray[np.int32]], keys: Mapping[str, TableKeys]) -> Array:
@@ -296,16 +298,16 @@ class PredictingServer(TableServer):
         if self._config.secure_aggregation:
             return await self._sum_under_masks(rows)
         parts_NC = []
-        for own_N, (table, clients) in zip(rows, self._clients.items(), strict=True):
-            rows_u, place = np.unique(own_N, return_inverse=True)
-            sent = [messages.WantedRows(own.astype(np.int32)) for _, own in split_rows(rows_u, keys[table].sizes)]
+        for local_N, (table, clients) in zip(rows, self._clients.items(), strict=True):
+            rows_u, index = np.unique(local_N, return_inverse=True)
+            sent = [messages.WantedRows(local.astype(np.int32)) for _, local in split_rows(rows_u, keys[table].sizes)]
             found = bare(await ask_each(clients, lambda client, wanted: client.predict(wanted), sent))
-            parts_NC.append(np.concatenate(found)[place])
+            parts_NC.append(np.concatenate(found)[index])
         return np.asarray(sum(parts_NC[1:], start=parts_NC[0]))
 
     async def _sum_under_masks(self, rows: Sequence[NDArray[np.int32]]) -> Array:
         order = self.noise_rng("order of joined rows").permutation(len(rows[0]))
-        clients = [own[0] for own in self._clients.values()]
+        clients = [local[0] for local in self._clients.values()]
         sent = [messages.WantedRows(row[order]) for row in rows]
         work = Work("gather", float(len(order)))
         total = await self._masked_sum(clients, lambda client, wanted: client.predict(wanted), sent, work)
@@ -335,7 +337,7 @@ async def predict(config: TablePuppetConfig, data_: RelationalData, runtime: Run
         )
         for table_owner in table_owners
     }
-    sides = tuple(Side(table=table, clients=own, coordinator=None) for table, own in tables.items())
+    sides = tuple(Side(table=table, clients=local, coordinator=None) for table, local in tables.items())
     server = runtime.spawn(PredictingServer, server_name, config, data_.query, sides)
     await runtime.start()
     async with runtime.clock.timeout(_LONGEST):

@@ -103,9 +103,9 @@ TARGETS = {
 }
 
 
-def told(one: Attack) -> str:
+def cell(one: Attack) -> str:
     """Return what an attack found, as the tables of attacks write it."""
-    return f"{one.found:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
+    return f"{one.estimate:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
 
 
 def attacked(target: Target, seed: int) -> RunRow:
@@ -122,11 +122,11 @@ def attacked(target: Target, seed: int) -> RunRow:
     claim = claims(lines).get((target.party, target.kind))
     covered = claim is not None and claim.covered and target.is_claimed
     metrics = {
-        "found": told(found.attack),
-        "releases": told(found.by_releases),
+        "found": cell(found.attack),
+        "releases": cell(found.by_releases),
         "allowed": largest_auc(claim) if claim is not None and covered else "none",
         "claimed_mu": claim.mu if claim is not None and covered else "none",
-        "bare": ", ".join(sorted({place.partition(" ")[0] for place in found.bare})) or "nothing",
+        "bare": ", ".join(sorted({transfer.partition(" ")[0] for transfer in found.bare})) or "nothing",
         "refuted": "yes" if claim is not None and covered and found.exceeds(claim) else "no",
         "runs": RUNS,
     }
@@ -138,8 +138,8 @@ def main() -> None:
     given: AuditStudy = study_flags(__doc__, "pubsub-vfl", RESULTS, seeds=(0, 1, 2)).parse_args(namespace=AuditStudy())
     for protocol in dict.fromkeys(target.protocol.name for target in TARGETS.values()):
         given.protocol = protocol
-        own = {name: target for name, target in TARGETS.items() if target.protocol.name == protocol}
-        given.measure("together", own, attacked, smoke_rows=1)
+        local = {name: target for name, target in TARGETS.items() if target.protocol.name == protocol}
+        given.measure("together", local, attacked, smoke_rows=1)
 
 
 if __name__ == "__main__":

@@ -66,10 +66,10 @@ class LargePart:
         far = common.integers(0, self.num_nodes, self.num_edges)
         edges = np.stack([source, np.where(common.random(self.num_edges) < 0.8, near, far)], axis=1)
         nodes = common.permutation(self.num_nodes)
-        own = np.random.default_rng([1, self.client])
-        indptr, indices = to_csr(edges[own.random(self.num_edges) < 0.8], self.num_nodes)
-        centres = own.standard_normal((self.num_classes, self.num_features)).astype(np.float32)
-        features = centres[labels] + 2 * own.standard_normal((self.num_nodes, self.num_features), dtype=np.float32)
+        local = np.random.default_rng([1, self.client])
+        indptr, indices = to_csr(edges[local.random(self.num_edges) < 0.8], self.num_nodes)
+        centres = local.standard_normal((self.num_classes, self.num_features)).astype(np.float32)
+        features = centres[labels] + 2 * local.standard_normal((self.num_nodes, self.num_features), dtype=np.float32)
         tenth = self.num_nodes // 10
         return GraphBlock(
             indptr=indptr,

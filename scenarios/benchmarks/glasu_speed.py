@@ -28,7 +28,7 @@ from fedactors.data.layouts.graph import graph
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from protocols.glasu import algorithm, sampling
 from protocols.glasu.aggregation import add
-from protocols.glasu.backbones import initial_parameters
+from protocols.glasu.backbones import Network, initial_parameters
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import client_graph, load_client, parts_of, read_blocks, scale_features
 
@@ -83,9 +83,9 @@ def plain_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
 
 def glasu_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
     """Return GLASU's step of its centralised case: the function that a client's actor hands to `compute`."""
-    own = scale_features(client_graph("all", block))
-    network = algorithm.network_of(config, own.features_NF.shape[1], num_classes, 0)
-    batch = algorithm.full_batch(own, config.num_layers, torch.float32)
+    local = scale_features(client_graph("all", block))
+    network = Network.of(config, local.features_NF.shape[1], num_classes, 0)
+    batch = algorithm.full_batch(local, config.num_layers, torch.float32)
     optimizer = OptimizerSpec(name="adam", learning_rate=config.step_size, weight_decay=config.weight_decay)
     parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
     state = OptimizerState()
@@ -149,17 +149,17 @@ def measure_costs(data: str) -> dict[str, Any]:
     config = build(GlasuConfig, {"dropout": 0.5, "num_clients": 3})
     source = graph(data, 3)
     blocks = read_blocks(parts_of(config, source, "client-0"))
-    own, _ = load_client(config, blocks, 0)
-    network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, 0)
+    local, _ = load_client(config, blocks, 0)
+    network = Network.of(config, local.features_NF.shape[1], local.num_classes, 0)
     parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
-    batch = algorithm.full_batch(own, config.num_layers, torch.float32)
+    batch = algorithm.full_batch(local, config.num_layers, torch.float32)
     part, h0 = algorithm.first_segment(parameters, network, batch)
     stale = [algorithm.extract(part, part)] * len(network.segments)
     optimizer, state = OptimizerSpec(name="adam", learning_rate=0.01), OptimizerState()
-    chosen = sampling.choose_batch(own.nodes.train, 64, np.random.default_rng(0))
+    chosen = sampling.choose_batch(local.nodes.train, 64, np.random.default_rng(0))
 
     def sample() -> list[sampling.SampledLayer]:
-        return sampling.sample_segment(own.graph, chosen, 2, 3, np.random.default_rng(0))
+        return sampling.sample_segment(local.graph, chosen, 2, 3, np.random.default_rng(0))
 
     layers = sample()
     everything = algorithm.forward_operations(network, batch, range(config.num_layers))
@@ -181,7 +181,7 @@ def measure_costs(data: str) -> dict[str, Any]:
         "segment_per_operation": forward / segment,
         "update_per_operation": update / everything,
         "sample_per_unit": seconds(sample) / (len(chosen) * 2 * 3),
-        "build_per_pair": seconds(lambda: algorithm.make_batch(own, [*layers, *layers[1:]], torch.float32, 0))
+        "build_per_pair": seconds(lambda: algorithm.make_batch(local, [*layers, *layers[1:]], torch.float32, 0))
         / sum(len(layer.rows_E) for layer in layers),
         "aggregate_per_number": seconds(lambda: add(parts)) / (3 * parts[0].size),
     }
@@ -191,10 +191,10 @@ def compare_one_update(data: str) -> dict[str, Any]:
     """Time a round of one client with one local update: with a forward pass of its own, and with the inference's."""
     config = build(GlasuConfig, {"dropout": 0.5, "num_clients": 3, "aggregation_layers": "1,3"})
     source = graph(data, 3)
-    own, _ = load_client(config, read_blocks(parts_of(config, source, "client-0")), 0)
-    network = algorithm.network_of(config, own.features_NF.shape[1], own.num_classes, 0)
+    local, _ = load_client(config, read_blocks(parts_of(config, source, "client-0")), 0)
+    network = Network.of(config, local.features_NF.shape[1], local.num_classes, 0)
     first = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
-    batch = algorithm.full_batch(own, config.num_layers, torch.float32)
+    batch = algorithm.full_batch(local, config.num_layers, torch.float32)
     optimizer, state = OptimizerSpec(name="adam", learning_rate=0.01), OptimizerState()
 
     def one_round(keeps: bool) -> tuple[float, float]:

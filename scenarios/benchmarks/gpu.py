@@ -35,15 +35,15 @@ from fedactors.data.datasets.load import to_csr
 from fedactors.data.layouts.graph import NodeSplit
 from fedactors.learning.local_training import LocalTraining, train_locally
 from fedactors.learning.models import ModelSpec, build_model
-from fedactors.learning.network import Held, Network, find_device, initial_vector, on_device, on_host, placed
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
-from fedactors.learning.split_learning import Publication
+from fedactors.learning.network import DeviceArrays, find_device, initial_vector, on_device, on_host, to_device
+from fedactors.learning.optimizers import Network, OptimizerSpec, OptimizerState
+from fedactors.learning.split_learning import Publication, active_gradients
 from protocols.glasu import algorithm as glasu
+from protocols.glasu.backbones import Network as GlasuNetwork
 from protocols.glasu.backbones import initial_parameters
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import ClientGraph
 from protocols.glasu.sampling import Adjacency
-from protocols.pubsub_vfl import algorithm as pubsub
 from scenarios.benchmarks.batched_clients import MODELS, measure
 
 REPEATS = 5
@@ -95,21 +95,21 @@ def split_learning(hidden: int, rows: int, device: torch.device) -> dict[str, fl
 
     def ours(where: torch.device) -> Side:
         networks = [Network(spec, ADAM, seed, where) for seed, spec in enumerate((bottom, bottom, top))]
-        held, everything = [Held(where), Held(where)], np.arange(rows)
+        held, everything = [DeviceArrays(where), DeviceArrays(where)], np.arange(rows)
 
         def step() -> None:
             begun = time.perf_counter()
             publication = Publication(networks[1].model, held[1].take("x", x[1], everything))
-            sent = pubsub.embed(publication)
+            sent = publication.embed()
             half = time.perf_counter()
             mine = held[0].take("x", x[0], everything)
             target = held[0].take("y", y, everything)
-            found = pubsub.active_gradients(networks[0].model, networks[2].model, "binary", mine, [sent], target)
+            found = active_gradients(networks[0].model, networks[2].model, "binary", mine, [sent], target)
             networks[0].apply(found.bottom)
             networks[2].apply(found.top)
             _wait(where)
             then = time.perf_counter()
-            networks[1].apply(pubsub.backward(publication, found.embeddings[0]))
+            networks[1].apply(publication.gradient(found.embeddings[0]))
             _wait(where)
             if where == device:
                 spent["active"] = min(spent["active"], then - half)
@@ -119,7 +119,7 @@ def split_learning(hidden: int, rows: int, device: torch.device) -> dict[str, fl
 
     modules = [build_model(spec, seed).to(device) for seed, spec in enumerate((bottom, bottom, top))]
     optimizers = [torch.optim.Adam(module.parameters(), lr=1e-3) for module in modules]
-    inputs, target = [placed(one, device) for one in x], placed(y, device)
+    inputs, target = [to_device(one, device) for one in x], to_device(y, device)
 
     def bare() -> None:
         output = modules[2](torch.cat([modules[0](inputs[0]), modules[1](inputs[1])], dim=1))
@@ -148,11 +148,11 @@ def graph_update(num_nodes: int, degree: int, hidden: int, device: torch.device)
     nodes = rng.permutation(num_nodes)
     split = NodeSplit(rng.integers(0, num_classes, num_nodes), *np.split(nodes, [num_nodes // 2, num_nodes * 3 // 4]))
     features = rng.normal(size=(num_nodes, width)).astype(np.float32)
-    own = ClientGraph("client", Adjacency(indptr, indices), features, split, num_classes)
+    local = ClientGraph("client", Adjacency(indptr, indices), features, split, num_classes)
     settings = {"special_case": "centralised", "backbone": "gcn", "num_layers": 2, "hidden_size": hidden, "dropout": 0}
     config = build(GlasuConfig, settings)
-    network = glasu.network_of(config, width, num_classes, 0)
-    batch = glasu.full_batch(own, config.num_layers, torch.float32)
+    network = GlasuNetwork.of(config, width, num_classes, 0)
+    batch = glasu.full_batch(local, config.num_layers, torch.float32)
     first = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
 
     def ours(where: torch.device) -> Side:
@@ -168,8 +168,8 @@ def graph_update(num_nodes: int, degree: int, hidden: int, device: torch.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         matrix = batch.operators[0].matrix_TS.to(device)
-    x, labels = placed(features, device), placed(split.labels_N, device)
-    train = placed(np.sort(split.train), device)
+    x, labels = to_device(features, device), to_device(split.labels_N, device)
+    train = to_device(np.sort(split.train), device)
     weights = [value.to(device).detach().clone().requires_grad_() for value in first.values()]
     optimizer = torch.optim.Adam(weights, lr=1e-3)
 
@@ -211,9 +211,9 @@ def image_pass(num_images: int, device: torch.device) -> dict[str, float]:
     def bare() -> None:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
         for index in np.array_split(np.random.default_rng(0).permutation(num_images), max(1, num_images // 50)):
-            images = placed(x[index], device).contiguous(memory_format=torch.channels_last)
+            images = to_device(x[index], device).contiguous(memory_format=torch.channels_last)
             optimizer.zero_grad()
-            loss = functional.cross_entropy(module(images), placed(y[index], device))
+            loss = functional.cross_entropy(module(images), to_device(y[index], device))
             loss.backward()
             optimizer.step()
             loss.item()

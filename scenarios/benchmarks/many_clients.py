@@ -177,8 +177,8 @@ def main() -> None:
                 marks, models[side] = play(config, args.data)
                 found[side] += rounds_of(marks)
         line: dict[str, Any] = {"model": model, "clients": args.clients, "samples": args.samples}
-        for place, kind in enumerate(("wall", "processor")):
-            seconds = {side: statistics.fmean(one[place] for one in each) for side, each in found.items()}
+        for index, kind in enumerate(("wall", "processor")):
+            seconds = {side: statistics.fmean(one[index] for one in each) for side, each in found.items()}
             line |= {f"{side}_{kind}_seconds": round(value, 4) for side, value in seconds.items()}
             for other in ("bare", "flat"):
                 ratio = round(seconds["ours"] / seconds[other], 3) if seconds[other] else None

@@ -23,7 +23,7 @@ import numpy as np
 from fedactors.actors.context import derived_seed
 from fedactors.config import as_dict, build
 from fedactors.runs.metrics import RunResult
-from fedactors.runs.table import RunRow, put_rows
+from fedactors.runs.table import RunRow
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.sweeps import code_digest, data_digest, versions
 from protocols.mtcd import algorithm
@@ -33,6 +33,10 @@ from protocols.mtcd.objective import problem_of
 from protocols.mtcd.plugin import PROTOCOL
 from protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, start_client, walk_seed
 from protocols.mtcd.run import run
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from scenarios.paper.study import put_rows
 
 
 def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed: int) -> tuple[float, int, Any]:
@@ -65,13 +69,13 @@ def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed:
     for round_ in range(config.num_rounds):
         copies: dict[int, dict[int, Any]] = {}
         for issue in roaming.begin(round_):
-            own_z_N, client = z_N, issue.start
+            local_z_N, client = z_N, issue.start
             walk = walk_seed(plan.seed, round_, issue.token)
             for hop in range(issue.num_hops + 1):
                 if hop:
                     client = next_client(walk, hop, links[client])
                 mine = copies.setdefault(client, {})
-                mine[issue.token], own_z_N = visit(client, mine.get(issue.token, thetas[client]), own_z_N)
+                mine[issue.token], local_z_N = visit(client, mine.get(issue.token, thetas[client]), local_z_N)
                 num_visits += 1
         z_N = z_N.copy()
         for client in sorted(copies):

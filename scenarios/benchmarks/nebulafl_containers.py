@@ -58,8 +58,8 @@ def main() -> None:
         for _ in range(given.repeats):
             for alone, each in found.items():
                 each.append(trainings(name, given.seconds, alone=alone))
-        inside, own = (statistics.median(each) for each in found.values())
-        measured = {"in_their_center": inside, "as_processes": own, "ratio": own / inside}
+        inside, local = (statistics.median(each) for each in found.values())
+        measured = {"in_their_center": inside, "as_processes": local, "ratio": local / inside}
         print(json.dumps({"data": name, **{key: round(value, 3) for key, value in measured.items()}}), flush=True)
 
 

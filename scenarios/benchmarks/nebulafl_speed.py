@@ -105,7 +105,7 @@ def bound_config(make: Any) -> Any:
     )  # fmt: skip
 
 
-def plain_worker(place: int, num_tasks: int) -> None:
+def plain_worker(index: int, num_tasks: int) -> None:
     """Train `num_tasks` containers one after the other with the kernel that NebulaFL's containers use, and no more."""
     from fedactors.data.layouts.horizontal import rows_key
     from fedactors.runtime.compute import one_torch_thread
@@ -119,7 +119,7 @@ def plain_worker(place: int, num_tasks: int) -> None:
     model = run_model(config, data)
     start_P = initial_parameters(model, 0)
     for task in range(num_tasks):
-        key = rows_key(data.client((place + 2 * task) % data.num_clients))
+        key = rows_key(data.client((index + 2 * task) % data.num_clients))
         train(model, start_P, key, task, steps_of(config))
 
 
@@ -127,7 +127,7 @@ def plain_side(num_tasks: int) -> None:
     """Do `num_tasks` trainings in two processes."""
     context = multiprocessing.get_context("spawn")
     shares = (num_tasks - num_tasks // 2, num_tasks // 2)
-    workers = [context.Process(target=plain_worker, args=(place, share)) for place, share in enumerate(shares)]
+    workers = [context.Process(target=plain_worker, args=(index, share)) for index, share in enumerate(shares)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -202,8 +202,8 @@ def compare_bound(repeats: int) -> dict[str, Any]:
 def compared(first_name: str, first: list[Any], second_name: str, second: list[Any]) -> dict[str, Any]:
     """Return both sides' wall and processor seconds and their ratios."""
     ratio = {
-        word: sum(one[place] for one in first) / sum(one[place] for one in second)
-        for place, word in enumerate(("ratio", "processor_ratio"))
+        word: sum(one[index] for one in first) / sum(one[index] for one in second)
+        for index, word in enumerate(("ratio", "processor_ratio"))
     }
     return {first_name: first, second_name: second, **ratio}
 

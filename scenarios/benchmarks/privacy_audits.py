@@ -208,7 +208,7 @@ VIEWS: dict[str, dict[str, Any]] = {
 
 
 def _told(one: Attack) -> str:
-    return f"{one.found:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
+    return f"{one.estimate:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
 
 
 def reconstructed(point: tuple[Tables, str, int, Mapping[str, Any]], seed: int) -> RunRow:
@@ -258,12 +258,12 @@ def nodes(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
     done = run_once(GLASU, longer, source, seed, recorder=recorder, reproducible_noise=True)
     states = recorder.checkpoints["final"].actors
     attacks = graphs.surface(build(GLASU.Config, longer), data, states, seed).others
-    strongest = max(attacks, key=lambda one: abs(one.found - one.chance))
+    strongest = max(attacks, key=lambda one: abs(one.estimate - one.chance))
     moved = max(compose_mu(shift.mu for shift in one.shifts) for one in audit.replays)
     metrics = {
         "shown_mu": max(shown) if shown else "none",
         "replay_mu": moved if shown else "none",
-        "bare": ", ".join(sorted({place.partition(" ")[0] for one in audit.replays for place in one.bare})[:4]),
+        "bare": ", ".join(sorted({transfer.partition(" ")[0] for one in audit.replays for transfer in one.bare})[:4]),
         "test/accuracy": done.result.metrics["test/accuracy"],
         "links": _told(strongest),
         "neighbours": len(audit.replays),
@@ -331,7 +331,7 @@ IMAGES = ("digits", "fashion-mnist", "cifar10-subset")
 
 def _strength(attack: Attack) -> float:
     """Return how far from guessing an attack is; a ranking that is turned round tells as much."""
-    found = attack.found - attack.chance
+    found = attack.estimate - attack.chance
     return abs(found) if attack.measure == "auc" else found
 
 
@@ -349,7 +349,7 @@ def attacked_models(point: tuple[str, str, Mapping[str, Any]], seed: int) -> Run
         found.setdefault(one.name.partition(":")[0].partition(",")[0].replace(" ", "_"), []).append(one)
     strongest = {kind: max(ones, key=_strength) for kind, ones in found.items()}
     metrics = {
-        kind: f"{one.found:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
+        kind: f"{one.estimate:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
         for kind, one in strongest.items()
     }
     return RunRow(protocol=name, seed=seed, data=source, config=as_dict(config), metrics=metrics)

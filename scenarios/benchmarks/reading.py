@@ -31,7 +31,7 @@ from fedactors.data.sources import FileSource
 
 ROWS = 300_000
 RULES = (
-    *((f"x{place}", ColumnRule(missing="median")) for place in range(6)),
+    *((f"x{number}", ColumnRule(missing="median")) for number in range(6)),
     ("region", ColumnRule(type="categorical", missing="indicator")),
     ("job", ColumnRule(type="text")),
     ("since", ColumnRule(type="datetime")),
@@ -42,11 +42,11 @@ def write(folder: Path, num_rows: int) -> None:
     """Write the table twice."""
     rng = np.random.default_rng(0)
     columns = {"id": pa.array([f"c{row:07d}" for row in range(num_rows)])}
-    for place in range(6):
+    for number in range(6):
         values = np.round(rng.normal(1000, 200, num_rows), 2)
-        columns[f"x{place}"] = pa.array(values, mask=rng.random(num_rows) < 0.05)
+        columns[f"x{number}"] = pa.array(values, mask=rng.random(num_rows) < 0.05)
     for name, count in (("region", 12), ("job", 40)):
-        columns[name] = pa.array([f"{name} {place}" for place in rng.integers(0, count, num_rows)])
+        columns[name] = pa.array([f"{name} {number}" for number in rng.integers(0, count, num_rows)])
     columns["since"] = pa.array((np.datetime64("2000-01-01") + rng.integers(0, 9000, num_rows)).astype("datetime64[D]"))
     columns["y"] = pa.array(rng.integers(0, 2, num_rows))
     table = pa.table(columns)

@@ -176,7 +176,7 @@ def sums_alone(
     num_clients: int, length: int, num_sums: int = 8, num_lost: int = 0
 ) -> tuple[float, float, float, float]:
     """Return, for each client: seconds and bytes of preparing one sum, and of one sum; the server's part is in them."""
-    names = tuple(f"c{place:03}" for place in range(num_clients))
+    names = tuple(f"c{index:03}" for index in range(num_clients))
     identities = {name: Identity() for name in names}
     public = {name: one.public for name, one in identities.items()}
     clients = {name: SecureSumClient(name, identities[name], public, num_clients=num_clients) for name in names}
@@ -220,8 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = {name: Cost(one.protocol, one.data, {**one.common, **words}, one.settings) for name, one in RUNS.items()}
     for protocol in dict.fromkeys(one.protocol for one in runs.values()):
         given.protocol = protocol
-        own = {name: one for name, one in runs.items() if one.protocol == protocol}
-        given.measure("runs", own, compared, smoke_rows=1)
+        local = {name: one for name, one in runs.items() if one.protocol == protocol}
+        given.measure("runs", local, compared, smoke_rows=1)
     given.protocol = "horizontal"
     given.measure("alone", ALONE, alone, seeds=(0,), smoke_rows=1)
 

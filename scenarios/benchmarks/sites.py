@@ -209,7 +209,7 @@ def bank_seconds(folder: Path, epochs: int, repeats: int) -> dict[str, Any]:
     """Return the median seconds of an epoch on one cluster and between sites; they take turns, so noise is of all."""
     between = ("--federation", str(folder / NAMES[0] / "federation.toml"), "--data", "bank=rows,shop=rows")
     files = {name: folder / name / "site.toml" for name in NAMES}
-    own = {name: file.read_text() for name, file in files.items()}
+    local = {name: file.read_text() for name, file in files.items()}
     seconds: dict[tuple[str, str], list[float]] = {}
 
     def train(layout: str, *where: str) -> None:
@@ -220,7 +220,7 @@ def bank_seconds(folder: Path, epochs: int, repeats: int) -> dict[str, Any]:
         train("one_cluster", "--data", str(folder / "parties.toml"), "--runtime", "ray")
         for layout, first in (("sites", ""), ("sites_with_rays", 'ray = "embedded"\n')):
             for name, file in files.items():
-                file.write_text(f"{first}{own[name]}")
+                file.write_text(f"{first}{local[name]}")
             sites, _ = start(folder)
             try:
                 train(layout, *between)
@@ -242,8 +242,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="trainings of each kind, which take turns")
     parser.add_argument("--without-bank", action="store_true", help="only what needs no training")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         make_sites(folder)
         if not given.without_bank:
             write_tables(folder)

@@ -156,10 +156,10 @@ def sgd_epoch(joined: Joined, batches: list[np.ndarray]) -> list[np.ndarray]:
         touched = [algorithm.batch_rows(r[batch], s) for r, s in zip(rows, scratch, strict=True)]
         part = [a[b.rows_u] for a, b in zip(x, touched, strict=True)]
         h = [predict(m, t, a) for m, t, a in zip(models, theta, part, strict=True)]
-        total = algorithm.gather_join(h, [b.place_B for b in touched])
+        total = algorithm.gather_join(h, [b.position_B for b in touched])
         gradient = algorithm.loss_gradient("squared", total, joined.y[batch])
         for i, b in enumerate(touched):
-            Y = algorithm.scatter_join(gradient, b.place_B, len(b.rows_u))
+            Y = algorithm.scatter_join(gradient, b.position_B, len(b.rows_u))
             partial = partial_gradient(models[i], theta[i], part[i], Y, b.counts(), BETA)
             theta[i] = algorithm.gradient_step(theta[i], algorithm.combine_gradients([partial], len(batch)), RATE)
     return theta

@@ -23,13 +23,13 @@ from pydantic import Field
 
 from fedactors.config import build, config, parse_words
 from fedactors.data.databases import in_memory
+from fedactors.data.layouts.vertical import stated
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.run import run
 
-SQL = "SELECT * FROM visits JOIN offers ON visits.place = offers.place JOIN users ON visits.user = users.user"
+SQL = "SELECT * FROM visits JOIN offers ON visits.town = offers.town JOIN users ON visits.user = users.user"
 NUM_USERS = 1000
 
 
@@ -50,12 +50,12 @@ class TreeBenchmark:
 def tables(settings: TreeBenchmark) -> dict[str, pa.Table]:
     """Return visits with the label, offers at the same places, and users."""
     rng = np.random.default_rng(0)
-    n, places = settings.num_rows, max(settings.num_rows // settings.matches, 1)
+    n, towns = settings.num_rows, max(settings.num_rows // settings.matches, 1)
     user, age = rng.integers(0, NUM_USERS, n), rng.normal(size=NUM_USERS)
     length = rng.normal(size=n)
-    visits = {"place": rng.permutation(n) % places, "user": user, "length": length}
+    visits = {"town": rng.permutation(n) % towns, "user": user, "length": length}
     visits["spent"] = 20 + 2 * length + age[user] + rng.normal(size=n)
-    offers = {"place": rng.permutation(n) % places, "price": rng.normal(size=n), "stars": rng.normal(size=n)}
+    offers = {"town": rng.permutation(n) % towns, "price": rng.normal(size=n), "stars": rng.normal(size=n)}
     users = {"user": np.arange(NUM_USERS), "age": age}
     return {name: pa.table(columns) for name, columns in (("visits", visits), ("offers", offers), ("users", users))}
 

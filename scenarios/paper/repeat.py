@@ -53,12 +53,12 @@ class Repeat:
 
     def __str__(self) -> str:
         """Return one line, and one more for each difference."""
-        place = f"{self.known.study}/{self.known.name} seed {self.known.seed}"
+        prefix = f"{self.known.study}/{self.known.name} seed {self.known.seed}"
         if self.known.status == "failed":
-            head = f"{place}: failed in the record, {self.again.status} now"
+            head = f"{prefix}: failed in the record, {self.again.status} now"
         else:
             total = len(list(self._numbers()))
-            head = f"{place}: {self.num_exact} of {total} numbers equal, tolerance {self.tolerance:g}"
+            head = f"{prefix}: {self.num_exact} of {total} numbers equal, tolerance {self.tolerance:g}"
             if any(_is_sum_over_bins(name) for name, _, _ in self._numbers()):
                 head += " (calibration errors: absolute)"
         different = self.differences

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedactors.actors.actor import Actor, Client
-from fedactors.actors.remote import CLIENT, DRIVER, OWN_PARTY, PEERS, SERVER, InvalidEndpoint, endpoints, remote
+from fedactors.actors.remote import CLIENT, DRIVER, PEERS, SAME_PARTY, SERVER, InvalidEndpoint, endpoints, remote
 from fedactors.errors import Refused
 from fedactors.messages.codec import message
 
@@ -37,7 +37,7 @@ class Base(Client):
     async def double(self, number: Number) -> Number:
         return Number(2 * number.value)
 
-    @remote(caller=(DRIVER, OWN_PARTY))
+    @remote(caller=(DRIVER, SAME_PARTY))
     async def maybe(self) -> Number | None:
         return None
 
@@ -141,10 +141,10 @@ def test_unknown_callers_and_payloads_without_readers() -> None:
         ((CLIENT,), "shop", "client", True),
         ((CLIENT,), "hub", "server", False),
         ((SERVER, DRIVER), "hub", "server", True),
-        ((OWN_PARTY,), "bank/ps", "parameter-server", True),
-        ((OWN_PARTY,), "bank", "client", True),
-        ((OWN_PARTY,), "banks/worker-0", "client", False),
-        ((OWN_PARTY,), "driver", "driver", False),
+        ((SAME_PARTY,), "bank/ps", "parameter-server", True),
+        ((SAME_PARTY,), "bank", "client", True),
+        ((SAME_PARTY,), "banks/worker-0", "client", False),
+        ((SAME_PARTY,), "driver", "driver", False),
     ],
 )
 def test_who_may_call(callers: tuple[str, ...], sender: str, role: str, admitted: bool) -> None:

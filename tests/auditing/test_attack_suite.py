@@ -37,7 +37,7 @@ def surface(sigma: float) -> Surface:
             SeenGradients(name="shop", gradients_BE=clip_and_noise(gradients, clip, 10 * sigma, rng), labels_B=labels)
         ],
         scores=[SeenScores(name="model", members_B=rng.normal(1, 1, 200), others_S=rng.normal(0, 1, 200))],
-        others=[Attack(name="own", measure="auc", found=0.5, low=0.4, high=0.6, chance=0.5, count=9)],
+        others=[Attack(name="own", measure="auc", estimate=0.5, low=0.4, high=0.6, chance=0.5, count=9)],
     )
 
 
@@ -48,9 +48,9 @@ def test_without_noise_all_is_found_and_with_much_only_what_noise_does_not_cover
     assert bare.keys() == drowned.keys()
     assert len(bare) == 8
     for name, one in bare.items():
-        assert one.low <= one.found <= one.high
+        assert one.low <= one.estimate <= one.high
         assert one.is_chance == (name == "own"), name
         if name.startswith(("labels", "inversion")):
             assert drowned[name].low < drowned[name].chance + 0.05, name
     assert not drowned["membership: model"].is_chance
-    assert bare["inversion by nearest neighbour: bank"].found == 1.0
+    assert bare["inversion by nearest neighbour: bank"].estimate == 1.0

@@ -61,7 +61,7 @@ def test_an_attack_that_guesses_is_chance_and_one_that_knows_is_not() -> None:
     assert attack_by_auc("guess", truth, rng.random(1000)).is_chance
     knows = attack_by_auc("knows", truth, truth + rng.normal(size=1000))
     assert not knows.is_chance
-    assert knows.low < knows.found < knows.high
+    assert knows.low < knows.estimate < knows.high
     assert attack_by_share("guess", "share", rng.random((500, 4)) < 0.5, 0.5).is_chance
     assert not attack_by_share("knows", "share", rng.random((500, 4)) < 0.7, 0.5).is_chance
     assert not attack_by_auc("turned round", truth, -truth).is_chance

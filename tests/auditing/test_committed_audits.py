@@ -55,8 +55,8 @@ NOT_ABOVE = [
 """A share of hits that guessing reaches as well."""
 
 
-def rows(place: str, mode: str = "") -> list[RunRow]:
-    file, _, study = place.partition("/")
+def rows(key: str, mode: str = "") -> list[RunRow]:
+    file, _, study = key.partition("/")
     found = [row for row in read_table(RESULTS / f"{file}.parquet") if row.study == study]
     return [row for row in found if mode in ("", row.name.partition("/")[2])]
 
@@ -65,43 +65,43 @@ def number(value: Any) -> float | None:
     return None if value == "none" else math.inf if value == "inf" else float(value)
 
 
-@pytest.mark.parametrize("place", CLAIMS)
-def test_no_claim_is_refuted_and_each_stands_on_three_data_sets(place: str) -> None:
+@pytest.mark.parametrize("key", CLAIMS)
+def test_no_claim_is_refuted_and_each_stands_on_three_data_sets(key: str) -> None:
     sets: dict[str, set[str]] = {}
-    for row in rows(place):
+    for row in rows(key):
         assert row.value("refuted") in ("no", None), row.name
-        for claim, moved in CLAIMS[place]:
+        for claim, moved in CLAIMS[key]:
             stated, found = number(row.value(claim)), number(row.value(moved))
             if stated is None or math.isinf(stated):
                 continue
             assert found is not None
             assert found <= stated * (1 + 1e-5), (row.name, claim)
             data, _, mode = row.name.partition("/")
-            if claim == CLAIMS[place][0][0]:
+            if claim == CLAIMS[key][0][0]:
                 sets.setdefault(mode, set()).add(data)
     assert sets
     few = {mode: names for mode, names in sets.items() if len(names) < 3}
     assert set(few) <= {"sums-and-noise"}  # GLASU, which claims nothing
 
 
-def shown(place: str, mode: str, attack: str) -> list[tuple[float, float, float, float]]:
+def shown(key: str, mode: str, attack: str) -> list[tuple[float, float, float, float]]:
     """Return what was found on each data set, all seeds together, its interval and its chance."""
     by_data: dict[str, list[str]] = {}
-    for row in rows(place, mode):
+    for row in rows(key, mode):
         by_data.setdefault(row.name, []).append(str(row.value(attack)))
     assert by_data
     return [pooled(texts) for texts in by_data.values()]
 
 
-@pytest.mark.parametrize(("place", "mode", "attack"), WITHIN)
-def test_with_noise_a_ranking_is_within_its_interval_of_chance(place: str, mode: str, attack: str) -> None:
-    for _, low, high, chance in shown(place, mode, attack):
+@pytest.mark.parametrize(("key", "mode", "attack"), WITHIN)
+def test_with_noise_a_ranking_is_within_its_interval_of_chance(key: str, mode: str, attack: str) -> None:
+    for _, low, high, chance in shown(key, mode, attack):
         assert low <= chance <= high
 
 
-@pytest.mark.parametrize(("place", "mode", "attack"), NOT_ABOVE)
-def test_with_noise_no_more_is_found_than_by_guessing(place: str, mode: str, attack: str) -> None:
-    for found, low, _, chance in shown(place, mode, attack):
+@pytest.mark.parametrize(("key", "mode", "attack"), NOT_ABOVE)
+def test_with_noise_no_more_is_found_than_by_guessing(key: str, mode: str, attack: str) -> None:
+    for found, low, _, chance in shown(key, mode, attack):
         assert low <= chance or found <= chance
 
 
@@ -127,9 +127,9 @@ def test_sums_do_not_protect_columns_that_go_together_and_the_page_says_so() -> 
 
 
 def test_sums_alone_do_not_protect_rows_from_who_knows_some_and_the_page_says_so() -> None:
-    place = "privacy_audits/reconstruction"
-    assert all(low > chance for _, low, _, chance in shown(place, "sums", "known_rows"))
-    told = [[row.value("differences") for row in rows(place, mode)] for mode in ("sums", "sums-and-noise")]
+    key = "privacy_audits/reconstruction"
+    assert all(low > chance for _, low, _, chance in shown(key, "sums", "known_rows"))
+    told = [[row.value("differences") for row in rows(key, mode)] for mode in ("sums", "sums-and-noise")]
     opened, noised = ([str(text) for text in texts if text != "none"] for texts in told)
     assert pooled(opened)[0] > 0.99
     _, low, _, chance = pooled(noised)
@@ -147,29 +147,28 @@ def test_everything_together_tells_no_more_than_its_claim_allows() -> None:
     claimed = [row for row in found if row.value("allowed") != "none"]
     assert len({row.name for row in claimed}) == 6
     for name in {row.name for row in claimed}:
-        own = [row for row in claimed if row.name == name]
+        local = [row for row in claimed if row.name == name]
         for column in ("found", "releases"):
-            assert pooled([str(row.value(column)) for row in own])[1] <= float(own[0].value("allowed"))  # type: ignore[arg-type]
+            assert pooled([str(row.value(column)) for row in local])[1] <= float(local[0].value("allowed"))  # type: ignore[arg-type]
 
 
 def test_without_protection_attacks_succeed() -> None:
-    for place, mode, attack in (
+    for key, mode, attack in (
         ("pubsub_vfl_privacy/attacks", "off", "labels_by_gradient_direction"),
         ("pubsub_vfl_privacy/attacks", "off", "inversion_by_nearest_neighbour"),
         ("privacy_audits/glasu", "off", "links"),
         ("privacy_audits/reconstruction", "open", "known_rows"),
         ("privacy_audits/reconstruction", "open", "theta_given"),
     ):
-        for found, low, _, chance in shown(place, mode, attack):
+        for found, low, _, chance in shown(key, mode, attack):
             assert low > chance
             assert found > 0.8
 
 
-def as_written(place: str, mode: str, attack: str, column: int, digits: str = "0.01") -> str:
+def as_written(key: str, mode: str, attack: str, column: int, digits: str = "0.01") -> str:
     """Return what was found (column 0) or its chance (3) on each data set, as the table of promises writes them."""
     texts = [
-        str(Decimal(f"{one[column]:.4f}").quantize(Decimal(digits), ROUND_HALF_UP))
-        for one in shown(place, mode, attack)
+        str(Decimal(f"{one[column]:.4f}").quantize(Decimal(digits), ROUND_HALF_UP)) for one in shown(key, mode, attack)
     ]
     return ", ".join(text.removeprefix("0") for text in texts)
 
@@ -178,7 +177,7 @@ LABELS = "pubsub_vfl_privacy/attacks"
 
 
 @pytest.mark.parametrize(
-    ("start", "place", "mode", "attack", "digits"),
+    ("start", "key", "mode", "attack", "digits"),
     [
         *(
             (f"PubSub-VFL{name}", LABELS, mode, "labels_by_gradient_norm", "0.01")
@@ -197,12 +196,12 @@ LABELS = "pubsub_vfl_privacy/attacks"
     ],
 )
 def test_the_table_of_promises_names_what_attacks_find(
-    start: str, place: str, mode: str, attack: str, digits: str
+    start: str, key: str, mode: str, attack: str, digits: str
 ) -> None:
     (line,) = [line for line in TABLE.read_text().splitlines() if line.startswith(f"| {start}")]
-    assert as_written(place, mode, attack, 0, digits) in line
+    assert as_written(key, mode, attack, 0, digits) in line
     if "inversion" in attack:
-        assert f"chance {as_written(place, mode, attack, 3)}" in line
+        assert f"chance {as_written(key, mode, attack, 3)}" in line
 
 
 def test_the_command_for_a_folder_is_of_the_row_that_the_page_names() -> None:

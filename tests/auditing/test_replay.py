@@ -166,7 +166,7 @@ def test_less_noise_or_more_than_the_noised_is_refuted(way: str, what: str) -> N
 def test_an_answer_that_is_left_out_tells() -> None:
     found = audit("silent", (1.0, 1.0, 1.0, 1.0))
     assert found.refuted
-    assert any("one more reply" in place for place in found.worst["row"].bare)
+    assert any("one more reply" in transfer for transfer in found.worst["row"].bare)
 
 
 def test_masks_are_drawn_alike_and_hide_but_the_sum() -> None:
@@ -180,7 +180,7 @@ def test_masks_are_drawn_alike_and_hide_but_the_sum() -> None:
 def test_secret_samples_are_accounted_at_the_largest_shift() -> None:
     from fedactors.auditing.replay import Replayed, Shift
 
-    shift = Shift(place="a", law=Gaussian(2.0, sample_rate=0.1), count=50, mus=(0.5, 0.25), epsilon=math.inf)
+    shift = Shift(release_name="a", law=Gaussian(2.0, sample_rate=0.1), count=50, mus=(0.5, 0.25), epsilon=math.inf)
     found = Replayed(party="a", neighbour="", kind="row", shifts=(shift,), bare=(), to_driver=())
     expected = dpsgd_epsilon(noise_multiplier=2.0, steps=50, delta=1e-5, sampling="poisson", sample_rate=0.1)
     assert found.epsilon(1e-5) == pytest.approx(expected)

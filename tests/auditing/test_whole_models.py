@@ -41,9 +41,9 @@ def test_models_show_their_rows_holders_and_their_classes_and_a_mean_shows_neith
     bare, summed = attacked(False), attacked(True)
     assert set(bare) == {"membership", "source", "classes held, by output bias"}
     assert bare["source"].low > 0.4 > bare["source"].chance == 0.25
-    assert bare["classes held, by output bias"].found > 0.95
+    assert bare["classes held, by output bias"].estimate > 0.95
     assert summed["source"].is_chance
-    assert summed["classes held, by output bias"].found == 0.5
+    assert summed["classes held, by output bias"].estimate == 0.5
 
 
 RUNS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {

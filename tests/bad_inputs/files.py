@@ -26,7 +26,7 @@ from tests.bad_inputs.world import small
 
 TOML = "parties.toml"
 _MTCD = small("mtcd", "num_clients", "num_samples", "num_features")
-_OWN = {
+_USER_DATA = {
     "vertical": ("pubsub-vfl", small("pubsub-vfl")),
     "mtcd": ("mtcd", f"{_MTCD} num_clients=2 relaxed_protocol=true problem=ridge"),
     "horizontal": ("nebulafl", f"{small('nebulafl', 'num_training', 'num_containers')} num_containers=2"),
@@ -35,9 +35,9 @@ _OWN = {
 }
 
 
-def own(layout: str, change: Change | tuple[Change, ...], *says: str, words: str = "", **more: Any) -> Case:
+def user_data(layout: str, change: Change | tuple[Change, ...], *says: str, words: str = "", **more: Any) -> Case:
     """Return a case of a run on own data, spoilt by `change`."""
-    protocol, settings = _OWN[layout]
+    protocol, settings = _USER_DATA[layout]
     base = "vertical" if layout == "mtcd" else layout
     changes = change if isinstance(change, tuple) else (change,)
     given = {word.partition("=")[0] for word in words.split()}
@@ -52,46 +52,50 @@ def _descriptions() -> list[Case]:
     first = {"vertical": "bank", "mtcd": "bank", "horizontal": "a", "relational": "orders", "graph": "bank"}
     files = {"vertical": "bank.csv", "mtcd": "bank.csv", "horizontal": "a.csv", "relational": "orders.csv",
              "graph": "bank.npz"}  # fmt: skip
-    for layout in _OWN:
+    for layout in _USER_DATA:
         party, file, path = first[layout], files[layout], key[layout]
         made += [
-            own(layout, write(TOML, text), "task" if text in ("", "task = 3") else "data")
+            user_data(layout, write(TOML, text), "task" if text in ("", "task = 3") else "data")
             for text in ("", "not toml [", b"\xff\xfe\x00\x01", "\0", "task = 3")
         ]
         made += [
-            own(layout, write(TOML, "[parties.a]\n"), "task"),
-            own(layout, replace(TOML, "[task]", "[tusk]"), "tusk"),
-            own(layout, replace(TOML, "[task]", "[task]\ncolour = 1"), "colour"),
-            own(
+            user_data(layout, write(TOML, "[parties.a]\n"), "task"),
+            user_data(layout, replace(TOML, "[task]", "[tusk]"), "tusk"),
+            user_data(layout, replace(TOML, "[task]", "[task]\ncolour = 1"), "colour"),
+            user_data(
                 layout,
                 replace(TOML, f"[parties.{party}]", f"[parties.{party}]\ncolour = 1"),
                 f"parties.{party}",
                 "colour",
             ),
-            own(layout, replace(TOML, f"[parties.{party}]", f'[parties.{party}]\nlayout = "x"'), f"parties.{party}"),
-            own(layout, replace(TOML, f'"{file}"', "3"), f"parties.{party}.{path}", "3"),
-            own(layout, replace(TOML, f'"{file}"', '""'), f"parties.{party}.{path}"),
-            own(layout, replace(TOML, f'"{file}"', "[]"), f"parties.{party}.{path}"),
-            own(layout, replace(TOML, f'"{file}"', '"x\\u0000y"'), f"parties.{party}"),
-            own(layout, loop(file), party),
-            own(layout, make_folder(file), party, code=4 if layout == "relational" else 2),
+            user_data(
+                layout, replace(TOML, f"[parties.{party}]", f'[parties.{party}]\nlayout = "x"'), f"parties.{party}"
+            ),
+            user_data(layout, replace(TOML, f'"{file}"', "3"), f"parties.{party}.{path}", "3"),
+            user_data(layout, replace(TOML, f'"{file}"', '""'), f"parties.{party}.{path}"),
+            user_data(layout, replace(TOML, f'"{file}"', "[]"), f"parties.{party}.{path}"),
+            user_data(layout, replace(TOML, f'"{file}"', '"x\\u0000y"'), f"parties.{party}"),
+            user_data(layout, loop(file), party),
+            user_data(layout, make_folder(file), party, code=4 if layout == "relational" else 2),
             *(
                 # to DuckDB these are tables of one column, which the query does not name
-                own(layout, write(file, content), party if layout != "relational" else "'amount'")
+                user_data(layout, write(file, content), party if layout != "relational" else "'amount'")
                 for content in (b"", b"\x00" * 64, b"PK\x03\x04" + b"\x00" * 50)
             ),
-            own(layout, write(file, bytes(range(128, 192))), party),
+            user_data(layout, write(file, bytes(range(128, 192))), party),
         ]
         if layout not in ("relational",):
-            made.append(own(layout, remove(file), party))
-            made.append(own(layout, replace(TOML, f'"{file}"', f'"{"a" * 300}{file[-4:]}"'), party))
-            made.append(own(layout, replace(TOML, f'"{file}"', '"/proc/self/mem"'), party))
-            made.append(own(layout, replace(TOML, f'"{file}"', '"/dev/null"'), party))
+            made.append(user_data(layout, remove(file), party))
+            made.append(user_data(layout, replace(TOML, f'"{file}"', f'"{"a" * 300}{file[-4:]}"'), party))
+            made.append(user_data(layout, replace(TOML, f'"{file}"', '"/proc/self/mem"'), party))
+            made.append(user_data(layout, replace(TOML, f'"{file}"', '"/dev/null"'), party))
         names = ['"my bank"', '".."', '""', '"a/b"', '"driver"', '"broker"', '"server"', '"auditor"', '"-x"', '"é"',
                  f'"{"b" * 80}"', '"a\\u0000"', '"a\\nb"']  # fmt: skip
         if layout == "horizontal":
             names = names[:4]
-        made += [own(layout, replace(TOML, f"[parties.{party}]", f"[parties.{name}]"), "parties") for name in names]
+        made += [
+            user_data(layout, replace(TOML, f"[parties.{party}]", f"[parties.{name}]"), "parties") for name in names
+        ]
     return made
 
 
@@ -113,73 +117,73 @@ def _vertical() -> list[Case]:
     made = []
     for layout in ("vertical", "mtcd"):
         made += [
-            own(layout, replace(TOML, '"binary"', '"ranking"'), "task.type", "'ranking'"),
-            own(layout, replace(TOML, '"binary"', "3"), "task.type"),
-            own(layout, replace(TOML, '"binary"', '["binary"]'), "task.type"),
-            own(layout, replace(TOML, 'type = "binary"\n', ""), "task.type"),
-            own(layout, replace(TOML, '"binary"', '"multiclass"'), "task.classes"),
-            own(layout, replace(TOML, '"binary"', '"multiclass"\nclasses = 1'), "task.classes"),
-            own(layout, replace(TOML, '"binary"', '"multiclass"\nclasses = "two"'), "task.classes"),
-            own(layout, replace(TOML, '"binary"', '"multiclass"\nclasses = 1000000000000'), "classes"),
-            own(layout, replace(TOML, '"binary"', '"binary"\nclasses = 3'), "task.classes"),
-            own(layout, replace(TOML, '"binary"', '"regression"\nclasses = 3'), "task.classes"),
-            own(layout, replace(TOML, '"already-aligned"', '"fuzzy"'), "task.alignment"),
-            own(layout, replace(TOML, '"already-aligned"', "1"), "task.alignment"),
-            own(layout, replace(TOML, "[task]", '[task]\nlayout = "diagonal"'), "task.layout"),
-            own(layout, replace(TOML, "[task]", '[task]\nlayout = "horizontal"'), "task"),
-            own(layout, replace(TOML, 'label = "bad"\n', ""), "label"),
-            own(layout, replace(TOML, "[task]", "[task]\nclass_weights = { 1 = inf }"), "task.class_weights"),
-            own(layout, replace(TOML, "[task]", "[task]\nclass_weights = { 9 = 2.0 }"), "task.class_weights"),
-            own(layout, replace(TOML, '"shop.csv"', '"shop.csv"\nweight = "visits"'), "parties.shop.weight", "'visits'"),
-            own(layout, replace(TOML, '"shop.csv"', '"shop.csv"\nunlabelled = "drop"'), "parties.shop.unlabelled"),
-            own(layout, (replace(TOML, '"bank.csv"', '"bank.csv"\nunlabelled = "drop"'), _bank(bad=[None] * _N)),
+            user_data(layout, replace(TOML, '"binary"', '"ranking"'), "task.type", "'ranking'"),
+            user_data(layout, replace(TOML, '"binary"', "3"), "task.type"),
+            user_data(layout, replace(TOML, '"binary"', '["binary"]'), "task.type"),
+            user_data(layout, replace(TOML, 'type = "binary"\n', ""), "task.type"),
+            user_data(layout, replace(TOML, '"binary"', '"multiclass"'), "task.classes"),
+            user_data(layout, replace(TOML, '"binary"', '"multiclass"\nclasses = 1'), "task.classes"),
+            user_data(layout, replace(TOML, '"binary"', '"multiclass"\nclasses = "two"'), "task.classes"),
+            user_data(layout, replace(TOML, '"binary"', '"multiclass"\nclasses = 1000000000000'), "classes"),
+            user_data(layout, replace(TOML, '"binary"', '"binary"\nclasses = 3'), "task.classes"),
+            user_data(layout, replace(TOML, '"binary"', '"regression"\nclasses = 3'), "task.classes"),
+            user_data(layout, replace(TOML, '"already-aligned"', '"fuzzy"'), "task.alignment"),
+            user_data(layout, replace(TOML, '"already-aligned"', "1"), "task.alignment"),
+            user_data(layout, replace(TOML, "[task]", '[task]\nlayout = "diagonal"'), "task.layout"),
+            user_data(layout, replace(TOML, "[task]", '[task]\nlayout = "horizontal"'), "task"),
+            user_data(layout, replace(TOML, 'label = "bad"\n', ""), "label"),
+            user_data(layout, replace(TOML, "[task]", "[task]\nclass_weights = { 1 = inf }"), "task.class_weights"),
+            user_data(layout, replace(TOML, "[task]", "[task]\nclass_weights = { 9 = 2.0 }"), "task.class_weights"),
+            user_data(layout, replace(TOML, '"shop.csv"', '"shop.csv"\nweight = "visits"'), "parties.shop.weight", "'visits'"),
+            user_data(layout, replace(TOML, '"shop.csv"', '"shop.csv"\nunlabelled = "drop"'), "parties.shop.unlabelled"),
+            user_data(layout, (replace(TOML, '"bank.csv"', '"bank.csv"\nunlabelled = "drop"'), _bank(bad=[None] * _N)),
                 "bank", "bad"),
-            own(layout, replace(TOML, 'features = ["spent"', 'label = "town"\nfeatures = ["spent"'), "label"),
-            own(layout, replace(TOML, 'label = "bad"', 'label = "good"'), "bank", "label", "'good'"),
-            own(layout, replace(TOML, 'label = "bad"', "label = 3"), "parties.bank.label"),
-            own(layout, replace(TOML, 'label = "bad"', 'label = "id"'), "bank", "label"),
-            own(layout, replace(TOML, 'id = "id"', 'id = "key"'), "bank", "'key'"),
-            own(layout, replace(TOML, 'id = "id"', "id = []"), "parties.bank.id"),
-            own(layout, replace(TOML, '["spent", "visits"]', '["spent", "spend"]'), "shop", "'spend'"),
-            own(layout, replace(TOML, '["spent", "visits"]', '["spent", "spent"]'), "parties.shop.features"),
-            own(layout, replace(TOML, '["spent", "visits"]', "[]"), "shop", "feature"),
-            own(layout, replace(TOML, '["spent", "visits"]', '"most"'), "parties.shop.features"),
-            own(layout, replace(TOML, '["spent", "visits"]', "[1]"), "parties.shop.features"),
-            own(layout, replace(TOML, '["spent", "visits"]', '["id"]'), "shop", "features"),
-            own(layout, replace(TOML, '["spent", "visits"]', '["spent", "town"]'), "shop", "town"),
-            own(layout, replace(TOML, '["spent", "visits"]', '["visits"]\ncategorical = ["town"]'), "shop", "categorical"),
-            own(layout, replace(TOML, '["spent", "visits"]', '["spent"]\ncategorical = ["spent"]'), "shop", "categorical"),
-            own(layout, replace(TOML, '["spent", "visits"]', '["spent"]\ncategorical = 3'), "parties.shop.categorical"),
-            own(layout, replace(TOML, '"shop.csv"', '"bank.csv"'), "parties.shop.path", "bank"),
-            own(layout, replace(TOML, '"shop.csv"', '"./bank.csv"'), "parties.shop.path", "bank"),
-            own(layout, replace(TOML, '"shop.csv"', '"shop.xlsx"'), "shop"),
-            own(layout, (replace(TOML, '"shop.csv"', '"shop.xlsx"'), write("shop.xlsx", "x")), "shop", "path"),
-            own(layout, replace(TOML, "[parties.shop]", "[parties.BANK]"), "parties", "BANK"),
-            own(layout, _shop(spent=[float("nan"), *_Z[1:]]), "shop", "spent"),
-            own(layout, _shop(spent=[float("inf"), *_Z[1:]]), "shop", "spent"),
-            own(layout, _shop(spent=[1e300, *_Z[1:]]), "shop", "spent"),
-            own(layout, _shop(spent=[None, *_Z[1:]]), "shop", "spent"),
-            own(layout, _shop(spent=["much", *["1"] * (_N - 1)]), "shop", "spent"),
-            own(layout, _bank(bad=[1] * _N), "bank", "label"),
-            own(layout, _bank(bad=[None, *[0, 1] * 29, 1]), "bank", "bad"),
-            own(layout, _bank(bad=list(range(_N))), "bank", "bad"),
-            own(layout, _bank(bad=["yes", "no", "maybe"] * 20), "bank", "bad"),
-            own(layout, table("shop.csv", id=list(range(9)), spent=_Z[:9], visits=_Z[:9]), "rows"),
-            own(layout, (_shop(id=[1] * _N), replace(TOML, "already-aligned", "hash")), "shop", "id"),
-            own(layout, (_shop(id=[f"x{i}" for i in range(_N)]), replace(TOML, "already-aligned", "hash")), "id"),
-            own(layout, (_shop(id=[None, *range(_N - 1)]), replace(TOML, "already-aligned", "hash")), "shop", "id"),
-            own(layout, (replace(TOML, '[parties.shop]\npath = "shop.csv"\nid = "id"', '[parties.shop]\npath = "shop.csv"'),
+            user_data(layout, replace(TOML, 'features = ["spent"', 'label = "town"\nfeatures = ["spent"'), "label"),
+            user_data(layout, replace(TOML, 'label = "bad"', 'label = "good"'), "bank", "label", "'good'"),
+            user_data(layout, replace(TOML, 'label = "bad"', "label = 3"), "parties.bank.label"),
+            user_data(layout, replace(TOML, 'label = "bad"', 'label = "id"'), "bank", "label"),
+            user_data(layout, replace(TOML, 'id = "id"', 'id = "key"'), "bank", "'key'"),
+            user_data(layout, replace(TOML, 'id = "id"', "id = []"), "parties.bank.id"),
+            user_data(layout, replace(TOML, '["spent", "visits"]', '["spent", "spend"]'), "shop", "'spend'"),
+            user_data(layout, replace(TOML, '["spent", "visits"]', '["spent", "spent"]'), "parties.shop.features"),
+            user_data(layout, replace(TOML, '["spent", "visits"]', "[]"), "shop", "feature"),
+            user_data(layout, replace(TOML, '["spent", "visits"]', '"most"'), "parties.shop.features"),
+            user_data(layout, replace(TOML, '["spent", "visits"]', "[1]"), "parties.shop.features"),
+            user_data(layout, replace(TOML, '["spent", "visits"]', '["id"]'), "shop", "features"),
+            user_data(layout, replace(TOML, '["spent", "visits"]', '["spent", "town"]'), "shop", "town"),
+            user_data(layout, replace(TOML, '["spent", "visits"]', '["visits"]\ncategorical = ["town"]'), "shop", "categorical"),
+            user_data(layout, replace(TOML, '["spent", "visits"]', '["spent"]\ncategorical = ["spent"]'), "shop", "categorical"),
+            user_data(layout, replace(TOML, '["spent", "visits"]', '["spent"]\ncategorical = 3'), "parties.shop.categorical"),
+            user_data(layout, replace(TOML, '"shop.csv"', '"bank.csv"'), "parties.shop.path", "bank"),
+            user_data(layout, replace(TOML, '"shop.csv"', '"./bank.csv"'), "parties.shop.path", "bank"),
+            user_data(layout, replace(TOML, '"shop.csv"', '"shop.xlsx"'), "shop"),
+            user_data(layout, (replace(TOML, '"shop.csv"', '"shop.xlsx"'), write("shop.xlsx", "x")), "shop", "path"),
+            user_data(layout, replace(TOML, "[parties.shop]", "[parties.BANK]"), "parties", "BANK"),
+            user_data(layout, _shop(spent=[float("nan"), *_Z[1:]]), "shop", "spent"),
+            user_data(layout, _shop(spent=[float("inf"), *_Z[1:]]), "shop", "spent"),
+            user_data(layout, _shop(spent=[1e300, *_Z[1:]]), "shop", "spent"),
+            user_data(layout, _shop(spent=[None, *_Z[1:]]), "shop", "spent"),
+            user_data(layout, _shop(spent=["much", *["1"] * (_N - 1)]), "shop", "spent"),
+            user_data(layout, _bank(bad=[1] * _N), "bank", "label"),
+            user_data(layout, _bank(bad=[None, *[0, 1] * 29, 1]), "bank", "bad"),
+            user_data(layout, _bank(bad=list(range(_N))), "bank", "bad"),
+            user_data(layout, _bank(bad=["yes", "no", "maybe"] * 20), "bank", "bad"),
+            user_data(layout, table("shop.csv", id=list(range(9)), spent=_Z[:9], visits=_Z[:9]), "rows"),
+            user_data(layout, (_shop(id=[1] * _N), replace(TOML, "already-aligned", "hash")), "shop", "id"),
+            user_data(layout, (_shop(id=[f"x{i}" for i in range(_N)]), replace(TOML, "already-aligned", "hash")), "id"),
+            user_data(layout, (_shop(id=[None, *range(_N - 1)]), replace(TOML, "already-aligned", "hash")), "shop", "id"),
+            user_data(layout, (replace(TOML, '[parties.shop]\npath = "shop.csv"\nid = "id"', '[parties.shop]\npath = "shop.csv"'),
                          replace(TOML, "already-aligned", "psi")), "parties.shop.id"),
-            own(layout, write("shop.csv", "id,spent,visits\n"), "shop"),
-            own(layout, write("shop.csv", "id,spent,visits\n1,2\n"), "shop"),
-            own(layout, write("shop.csv", "id,spent,spent\n1,2,3\n"), "shop"),
-            own(layout, write("shop.csv", "\n\n\n"), "shop"),
-            own(layout, write("shop.csv", 'id,spent,visits\n1,"2,3\n'), "shop"),
-            own(layout, (parquet("shop.parquet", **{**_SHOP, "spent": [[1.0]] * _N}),
+            user_data(layout, write("shop.csv", "id,spent,visits\n"), "shop"),
+            user_data(layout, write("shop.csv", "id,spent,visits\n1,2\n"), "shop"),
+            user_data(layout, write("shop.csv", "id,spent,spent\n1,2,3\n"), "shop"),
+            user_data(layout, write("shop.csv", "\n\n\n"), "shop"),
+            user_data(layout, write("shop.csv", 'id,spent,visits\n1,"2,3\n'), "shop"),
+            user_data(layout, (parquet("shop.parquet", **{**_SHOP, "spent": [[1.0]] * _N}),
                          replace(TOML, "shop.csv", "shop.parquet")), "shop", "spent"),
-            own(layout, (write("shop.parquet", b"PAR1" + b"\0" * 30 + b"PAR1"), replace(TOML, "shop.csv", "shop.parquet")),
+            user_data(layout, (write("shop.parquet", b"PAR1" + b"\0" * 30 + b"PAR1"), replace(TOML, "shop.csv", "shop.parquet")),
                 "shop"),
-            own(layout, (parquet("shop.parquet", **{**_SHOP, "spent": np.array(["2020-01-01"] * _N, "M8[D]")}),
+            user_data(layout, (parquet("shop.parquet", **{**_SHOP, "spent": np.array(["2020-01-01"] * _N, "M8[D]")}),
                          replace(TOML, "shop.csv", "shop.parquet")), "shop", "spent"),
         ]  # fmt: skip
     npy = replace(TOML, 'path = "shop.csv"\nid = "id"\nfeatures = ["spent", "visits"]', 'path = "shop.npy"')
@@ -198,12 +202,12 @@ def _vertical() -> list[Case]:
         lambda: np.zeros(()),
         lambda: np.full((_N, 2), 1e300),
     ):
-        made.append(own("vertical", (npy, array("shop.npy", make)), "shop"))
+        made.append(user_data("vertical", (npy, array("shop.npy", make)), "shop"))
     header = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 3), }"
-    made.append(own("vertical", (npy, write("shop.npy", header.ljust(127) + b"\n")), "shop"))
-    made.append(own("vertical", (npy, write("shop.npy", b"\x93NUMPY\x09\x00")), "shop"))
+    made.append(user_data("vertical", (npy, write("shop.npy", header.ljust(127) + b"\n")), "shop"))
+    made.append(user_data("vertical", (npy, write("shop.npy", b"\x93NUMPY\x09\x00")), "shop"))
     made += [
-        own("vertical", _bank(income=["a"] * _N), "bank", "income"),
+        user_data("vertical", _bank(income=["a"] * _N), "bank", "income"),
         run("mtcd", "num_clients=2 num_tokens=1", "relaxed_protocol", flags=["--data", TOML], base="vertical"),
         run("mtcd", "num_clients=3 num_tokens=1 relaxed_protocol=true", "num_clients", flags=["--data", TOML], base="vertical"),
         run("nebulafl", "", "task.layout", flags=["--data", TOML], base="vertical"),
@@ -215,7 +219,7 @@ def _vertical() -> list[Case]:
     ]  # fmt: skip
     many = [f"v{i}" for i in range(30000)]
     made.append(
-        own("vertical", (
+        user_data("vertical", (
             table("bank.csv", id=list(range(30000)), age=many, bad=[0, 1] * 15000),
             table("shop.csv", id=list(range(30000)), spent=[1.0] * 30000, visits=list(range(30000))),
             replace(TOML, 'label = "bad"', 'label = "bad"\ncategorical = ["age"]'),
@@ -223,7 +227,7 @@ def _vertical() -> list[Case]:
     )  # fmt: skip
     one_class = [0, 1] * 5 + [0] * 50
     made.append(
-        own("vertical", (_bank(bad=one_class), _shop()), "validation_fraction", words="validation_fraction=0.05")
+        user_data("vertical", (_bank(bad=one_class), _shop()), "validation_fraction", words="validation_fraction=0.05")
     )
     return made
 
@@ -261,18 +265,20 @@ def _rules() -> list[Case]:
     ):  # fmt: skip
         for rule, named in rules:
             text = f'features = ["visits", "{column}"]\n[parties.shop.columns.{column}]\n{kind}{rule}\n'
-            made.append(own("vertical", replace(TOML, 'features = ["spent", "visits"]', text), "shop", column, named))
+            made.append(
+                user_data("vertical", replace(TOML, 'features = ["spent", "visits"]', text), "shop", column, named)
+            )
     for text, named in (
         ("columns = 3", "columns"), ("[parties.shop.columns]\nspent = 3", "spent"),
         ('[parties.shop.columns]\nnowhere = { missing = "drop" }', "nowhere"),
         ('[parties.shop.columns]\nid = { missing = "drop" }', "id"),
     ):  # fmt: skip
         made.append(
-            own("vertical", replace(TOML, '["spent", "visits"]', f'["spent", "visits"]\n{text}'), "shop", named)
+            user_data("vertical", replace(TOML, '["spent", "visits"]', f'["spent", "visits"]\n{text}'), "shop", named)
         )
     for rule, named in (("rare = 2", "rare"), ('unknown = "refuse"', "unknown"), ('missing = "mean"', "missing")):
         made.append(
-            own(
+            user_data(
                 "horizontal",
                 replace(TOML, "[parties.a]", f"[task.columns.p]\n{rule}\n[parties.a]"),
                 "task.columns.p",
@@ -292,70 +298,70 @@ def _centers(first: str, second: str) -> tuple[Change, ...]:
 def _horizontal() -> list[Case]:
     rows = {"p": _Z, "q": _Z, "y": [0, 1] * (_N // 2)}
     return [
-        own("horizontal", replace(TOML, '"binary"', '"ranking"'), "task.type"),
-        own("horizontal", replace(TOML, '"binary"', '"regression"'), "task"),
-        own("horizontal", replace(TOML, "[0, 1]", "[0]"), "task.classes"),
-        own("horizontal", replace(TOML, "[0, 1]", "[0, 0]"), "task.classes"),
-        own("horizontal", replace(TOML, "[0, 1]", "[0, 1, 2]"), "task.classes"),
-        own("horizontal", replace(TOML, "[0, 1]", "2"), "task.classes"),
-        own("horizontal", replace(TOML, "[0, 1]", "[5, 6]"), "a"),
-        own("horizontal", replace(TOML, 'test = "test.csv"\n', ""), "test"),
-        own("horizontal", replace(TOML, '"test.csv"', "3"), "test"),
-        own("horizontal", replace(TOML, '"test.csv"', '"a.csv"'), "task.test"),
-        own("horizontal", replace(TOML, '"test.csv"', '"./b.csv"'), "task.test"),
-        own("horizontal", replace(TOML, '"test.csv"', '"nowhere.csv"'), "test"),
-        own("horizontal", replace(TOML, '"test.csv"', '""'), "test"),
-        own("horizontal", remove("test.csv"), "test"),
-        own("horizontal", write("test.csv", "p,q,y\n"), "test"),
-        own("horizontal", write("test.csv", b"\xff\x00\xfe"), "test"),
-        own("horizontal", table("test.csv", **{**rows, "y": [7] * _N}), "test"),
-        own("horizontal", table("test.csv", p=_Z, y=rows["y"]), "test"),
-        own("horizontal", replace(TOML, '"b.csv"', '"b.csv"\ncenter = "oregon"'), "parties.a.center", "missing"),
-        own("horizontal", _centers("oregon", "mars"), "parties.b.center", "'mars'", "oregon, virginia"),
-        own("horizontal", _centers("oregon", "oregon"), "active_per_center", "virginia"),
-        own("horizontal", _centers("", "oregon"), "parties.a.center", "''"),
-        own("horizontal", _centers("oregon", "a b"), "parties.b.center", "'a b'"),
-        own("horizontal", replace(TOML, "[task]", "[task]\nclass_weights = { 7 = 2.0 }"), "task.class_weights", "'7'"),
-        own("horizontal", replace(TOML, "[task]", "[task]\nclass_weights = { 1 = 0 }"), "task.class_weights"),
-        own("horizontal", replace(TOML, "[task]", "[task]\nclass_weights = [1, 2]"), "task.class_weights", "[1, 2]"),
-        own("horizontal", replace(TOML, '"a.csv"', '"a.csv"\nweight = "w"'), "a", "weight", "'w'"),
-        own("horizontal", replace(TOML, '"a.csv"', '"a.csv"\nweight = "p"'), "a", "features", "'p'"),
-        own("horizontal", (replace(TOML, '"a.csv"', '"a.csv"\nweight = "w"'), table("a.csv", **{**rows, "w": [-1.0] * _N})),
+        user_data("horizontal", replace(TOML, '"binary"', '"ranking"'), "task.type"),
+        user_data("horizontal", replace(TOML, '"binary"', '"regression"'), "task"),
+        user_data("horizontal", replace(TOML, "[0, 1]", "[0]"), "task.classes"),
+        user_data("horizontal", replace(TOML, "[0, 1]", "[0, 0]"), "task.classes"),
+        user_data("horizontal", replace(TOML, "[0, 1]", "[0, 1, 2]"), "task.classes"),
+        user_data("horizontal", replace(TOML, "[0, 1]", "2"), "task.classes"),
+        user_data("horizontal", replace(TOML, "[0, 1]", "[5, 6]"), "a"),
+        user_data("horizontal", replace(TOML, 'test = "test.csv"\n', ""), "test"),
+        user_data("horizontal", replace(TOML, '"test.csv"', "3"), "test"),
+        user_data("horizontal", replace(TOML, '"test.csv"', '"a.csv"'), "task.test"),
+        user_data("horizontal", replace(TOML, '"test.csv"', '"./b.csv"'), "task.test"),
+        user_data("horizontal", replace(TOML, '"test.csv"', '"nowhere.csv"'), "test"),
+        user_data("horizontal", replace(TOML, '"test.csv"', '""'), "test"),
+        user_data("horizontal", remove("test.csv"), "test"),
+        user_data("horizontal", write("test.csv", "p,q,y\n"), "test"),
+        user_data("horizontal", write("test.csv", b"\xff\x00\xfe"), "test"),
+        user_data("horizontal", table("test.csv", **{**rows, "y": [7] * _N}), "test"),
+        user_data("horizontal", table("test.csv", p=_Z, y=rows["y"]), "test"),
+        user_data("horizontal", replace(TOML, '"b.csv"', '"b.csv"\ncenter = "oregon"'), "parties.a.center", "missing"),
+        user_data("horizontal", _centers("oregon", "mars"), "parties.b.center", "'mars'", "oregon, virginia"),
+        user_data("horizontal", _centers("oregon", "oregon"), "active_per_center", "virginia"),
+        user_data("horizontal", _centers("", "oregon"), "parties.a.center", "''"),
+        user_data("horizontal", _centers("oregon", "a b"), "parties.b.center", "'a b'"),
+        user_data("horizontal", replace(TOML, "[task]", "[task]\nclass_weights = { 7 = 2.0 }"), "task.class_weights", "'7'"),
+        user_data("horizontal", replace(TOML, "[task]", "[task]\nclass_weights = { 1 = 0 }"), "task.class_weights"),
+        user_data("horizontal", replace(TOML, "[task]", "[task]\nclass_weights = [1, 2]"), "task.class_weights", "[1, 2]"),
+        user_data("horizontal", replace(TOML, '"a.csv"', '"a.csv"\nweight = "w"'), "a", "weight", "'w'"),
+        user_data("horizontal", replace(TOML, '"a.csv"', '"a.csv"\nweight = "p"'), "a", "features", "'p'"),
+        user_data("horizontal", (replace(TOML, '"a.csv"', '"a.csv"\nweight = "w"'), table("a.csv", **{**rows, "w": [-1.0] * _N})),
             "a", "column w", "0 or more"),
-        own("horizontal", replace(TOML, '"a.csv"', '"a.csv"\nunlabelled = "guess"'), "parties.a.unlabelled", "'guess'"),
-        own("horizontal", replace(TOML, "[task]", "[task]\nshape = [1, 8]"), "task.shape"),
-        own("horizontal", replace(TOML, "[task]", '[task]\nshape = "big"'), "task.shape", "'big'"),
-        own("horizontal", replace(TOML, "[task]", "[task]\nmean = [0.5]"), "task.mean", "shape"),
-        own("horizontal", replace(TOML, "[task]", "[task]\nshape = [1, 8, 8]"), "a", "2 feature columns", "[1, 8, 8]",
+        user_data("horizontal", replace(TOML, '"a.csv"', '"a.csv"\nunlabelled = "guess"'), "parties.a.unlabelled", "'guess'"),
+        user_data("horizontal", replace(TOML, "[task]", "[task]\nshape = [1, 8]"), "task.shape"),
+        user_data("horizontal", replace(TOML, "[task]", '[task]\nshape = "big"'), "task.shape", "'big'"),
+        user_data("horizontal", replace(TOML, "[task]", "[task]\nmean = [0.5]"), "task.mean", "shape"),
+        user_data("horizontal", replace(TOML, "[task]", "[task]\nshape = [1, 8, 8]"), "a", "2 feature columns", "[1, 8, 8]",
             words="model=linear"),
-        own("horizontal", replace(TOML, 'label = "y"', 'label = "z"'), "label"),
-        own("horizontal", replace(TOML, 'label = "y"', 'label = "z"', 2), "a", "'z'"),
-        own("horizontal", replace(TOML, 'label = "y"\n', ""), "label"),
-        own("horizontal", replace(TOML, '["p", "q"]', '["p"]'), "features"),
-        own("horizontal", replace(TOML, '["p", "q"]', '["q", "p"]'), "features"),
-        own("horizontal", replace(TOML, '["p", "q"]', '["p", "r"]', 2), "a", "'r'"),
-        own("horizontal", replace(TOML, '["p", "q"]', '["p", "y"]', 2), "features"),
-        own("horizontal", replace(TOML, '["p", "q"]', "[]", 2), "feature"),
-        own("horizontal", replace(TOML, '["p", "q"]', '"some"', 2), "features"),
-        own("horizontal", replace(TOML, '"b.csv"', '"a.csv"'), "parties.b.path"),
-        own("horizontal", replace(TOML, "[parties.b]", "[parties.a2]\ncategorical = []"), "categorical"),
-        own("horizontal", table("a.csv", **{**rows, "p": [float("nan"), *_Z[1:]]}), "a", "p"),
-        own("horizontal", table("a.csv", **{**rows, "p": ["x"] * _N}), "a", "p"),
-        own("horizontal", table("a.csv", **{**rows, "y": [None, *[1] * (_N - 1)]}), "a", "y"),
-        own("horizontal", table("a.csv", **{**rows, "y": [0.5] * _N}), "a", ": y: "),
-        own("horizontal", table("a.csv", **{**rows, "y": ["u"] * _N}), "a", ": y: "),
-        own("horizontal", write("a.csv", "p,q,y\n"), "a"),
-        own("horizontal", write("a.csv", "p,q,y\n1,2\n"), "a"),
-        own("horizontal", write(TOML, "[task]\n"), "parties"),
-        own("horizontal", write(TOML, '[task]\ntype="binary"\nlayout="horizontal"\n[parties.a]\npath="a.csv"\nlabel="y"\n'),
+        user_data("horizontal", replace(TOML, 'label = "y"', 'label = "z"'), "label"),
+        user_data("horizontal", replace(TOML, 'label = "y"', 'label = "z"', 2), "a", "'z'"),
+        user_data("horizontal", replace(TOML, 'label = "y"\n', ""), "label"),
+        user_data("horizontal", replace(TOML, '["p", "q"]', '["p"]'), "features"),
+        user_data("horizontal", replace(TOML, '["p", "q"]', '["q", "p"]'), "features"),
+        user_data("horizontal", replace(TOML, '["p", "q"]', '["p", "r"]', 2), "a", "'r'"),
+        user_data("horizontal", replace(TOML, '["p", "q"]', '["p", "y"]', 2), "features"),
+        user_data("horizontal", replace(TOML, '["p", "q"]', "[]", 2), "feature"),
+        user_data("horizontal", replace(TOML, '["p", "q"]', '"some"', 2), "features"),
+        user_data("horizontal", replace(TOML, '"b.csv"', '"a.csv"'), "parties.b.path"),
+        user_data("horizontal", replace(TOML, "[parties.b]", "[parties.a2]\ncategorical = []"), "categorical"),
+        user_data("horizontal", table("a.csv", **{**rows, "p": [float("nan"), *_Z[1:]]}), "a", "p"),
+        user_data("horizontal", table("a.csv", **{**rows, "p": ["x"] * _N}), "a", "p"),
+        user_data("horizontal", table("a.csv", **{**rows, "y": [None, *[1] * (_N - 1)]}), "a", "y"),
+        user_data("horizontal", table("a.csv", **{**rows, "y": [0.5] * _N}), "a", ": y: "),
+        user_data("horizontal", table("a.csv", **{**rows, "y": ["u"] * _N}), "a", ": y: "),
+        user_data("horizontal", write("a.csv", "p,q,y\n"), "a"),
+        user_data("horizontal", write("a.csv", "p,q,y\n1,2\n"), "a"),
+        user_data("horizontal", write(TOML, "[task]\n"), "parties"),
+        user_data("horizontal", write(TOML, '[task]\ntype="binary"\nlayout="horizontal"\n[parties.a]\npath="a.csv"\nlabel="y"\n'),
             "parties"),
-        own("horizontal", write("x", ""), "num_containers", words="num_containers=3"),
-        own("horizontal", write("x", ""), "num_validation", words="num_validation=3"),
-        own("horizontal", write("x", ""), "num_training", words="num_training=3"),
-        own("horizontal", write("x", ""), "algorithm", words="algorithm=fedhkt"),
-        own("horizontal", write("x", ""), "dirichlet", words="dirichlet=0.3"),
-        own("horizontal", write("x", ""), "model", words="model=cnn8"),
-        own("horizontal", write("x", ""), "model", words="model=resnet18"),
+        user_data("horizontal", write("x", ""), "num_containers", words="num_containers=3"),
+        user_data("horizontal", write("x", ""), "num_validation", words="num_validation=3"),
+        user_data("horizontal", write("x", ""), "num_training", words="num_training=3"),
+        user_data("horizontal", write("x", ""), "algorithm", words="algorithm=fedhkt"),
+        user_data("horizontal", write("x", ""), "dirichlet", words="dirichlet=0.3"),
+        user_data("horizontal", write("x", ""), "model", words="model=cnn8"),
+        user_data("horizontal", write("x", ""), "model", words="model=resnet18"),
     ]  # fmt: skip
 
 
@@ -390,52 +396,52 @@ def _relational() -> list[Case]:
         (f"SELECT o.amount, {', '.join(f'i.x{n}' for n in range(500))} {_FROM}", "x0"),
         ("PRAGMA database_list", ""), ("ATTACH '/etc/passwd'", ""), ("COPY orders TO '/tmp/x'", ""), ("é" * 500, ""),
     )  # fmt: skip
-    made = [own("relational", _sql(query), *[named] if named else []) for query, named in queries]
+    made = [user_data("relational", _sql(query), *[named] if named else []) for query, named in queries]
     sqlite = replace(TOML, '"cards.csv"', '"cards.sqlite"')
     made += [
-        own("relational", replace(TOML, '"o.amount"', '"o.total"'), "label"),
-        own("relational", replace(TOML, '"o.amount"', '"amount.o.x"'), "label"),
-        own("relational", replace(TOML, '"o.amount"', "3"), "task.label"),
-        own("relational", replace(TOML, '"o.amount"', '""'), "task.label"),
-        own("relational", replace(TOML, '"o.amount"', '"item"'), "item"),
-        own("relational", replace(TOML, '"o.amount"', '"\'); DROP"'), "label"),
-        own("relational", replace(TOML, "categorical = []", 'categorical = ["i.kinds"]'), "kinds"),
-        own("relational", replace(TOML, "categorical = []", "categorical = 3"), "task.categorical"),
-        own("relational", replace(TOML, "categorical = []", 'categorical = ["i.price", "i.price"]'), "task.categorical"),
-        own("relational", replace(TOML, '"regression"', '"binary"'), "label"),
-        own("relational", replace(TOML, '"regression"', '"multiclass"\nclasses = 3'), "label"),
-        own("relational", replace(TOML, '"regression"', '"multiclass"\nclasses = 1000000000000'), "classes"),
-        own("relational", replace(TOML, '"regression"', '"ranking"'), "task.type"),
-        own("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nkind = 'oracle'"), "parties.cards.kind"),
-        own("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nkind = 3"), "parties.cards.kind"),
-        own("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nkind = 'sqlite'"), "cards"),
-        own("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nkind = 'duckdb'"), "cards"),
-        own("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nkind = 'parquet'"), "cards"),
-        own("relational", replace(TOML, "[parties.cards]", "[parties.cards]\ntable = 'orders'"), "cards"),
-        own("relational", replace(TOML, "[parties.cards]", "[parties.cards]\ntable = 3"), "parties.cards.table"),
-        own("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nsource_table = 3"), "parties.cards.source_table"),
-        own("relational", replace(TOML, '"cards.csv"', '"cards.xls"'), "parties.cards.kind"),
-        own("relational", replace(TOML, "[parties.cards]\n", "[parties.cards2]\ntable = 'cards'\n"
+        user_data("relational", replace(TOML, '"o.amount"', '"o.total"'), "label"),
+        user_data("relational", replace(TOML, '"o.amount"', '"amount.o.x"'), "label"),
+        user_data("relational", replace(TOML, '"o.amount"', "3"), "task.label"),
+        user_data("relational", replace(TOML, '"o.amount"', '""'), "task.label"),
+        user_data("relational", replace(TOML, '"o.amount"', '"item"'), "item"),
+        user_data("relational", replace(TOML, '"o.amount"', '"\'); DROP"'), "label"),
+        user_data("relational", replace(TOML, "categorical = []", 'categorical = ["i.kinds"]'), "kinds"),
+        user_data("relational", replace(TOML, "categorical = []", "categorical = 3"), "task.categorical"),
+        user_data("relational", replace(TOML, "categorical = []", 'categorical = ["i.price", "i.price"]'), "task.categorical"),
+        user_data("relational", replace(TOML, '"regression"', '"binary"'), "label"),
+        user_data("relational", replace(TOML, '"regression"', '"multiclass"\nclasses = 3'), "label"),
+        user_data("relational", replace(TOML, '"regression"', '"multiclass"\nclasses = 1000000000000'), "classes"),
+        user_data("relational", replace(TOML, '"regression"', '"ranking"'), "task.type"),
+        user_data("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nkind = 'oracle'"), "parties.cards.kind"),
+        user_data("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nkind = 3"), "parties.cards.kind"),
+        user_data("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nkind = 'sqlite'"), "cards"),
+        user_data("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nkind = 'duckdb'"), "cards"),
+        user_data("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nkind = 'parquet'"), "cards"),
+        user_data("relational", replace(TOML, "[parties.cards]", "[parties.cards]\ntable = 'orders'"), "cards"),
+        user_data("relational", replace(TOML, "[parties.cards]", "[parties.cards]\ntable = 3"), "parties.cards.table"),
+        user_data("relational", replace(TOML, "[parties.cards]", "[parties.cards]\nsource_table = 3"), "parties.cards.source_table"),
+        user_data("relational", replace(TOML, '"cards.csv"', '"cards.xls"'), "parties.cards.kind"),
+        user_data("relational", replace(TOML, "[parties.cards]\n", "[parties.cards2]\ntable = 'cards'\n"
                                   'path = "cards.csv"\n[parties.cards]\n'), "parties.cards"),
-        own("relational", (sqlite, replace(TOML, "[parties.cards]", "[parties.cards]\nsource_table = 'nothing'")), "nothing"),
-        own("relational", (sqlite, replace(TOML, "[parties.cards]", ("[parties.cards]\nsource_table = 'a\"; " "DROP TABLE x'"))),
+        user_data("relational", (sqlite, replace(TOML, "[parties.cards]", "[parties.cards]\nsource_table = 'nothing'")), "nothing"),
+        user_data("relational", (sqlite, replace(TOML, "[parties.cards]", ("[parties.cards]\nsource_table = 'a\"; " "DROP TABLE x'"))),
             "cards"),
-        own("relational", (sqlite, cut("cards.sqlite", 50)), "cards"),
-        own("relational", (sqlite, cut("cards.sqlite", 0)), "cards"),
-        own("relational", (sqlite, write("cards.sqlite", os.urandom(9000))), "cards"),
-        own("relational", (sqlite, make_folder("cards.sqlite")), "cards", code=4),
-        own("relational", (sqlite, loop("cards.sqlite")), "cards"),
-        own("relational", (replace(TOML, '"cards.csv"', '"cards.duckdb"'), write("cards.duckdb", os.urandom(9000))), "cards"),
-        own("relational", table("items.csv", item=[1, 2, 3], price=[1.0, None, 2.0]), "price"),
-        own("relational", table("items.csv", item=[1, 2, 3], price=[1.0, float("inf"), 2.0]), "price"),
-        own("relational", table("items.csv", item=["a", "b", "c"], price=[1.0, 3.0, 2.0]), "item"),
-        own("relational", table("items.csv", item=[7, 8, 9], price=[1.0, 3.0, 2.0]), ""),
-        own("relational", table("items.csv", thing=[1, 2, 3], price=[1.0, 3.0, 2.0]), "item"),
-        own("relational", table("orders.csv", item=[1], card=[7], amount=[1.0]), ""),
-        own("relational", table("orders.csv", item=[1] * 40, card=[7] * 40, amount=["x"] * 40), "amount"),
-        own("relational", table("orders.csv", item=[1] * 40, card=[7] * 40, amount=[None] + [1.0] * 39), "amount"),
-        own("relational", write("cards.csv", "card,age\n"), "c.card"),
-        own("relational", replace(TOML, "[parties.cards]", "[parties.orders]"), TOML),
+        user_data("relational", (sqlite, cut("cards.sqlite", 50)), "cards"),
+        user_data("relational", (sqlite, cut("cards.sqlite", 0)), "cards"),
+        user_data("relational", (sqlite, write("cards.sqlite", os.urandom(9000))), "cards"),
+        user_data("relational", (sqlite, make_folder("cards.sqlite")), "cards", code=4),
+        user_data("relational", (sqlite, loop("cards.sqlite")), "cards"),
+        user_data("relational", (replace(TOML, '"cards.csv"', '"cards.duckdb"'), write("cards.duckdb", os.urandom(9000))), "cards"),
+        user_data("relational", table("items.csv", item=[1, 2, 3], price=[1.0, None, 2.0]), "price"),
+        user_data("relational", table("items.csv", item=[1, 2, 3], price=[1.0, float("inf"), 2.0]), "price"),
+        user_data("relational", table("items.csv", item=["a", "b", "c"], price=[1.0, 3.0, 2.0]), "item"),
+        user_data("relational", table("items.csv", item=[7, 8, 9], price=[1.0, 3.0, 2.0]), ""),
+        user_data("relational", table("items.csv", thing=[1, 2, 3], price=[1.0, 3.0, 2.0]), "item"),
+        user_data("relational", table("orders.csv", item=[1], card=[7], amount=[1.0]), ""),
+        user_data("relational", table("orders.csv", item=[1] * 40, card=[7] * 40, amount=["x"] * 40), "amount"),
+        user_data("relational", table("orders.csv", item=[1] * 40, card=[7] * 40, amount=[None] + [1.0] * 39), "amount"),
+        user_data("relational", write("cards.csv", "card,age\n"), "c.card"),
+        user_data("relational", replace(TOML, "[parties.cards]", "[parties.orders]"), TOML),
     ]  # fmt: skip
     for address, named in (
         ("postgresql://u@[::1", "cards"), ("postgresql://", "cards"), ("postgresql://u:p@h/d", "password"),
@@ -444,16 +450,16 @@ def _relational() -> list[Case]:
         ("env:", "cards"), ("env:A=B", "cards"), ("postgresql://u@127.0.0.1:1/d?sslmode=perhaps", "cards"),
         ("postgresql://u@127.0.0.1:1/d?connect_timeout=x", "cards"), ("mysql://h/d", "cards"),
     ):  # fmt: skip
-        made.append(own("relational", replace(TOML, '"cards.csv"', f'"{address}"'), named))
+        made.append(user_data("relational", replace(TOML, '"cards.csv"', f'"{address}"'), named))
     for value in ("", "nonsense", "postgresql://u@[::1", "mysql://h/d", "postgresql://u:secret@127.0.0.1:1/d"):
-        case = own("relational", replace(TOML, '"cards.csv"', '"env:CARDS"'), "cards", environ={"CARDS": value})
+        case = user_data("relational", replace(TOML, '"cards.csv"', '"env:CARDS"'), "cards", environ={"CARDS": value})
         made.append(case)
     made += [
-        own("relational", write("x", ""), "server_in", words="server_in=shops"),
-        own("relational", write("x", ""), "num_partitions", words="num_partitions=2"),
-        own("relational", write("x", ""), "task", words="task=binary"),
-        own("relational", write("x", ""), "test_fraction", words="test_fraction=0.9999"),
-        own("relational", write("x", ""), "label_range", words="label_dp=0.5"),
+        user_data("relational", write("x", ""), "server_in", words="server_in=shops"),
+        user_data("relational", write("x", ""), "num_partitions", words="num_partitions=2"),
+        user_data("relational", write("x", ""), "task", words="task=binary"),
+        user_data("relational", write("x", ""), "test_fraction", words="test_fraction=0.9999"),
+        user_data("relational", write("x", ""), "label_range", words="label_dp=0.5"),
     ]
     return made
 
@@ -489,24 +495,24 @@ def _graph() -> list[Case]:
         ({"features": np.full((n, 2), 1e300)}, "features"), ({"features": np.array([["a", "b"]] * n)}, "features"),
         ({"features": np.zeros((n, 2), complex)}, "features"), ({"features": np.zeros((), float)}, "features"),
     ]  # fmt: skip
-    made = [own("graph", arrays("nodes.npz", **changed), named) for changed, named in nodes]
-    made += [own("graph", arrays("bank.npz", **changed), "bank", named) for changed, named in block]
+    made = [user_data("graph", arrays("nodes.npz", **changed), named) for changed, named in nodes]
+    made += [user_data("graph", arrays("bank.npz", **changed), "bank", named) for changed, named in block]
     made += [
-        own("graph", replace(TOML, '"nodes.npz"', '"nowhere.npz"'), "nowhere.npz"),
-        own("graph", replace(TOML, '"nodes.npz"', "3"), "task.nodes"),
-        own("graph", replace(TOML, '"nodes.npz"', '""'), "task.nodes"),
-        own("graph", replace(TOML, '"nodes.npz"', '"x\\u0000"'), "task.nodes"),
-        own("graph", replace(TOML, 'nodes = "nodes.npz"\n', ""), "task.nodes"),
-        own("graph", replace(TOML, '"graph"', '"vertical"'), "task", "nodes"),
-        own("graph", replace(TOML, '"shop.npz"', '"bank.npz"'), "parties.shop.file"),
-        own("graph", replace(TOML, '"shop.npz"', '"nodes.npz"'), "shop"),
-        own("graph", make_folder("nodes.npz"), "nodes"),
-        own("graph", loop("nodes.npz"), "nodes"),
-        own("graph", cut("nodes.npz", 100), "nodes"),
-        own("graph", write("nodes.npz", b""), "nodes"),
-        own("graph", array("shop.npy", lambda: np.zeros(3)), "num_clients", words="num_clients=3"),
-        own("graph", (array("shop.npy", lambda: np.zeros(3)), replace(TOML, "shop.npz", "shop.npy")), "shop"),
-        own("graph", arrays("bank.npz", edges=np.array([[{}]], dtype=object)), "bank"),
+        user_data("graph", replace(TOML, '"nodes.npz"', '"nowhere.npz"'), "nowhere.npz"),
+        user_data("graph", replace(TOML, '"nodes.npz"', "3"), "task.nodes"),
+        user_data("graph", replace(TOML, '"nodes.npz"', '""'), "task.nodes"),
+        user_data("graph", replace(TOML, '"nodes.npz"', '"x\\u0000"'), "task.nodes"),
+        user_data("graph", replace(TOML, 'nodes = "nodes.npz"\n', ""), "task.nodes"),
+        user_data("graph", replace(TOML, '"graph"', '"vertical"'), "task", "nodes"),
+        user_data("graph", replace(TOML, '"shop.npz"', '"bank.npz"'), "parties.shop.file"),
+        user_data("graph", replace(TOML, '"shop.npz"', '"nodes.npz"'), "shop"),
+        user_data("graph", make_folder("nodes.npz"), "nodes"),
+        user_data("graph", loop("nodes.npz"), "nodes"),
+        user_data("graph", cut("nodes.npz", 100), "nodes"),
+        user_data("graph", write("nodes.npz", b""), "nodes"),
+        user_data("graph", array("shop.npy", lambda: np.zeros(3)), "num_clients", words="num_clients=3"),
+        user_data("graph", (array("shop.npy", lambda: np.zeros(3)), replace(TOML, "shop.npz", "shop.npy")), "shop"),
+        user_data("graph", arrays("bank.npz", edges=np.array([[{}]], dtype=object)), "bank"),
     ]
     return made
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from fedactors.cli.main import _parsers, main
+from fedactors.cli.main import main
+from fedactors.cli.parsers import parsers
 from fedactors.runs.folder import RunFolder
 from fedactors.runtime import snapshots
 from tests import drawing
@@ -47,10 +48,10 @@ SECONDS = 20.0
 
 def drawn(table: str) -> list[Case]:
     """Return the cases of a table that run this time; all those of a protocol whose settings were changed."""
-    own = {f"tests/bad_inputs/{name}" for name in ("cases.py", "world.py", "test_bad_inputs.py")}
-    own |= {"tests/bad_inputs/settings.py"} if "settings" in table else {f"tests/bad_inputs/{table}.py"}
+    local = {f"tests/bad_inputs/{name}" for name in ("cases.py", "world.py", "test_bad_inputs.py")}
+    local |= {"tests/bad_inputs/settings.py"} if "settings" in table else {f"tests/bad_inputs/{table}.py"}
     changed = [name for name in world.SMALL if drawing.is_touched([f"protocols/{name.replace('-', '_')}/config.py"])]
-    chosen = drawing.some(TABLES[table], DRAWN, [*ABOUT[table], *own])
+    chosen = drawing.some(TABLES[table], DRAWN, [*ABOUT[table], *local])
     more = [case for case in TABLES[table] if set(changed) & set(case.words)]
     return list({id(case): case for case in [*chosen, *more]}.values())
 
@@ -73,7 +74,7 @@ def content(folder: Path) -> dict[str, bytes | None]:
 def test_there_are_enough_of_them_and_each_is_another() -> None:
     assert len(CASES) >= 800
     assert len({(case.words, case.base, case.change, tuple(case.environ.items())) for case in CASES}) == len(CASES)
-    commands = _parsers()[1]
+    commands = parsers()[1]
     assert set(commands) <= {case.words[0] for case in CASES if case.words}
     for protocol in world.SMALL:
         assert sum(protocol in case.words for case in CASES) >= 50

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.campaign.places import ROOT, whether_possible
+from tests.campaign.environment import ROOT, whether_possible
 from tests.campaign.stories import FAULTS, PROCESSES, SUBJECTS, Fault, Pace, Row, measure_pace, tell
 from tests.campaign.table import append_rows
 
@@ -71,8 +71,8 @@ def main() -> int:
     drawn = {}
     for name in names:
         left_out = (["raylet", "GCS"] if args.cluster else []) + (["actor"] if args.training else [])
-        own = [*SUBJECTS[name].kinds, *(one for one in PROCESSES if one not in left_out)]
-        kinds = tuple(one for one in own if not args.processes or one in args.processes.split(","))
+        local = [*SUBJECTS[name].kinds, *(one for one in PROCESSES if one not in left_out)]
+        kinds = tuple(one for one in local if not args.processes or one in args.processes.split(","))
         drawn[name] = draw_faults(kinds, wanted, draw, 1.0 if args.training else 0.0)
     turns = itertools.islice(itertools.cycle(names), max(1, args.number // _FAULTS_OF_A_STORY))
     stories = []
@@ -81,10 +81,10 @@ def main() -> int:
         faults = [next(drawn[name]) for _ in range(count)]
         stories.append((name, draw.choice(policies[name]), faults, random.Random(draw.random())))
 
-    def go(name: str, policy: str, faults: list[Fault], own: random.Random) -> None:
+    def go(name: str, policy: str, faults: list[Fault], local: random.Random) -> None:
         if time.monotonic() - began < args.seconds:
             told = tell(
-                SUBJECTS[name], policy, faults, paces[name], own, cluster=args.cluster, seed=args.seed, commit=commit
+                SUBJECTS[name], policy, faults, paces[name], local, cluster=args.cluster, seed=args.seed, commit=commit
             )
             rows = list(told)
             with writing:
@@ -118,7 +118,7 @@ def _shown(row: Row) -> str:
     return (
         f"{'BAD' if row.is_bad else 'ok '} {row.protocol}/{row.policy}: {row.fault} {row.process} @{row.moment:.2f}: "
         f"round {row.round}, {row.ended} ({row.code}) after {row.seconds:.1f} s, left {left}, "
-        f"other lines {row.other_lines} {row.lost} {row.said if row.is_bad else ''}"
+        f"other lines {row.other_lines} {row.lost} {row.message if row.is_bad else ''}"
     )
 
 

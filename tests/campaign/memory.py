@@ -23,16 +23,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from tests.campaign.places import Place
+from tests.campaign.environment import Environment
 
 _EVERY = 10.0
 _KINDS = ("driver", "actor", "GCS", "raylet", "agent")
 
 
-def weigh(place: Place) -> dict[str, float]:
+def weigh(environment: Environment) -> dict[str, float]:
     """Return megabytes of memory and of temporary files that a place's runs hold."""
     sums: Counter[str] = Counter()
-    for pid, kind in place.processes().items():
+    for pid, kind in environment.processes().items():
         with suppress(OSError):
             for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
                 name, _, value = line.partition(":")
@@ -41,7 +41,9 @@ def weigh(place: Place) -> dict[str, float]:
                 elif name == "Pss_Shmem":
                     sums["shared"] += int(value.split()[0])
     found = {name: kilobytes / 1024 for name, kilobytes in sums.items()}
-    files = sum(f.stat().st_blocks * 512 for f in place.temporary.rglob("*") if f.is_file() and not f.is_symlink())
+    files = sum(
+        f.stat().st_blocks * 512 for f in environment.temporary.rglob("*") if f.is_file() and not f.is_symlink()
+    )
     return {**found, "all": sum(found.values()), "files": files / 2**20}
 
 
@@ -58,19 +60,19 @@ def in_memory_files() -> float:
 
 def watch(runtime: str, protocol: str, seconds: float, words: list[str]) -> tuple[int | None, list[dict[str, float]]]:
     """Run a protocol for so long at most, and return its exit code and what it held."""
-    place, every = Place(), _EVERY if runtime == "ray" else _EVERY / 5
+    environment, every = Environment(), _EVERY if runtime == "ray" else _EVERY / 5
     found: list[dict[str, float]] = []
     try:
         before = in_memory_files()
         began = time.monotonic()
-        start = ["run", protocol, *words, "--runtime", runtime, "--quiet", "--out", str(place.out)]
-        process = place.start(place.folder / "memory.pids", *start)
+        start = ["run", protocol, *words, "--runtime", runtime, "--quiet", "--out", str(environment.out)]
+        process = environment.start(environment.folder / "memory.pids", *start)
         while process.poll() is None and time.monotonic() < began + seconds:
             time.sleep(every)
-            rounds = sum(len(f.read_text().splitlines()) for f in place.out.glob("*/metrics/round_metrics.jsonl"))
+            rounds = sum(len(f.read_text().splitlines()) for f in environment.out.glob("*/metrics/round_metrics.jsonl"))
             with suppress(OSError, KeyError):
                 if runtime == "ray":
-                    held = {**weigh(place), "/dev/shm": in_memory_files() - before}
+                    held = {**weigh(environment), "/dev/shm": in_memory_files() - before}
                 else:
                     held = weigh_process(process.pid)
                 found.append({"seconds": round(time.monotonic() - began, 1), "rounds": rounds, **held})
@@ -79,7 +81,7 @@ def watch(runtime: str, protocol: str, seconds: float, words: list[str]) -> tupl
             process.send_signal(signal.SIGTERM)
         return process.wait(600), found
     finally:
-        place.remove()
+        environment.remove()
 
 
 def main(runtime: str, protocol: str, seconds: float, out: Path, words: list[str]) -> int:

@@ -26,7 +26,7 @@ from typing import Any
 from fedactors.runs.folder import ROUND_METRICS, RunFolder
 from fedactors.runs.metrics import read_rounds
 from fedactors.runs.recorder import read_ledger
-from tests.campaign.places import Place
+from tests.campaign.environment import Environment
 
 HEARTBEAT_TIMEOUT = 8.0
 LEFT_SECONDS = 20.0
@@ -171,7 +171,7 @@ class Row:
     left_files: int = 0
     lost: str = ""
     """What a finished run lacks: rounds, batches, or the metrics that it should have."""
-    said: str = ""
+    message: str = ""
     """The line that it ended with, or what is wrong."""
     other_lines: int = 0
     """Lines on standard error that are none of ours."""
@@ -204,28 +204,28 @@ class Start:
 
     def __init__(
         self,
-        place: Place,
+        environment: Environment,
         number: int,
         subject: Subject,
         policy: str,
         resume: Path | None,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     ) -> None:
-        self.place, self.subject = place, subject
-        self.pids_file = place.folder / f"start-{number}.pids"
-        self._before = set(place.out.iterdir())
+        self.environment, self.subject = environment, subject
+        self.pids_file = environment.folder / f"start-{number}.pids"
+        self._before = set(environment.out.iterdir())
         words = ["run", subject.name, *subject.words, f"on_party_loss={policy}"]
         if resume is not None:
             words = ["run", subject.name, "--resume", str(resume)]
-        elif place.address is not None and subject.emulate is not None:
+        elif environment.address is not None and subject.emulate is not None:
             words += ["--emulate", f"{subject.emulate:g}"]
         words += ["--heartbeat-timeout", f"{heartbeat_timeout:g}"]
-        joined = [] if place.address is None else ["--address", place.address]
+        joined = [] if environment.address is None else ["--address", environment.address]
         self.resumes = resume
         self.began = time.monotonic()
         self.patience = math.inf  # seconds after which a run that has not come to its fault counts as hung
-        self.process = place.start(
-            self.pids_file, *words, "--runtime", "ray", "--quiet", "--out", str(place.out), *joined
+        self.process = environment.start(
+            self.pids_file, *words, "--runtime", "ray", "--quiet", "--out", str(environment.out), *joined
         )
         self.up: float | None = None
         self._earlier = 0
@@ -233,7 +233,7 @@ class Start:
     @property
     def folder(self) -> Path | None:
         """The run folder, if it has one by now."""
-        made = [path for path in self.place.out.iterdir() if path not in self._before and path.is_dir()]
+        made = [path for path in self.environment.out.iterdir() if path not in self._before and path.is_dir()]
         return made[0] if made else None
 
     def actors(self) -> dict[str, tuple[str, int]]:
@@ -270,7 +270,7 @@ class Start:
 
     def _is_late(self) -> bool:
         until = self.began + self.patience
-        return time.monotonic() > until and time.monotonic() > until + self.place.waited()
+        return time.monotonic() > until and time.monotonic() > until + self.environment.waited()
 
     def wait_for(self, moment: float, pace: Pace) -> bool:
         """Wait for the moment of a fault; return whether the run still goes on."""
@@ -282,10 +282,10 @@ class Start:
         """Return a process of a kind, waiting for one; None if the run ends before there is any."""
         while self.process.poll() is None and not self._is_late():
             if kind == "driver":
-                driver = [pid for pid, what in self.place.processes().items() if what == "driver"]
+                driver = [pid for pid, what in self.environment.processes().items() if what == "driver"]
                 return min(driver) if driver else self.process.pid
             if kind in PROCESSES:
-                pids = [pid for pid, what in self.place.processes().items() if what == kind]
+                pids = [pid for pid, what in self.environment.processes().items() if what == kind]
             else:
                 pids = [pid for is_kind, pid in self.actors().values() if is_kind == kind]
             if pids:
@@ -300,7 +300,7 @@ class Start:
         """
         until = time.monotonic() + limit
         while self.process.poll() is None:
-            if time.monotonic() > until and time.monotonic() > until + self.place.waited():
+            if time.monotonic() > until and time.monotonic() > until + self.environment.waited():
                 break
             time.sleep(0.05)
         return self.process.returncode
@@ -312,9 +312,9 @@ class Start:
 
 def measure_pace(subject: Subject, *, cluster: bool = False) -> Pace:
     """Run a subject undisturbed."""
-    place = Place(cluster=cluster)
+    environment = Environment(cluster=cluster)
     try:
-        start = Start(place, 0, subject, subject.policies[0], None)
+        start = Start(environment, 0, subject, subject.policies[0], None)
         start.wait_until(math.inf)
         end = time.monotonic() - start.began
         folder = start.folder
@@ -322,7 +322,7 @@ def measure_pace(subject: Subject, *, cluster: bool = False) -> Pace:
             raise RuntimeError(f"{subject.name} fails undisturbed: {start.errors()}")
         return Pace(start.up or end / 2, end, read_rounds(RunFolder.open(folder)))
     finally:
-        place.remove()
+        environment.remove()
 
 
 def tell(
@@ -338,12 +338,12 @@ def tell(
 ) -> Iterator[Row]:
     """Let a story happen, and yield what came of each of its faults when its end is known."""
     what = {fault.what for fault in faults}
-    place = Place(network="link down" in what, disk="disk full" in what, cluster=cluster)
+    environment = Environment(network="link down" in what, disk="disk full" in what, cluster=cluster)
     rows: list[Row] = []
     parent: Path | None = None
     try:
         for number, fault in enumerate(faults):
-            start = Start(place, number, subject, policy, parent)
+            start = Start(environment, number, subject, policy, parent)
             start.patience = _LIMIT + 3 * pace.end
             row = Row(subject.name, policy, fault.to, fault.what, fault.moment, cluster="joined" if cluster else "own")
             row.seed, row.commit = seed, commit
@@ -355,15 +355,15 @@ def tell(
             row.seconds = time.monotonic() - struck if struck else 0.0
             if code is None:
                 keep_evidence(start, row)
-                place.end_all()
-            if place.network:
-                place.link(up=True)
-            place.empty()
-            left = count_left(row, place)
+                environment.end_all()
+            if environment.network:
+                environment.link(up=True)
+            environment.empty()
+            left = count_left(row, environment)
             judge(row, code, start, fault)  # by now whoever speaks for a driver that ended at once has spoken
             if row.ended == "internal":
                 keep_evidence(start, row)
-            row.said = f"{row.said} {left}".strip()[:600]
+            row.message = f"{row.message} {left}".strip()[:600]
             if not struck and (row.ended in ("hung", "internal") or left):
                 row.fault = NO_FAULT  # it came to what must not be before anything was done to it
                 rows.append(row)
@@ -378,7 +378,7 @@ def tell(
         pending = [row for row in rows if not row.resumed]
         if pending:
             for attempt in range(_TRIES):
-                last = Start(place, len(faults) + attempt, subject, policy, parent, _LAST_HEARTBEAT)
+                last = Start(environment, len(faults) + attempt, subject, policy, parent, _LAST_HEARTBEAT)
                 code = last.end(_LIMIT + 2 * pace.end)
                 if code == 0 or not any(_NOT_STARTED in line for line in last.errors()):
                     break
@@ -393,7 +393,7 @@ def tell(
                 keep_evidence(last, pending[-1])
         yield from rows
     finally:
-        place.remove()
+        environment.remove()
 
 
 def strike(start: Start, fault: Fault, pace: Pace, draw: random.Random, row: Row) -> float | None:
@@ -402,9 +402,9 @@ def strike(start: Start, fault: Fault, pace: Pace, draw: random.Random, row: Row
         return None
     row.round = start.last_round
     if fault.what == "link down":
-        start.place.link(up=False)
+        start.environment.link(up=False)
     elif fault.what == "disk full":
-        start.place.fill()
+        start.environment.fill()
     else:
         pid = start.find(fault.to, draw)
         if pid is None:
@@ -429,7 +429,7 @@ def judge(row: Row, code: int | None, start: Start, fault: Fault) -> None:
     ours = [line for line in lines if line.startswith("fedactors: ")]
     row.code = -1000 if code is None else code
     row.other_lines = sum(1 for line in lines if not _EXPECTED.match(line))
-    row.said = (ours[-1] if ours else "")[:300]
+    row.message = (ours[-1] if ours else "")[:300]
     if code is None:
         row.ended = "hung"
     elif code == 0:
@@ -445,18 +445,18 @@ def judge(row: Row, code: int | None, start: Start, fault: Fault) -> None:
     ):
         row.ended = "line"
     else:
-        row.ended, row.said = "internal", " | ".join(lines[-4:])[-300:]
+        row.ended, row.message = "internal", " | ".join(lines[-4:])[-300:]
 
 
-def count_left(row: Row, place: Place) -> str:
+def count_left(row: Row, environment: Environment) -> str:
     """Count what is left after a while; return what it is."""
     until = time.monotonic() + LEFT_SECONDS
-    while any(left := place.left()) and time.monotonic() < until:
+    while any(left := environment.left()) and time.monotonic() < until:
         time.sleep(0.25)
     row.left_processes, row.left_files = len(left[0]), len(left[1])
     if not any(left):
         return ""
-    place.end_all()
+    environment.end_all()
     return f"LEFT {left}"
 
 
@@ -509,7 +509,7 @@ def _equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
 
 def keep_evidence(start: Start, row: Row) -> None:
     """Keep what a run said that should not have ended as it did."""
-    for pid in [pid for pid, what in start.place.processes().items() if what == "driver"]:
+    for pid in [pid for pid, what in start.environment.processes().items() if what == "driver"]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
             time.sleep(1)  # it writes where each of its threads is

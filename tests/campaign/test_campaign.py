@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.places import Place
+from tests.campaign.environment import Environment
 from tests.campaign.stories import SUBJECTS, Fault, measure_pace, tell
 from tests.campaign.table import read_rows, render_page
 
@@ -40,27 +40,27 @@ def test_a_story_of_the_campaign_ends_well() -> None:
 
 
 def test_a_process_that_waits_for_a_core_is_told_from_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place()
+    environment = Environment()
     core = min(os.sched_getaffinity(0))
     busy = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True: pass"
     processes = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2)]
     try:
-        monkeypatch.setattr(place, "processes", lambda: {process.pid: "actor" for process in processes})
+        monkeypatch.setattr(environment, "processes", lambda: {process.pid: "actor" for process in processes})
         until = time.monotonic() + 60
-        while place.waited() < 0.5 and time.monotonic() < until:
+        while environment.waited() < 0.5 and time.monotonic() < until:
             time.sleep(0.05)
-        assert place.waited() >= 0.5
+        assert environment.waited() >= 0.5
         for process in processes:
             process.send_signal(signal.SIGSTOP)
         time.sleep(0.3)
-        stopped = place.waited()
+        stopped = environment.waited()
         time.sleep(0.5)
-        assert place.waited() == stopped
+        assert environment.waited() == stopped
     finally:
         for process in processes:
             process.kill()
             process.wait()
-        place.remove()
+        environment.remove()
 
 
 @pytest.mark.docs

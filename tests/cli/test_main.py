@@ -261,7 +261,7 @@ def test_predict_and_export_use_the_checkpoint(capsys):
     (told,) = last_json(capsys)["predictions"]
     assert told == {"party": "bank", "to": str(Path("p.csv").resolve()), "rows": 3, "predicted": 2} | {
         **{"without_partner": 1, "refused": 0, "unpredicted": 0},
-        "reasons": {"not at shop": 1},
+        "rejections": {"not at shop": 1},
     }
     assert Path("p.csv").read_text() == "breast-cancer/0 ['bank', 'shop/worker-0']"
     assert cli.main(ask) == 0

@@ -10,8 +10,9 @@ import pytest
 from ray._private.runtime_env.packaging import create_package
 
 from fedactors.cli import main as cli
-from fedactors.cli.commands import run_and_print
-from fedactors.cli.jobs import _brought_home, check_paths, is_shared, lay_out, named_places, staying
+from fedactors.cli.jobs import _brought_home, check_paths, is_shared, lay_out, named_locations, staying
+from fedactors.cli.main import run_and_print
+from fedactors.cli.parsers import parsers
 from fedactors.errors import BadInput
 from fedactors.options import RunOptions
 from tests.tiny_parties import PROTOCOL
@@ -79,7 +80,7 @@ def test_a_file_of_user_data_is_named_as_its_host_finds_it(tmp_path):
     with pytest.raises(BadInput, match=r"^parties.shop.path: 'data/shop.csv' is not allowed in a job: give the whole"):
         check_paths(described(tmp_path, shop="data/shop.csv"))
     address = described(tmp_path, shop="env:SHOP")
-    assert named_places(address) == {"parties.bank.path": "/data/bank.csv"}
+    assert named_locations(address) == {"parties.bank.path": "/data/bank.csv"}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_the_description_goes_along_and_no_raw_file(tmp_path):
 
 
 def test_places_that_can_be_shared():
-    assert [is_shared(place) for place in ("runs", "./runs", "/shared/runs", "s3://bucket/runs")] == [
+    assert [is_shared(location) for location in ("runs", "./runs", "/shared/runs", "s3://bucket/runs")] == [
         False,
         False,
         True,
@@ -156,14 +157,12 @@ def test_a_result_names_the_run_folder_that_was_fetched():
 @pytest.mark.parametrize(("out", "warned"), [("runs", True), ("shared", False)])
 def test_a_run_in_a_job_of_ray_warns_of_a_folder_that_goes_with_it(tmp_path, monkeypatch, capsys, out, warned):
     monkeypatch.setitem(os.environ, "RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    place = out if warned else str(tmp_path / out)
-    assert run_and_print(PROTOCOL, [], RunOptions(out=place, runtime="simulated", quiet=True)) == 0
+    location = out if warned else str(tmp_path / out)
+    assert run_and_print(PROTOCOL, [], RunOptions(out=location, runtime="simulated", quiet=True)) == 0
     assert ("--out runs is relative" in capsys.readouterr().err) == warned
 
 
 def test_every_command_has_a_handler():
-    from fedactors.cli import commands
-
-    parser, parsers = cli._parsers()
+    parser, commands = parsers()
     assert isinstance(parser, argparse.ArgumentParser)
-    assert all(callable(getattr(commands, f"{name.replace('-', '_')}_command")) for name in parsers)
+    assert all(callable(getattr(cli, f"{name}_command")) for name in commands)

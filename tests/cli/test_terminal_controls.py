@@ -12,7 +12,7 @@ from fedactors import plugins
 from fedactors.cli.main import main
 from fedactors.cli.terminal import guarded
 from fedactors.errors import PartyFailed
-from fedactors.plugins import Found
+from fedactors.plugins import PluginEntry
 from fedactors.runs.folder import PRIVACY, ROUND_METRICS, SUMMARY
 from tests.bad_inputs import world
 from tests.report.test_page import make_run
@@ -81,7 +81,7 @@ def test_of_a_folder_with_such_a_name(tmp_path: Path, capfd: pytest.CaptureFixtu
 def test_of_a_plugin(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     from fedactors import api
 
-    found = [Found(name=EVIL, package=EVIL, error=EVIL)]
+    found = [PluginEntry(name=EVIL, package=EVIL, error=EVIL)]
     monkeypatch.setattr(api, "discover", lambda: [*plugins.discover(), *found])
     assert main(["list"]) == 0
     check(said := capfd.readouterr().out)
@@ -89,23 +89,25 @@ def test_of_a_plugin(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
 
 
 def test_of_a_peer(capfd: pytest.CaptureFixture[str]) -> None:
-    def action() -> int:
+    def action() -> None:
         logging.getLogger("fedactors.x").warning("%s: refused", EVIL)
         error = PartyFailed("bank", f"ValueError: {EVIL}\n{EVIL}", f"Traceback: {EVIL}")
         error.add_note(f"details: {EVIL}")
         raise error
 
     logging.getLogger("fedactors.x").propagate = True
-    assert guarded(action) == 3
+    with pytest.raises(SystemExit) as ended, guarded():
+        action()
+    assert ended.value.code == 3
     check(said := capfd.readouterr().err)
     assert said.splitlines()[-3].startswith("fedactors: bank: ValueError: ")
 
 
-@pytest.mark.parametrize("place", ["header", "value"])
-def test_of_a_file_of_data(place: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("cell", ["header", "value"])
+def test_of_a_file_of_data(cell: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = EVIL.replace("\r", "")
-    rows = [f"{number},{text if place == 'value' and number == 7 else number},{number % 2}" for number in range(40)]
-    (tmp_path / "bank.csv").write_text("\n".join([f"id,{text if place == 'header' else 'age'},bad", *rows]))
+    rows = [f"{number},{text if cell == 'value' and number == 7 else number},{number % 2}" for number in range(40)]
+    (tmp_path / "bank.csv").write_text("\n".join([f"id,{text if cell == 'header' else 'age'},bad", *rows]))
     (tmp_path / "shop.csv").write_text("\n".join(["id,spent,visits", *(f"{n},{n / 7},{n}" for n in range(40))]))
     (tmp_path / "parties.toml").write_text(world.VERTICAL)
     flags = ["--data", str(tmp_path / "parties.toml"), "--runtime", "simulated", "--out", str(tmp_path / "out")]

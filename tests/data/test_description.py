@@ -55,14 +55,14 @@ path = "cards.csv"
 """
 
 
-def own(folder, text):
+def describe(folder, text):
     path = folder / "parties.toml"
     path.write_text(text)
     return load_description(path)
 
 
 def test_vertical_files_of_two_parties_share_ids(folder):
-    data = own(folder, VERTICAL)
+    data = describe(folder, VERTICAL)
     assert isinstance(data, VerticalData)
     assert (data.parties, data.label_party, data.alignment, data.task) == (("bank", "shop"), "bank", "psi", "binary")
     bank, shop = (data.load(party) for party in ("bank", "shop"))
@@ -99,20 +99,20 @@ def test_vertical_files_of_two_parties_share_ids(folder):
 def test_wrong_entries_are_named(folder, old, new, said):
     assert old in VERTICAL
     with pytest.raises(BadInput, match=said):
-        own(folder, VERTICAL.replace(old, new, 1))
+        describe(folder, VERTICAL.replace(old, new, 1))
 
 
 def test_other_faults_of_the_file(folder):
     with pytest.raises(BadInput, match=r"cannot be read"):
         load_description(folder / "absent.toml")
     with pytest.raises(BadInput, match=r"1 given .* at least 2"):
-        own(folder, VERTICAL.split("[parties.shop]")[0])
+        describe(folder, VERTICAL.split("[parties.shop]")[0])
     with pytest.raises(BadInput, match=r"no table \[parties.NAME\]"):
-        own(folder, VERTICAL.split("[parties.bank]")[0])
+        describe(folder, VERTICAL.split("[parties.bank]")[0])
 
 
 def test_a_missing_file_is_told_by_its_party_only(folder):
-    data = own(folder, VERTICAL.replace("data/shop.csv", "data/none.csv"))
+    data = describe(folder, VERTICAL.replace("data/shop.csv", "data/none.csv"))
     assert data.load("bank").features.shape == (3, 3)
     with pytest.raises(BadInput, match=r"shop: path: .*none.csv is not a file"):
         data.load("shop")
@@ -137,7 +137,7 @@ path = "two.csv"
 label = "y"
 features = ["x", "z"]
 """
-    data = own(folder, text)
+    data = describe(folder, text)
     assert isinstance(data, HorizontalData)
     assert (data.num_clients, data.num_classes, data.shape) == (2, 2, (2,))
     assert list(data.client(0).load().labels) == [0, 1]
@@ -146,15 +146,15 @@ features = ["x", "z"]
     assert data.centers == ()
     for name, center in (("one", "oregon"), ("two", "tokyo")):
         text = text.replace(f'path = "{name}.csv"', f'path = "{name}.csv"\ncenter = "{center}"')
-    assert own(folder, text).centers == ("oregon", "tokyo")
+    assert describe(folder, text).centers == ("oregon", "tokyo")
     with pytest.raises(BadInput, match=r"parties.b.center: missing"):
-        own(folder, text.replace('center = "tokyo"', ""))
+        describe(folder, text.replace('center = "tokyo"', ""))
     with pytest.raises(BadInput, match=r"test: parties names no test file"):
-        own(folder, text.replace('test = "test.csv"', "")).test()
+        describe(folder, text.replace('test = "test.csv"', "")).test()
     with pytest.raises(BadInput, match=r"parties.b.features: every client must name the same"):
-        own(folder, text[::-1].replace('["x", "z"]'[::-1], '["z"]'[::-1], 1)[::-1])
+        describe(folder, text[::-1].replace('["x", "z"]'[::-1], '["z"]'[::-1], 1)[::-1])
     with pytest.raises(BadInput, match=r"label 'high' is not allowed: classes are low, tall"):
-        own(folder, text.replace('"high"]', '"tall"]')).client(1).load()
+        describe(folder, text.replace('"high"]', '"tall"]')).client(1).load()
 
 
 def test_relational_files(folder):
@@ -162,7 +162,7 @@ def test_relational_files(folder):
     (folder / "orders-2.csv").write_text("id,card,bad\n2,7,1\n")
     (folder / "cards.csv").write_text("card,limit\n7,100\n")
     text = RELATIONAL
-    data = own(folder, text)
+    data = describe(folder, text)
     assert isinstance(data, RelationalData)
     assert [(p.party, p.table, p.partition) for p in data.partitions] == [
         ("east", "orders", 0),
@@ -171,9 +171,9 @@ def test_relational_files(folder):
     ]
     assert data.of("orders")[1].source.load(["id", "bad"]).to_pydict() == {"id": [2], "bad": [1]}
     with pytest.raises(BadInput, match=r"table 'cards' is with no party"):
-        own(folder, text.split("[parties.cards]")[0])
+        describe(folder, text.split("[parties.cards]")[0])
     with pytest.raises(BadInput, match=r"parties.east.table: 'shops' is not allowed: give one of orders, cards"):
-        own(folder, text.replace('table = "orders"', 'table = "shops"', 1))
+        describe(folder, text.replace('table = "orders"', 'table = "shops"', 1))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_relational_files(folder):
 def test_a_file_holds_no_password_and_no_option_that_nobody_knows(folder, address, words):
     text = RELATIONAL.replace('path = "cards.csv"', f'path = "{address}"')
     with pytest.raises(BadInput, match=words) as caught:
-        own(folder, text)
+        describe(folder, text)
     assert "hunter2" not in str(caught.value)
 
 
@@ -201,7 +201,7 @@ def test_another_layout_than_the_protocol_needs(folder):
 @pytest.mark.parametrize("features", ["features = []", ""])
 def test_a_party_without_features(folder, features):
     (folder / "data/shop.csv").write_text("client\nc\na\n")
-    data = own(folder, VERTICAL.replace('features = ["spent"]', features))
+    data = describe(folder, VERTICAL.replace('features = ["spent"]', features))
     with pytest.raises(BadInput, match=r"shop: .*shop.csv: no feature column"):
         data.load("shop")
 
@@ -209,40 +209,40 @@ def test_a_party_without_features(folder, features):
 def test_a_party_without_rows(folder):
     (folder / "data/shop.csv").write_text("client,spent\n")
     with pytest.raises(BadInput, match=r"shop: .*shop.csv: no rows"):
-        own(folder, VERTICAL).load("shop")
+        describe(folder, VERTICAL).load("shop")
 
 
 def test_faults_in_the_rows_name_party_file_and_column(folder):
     (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\na,\n")
     with pytest.raises(BadInput, match=r"shop: .*shop.csv: 1 ids occur more than once, the first is a"):
-        own(folder, VERTICAL).load("shop")
+        describe(folder, VERTICAL).load("shop")
     (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\nc,inf\n")
     with pytest.raises(BadInput, match=r"shop: .*shop.csv: column spent: 1 values are infinite, such as inf"):
-        own(folder, VERTICAL).load("shop")
+        describe(folder, VERTICAL).load("shop")
     (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\nc,\n")
     with pytest.raises(BadInput, match=r"shop: .*shop.csv: column spent: 2 values are NaN, missing or infinite"):
-        own(folder, VERTICAL).load("shop")
+        describe(folder, VERTICAL).load("shop")
     (folder / "bank.csv").write_text("customer,age,region,bad\na,31,n,1\nb,45,s,1\n")
     with pytest.raises(BadInput, match=r"bank: .*bank.csv: label bad: 1 classes .* a model needs rows of at least two"):
-        own(folder, VERTICAL).load("bank")
+        describe(folder, VERTICAL).load("bank")
 
 
 def test_a_list_of_labels_is_no_number_of_classes(folder):
     with pytest.raises(BadInput, match=r"task.classes: \['low', 'high'\] is not allowed"):
-        own(folder, VERTICAL.replace('"binary"', '"multiclass"\nclasses = ["low", "high"]'))
+        describe(folder, VERTICAL.replace('"binary"', '"multiclass"\nclasses = ["low", "high"]'))
 
 
 def test_truth_values_are_classes(folder):
     (folder / "bank.csv").write_text("customer,age,region,bad\na,31,n,true\nb,45,s,false\nc,52,n,\n")
     text = VERTICAL.replace('label = "bad"', 'label = "bad"\nunlabelled = "drop"')
-    bank = own(folder, text.replace("[task]", "[task]\npositive = 'false'")).load("bank")
+    bank = describe(folder, text.replace("[task]", "[task]\npositive = 'false'")).load("bank")
     assert (bank.class_names, list(bank.labels)) == (("true", "false"), [0, 1])
     (folder / "one.csv").write_text("x,y\n1,true\n3,false\n")
     (folder / "two.csv").write_text("x,y\n1,\n3,true\n")
     clients = "".join(
         f'[parties.{name}]\npath = "{name}.csv"\nlabel = "y"\nunlabelled = "drop"\n' for name in ("one", "two")
     )
-    data = own(folder, f'[task]\ntype = "binary"\nlayout = "horizontal"\nclasses = ["true", "false"]\n{clients}')
+    data = describe(folder, f'[task]\ntype = "binary"\nlayout = "horizontal"\nclasses = ["true", "false"]\n{clients}')
     assert [list(data.client(index).load().labels) for index in (0, 1)] == [[0, 1], [0]]
 
 
@@ -273,4 +273,4 @@ def test_rows_that_are_all_left_out_say_why(tmp_path):
 def test_rare_categories_are_not_refused_and_bucketed_at_once(folder):
     rule = '\n[parties.shop.columns]\nspent = { type = "categorical", rare = 3, unknown = "refuse" }\n'
     with pytest.raises(BadInput, match=r"parties.shop.columns.spent.rare: 3 is not allowed with unknown='refuse'"):
-        own(folder, VERTICAL + rule)
+        describe(folder, VERTICAL + rule)

@@ -258,8 +258,8 @@ def test_a_join_is_the_join_that_duckdb_makes(seed, tmp_path):
         right = connection.execute(sql).fetchall()
     count, found = joined(sql, "a.x", **sources)
     assert count == len(right)
-    for name, place in (("a", 0), ("b", 2), ("c", 3)):
-        assert found[name] == {row: sum(one[place] == row for one in right) for row in {one[place] for one in right}}
+    for name, column in (("a", 0), ("b", 2), ("c", 3)):
+        assert found[name] == {row: sum(one[column] == row for one in right) for row in {one[column] for one in right}}
 
 
 def test_keys_that_are_long_numbers_are_exact_in_every_source(tmp_path, request):

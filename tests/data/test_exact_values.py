@@ -189,7 +189,7 @@ def test_seconds_since_1970_may_be_dates(tmp_path):
 
 @pytest.mark.parametrize("kind", ["uint64", "csv"])
 def test_whole_numbers_that_double_precision_merges_are_refused_with_two_of_them(tmp_path, kind):
-    values = [2**60 + place for place in range(9)]
+    values = [2**60 + number for number in range(9)]
     if kind == "csv":
         path = csv(tmp_path, "x\n" + "".join(f"{one}\n" for one in values))
     else:
@@ -259,8 +259,8 @@ def test_parquet_and_feather_by_any_name_and_a_folder_of_parts(tmp_path):
     parts = tmp_path / "parts.parquet"
     parts.mkdir()
     (parts / "_SUCCESS").touch()
-    for place in range(2):
-        pq.write_table(table.slice(place, 1), parts / f"part-{place}.parquet")
+    for number in range(2):
+        pq.write_table(table.slice(number, 1), parts / f"part-{number}.parquet")
     for path in (tmp_path / "A.CSV", tmp_path / "a.feather", parts):
         assert source(path, id_column="id").load().features.tolist() == [[2], [3]]
     (parts / "other.parquet").write_text("a,b\n")
@@ -298,7 +298,7 @@ def test_advice_for_a_file_of_another_dialect_works(tmp_path):
 
 def test_a_row_of_more_than_a_megabyte_is_read(tmp_path):
     width = 60_000
-    names = ",".join(f"g{place}" for place in range(width))
+    names = ",".join(f"g{number}" for number in range(width))
     path = csv(
         tmp_path,
         f"id,{names}\n" + "".join(f"{row}," + ",".join(["0.1234567890123456789"] * width) + "\n" for row in (1, 2)),

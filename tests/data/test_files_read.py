@@ -58,13 +58,13 @@ def horizontal(folder: Path) -> tuple[str, Owners]:
     return "\n".join(lines), {f"{name}.csv": name for name in names}
 
 
-HELD = {"a.csv": "virginia", "b.csv": "oregon", "c.csv": "oregon", "d.csv": "virginia"}
+CENTERS_OF = {"a.csv": "virginia", "b.csv": "oregon", "c.csv": "oregon", "d.csv": "virginia"}
 """Clients' files and the centers that they name."""
 
 
 def centers(folder: Path) -> tuple[str, Owners]:
     text, files = horizontal(folder)
-    for file, center in HELD.items():
+    for file, center in CENTERS_OF.items():
         text = text.replace(f'path = "{file}"', f'path = "{file}"\ncenter = "{center}"')
     return text, files
 
@@ -186,7 +186,7 @@ def test_a_partys_process_opens_its_user_files_alone(name, tmp_path, monkeypatch
         was_seen.append(any(seen.values()))
 
     in_training = opened_by(["run", name.partition(" ")[0], *flags, *words, "--out", str(runs)])
-    holders = HELD if name == "nebulafl" else owners  # a center holds several clients' files
+    holders = CENTERS_OF if name == "nebulafl" else owners  # a center holds several clients' files
     agree(in_training, holders)
     (run,) = runs.iterdir()
 

@@ -25,11 +25,11 @@ test = "test.npz"
 
 def paint(folder, name, number):
     """Write a picture of 16 x 8 pixels that is dark or light on its left half."""
-    place = folder / name
-    place.mkdir(parents=True, exist_ok=True)
+    class_dir = folder / name
+    class_dir.mkdir(parents=True, exist_ok=True)
     pixels = np.full((8, 16, 3), 100, np.uint8)
     pixels[:, :8] = 20 * number if name == "dark" else 255 - 20 * number
-    Image.fromarray(pixels).save(place / f"{number}.png")
+    Image.fromarray(pixels).save(class_dir / f"{number}.png")
 
 
 @pytest.fixture

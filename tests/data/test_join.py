@@ -18,16 +18,16 @@ TREES = {
 }
 
 
-def made(kind, seed, lonely=True):
+def random_tree(kind, seed, lonely=True):
     """Return rows and steps of a random tree; some keys are at one end of their edge only."""
     rng = np.random.default_rng(seed)
     sizes, edges = TREES[kind]
     steps = []
     for a, b in edges:
-        own, other = (rng.integers(0, 4, sizes[i]).astype(np.int32) for i in (a, b))
+        local, other = (rng.integers(0, 4, sizes[i]).astype(np.int32) for i in (a, b))
         if lonely:
-            own[~np.isin(own, other)] = -1  # as `join_keys` says it
-        steps.append((a, b, own, other))
+            local[~np.isin(local, other)] = -1  # as `join_keys` says it
+        steps.append((a, b, local, other))
     return sizes, tuple(steps)
 
 
@@ -36,7 +36,7 @@ def listed(sizes, steps):
     fits = [
         rows
         for rows in itertools.product(*map(range, sizes))
-        if all(own[rows[a]] == other[rows[b]] for a, b, own, other in steps)
+        if all(local[rows[a]] == other[rows[b]] for a, b, local, other in steps)
     ]
     return np.array(fits, dtype=np.int64).reshape(len(fits), len(sizes))
 
@@ -44,7 +44,7 @@ def listed(sizes, steps):
 @pytest.mark.parametrize("kind", TREES)
 @pytest.mark.parametrize("seed", range(4))
 def test_counts_are_those_of_the_listed_join(kind, seed):
-    sizes, steps = made(kind, seed)
+    sizes, steps = random_tree(kind, seed)
     rows = listed(sizes, steps)
     kept = np.random.default_rng(seed).random(sizes[0]) < 0.6
     for root in range(len(sizes)):
@@ -58,7 +58,7 @@ def test_counts_are_those_of_the_listed_join(kind, seed):
 @pytest.mark.parametrize("kind", TREES)
 @pytest.mark.parametrize("seed", range(1, 4))  # of these all have joined rows
 def test_sums_and_squares_are_those_of_the_listed_join(kind, seed):
-    sizes, steps = made(kind, seed)
+    sizes, steps = random_tree(kind, seed)
     rows = listed(sizes, steps)
     assert len(rows)
     rng = np.random.default_rng(seed)
@@ -76,14 +76,14 @@ def test_sums_and_squares_are_those_of_the_listed_join(kind, seed):
             np.testing.assert_allclose(found, expected, rtol=1e-12)
         assert sums.square(parts) == pytest.approx(float(total @ total), rel=1e-12)
         mean, around = sums.at_root(parts)
-        for place, row in enumerate(kept[root]):
-            own = total[rows[:, root] == row]
-            assert mean[place] == pytest.approx(own.mean(), rel=1e-12)
-            assert around[place] == pytest.approx(((own - own.mean()) ** 2).sum(), rel=1e-9, abs=1e-12)
+        for index, row in enumerate(kept[root]):
+            local = total[rows[:, root] == row]
+            assert mean[index] == pytest.approx(local.mean(), rel=1e-12)
+            assert around[index] == pytest.approx(((local - local.mean()) ** 2).sum(), rel=1e-9, abs=1e-12)
 
 
 def test_small_squares_beside_large_parts_that_cancel():
-    sizes, steps = made("star", 1)
+    sizes, steps = random_tree("star", 1)
     rows = listed(sizes, steps)
     counts = JoinTree(tuple(sizes), steps).counts([None] * len(sizes))
     sums = TreeSums(JoinTree(tuple(sizes), steps).restricted(counts))
@@ -95,7 +95,7 @@ def test_small_squares_beside_large_parts_that_cancel():
 
 
 def test_the_tree_has_the_counts_of_the_mapping_that_lists():
-    sizes, steps = made("star", 3)
+    sizes, steps = random_tree("star", 3)
     rows = JoinTree(tuple(sizes), steps).listed()
     found = JoinTree(tuple(sizes), steps).counts([None] * len(sizes))
     for table, size in enumerate(sizes):

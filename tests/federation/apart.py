@@ -67,13 +67,13 @@ class Apart(World):
             self.listens(name)
 
     def _begin_relay(self) -> None:
-        place, home = f"{self.hosts.addresses[RELAY]}:7440", self.path / CLINIC
+        address, home = f"{self.hosts.addresses[RELAY]}:7440", self.path / CLINIC
         file, federation = home / "site.toml", str(self.path / "credit")
         listen = next(line for line in file.read_text().splitlines() if line.startswith("listen"))
-        file.write_text(file.read_text().replace(listen, f'relay = "{place}"'))
-        self.command("federation", "admit", federation, str(home / f"{CLINIC}.csr"), "--renew", "--relay", place)
+        file.write_text(file.read_text().replace(listen, f'relay = "{address}"'))
+        self.command("federation", "admit", federation, str(home / f"{CLINIC}.csr"), "--renew", "--relay", address)
         self.share()
-        words = ("--federation", f"{federation}/federation.toml", "--listen", place)
+        words = ("--federation", f"{federation}/federation.toml", "--listen", address)
         relay = self.hosts.start(RELAY, "python", "-u", "-m", "fedactors", "relay", *words)
         self.hosts.blocks.append(relay)
         self._read("relay", relay, "relay: listens at")
@@ -140,7 +140,7 @@ def on_three_hosts(folder: Path, *, with_rays: bool = False, with_relay: bool = 
                     stream.close()
 
 
-def told(out: str) -> dict[str, Any]:
+def last_json(out: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
     return found
 
@@ -151,7 +151,7 @@ def check_as_simulated(apart: Apart, capsys: pytest.CaptureFixture[str], protoco
     expected = last_line(capsys)
     code, out, err = apart.run_at_the_bank(*command(apart, protocol), *TEST, *PROTOCOLS[protocol])
     assert code == 0, err
-    found = told(out)
+    found = last_json(out)
     assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6, nan_ok=True)
     assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
     assert agree({name: apart.path / name for name in SITES}, last_run(apart))
@@ -160,8 +160,8 @@ def check_as_simulated(apart: Apart, capsys: pytest.CaptureFixture[str], protoco
 def check_centers(apart: Apart) -> None:
     """Check that NebulaFL, whose results follow from timing, learns."""
     test_centers.write_centers(apart)
-    words = (*command(apart, "nebulafl"), *test_centers.SMALL, *test_centers.places(apart))
+    words = (*command(apart, "nebulafl"), *test_centers.SMALL, *test_centers.flags(apart))
     code, out, err = apart.run_at_the_bank(*words)
     assert code == 0, err
-    assert told(out)["metrics"]["test/accuracy"] > 0.6
+    assert last_json(out)["metrics"]["test/accuracy"] > 0.6
     assert agree({name: apart.path / name for name in SITES}, last_run(apart))

@@ -114,7 +114,7 @@ def test_of_a_run_that_is_over_a_site_asks_no_more(world: World, monkeypatch: py
         return found
 
     monkeypatch.setattr(FederatedRuntime, "_all", late)
-    assert federated(world, NOISED, "--budget", "shop=20:1e-4") == 0, world.said
+    assert federated(world, NOISED, "--budget", "shop=20:1e-4") == 0, world.output
     assert [type(one) for one in said] == [PartyLost]
     assert is_free(world)
 
@@ -419,8 +419,8 @@ def test_what_a_site_is_refused_is_written_however_many_strangers_are(world: Wor
     shop = world.processes[SHOP]
 
     def flood() -> None:
-        shop._strangers.look()
-        shop._strangers._lines = 0.0  # no line is left for them
+        shop._unknown_peers.look()
+        shop._unknown_peers._lines = 0.0  # no line is left for them
         shop._refused_again("somebody at 127.0.0.1:1", "begins with no handshake")
         shop._note(Refused(BANK, "tries what it may not"))
 
@@ -434,7 +434,7 @@ def test_what_a_site_is_refused_is_written_however_many_strangers_are(world: Wor
 @slow
 def test_an_honest_run_goes_through_after_all_of_it(world: World) -> None:
     assert is_free(world)
-    assert federated(world, NOISED, "--budget", "shop=20:1e-4") == 0, world.said
+    assert federated(world, NOISED, "--budget", "shop=20:1e-4") == 0, world.output
     assert in_all(spent(world.folder(SHOP).log())["orders"]).epsilon < 200
 
 

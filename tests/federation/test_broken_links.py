@@ -87,8 +87,8 @@ def called(
         made = None if way is None else way(port)
         try:
             known = shop.folder.federation.members[SHOP]
-            place = replace(known, host="127.0.0.1", port=port if made is None else made.port)
-            return await work(shop, place)
+            member = replace(known, host="127.0.0.1", port=port if made is None else made.port)
+            return await work(shop, member)
         finally:
             for link in shop.links.values():
                 link.close()
@@ -121,11 +121,11 @@ def test_over_connections_that_live_for_some_bytes_each_call_is_done_once_and_in
         ways[0].lives = iter(lambda: rng.randrange(1, 60_000), 0)
         return ways[0]
 
-    async def work(shop: Shop, place: Member) -> tuple[list[int], int]:
+    async def work(shop: Shop, member: Member) -> tuple[list[int], int]:
         lost: list[str] = []
         for _ in range(200):  # the first handshake is not said again
             try:
-                link = await dial(pair.folder(BANK), place, HELLO, LIMITS, **from_the_bank(pair, lost))
+                link = await dial(pair.folder(BANK), member, HELLO, LIMITS, **from_the_bank(pair, lost))
                 break
             except FedactorsError:
                 pass
@@ -177,8 +177,8 @@ def test_what_is_kept_for_who_says_not_that_it_took_it_is_bounded(pair: World) -
 
     assert WINDOW_BYTES <= asyncio.run(press()) < WINDOW_BYTES + 2 * PIECE_BYTES
 
-    async def both(shop: Shop, place: Member) -> None:
-        link = await dial(pair.folder(BANK), place, HELLO, LIMITS, **from_the_bank(pair, []))
+    async def both(shop: Shop, member: Member) -> None:
+        link = await dial(pair.folder(BANK), member, HELLO, LIMITS, **from_the_bank(pair, []))
         size = 3 * WINDOW_BYTES
         asked = [link.request(encode_parts((number, size, bytes(size))), "much") for number in range(3)]
         async with asyncio.timeout(50):
@@ -189,13 +189,13 @@ def test_what_is_kept_for_who_says_not_that_it_took_it_is_bounded(pair: World) -
     called(pair, both)
 
 
-async def greeted(world: World, place: Member, session: str, taken: int) -> None:
+async def greeted(world: World, member: Member, session: str, taken: int) -> None:
     """Dial once with a handshake that names a session, and says how much of it was taken."""
     hello = replace(HELLO, session=session, taken=taken)
     link = Connection(peer=SHOP, limits=LIMITS, **from_the_bank(world, [], session))
     from fedactors.federation.handshake import _meet
 
-    await _meet(world.folder(BANK), place, hello, LIMITS, taken, link)
+    await _meet(world.folder(BANK), member, hello, LIMITS, taken, link)
     link.close()
 
 
@@ -211,13 +211,13 @@ async def greeted(world: World, place: Member, session: str, taken: int) -> None
 def test_who_goes_on_with_what_cannot_be_is_refused_and_the_link_holds(
     pair: World, session: str, taken: int, said: str
 ) -> None:
-    async def work(shop: Shop, place: Member) -> None:
+    async def work(shop: Shop, member: Member) -> None:
         lost: list[str] = []
-        link = await dial(pair.folder(BANK), place, HELLO, LIMITS, **from_the_bank(pair, lost))
+        link = await dial(pair.folder(BANK), member, HELLO, LIMITS, **from_the_bank(pair, lost))
         asked = encode_parts((0, 1 << 20, b""))
         assert value_of(await link.request(asked, "a call"), SHOP) == bytes(1 << 20)
         with pytest.raises(Refused, match=said):
-            await greeted(pair, place, link.session if session == "own" else "0" * 32, taken)
+            await greeted(pair, member, link.session if session == "own" else "0" * 32, taken)
         assert said in shop.refused[-1]
         assert value_of(await link.request(encode_parts((1, 1, b"")), "a call"), SHOP) == b"\x01"
         assert not lost
@@ -230,14 +230,14 @@ def test_a_site_does_not_go_on_with_anothers_link(tmp_path: Path) -> None:
     """The session is known to be the bank's by the bank's certificate: the shop's does not open it."""
     world = World(tmp_path)
 
-    async def work(shop: Shop, place: Member) -> None:
+    async def work(shop: Shop, member: Member) -> None:
         lost: list[str] = []
-        link = await dial(world.folder(BANK), place, HELLO, LIMITS, **from_the_bank(world, lost))
+        link = await dial(world.folder(BANK), member, HELLO, LIMITS, **from_the_bank(world, lost))
         from fedactors.federation.handshake import _meet
 
         thief = Connection(peer=SHOP, limits=LIMITS, **from_the_bank(world, [], link.session))
         with pytest.raises(Refused, match="would go on with a link that is over"):
-            await _meet(world.folder(SHOP), place, HELLO, LIMITS, 0, thief)
+            await _meet(world.folder(SHOP), member, HELLO, LIMITS, 0, thief)
         assert value_of(await link.request(encode_parts((1, 1, b"")), "a call"), SHOP) == b"\x01"
         assert not lost
         await link.end()
@@ -254,9 +254,9 @@ def test_a_site_does_not_go_on_with_anothers_link(tmp_path: Path) -> None:
     ],
 )
 def test_a_sign_of_life_that_is_none_ends_the_link(pair: World, said: bytes, why: str) -> None:
-    async def work(shop: Shop, place: Member) -> str:
+    async def work(shop: Shop, member: Member) -> str:
         lost: list[str] = []
-        link = await dial(pair.folder(BANK), place, HELLO, LIMITS, **from_the_bank(pair, lost))
+        link = await dial(pair.folder(BANK), member, HELLO, LIMITS, **from_the_bank(pair, lost))
         link.stream.write(framed([said], PING))
         async with asyncio.timeout(20):
             while not lost:
@@ -271,9 +271,9 @@ def test_what_drips_after_it_began_is_refused_in_its_time(pair: World) -> None:
     """It gets longer byte by byte, and never whole."""
     limits = replace(LIMITS, piece=1.0, heartbeat_timeout=2.0, away=30.0)
 
-    async def drip(shop: Shop, place: Member) -> str:
+    async def drip(shop: Shop, member: Member) -> str:
         lost: list[str] = []
-        link = await dial(pair.folder(BANK), place, HELLO, limits, **from_the_bank(pair, lost))
+        link = await dial(pair.folder(BANK), member, HELLO, limits, **from_the_bank(pair, lost))
         whole = framed([bytes(1000)], REQUEST)
         for at in range(len(whole)):
             link.stream.write(whole[at : at + 1])
@@ -322,7 +322,7 @@ def test_a_run_whose_links_break_again_and_again_is_the_same_run(
     cutting = threading.Thread(target=cut, daemon=True)
     thread = in_mid_run(world, SHOP, begin)
     try:
-        assert federated(world, words, "--share-seed", "--seed", "7") == 0, (world.said, capsys.readouterr().err)
+        assert federated(world, words, "--share-seed", "--seed", "7") == 0, (world.output, capsys.readouterr().err)
     finally:
         over.set()
         thread.join(60)
@@ -333,8 +333,8 @@ def test_a_run_whose_links_break_again_and_again_is_the_same_run(
     if "algorithm=vfl" in algorithm:
         same(found, expected)
     assert agree({name: world.path / name for name in (BANK, SHOP)}, last_run(world))
-    assert any("the link to bank broke" in line for line in world.said[SHOP])
-    assert any("the link to bank is back after" in line for line in world.said[SHOP])
+    assert any("the link to bank broke" in line for line in world.output[SHOP])
+    assert any("the link to bank is back after" in line for line in world.output[SHOP])
 
 
 @pytest.mark.slow
@@ -361,7 +361,7 @@ def test_a_link_that_does_not_come_back_ends_the_run_in_a_line_and_both_sites_ar
     end = time.monotonic() + 60
     while any(world.processes[name]._asked for name in (BANK, SHOP)) and time.monotonic() < end:
         time.sleep(0.05)
-    assert federated(world, SMALL) == 0, world.said
+    assert federated(world, SMALL) == 0, world.output
 
 
 def test_a_link_that_is_lost_says_why_it_could_not_be_dialled_anew(pair: World) -> None:
@@ -373,9 +373,9 @@ def test_a_link_that_is_lost_says_why_it_could_not_be_dialled_anew(pair: World) 
 
     limits = replace(LIMITS, away=1.0)
 
-    async def work(shop: Shop, place: Member) -> None:
+    async def work(shop: Shop, member: Member) -> None:
         lost: list[str] = []
-        link = await dial(pair.folder(BANK), place, HELLO, limits, **from_the_bank(pair, lost))
+        link = await dial(pair.folder(BANK), member, HELLO, limits, **from_the_bank(pair, lost))
         reply = link.request(encode_parts((0, 1, b"")), "a call")
         await reply
         ways[0].is_closed = True

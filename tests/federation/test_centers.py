@@ -44,7 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made.stop()
 
 
-def places(world: World) -> tuple[str, ...]:
+def flags(world: World) -> tuple[str, ...]:
     return f"catalogue={world.path / 'hardware.toml'}", f"network={world.path / 'links.toml'}"
 
 
@@ -53,8 +53,8 @@ def test_centers_that_share_no_cluster_rotate_their_models(
     world: World, capsys: pytest.CaptureFixture[str], algorithm: str
 ) -> None:
     answering = world.answer()
-    words = (*command(world, "nebulafl"), *SMALL, *places(world), f"algorithm={algorithm}")
-    assert main(list(words)) == 0, (capsys.readouterr().err, world.said)
+    words = (*command(world, "nebulafl"), *SMALL, *flags(world), f"algorithm={algorithm}")
+    assert main(list(words)) == 0, (capsys.readouterr().err, world.output)
     answering.join(30)
     found = last_line(capsys)
     assert found["metrics"]["test/accuracy"] > 0.6
@@ -67,7 +67,7 @@ def test_centers_that_share_no_cluster_rotate_their_models(
 
 def test_no_site_opens_a_path_that_another_one_names(world: World, tmp_path: Path) -> None:
     protocol = find_protocol("nebulafl")
-    words = dict(word.split("=", 1) for word in (*SMALL, *places(world), "on_party_loss=stop"))
+    words = dict(word.split("=", 1) for word in (*SMALL, *flags(world), "on_party_loss=stop"))
     config = build(protocol.Config, words).with_contents()
     settings = spell_infinities(as_dict(config))
     made = make_proposal(world.folder(BANK), protocol, settings, OF_THREE["nebulafl"], None)

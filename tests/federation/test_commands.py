@@ -43,10 +43,10 @@ def proposed(world: World) -> str:
 
 @pytest.mark.slow
 def test_a_person_sees_what_would_leave_and_answers_once(quiet: World, capsys: pytest.CaptureFixture[str]) -> None:
-    run, place = proposed(quiet), ("--folder", str(quiet.path / SHOP))
-    assert main(["site", "pending", *place]) == 0
+    run, flags = proposed(quiet), ("--folder", str(quiet.path / SHOP))
+    assert main(["site", "pending", *flags]) == 0
     assert run in capsys.readouterr().out
-    assert main(["site", "show", run, *place]) == 0
+    assert main(["site", "show", run, *flags]) == 0
     shown = capsys.readouterr().out
     assert "bank proposes pubsub-vfl" in shown
     assert "yours: orders" in shown
@@ -57,19 +57,19 @@ def test_a_person_sees_what_would_leave_and_answers_once(quiet: World, capsys: p
     assert "alignment=" not in settings  # of named data: the task says it
     assert f"to answer: fedactors site approve {run}, or fedactors site reject {run}" in shown
     other = proposed(quiet)
-    assert main(["site", "show", run[:-1], *place]) == 0
+    assert main(["site", "show", run[:-1], *flags]) == 0
     assert f"run {run}: bank proposes" in capsys.readouterr().out
-    assert main(["site", "approve", "", *place]) == main(["site", "approve", "g", *place]) == 2
+    assert main(["site", "approve", "", *flags]) == main(["site", "approve", "g", *flags]) == 2
     assert other in capsys.readouterr().err.splitlines()[-1], "what waits is listed"
-    assert main(["site", "reject", other[:15], *place]) == 0
+    assert main(["site", "reject", other[:15], *flags]) == 0
     capsys.readouterr()
-    assert main(["site", "show", run, *place, "--format", "json"]) == 0
+    assert main(["site", "show", run, *flags, "--format", "json"]) == 0
     entry = json.loads(capsys.readouterr().out)
     assert entry["data"] == {"bank": "customers", "shop": "orders"}
-    assert main(["site", "reject", run, *place, "--why", "not this quarter"]) == 0
-    assert main(["site", "approve", run, *place]) == 2
+    assert main(["site", "reject", run, *flags, "--why", "not this quarter"]) == 0
+    assert main(["site", "approve", run, *flags]) == 2
     assert f"run: {run} is decided already" in capsys.readouterr().err
-    assert main(["site", "runs", *place, "--format", "json"]) == 0
+    assert main(["site", "runs", *flags, "--format", "json"]) == 0
     (last,) = [e for e in json.loads(capsys.readouterr().out)["runs"] if e["run"] == run]
     assert last["status"] == "rejected: not this quarter"
 
@@ -174,9 +174,9 @@ def test_an_approval_is_of_the_very_proposal_that_was_shown(quiet: World) -> Non
 def test_what_is_wrong_is_one_line(
     quiet: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
-    places = {"SHOP": quiet.path / SHOP, "BANK": quiet.path / BANK, "CREDIT": quiet.path / "credit"}
-    for name, place in places.items():
-        words = tuple(word.replace(name, str(place)) for word in words)
+    folders = {"SHOP": quiet.path / SHOP, "BANK": quiet.path / BANK, "CREDIT": quiet.path / "credit"}
+    for name, folder in folders.items():
+        words = tuple(word.replace(name, str(folder)) for word in words)
     assert main(list(words)) == 2
     told = capsys.readouterr().err.replace("reading ", "").splitlines()  # the latter is progress
     assert said in told[-1]
@@ -372,9 +372,9 @@ def test_a_site_reads_its_user_data_before_anybody_asks(
     assert sizes["patients"] == sizes["cases"] == (60, 4)
     assert sizes["clients"] == (160, 4)
     assert sizes["people"] == sizes["buyers"] == (60, 2)
-    place = ("site", "check", "--folder", str(tmp_path / SHOP))
+    flags = ("site", "check", "--folder", str(tmp_path / SHOP))
     other.append("pubsub-vfl")
-    assert main(list(place)) == 3
+    assert main(list(flags)) == 3
     said = capsys.readouterr().out
     assert "shop: has other code for pubsub-vfl: install the same wheel at both" in said
     assert "data.orders: 160 rows, 2 columns" in said
@@ -382,7 +382,7 @@ def test_a_site_reads_its_user_data_before_anybody_asks(
     rows = file.read_text()
     for wrong, problem in ((rows.replace(",", ",?", 3), "'?"), (None, "orders.csv is not a file")):
         file.write_text(wrong) if wrong is not None else file.unlink()
-        assert main(list(place)) == 2
+        assert main(list(flags)) == 2
         (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("data.orders: ")]
         assert problem in line
     assert made.names

@@ -35,7 +35,7 @@ INCOME = "31415.9265"
 BOOK = {WORKER, BROKER, f"{BANK}/worker-0"}
 
 
-class Own(Refused):
+class CustomRefused(Refused):
     """A kind of error of the party's own."""
 
 
@@ -77,7 +77,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
     "its text": lambda: ValueError(INCOME),
     "its arguments": lambda: ValueError("a row", {"income": INCOME}),
     "a refusal": lambda: Refused(BROKER, INCOME),
-    "a refusal of its own": lambda: Own(BROKER, INCOME),
+    "a refusal of its own": lambda: CustomRefused(BROKER, INCOME),
     "a loss": lambda: PartyLost(BROKER, INCOME),
     "a timeout": lambda: CallTimeout(BROKER, INCOME),
     "a payload": lambda: PayloadGone(INCOME),
@@ -204,7 +204,7 @@ def test_a_value_in_an_error_stays_at_its_site(
             method, getattr(PassiveWorker, name)
         )  # as much an endpoint as what it takes the place of
         monkeypatch.setattr(PassiveWorker, name, method)
-    heard = len(lasting.said[SHOP])
+    heard = len(lasting.output[SHOP])
     assert federated(lasting, LONG) in (2, 3)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedactors: ")]
     assert len(lines) == 1
@@ -213,8 +213,8 @@ def test_a_value_in_an_error_stays_at_its_site(
     assert [told for told in crossed if INCOME.encode() in told] == []
     assert not any(INCOME in line for line in lines)
     await_end(lasting)
-    mine = [said for said in lasting.said[SHOP][heard:] if INCOME in said or said.endswith(": a row")]
-    assert mine, lasting.said[SHOP][heard:]
+    mine = [said for said in lasting.output[SHOP][heard:] if INCOME in said or said.endswith(": a row")]
+    assert mine, lasting.output[SHOP][heard:]
     bank = lasting.path / BANK
     assert [f for f in bank.rglob("*") if f.is_file() and INCOME.encode() in f.read_bytes()] == []
 
@@ -227,13 +227,13 @@ def test_of_what_the_driver_fails_with_its_kind_is_told(lasting: World, monkeypa
         raise ValueError(secret)
 
     monkeypatch.setattr(FederatedRuntime, "settle", settle)
-    heard = len(lasting.said[SHOP])
+    heard = len(lasting.output[SHOP])
     assert federated(lasting, (*SMALL, "algorithm=vfl")) == 1
     end = time.monotonic() + 30
-    while not any("the driver at" in said for said in lasting.said[SHOP][heard:]) and time.monotonic() < end:
+    while not any("the driver at" in said for said in lasting.output[SHOP][heard:]) and time.monotonic() < end:
         time.sleep(0.05)
     kind = "the driver at bank ended it: bank: ValueError; the log of the site bank says more"
-    assert any(said.endswith(kind) for said in lasting.said[SHOP][heard:]), lasting.said[SHOP][heard:]
+    assert any(said.endswith(kind) for said in lasting.output[SHOP][heard:]), lasting.output[SHOP][heard:]
     shop = lasting.path / SHOP
     assert [f for f in shop.rglob("*") if f.is_file() and secret.encode() in f.read_bytes()] == []
 
@@ -247,14 +247,16 @@ def test_a_site_whose_disk_is_full_ends_the_run_and_takes_the_next(
     def record(self: SiteRun, found: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    heard = len(lasting.said[SHOP])
+    heard = len(lasting.output[SHOP])
     monkeypatch.setattr(SiteRun, "_record", record)
     assert federated(lasting, (*SMALL, "algorithm=vfl")) in (1, 2, 3)
     monkeypatch.undo()
     await_end(lasting)
-    assert any("its records are not whole" in said for said in lasting.said[SHOP][heard:]), lasting.said[SHOP][heard:]
+    assert any("its records are not whole" in said for said in lasting.output[SHOP][heard:]), lasting.output[SHOP][
+        heard:
+    ]
 
 
 @pytest.mark.slow
 def test_honest_code_runs_after_all_that(lasting: World) -> None:
-    assert federated(lasting, (*SMALL, "algorithm=vfl")) == 0, lasting.said
+    assert federated(lasting, (*SMALL, "algorithm=vfl")) == 0, lasting.output

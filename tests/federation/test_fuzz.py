@@ -108,9 +108,9 @@ def test_a_gate_refuses_or_admits_and_does_nothing_else(data: st.DataObject) -> 
     pairs = [(WORKER, "PassiveWorker"), (BROKER, "BatchBroker")]
     gate = Gate(BANK, BANK, make_book(pairs, classes.values(), lambda name: SHOP if name == WORKER else BANK))
     call = framed((WORKER, BROKER, "report", Report((), (), 1, False)))
-    place = data.draw(st.integers(0, len(call) - 1))
+    index = data.draw(st.integers(0, len(call) - 1))
     flipped = bytearray(call)
-    flipped[place] ^= data.draw(st.integers(1, 255))
+    flipped[index] ^= data.draw(st.integers(1, 255))
     for frame in (bytes(flipped), framed(data.draw(requests)), data.draw(st.binary(max_size=99))):
         with contextlib.suppress(Refused):
             found = value_of(frame, SHOP)
@@ -162,4 +162,4 @@ def test_whatever_greets_a_site_is_sent_away(lasting: World, handshake: bytes) -
 
 
 def test_an_honest_run_goes_through_after_all_that(lasting: World) -> None:
-    assert federated(lasting, (*SMALL, "algorithm=vfl")) == 0, lasting.said
+    assert federated(lasting, (*SMALL, "algorithm=vfl")) == 0, lasting.output

@@ -93,8 +93,8 @@ def after_rounds(world: World, count: int, act: Callable[[], None]) -> threading
 def resumed(world: World, run: Path, protocol: str = "pubsub-vfl") -> int:
     file = str(world.path / BANK / "federation.toml")
     answering = world.answer()
-    places = ("--federation", file, "--resume", str(run), "--out", str(world.path / "runs"))
-    code = main(["run", protocol, *places, "--format", "json", "--quiet"])
+    flags = ("--federation", file, "--resume", str(run), "--out", str(world.path / "runs"))
+    code = main(["run", protocol, *flags, "--format", "json", "--quiet"])
     answering.join(30)
     return code
 
@@ -130,7 +130,7 @@ def test_a_site_that_was_killed_goes_on_exactly(
     start()
     earlier = RunFolder.open(cut).config["federation"]["run"]
     for name, data, file in ((SHOP, "orders", "orders.csv"), (BANK, "customers", "customers.csv")):
-        path, heard = world.path / name / file, len(world.said[BANK])
+        path, heard = world.path / name / file, len(world.output[BANK])
         rows = path.read_text()
         path.write_text(re.sub(r"\nc7,(-?)", r"\nc7,\g<1>1", rows))  # one cell
         assert path.read_text() != rows
@@ -140,14 +140,14 @@ def test_a_site_that_was_killed_goes_on_exactly(
         assert str(path) not in line
         # and the coordinator's own site knows why the driver went
         end = time.monotonic() + 30
-        while not any("the driver at" in one for one in world.said[BANK][heard:]) and time.monotonic() < end:
+        while not any("the driver at" in one for one in world.output[BANK][heard:]) and time.monotonic() < end:
             time.sleep(0.05)
-        (said,) = [one for one in world.said[BANK][heard:] if "the driver at bank ended it: " in one]
+        (said,) = [one for one in world.output[BANK][heard:] if "the driver at bank ended it: " in one]
         assert f"{name}: data.{data}: the rows are others, or read otherwise, than when run {earlier} began" in said
         assert main(["site", "runs", "--folder", str(world.path / BANK), "--format", "json"]) == 0
         assert said.endswith(last_line(capsys)["runs"][-1]["status"].removeprefix("failed: "))
         path.write_text(rows)
-    assert any("customers.csv: the file is another" in said for said in world.said[BANK])
+    assert any("customers.csv: the file is another" in said for said in world.output[BANK])
     assert resumed(world, cut) == 0, capsys.readouterr().err
     same(last_line(capsys), expected)
     # and each site's own records read as if nobody had cut them
@@ -259,7 +259,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Pat
             text.write(f'\n[data.{file}]\npath = "{file}.csv"\nid = "id"\n')
     world.start(BANK)
     world.start(SHOP)
-    assert federated(world, (*SMALL, "algorithm=vfl"), "--share-seed", "--seed", "7") == 0, world.said
+    assert federated(world, (*SMALL, "algorithm=vfl"), "--share-seed", "--seed", "7") == 0, world.output
     assert simulated(world, (*SMALL, "algorithm=vfl")) == 0
     (done,) = runs(world)
     (other,) = (path for path in (world.path / "runs").iterdir() if path != done)
@@ -269,8 +269,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Pat
 
 def predicted(world: World, run: Path, *words: str, approved: bool = True) -> int:
     answering = world.answer(approved)
-    places = ("--federation", str(world.path / BANK / "federation.toml"), "--output", "said.csv", "--format", "json")
-    code = main(["predict", str(run), *places, *words])
+    flags = ("--federation", str(world.path / BANK / "federation.toml"), "--output", "said.csv", "--format", "json")
+    code = main(["predict", str(run), *flags, *words])
     answering.join(30)
     return code
 
@@ -291,10 +291,10 @@ def test_new_rows_are_predicted_where_the_parts_of_the_model_are(
     assert not (world.path / SHOP / "predictions").exists()  # they are the bank's
     parties = world.path / "new.toml"
     sides = ((BANK, "arrivals"), (SHOP, "baskets"))
-    own = [f'[parties.{name}]\npath = "{world.path / name / file}.csv"\nid = "id"' for name, file in sides]
+    sections = [f'[parties.{name}]\npath = "{world.path / name / file}.csv"\nid = "id"' for name, file in sides]
     task = '[task]\ntype = "binary"\nalignment = "already-aligned"'
-    own[0] += '\nlabel = "bad"'  # which says whose the predictions are
-    parties.write_text("\n".join([task, *own]))
+    sections[0] += '\nlabel = "bad"'  # which says whose the predictions are
+    parties.write_text("\n".join([task, *sections]))
     local = world.path / "local.csv"
     assert main(["predict", str(other), "--data", str(parties), "--output", str(local), "--runtime", "simulated"]) == 0
     expected = list(csv.DictReader(local.read_text().splitlines()))
@@ -321,7 +321,7 @@ def test_who_says_no_predicts_nothing(ended: tuple[World, Path, Path], capsys: p
         (("--data", "bank=nothing,shop=baskets"), "bank: has no data named 'nothing' (its data: accounts, arrivals"),
         (
             ("--data", "bank=arrivals,shop=baskets", "--output", "../x.csv"),
-            ("a name, for the folder of whoever owns them"),
+            ("a name, for the folder of the party that owns them"),
         ),
         (("--data", "bank=arrivals,shop=baskets", "--runtime", "simulated"), "--runtime: is not allowed"),
     ],
@@ -330,9 +330,9 @@ def test_what_is_wrong_with_a_prediction_is_one_line(
     ended: tuple[World, Path, Path], capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     world, run, _ = ended
-    places = ("--federation", str(world.path / BANK / "federation.toml"))
+    flags = ("--federation", str(world.path / BANK / "federation.toml"))
     capsys.readouterr()
-    assert main(["predict", str(run), *places, "--output", "said.csv", *words]) == 2
+    assert main(["predict", str(run), *flags, "--output", "said.csv", *words]) == 2
     assert said in capsys.readouterr().err
     assert main(["predict", str(run), "--data", "bank=arrivals,shop=baskets"]) == 2
     assert "the run was over a federation: give --federation" in capsys.readouterr().err
@@ -341,18 +341,18 @@ def test_what_is_wrong_with_a_prediction_is_one_line(
     said = capsys.readouterr().err
     assert "the parts of the model are at the sites: each exports its own, in its site's folder" in said
     assert f"fedactors export runs/*-{known}-0" in said
-    (own,) = (world.path / SHOP / "runs").glob(f"*-{known}-0")  # which is what a site finds by that
+    (local,) = (world.path / SHOP / "runs").glob(f"*-{known}-0")  # which is what a site finds by that
     assert main(["audit", str(run)]) == 2
     assert f"fedactors audit runs/*-{known}-0, and fedactors site audit {known}" in capsys.readouterr().err
-    assert main(["audit", str(own)]) == 0
-    assert main(["predict", str(own), *places, "--data", "bank=arrivals,shop=baskets"]) == 2
+    assert main(["audit", str(local)]) == 0
+    assert main(["predict", str(local), *flags, "--data", "bank=arrivals,shop=baskets"]) == 2
     whose = "these are the records of the site shop alone: the run goes on, and predicts, from the run folder of its"
     assert f"{whose} coordinator, bank" in capsys.readouterr().err
-    resume = ("run", "pubsub-vfl", *places, "--resume", str(own), "--quiet")
+    resume = ("run", "pubsub-vfl", *flags, "--resume", str(local), "--quiet")
     assert main(list(resume)) == 2
     assert f"{whose} coordinator, bank" in capsys.readouterr().err
     for command in ("report", "compare"):
-        assert main([command, str(own)]) == 2
+        assert main([command, str(local)]) == 2
         assert (
             "of the site shop alone; the result is in the run folder of its coordinator, bank"
             in capsys.readouterr().err
@@ -365,8 +365,8 @@ def test_who_asks_for_data_by_a_wrong_name_learns_no_other_names(
     world, run, _ = ended
     before = len(world.refusals(SHOP))
     answering = world.answer(names=(BANK,))
-    places = ("--federation", str(world.path / BANK / "federation.toml"), "--output", "said.csv")
-    assert main(["predict", str(run), *places, "--data", "bank=arrivals,shop=basket"]) == 3
+    flags = ("--federation", str(world.path / BANK / "federation.toml"), "--output", "said.csv")
+    assert main(["predict", str(run), *flags, "--data", "bank=arrivals,shop=basket"]) == 3
     answering.join(30)
     said = capsys.readouterr().err
     assert "shop: has no data named 'basket'" in said
@@ -416,14 +416,14 @@ def test_a_site_gives_its_states_to_its_own_actors_only(ended: tuple[World, Path
         frame = encode(((state,), {}), arguments=True)
         return built_with(SHOP, frame, shop, proposal, config, kept)[0][0]
 
-    own = spawned(StoredState(actor="shop/worker-0", frame=digest))
-    assert own.frame == kept.states["shop/worker-0"]
+    local = spawned(StoredState(actor="shop/worker-0", frame=digest))
+    assert local.frame == kept.states["shop/worker-0"]
     for wrong in (
         StoredState(actor="bank/worker-0", frame=checkpoint.actors["bank/worker-0"]),
         StoredState(actor="shop/worker-0", frame=b"\0" * 32),
         StoredState(actor="shop/worker-0", frame=digest, where="/etc/passwd"),
     ):
-        with pytest.raises(Refused, match=r"spawns shop with a state of 'bank/worker-0' that|'shop/worker-0' that shop"):
+        with pytest.raises(Refused, match=r"shop with a state of 'bank/worker-0' that|'shop/worker-0' that shop"):
             spawned(wrong)
     with pytest.raises(BadInput, match=r"shop: has no checkpoint 99 of run"):
         site_run.find(shop, proposal.earlier, 99)
@@ -433,12 +433,12 @@ def test_a_coordinator_that_asks_for_anothers_checkpoint_is_refused(ended: tuple
     """It has been approved for a prediction, and spawns an actor with states of whom it likes."""
     world, run, _ = ended
     actors = RunFolder.open(run).load_checkpoint("final").actors
-    own, anothers = (StoredState(actor=name, frame=actors[name]) for name in ("shop/worker-0", "bank/worker-0"))
+    local, anothers = (StoredState(actor=name, frame=actors[name]) for name in ("shop/worker-0", "bank/worker-0"))
     asked = {
         "another's": anothers,
-        "another's, by the own name": replace(own, frame=anothers.frame),
-        "no such state": replace(own, frame=b"\0" * 32),
-        "a place": replace(own, where="/etc/passwd"),
+        "another's, by the own name": replace(local, frame=anothers.frame),
+        "no such state": replace(local, frame=b"\0" * 32),
+        "a place": replace(local, where="/etc/passwd"),
     }
     for what, state in asked.items():
         rogue, before = Rogue(world), len(world.refusals(SHOP))
@@ -533,6 +533,6 @@ def test_a_coordinator_names_files_and_checkpoints_and_no_places(ended: tuple[Wo
 
     asked_for: list[str] = []
     asking = in_mid_run(world, SHOP, ask)
-    assert federated(world, SMALL) == 0, world.said
+    assert federated(world, SMALL) == 0, world.output
     asking.join(30)
     assert asked_for

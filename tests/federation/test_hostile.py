@@ -55,22 +55,22 @@ def knock(folder: SiteFolder, member: Member, hello: Hello) -> None:
     asyncio.run(work())
 
 
-def signed(world: World, place: Path, name: str, *, by: Path, days: int = 9) -> SiteFolder:
+def signed(world: World, folder: Path, name: str, *, by: Path, days: int = 9) -> SiteFolder:
     """Return a folder of a site `name` with a key of its own, certified by the authority whose folder is `by`."""
-    main(["site", "init", name, "--folder", str(place), "--listen", "127.0.0.1:1"])
+    main(["site", "init", name, "--folder", str(folder), "--listen", "127.0.0.1:1"])
     authority = identity.read_certificate(_federation(by).authority, "authority")
-    request = (place / f"{name}.csr").read_bytes()
+    request = (folder / f"{name}.csr").read_bytes()
     _, made = identity.sign_request(request, identity.read_key(by / "authority.pem"), authority, days)
     federation = _federation(world.path / "credit")
     members = {**federation.members, name: Member(name, "127.0.0.1", 1, made)}
-    (place / "federation.toml").write_text(federation_text(replace(federation, members=members)))
-    return SiteFolder(place)
+    (folder / "federation.toml").write_text(federation_text(replace(federation, members=members)))
+    return SiteFolder(folder)
 
 
-def _federation(place: Path) -> Any:
+def _federation(folder: Path) -> Any:
     from fedactors.federation.site_folder import read_federation
 
-    return read_federation(place / "federation.toml")
+    return read_federation(folder / "federation.toml")
 
 
 @pytest.mark.parametrize("kind", ["foreign", "expired", "unknown"])
@@ -79,11 +79,11 @@ def test_a_certificate_that_is_not_the_federations(lasting: World, tmp_path: Pat
     if kind == "foreign":
         by = tmp_path / "credit"
         assert main(["federation", "init", str(by)]) == 0
-    stranger = signed(lasting, tmp_path / "stranger", SHOP, by=by, days=0 if kind == "expired" else 9)
+    outsider = signed(lasting, tmp_path / "stranger", SHOP, by=by, days=0 if kind == "expired" else 9)
     bank = lasting.folder(BANK).federation.members[BANK]
     before = len(lasting.refusals(BANK))
     with pytest.raises(FedactorsError) as told:
-        knock(stranger, bank, Hello("credit", "driver", "0" * 16, ""))
+        knock(outsider, bank, Hello("credit", "driver", "0" * 16, ""))
     refused = await_refusal(lasting, BANK, before)
     assert "somebody at 127.0.0.1:" in refused
     said = {"foreign": "not to be trusted", "expired": "certificate has expired", "unknown": "of no site of credit"}[
@@ -102,7 +102,7 @@ def await_refusal(world: World, name: str, before: int) -> str:
 
 
 def test_what_a_driver_says_as_it_goes_is_a_line_of_the_log(lasting: World) -> None:
-    rogue, said = Rogue(lasting), lasting.said[SHOP]
+    rogue, said = Rogue(lasting), lasting.output[SHOP]
     answering = lasting.answer(names=(SHOP,))
     rogue.say(("propose", (as_tree(rogue.proposal),)), ("fail", ("gone\n\x1b[2Jrun: finished" + "x" * 5000,)))
     answering.join(30)
@@ -178,7 +178,7 @@ def replayed(run: SiteRun) -> None:
     connection._send(REQUEST, connection._made, frame)
 
 
-def asked(*request: Any) -> Callable[[SiteRun], None]:
+def payload_request(*request: Any) -> Callable[[SiteRun], None]:
     def ask(run: SiteRun) -> None:
         out(run, PAYLOADS).request(encode_parts(request), "mischief").add_done_callback(lambda done: done.exception())
 
@@ -222,10 +222,13 @@ MISCHIEF: dict[str, tuple[Callable[[SiteRun], None], str]] = {
     "an answer to nothing": (raw(lambda _: HEAD.pack(0, ERROR, 0, 1 << 30)), "answers call 1073741824, which was not"),
     "too long": (raw(lambda _: HEAD.pack(1 << 30, REQUEST, 0, 1)), "announces a piece of 1073741824 bytes"),
     "a replay": (replayed, "calls are made once, in their order"),
-    "another's payload": (asked(f"{BANK}/worker-0", f"{BANK}/worker-0", 1), "which its certificate does not own"),
-    "a list for an owner": (asked(WORKER, [1], 1), "asks bank for a payload that is not kept here"),
-    "a list for a payload": (asked(WORKER, BROKER, [1]), "asks bank for a payload that is not kept here"),
-    "no payload": (asked(WORKER, WORKER, 1), "asks bank for a payload that is not kept here"),
+    "another's payload": (
+        payload_request(f"{BANK}/worker-0", f"{BANK}/worker-0", 1),
+        "which its certificate does not own",
+    ),
+    "a list for an owner": (payload_request(WORKER, [1], 1), "asks bank for a payload that is not kept here"),
+    "a list for a payload": (payload_request(WORKER, BROKER, [1]), "asks bank for a payload that is not kept here"),
+    "no payload": (payload_request(WORKER, WORKER, 1), "asks bank for a payload that is not kept here"),
 }
 
 
@@ -234,7 +237,7 @@ def test_a_hostile_site_is_refused_and_the_run_stops(
     lasting: World, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
     act, said = MISCHIEF[what]
-    before = len(lasting.refusals(BANK)), len(lasting.said[SHOP])
+    before = len(lasting.refusals(BANK)), len(lasting.output[SHOP])
     thread = in_mid_run(lasting, SHOP, act)
     assert federated(lasting, LONG) in (2, 3)
     thread.join(60)
@@ -246,7 +249,7 @@ def test_a_hostile_site_is_refused_and_the_run_stops(
 
 
 def test_honest_sites_go_on_after_all_that(lasting: World) -> None:
-    assert federated(lasting, (*SMALL, "algorithm=vfl")) == 0, lasting.said
+    assert federated(lasting, (*SMALL, "algorithm=vfl")) == 0, lasting.output
 
 
 # --- a hostile coordinator ------------------------------------------------------------------------------------------
@@ -296,22 +299,22 @@ def assignment(what: str, rogue: Rogue) -> tuple[str, str, bytes]:
     """Return (name, class, arguments) of an actor that the shop did not agree to."""
     part: Any = rogue.proposal.described().part(SHOP)  # type: ignore[call-overload]
     names = (WORKER,)
-    own: tuple[Any, ...] = (rogue.config, part, 1, names)
+    local: tuple[Any, ...] = (rogue.config, part, 1, names)
     if what == "a class outside the protocol":
         return WORKER, "Popen", encode(((), {}), arguments=True)
     if what == "a file":
-        own = (rogue.config, replace(part, source=source(rogue.world.path / "secret.csv")), 1, names)
+        local = (rogue.config, replace(part, source=source(rogue.world.path / "secret.csv")), 1, names)
     elif what == "another's part":
-        own = (rogue.config, rogue.proposal.described().part(BANK), 1, names)
+        local = (rogue.config, rogue.proposal.described().part(BANK), 1, names)
     elif what == "other settings":
-        own = (replace(rogue.config, embedding_size=3), part, 1, names)
+        local = (replace(rogue.config, embedding_size=3), part, 1, names)
     elif what == "a source alone":
-        own = (rogue.config, source(rogue.world.path / "secret.csv"), 1, names)
+        local = (rogue.config, source(rogue.world.path / "secret.csv"), 1, names)
     elif what == "too few arguments":
-        own = (rogue.config,)
+        local = (rogue.config,)
     name: Any = {"a name that is a path": f"{SHOP}/../x", "a list for a name": [WORKER]}.get(what, WORKER)
     kind: Any = {"a name": "PassiveWorker"} if what == "a dict for a class" else "PassiveWorker"
-    frame = b"not a frame" if what == "no arguments" else encode((own, {}), arguments=True)
+    frame = b"not a frame" if what == "no arguments" else encode((local, {}), arguments=True)
     return name, kind, frame
 
 

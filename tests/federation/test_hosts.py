@@ -21,8 +21,8 @@ from tests.federation.apart import (
     Apart,
     check_as_simulated,
     check_centers,
+    last_json,
     on_three_hosts,
-    told,
 )
 from tests.federation.test_going_on import after_rounds, rounds_of, runs, same
 from tests.federation.test_runs import SMALL, command, last_run, simulated
@@ -60,7 +60,7 @@ def expected(apart: Apart) -> dict[str, Any]:
     """The long run, simulated, that nobody cuts."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert simulated(apart, LASTING) == 0
-    return told(out.getvalue())
+    return last_json(out.getvalue())
 
 
 @pytest.mark.parametrize("site", [CLINIC, BANK], ids=["a site", "the coordinator"])
@@ -85,7 +85,7 @@ def test_a_site_that_is_off_the_network_delays_the_run(
     cutting.join(60)
     assert code == 0, err
     assert seen[0] == seen[1] < 60, "the run did not need the site that was cut off"
-    same(told(out), expected)
+    same(last_json(out), expected)
     assert agree({name: apart.path / name for name in SITES}, last_run(apart))
     broke = [line for line in apart.lines[CLINIC][num_said:] if "broke (gave no heartbeat for 20 s)" in line]
     assert bool(broke) == (seconds > 20.0)
@@ -119,7 +119,7 @@ def test_a_coordinator_that_stays_away_ends_the_run_everywhere_and_the_run_goes_
     assert 2 <= len(rounds_of(cut)) < 60
     code, out, err = resumed(apart, cut)
     assert code == 0, err
-    same(told(out), expected)
+    same(last_json(out), expected)
 
 
 def test_a_site_that_is_killed_ends_the_run_and_the_run_goes_on_exactly(apart: Apart, expected: dict[str, Any]) -> None:
@@ -137,4 +137,4 @@ def test_a_site_that_is_killed_ends_the_run_and_the_run_goes_on_exactly(apart: A
     apart.listens(CLINIC)
     code, out, err = resumed(apart, cut)
     assert code == 0, err
-    same(told(out), expected)
+    same(last_json(out), expected)

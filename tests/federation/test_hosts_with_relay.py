@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedactors.federation.operations import agree
-from tests.federation.apart import RELAY, SITES, TEST, WHY_NOT, Apart, on_three_hosts, told
+from tests.federation.apart import RELAY, SITES, TEST, WHY_NOT, Apart, last_json, on_three_hosts
 from tests.federation.test_going_on import after_rounds, rounds_of, runs, same
 from tests.federation.test_runs import SMALL, command, last_run, simulated
 from tests.federation.world import CLINIC
@@ -37,7 +37,7 @@ def expected(apart: Apart) -> dict[str, Any]:
     """The run, simulated, that nobody cuts."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert simulated(apart, LASTING) == 0
-    return told(out.getvalue())
+    return last_json(out.getvalue())
 
 
 @pytest.mark.parametrize("seconds", [3.0, 30.0], ids=["for less than a heartbeat timeout", "for longer"])
@@ -59,7 +59,7 @@ def test_a_relay_that_is_off_the_network_delays_the_run(apart: Apart, expected: 
     cutting.join(60)
     assert code == 0, err
     assert seen[0] == seen[1] < 30, "the run did not need the relay"
-    same(told(out), expected)
+    same(last_json(out), expected)
     assert agree({name: apart.path / name for name in SITES}, last_run(apart))
     broke = [line for line in apart.lines[CLINIC][num_said:] if "broke (" in line]
     assert bool(broke) == (seconds > 20.0)

@@ -103,4 +103,4 @@ def test_a_reply_that_was_not_declared_does_not_leave(
 
 
 def test_honest_code_runs_after_all_that(lasting: World) -> None:
-    assert federated(lasting, (*SMALL, "algorithm=vfl")) == 0, lasting.said
+    assert federated(lasting, (*SMALL, "algorithm=vfl")) == 0, lasting.output

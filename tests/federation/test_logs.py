@@ -29,8 +29,8 @@ RUN = "0123456789abcdef"
 
 def entry(sender: str, receiver: str, messages: int = 1, size: int = 80, type_: str = "Embedding") -> dict[str, Any]:
     ends = {"driver": BANK}
-    places = {"from": ends.get(sender, sender.split("/")[0]), "to": ends.get(receiver, receiver.split("/")[0])}
-    return {**places, "sender": sender, "receiver": receiver, "type": type_, "messages": messages, "bytes": size}
+    sites = {"from": ends.get(sender, sender.split("/")[0]), "to": ends.get(receiver, receiver.split("/")[0])}
+    return {**sites, "sender": sender, "receiver": receiver, "type": type_, "messages": messages, "bytes": size}
 
 
 def log(left: list[Any], arrived: list[Any], status: str = "finished", who: str = "site") -> list[dict[str, Any]]:
@@ -39,10 +39,10 @@ def log(left: list[Any], arrived: list[Any], status: str = "finished", who: str 
 
 
 ONE, TWO = entry(f"{BANK}/worker-0", f"{SHOP}/worker-0", 3, 300), entry(f"{SHOP}/worker-0", f"{BANK}/worker-0", 2, 50)
-TOLD = entry("driver", f"{SHOP}/worker-0")
+TO_SHOP = entry("driver", f"{SHOP}/worker-0")
 
 
-def said(lines: list[dict[str, Any]], others: list[dict[str, Any]]) -> Compared:
+def verdict_of(lines: list[dict[str, Any]], others: list[dict[str, Any]]) -> Compared:
     (found,) = compare(BANK, lines, SHOP, others)
     (back,) = compare(SHOP, others, BANK, lines)
     assert (found.verdict, found.messages, sorted(found.differences)) == (
@@ -54,11 +54,11 @@ def said(lines: list[dict[str, Any]], others: list[dict[str, Any]]) -> Compared:
 
 
 def test_what_left_one_arrived_at_the_other() -> None:
-    found = said(log([ONE], [TWO]), log([TWO], [ONE]))
+    found = verdict_of(log([ONE], [TWO]), log([TWO], [ONE]))
     assert (found.verdict, found.messages, found.bytes) == ("agree", 5, 350)
     # what crossed to a third site is no matter of these two
     third = entry(f"{BANK}/worker-0", f"{CLINIC}/worker-0")
-    assert said(log([ONE, third], [TWO]), log([TWO], [ONE])).verdict == "agree"
+    assert verdict_of(log([ONE, third], [TWO]), log([TWO], [ONE])).verdict == "agree"
 
 
 @pytest.mark.parametrize(
@@ -73,33 +73,33 @@ def test_what_left_one_arrived_at_the_other() -> None:
     ],
 )
 def test_a_site_that_writes_something_else_is_found_out(left: list[Any], arrived: list[Any]) -> None:
-    found = said(log(left, []), log([], arrived))
+    found = verdict_of(log(left, []), log([], arrived))
     assert found.verdict == "differ"
     assert f"{BANK} says that" in found.differences[0]
 
 
 def test_in_a_run_that_was_cut_what_left_may_be_lost_and_nothing_arrives_that_did_not_leave() -> None:
-    assert said(log([ONE], [], "failed"), log([], [], "failed")).verdict == "cut"
-    assert said(log([ONE], []), log([], [{**ONE, "messages": 2}], "failed")).verdict == "cut"
-    assert said(log([], [], "failed"), log([], [ONE], "failed")).verdict == "differ"
-    assert said(log([ONE], [], "failed"), log([], [{**ONE, "bytes": 301}], "failed")).verdict == "differ"
+    assert verdict_of(log([ONE], [], "failed"), log([], [], "failed")).verdict == "cut"
+    assert verdict_of(log([ONE], []), log([], [{**ONE, "messages": 2}], "failed")).verdict == "cut"
+    assert verdict_of(log([], [], "failed"), log([], [ONE], "failed")).verdict == "differ"
+    assert verdict_of(log([ONE], [], "failed"), log([], [{**ONE, "bytes": 301}], "failed")).verdict == "differ"
 
 
 def test_a_log_whose_end_was_cut_off_is_found_out_by_the_others() -> None:
-    found = said(log([ONE], [TWO]), log([], [])[:1])
+    found = verdict_of(log([ONE], [TWO]), log([], [])[:1])
     assert found.differences == (f"{SHOP}'s log has no end of it, and {BANK}'s says that it finished",)
-    assert said(log([ONE], [TWO]), []).verdict == "differ"  # with the run's very beginning
-    assert said(log([ONE], [TWO], "failed"), log([], [])[:1]).verdict == "cut"  # its process may have been killed
-    assert said(log([], [])[:1], log([], [])[:1]).verdict == "cut"  # it goes on
+    assert verdict_of(log([ONE], [TWO]), []).verdict == "differ"  # with the run's very beginning
+    assert verdict_of(log([ONE], [TWO], "failed"), log([], [])[:1]).verdict == "cut"  # its process may have been killed
+    assert verdict_of(log([], [])[:1], log([], [])[:1]).verdict == "cut"  # it goes on
     assert compare(BANK, log([], []), SHOP, []) == []  # a run of other sites
 
 
 def test_what_the_driver_sent_is_compared_where_it_could_write_it_down() -> None:
-    lines = [*log([], []), *log([TOLD], [], who="driver")[1:]]
-    assert said(lines, log([], [TOLD])).verdict == "agree"
-    assert said(lines[:2], log([], [TOLD])).verdict == "differ"
+    lines = [*log([], []), *log([TO_SHOP], [], who="driver")[1:]]
+    assert verdict_of(lines, log([], [TO_SHOP])).verdict == "agree"
+    assert verdict_of(lines[:2], log([], [TO_SHOP])).verdict == "differ"
     killed = log([], [], "failed")  # and with it what it knew
-    assert said(killed, log([], [TOLD], "failed")).verdict == "cut"
+    assert verdict_of(killed, log([], [TO_SHOP], "failed")).verdict == "cut"
 
 
 @pytest.mark.parametrize("wrong", [{"left": 7}, {"arrived": [7]}, {"left": [{**ONE, "messages": "3"}]}, {"status": 0}])
@@ -165,7 +165,7 @@ def audit(world: World, capsys: pytest.CaptureFixture[str], *words: str, code: i
 
 @pytest.mark.slow
 def test_two_sites_hold_their_logs_of_a_run_against_each_other(kept: World, capsys: pytest.CaptureFixture[str]) -> None:
-    assert federated(kept, SMALL) == 0, kept.said
+    assert federated(kept, SMALL) == 0, kept.output
     run, theirs = last_run(kept), kept.path / SHOP / AUDIT
     whole = audit(kept, capsys, "--verify")["whole"][BANK]
     assert whole["lines"] == len(kept.audit(BANK)) > 4
@@ -198,8 +198,8 @@ def test_two_sites_hold_their_logs_of_a_run_against_each_other(kept: World, caps
 
 @pytest.mark.slow
 def test_a_person_stops_a_run_at_their_site(kept: World, capsys: pytest.CaptureFixture[str]) -> None:
-    place = ("--folder", str(kept.path / SHOP))
-    assert main(["site", "stop", RUN, *place]) == 2
+    flags = ("--folder", str(kept.path / SHOP))
+    assert main(["site", "stop", RUN, *flags]) == 2
     assert f"run: '{RUN}' is not under way at shop, which is idle" in capsys.readouterr().err
     asked: list[str] = []
     stopping = in_mid_run(kept, SHOP, lambda run: asked.append(run.proposal.run))
@@ -207,7 +207,7 @@ def test_a_person_stops_a_run_at_their_site(kept: World, capsys: pytest.CaptureF
 
     def stop() -> None:
         stopping.join(60)
-        codes.append(main(["site", "stop", asked[0], *place, "--why", "the auditors called"]))
+        codes.append(main(["site", "stop", asked[0], *flags, "--why", "the auditors called"]))
 
     thread = threading.Thread(target=stop)
     thread.start()
@@ -221,7 +221,7 @@ def test_a_person_stops_a_run_at_their_site(kept: World, capsys: pytest.CaptureF
     assert (ends[-1]["status"], ends[-1]["why"]) == ("stopped", "the auditors called")
     (one,) = audit(kept, capsys, asked[0], "--against", str(kept.path / SHOP / AUDIT))["runs"]
     assert one["verdict"] == "cut", one
-    assert federated(kept, SMALL) == 0, kept.said  # both are free
+    assert federated(kept, SMALL) == 0, kept.output  # both are free
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made.stop()
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+def json_of(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
     capsys.readouterr()
     assert main([*words, "--format", "json"]) == code
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -58,7 +58,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict
 
 
 def status(world: World, name: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:
-    return told(capsys, "site", "status", "--folder", str(world.path / name), code=code)
+    return json_of(capsys, "site", "status", "--folder", str(world.path / name), code=code)
 
 
 def metrics(world: World) -> dict[tuple[str, ...], float]:
@@ -79,7 +79,7 @@ def test_a_site_tells_what_it_does(kept: World, capsys: pytest.CaptureFixture[st
         seen.append({str(key): value for key, value in metrics(kept).items()})
 
     looking = in_mid_run(kept, SHOP, look)
-    assert federated(kept, SMALL) == 0, kept.said
+    assert federated(kept, SMALL) == 0, kept.output
     looking.join(30)
     during, numbers = seen
     run = kept.audit(SHOP)[-1]["run"]
@@ -158,14 +158,14 @@ def test_lines_are_json_and_a_process_that_is_gone_is_seen(
 
 
 def test_other_sites_are_checked_before_anything_is_proposed(kept: World, capsys: pytest.CaptureFixture[str]) -> None:
-    place = ("site", "check", "--folder", str(kept.path / BANK))
-    (found,) = told(capsys, *place)["sites"]
+    flags = ("site", "check", "--folder", str(kept.path / BANK))
+    (found,) = json_of(capsys, *flags)["sites"]
     assert (found["site"], found["problem"], found["other_code"]) == (SHOP, None, [])
     assert found["round_trip_ms"] > 0 < found["mb_per_second"]
     kept.end(SHOP)
-    (found,) = told(capsys, *place, code=3)["sites"]
+    (found,) = json_of(capsys, *flags, code=3)["sites"]
     assert "its site does not answer" in found["problem"]
-    assert main(list(place)) == 3
+    assert main(list(flags)) == 3
     assert "shop: its site does not answer" in capsys.readouterr().out
     kept.start(SHOP)
 
@@ -193,9 +193,9 @@ def test_a_new_certificate_is_taken_while_a_run_goes_on(kept: World, capsys: pyt
         kept.processes[SHOP]._operations.look()
 
     renewing = in_mid_run(kept, SHOP, renew)
-    assert federated(kept, ("num_epochs=6", *SMALL[1:])) == 0, kept.said
+    assert federated(kept, ("num_epochs=6", *SMALL[1:])) == 0, kept.output
     renewing.join(30)
-    assert any("a new certificate, until" in line for line in kept.said[SHOP])
+    assert any("a new certificate, until" in line for line in kept.output[SHOP])
     assert status(kept, SHOP, capsys)["certificate"]["fingerprint"] != before
     # the log goes on under the new key, which the old one has named
     log = [line["what"] for line in kept.audit(SHOP)]
@@ -204,7 +204,7 @@ def test_a_new_certificate_is_taken_while_a_run_goes_on(kept: World, capsys: pyt
     for name in (BANK, SHOP):
         (kept.path / name / "federation.toml").write_text(files[1])
     assert kept.folder(BANK).federation.members[SHOP].previous is None
-    assert federated(kept, SMALL) == 0, kept.said
+    assert federated(kept, SMALL) == 0, kept.output
 
 
 def test_until_a_site_has_its_new_certificate_the_one_before_is_good(
@@ -212,9 +212,9 @@ def test_until_a_site_has_its_new_certificate_the_one_before_is_good(
 ) -> None:
     both, _ = renewed(kept)
     (kept.path / BANK / "federation.toml").write_text(both)
-    assert told(capsys, "site", "check", "--folder", str(kept.path / BANK))["sites"][0]["problem"] is None
+    assert json_of(capsys, "site", "check", "--folder", str(kept.path / BANK))["sites"][0]["problem"] is None
     (kept.path / SHOP / "federation.toml").write_text(both)
-    assert told(capsys, "site", "check", "--folder", str(kept.path / BANK))["sites"][0]["problem"] is None
+    assert json_of(capsys, "site", "check", "--folder", str(kept.path / BANK))["sites"][0]["problem"] is None
     assert kept.audit(SHOP)
 
 
@@ -226,7 +226,7 @@ def test_a_file_that_is_wrong_changes_nothing_and_is_told(kept: World, capsys: p
         kept.on(SHOP, kept.processes[SHOP]._operations.look)
         found = status_of_file(kept)
         assert found["config_errors"]
-        assert told(capsys, "site", "check", "--folder", str(kept.path / BANK))["sites"][0]["problem"] is None
+        assert json_of(capsys, "site", "check", "--folder", str(kept.path / BANK))["sites"][0]["problem"] is None
     file.write_text(good)
     kept.on(SHOP, kept.processes[SHOP]._operations.look)
     assert status_of_file(kept)["config_errors"] is None
@@ -306,7 +306,7 @@ def test_a_clock_that_is_far_off_is_refused_before_anything_starts(kept: World, 
 
 def test_a_clock_that_is_a_little_off_is_told(kept: World) -> None:
     knock(kept, Hello("credit", "check", "", "", time.time() + 20))
-    assert any("the clock of bank is" in line and "s ahead of this site's" in line for line in kept.said[SHOP])
+    assert any("the clock of bank is" in line and "s ahead of this site's" in line for line in kept.output[SHOP])
 
 
 async def let_go(writer: asyncio.StreamWriter) -> None:
@@ -338,9 +338,9 @@ async def answered(world: World, reply: Any, handshake: bytes | None = None) -> 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        place = type(member)(SHOP, "127.0.0.1", port, member.certificate)
+        peer = type(member)(SHOP, "127.0.0.1", port, member.certificate)
         with pytest.raises(Refused) as caught:
-            await dial(bank, place, Hello("credit", "check", "", ""), LIMITS, **ENDS)
+            await dial(bank, peer, Hello("credit", "check", "", ""), LIMITS, **ENDS)
     return caught.value
 
 

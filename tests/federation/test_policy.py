@@ -90,7 +90,7 @@ def with_budget(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made.stop()
 
 
-def asked(world: World, words: tuple[str, ...], *flags: str) -> int:
+def run_with(world: World, words: tuple[str, ...], *flags: str) -> int:
     """Run with an answer at the bank; the shop's policy answers there."""
     answering = world.answer(names=(BANK,), seconds=10)
     code = federated(world, words, *flags, answering=answering)
@@ -117,7 +117,7 @@ def test_what_is_not_within_budget_and_policy_does_not_begin(
 ) -> None:
     words, flags, said = REFUSED[what]
     before = len(lasting.refusals(SHOP))
-    assert asked(lasting, words, *flags) in (2, 3)
+    assert run_with(lasting, words, *flags) in (2, 3)
     assert said in capsys.readouterr().err
     assert any(said in text for text in lasting.refusals(SHOP)[before:])
 
@@ -141,7 +141,7 @@ def test_a_run_that_takes_more_than_it_announced_is_stopped(
 ) -> None:
     said = f"and had announced epsilon {epsilon} at delta 0.0001"
     before = in_all(spent(lasting.folder(SHOP).log()).get("orders", {})).epsilon
-    assert asked(lasting, words, "--budget", f"shop={epsilon}:1e-4") in (2, 3)
+    assert run_with(lasting, words, "--budget", f"shop={epsilon}:1e-4") in (2, 3)
     told = capsys.readouterr().err
     assert said in told
     assert "bank: the run took epsilon" in told
@@ -152,15 +152,15 @@ def test_a_run_that_takes_more_than_it_announced_is_stopped(
 
 @pytest.mark.slow
 def test_the_budget_is_over_all_runs_and_survives_the_process(fresh: World, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(fresh, NOISED, "--budget", "shop=20:1e-4") == 0, fresh.said[SHOP]
+    assert run_with(fresh, NOISED, "--budget", "shop=20:1e-4") == 0, fresh.output[SHOP]
     after_one = in_all(spent(SiteFolder(fresh.path / SHOP).log())["orders"])
     assert 0 < after_one.epsilon < 40
     left = 60 - after_one.epsilon
-    assert asked(fresh, NOISED, "--budget", f"shop={left + 0.5}:1e-4") in (2, 3)
+    assert run_with(fresh, NOISED, "--budget", f"shop={left + 0.5}:1e-4") in (2, 3)
     assert "is taken already" in capsys.readouterr().err
     # a driver that goes away in mid-run takes what it announced
     thread = in_mid_run(fresh, SHOP, lambda run: run.fail(Refused(WORKER, "is broken off")))
-    assert asked(fresh, ("num_epochs=100000", *NOISED[1:]), "--budget", f"shop={left - 0.5}:1e-4") in (2, 3)
+    assert run_with(fresh, ("num_epochs=100000", *NOISED[1:]), "--budget", f"shop={left - 0.5}:1e-4") in (2, 3)
     thread.join(60)
     capsys.readouterr()
     assert main(["site", "budget", "--folder", str(fresh.path / SHOP)]) == 0
@@ -174,7 +174,7 @@ def test_a_test_run_waits_for_a_person_whatever_the_policy_says(fresh: World) ->
     def look() -> None:
         end = time.monotonic() + 20
         while time.monotonic() < end and not found:
-            found.extend(line for line in fresh.said[SHOP] if "then answer" in line)
+            found.extend(line for line in fresh.output[SHOP] if "then answer" in line)
             time.sleep(0.05)
 
     watching = threading.Thread(target=look, daemon=True)

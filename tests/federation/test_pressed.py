@@ -43,28 +43,28 @@ slow = pytest.mark.slow
 
 def test_so_many_strangers_and_so_many_lines_of_them() -> None:
     now, lines = [0.0], []
-    strangers = Admission(lambda who, why: lines.append((who, why)), clock=lambda: now[0])
-    assert [strangers.comes("one") for _ in range(MOST_OF_ADDRESS + 5)] == [True] * MOST_OF_ADDRESS + [False] * 5
-    assert strangers.comes("another"), "others are let in"
+    admission = Admission(lambda who, why: lines.append((who, why)), clock=lambda: now[0])
+    assert [admission.comes("one") for _ in range(MOST_OF_ADDRESS + 5)] == [True] * MOST_OF_ADDRESS + [False] * 5
+    assert admission.comes("another"), "others are let in"
     assert len(lines) == 5
     for _ in range(MOST_OF_ADDRESS):
-        strangers.goes("one")
-    assert strangers.comes("one")
+        admission.goes("one")
+    assert admission.comes("one")
     for address in range(20):
         for _ in range(MOST_OF_ADDRESS):
-            strangers.comes(f"host-{address}")
-    assert strangers._here.total() == MOST
+            admission.comes(f"host-{address}")
+    assert admission._here.total() == MOST
     for _ in range(10_000):
-        strangers.refused("somebody", "says nothing")
+        admission.refused("somebody", "says nothing")
     assert len(lines) == LINES_PER_MINUTE
-    strangers.look()
+    admission.look()
     assert len(lines) == LINES_PER_MINUTE, "nothing before there is room"
     now[0] = 60.0
-    strangers.look()
+    admission.look()
     (who, why) = lines[-1]
     assert who == "others"
     assert int(why.split()[0]) + LINES_PER_MINUTE == 10_000 + 5 + 20 * MOST_OF_ADDRESS - (MOST - 2)
-    strangers.refused("somebody", "says nothing")
+    admission.refused("somebody", "says nothing")
     assert lines[-1] == ("somebody", "says nothing")
 
 
@@ -107,7 +107,7 @@ def test_a_run_goes_through_while_strangers_flood_a_site(pressed: World) -> None
     try:
         while not turned_away[0]:
             time.sleep(0.01)
-        assert federated(pressed, (*SMALL, "algorithm=vfl")) == 0, pressed.said
+        assert federated(pressed, (*SMALL, "algorithm=vfl")) == 0, pressed.output
     finally:
         stopped.set()
         thread.join(60)
@@ -243,7 +243,7 @@ def test_a_site_that_floods_another_in_a_run_ends_it_in_a_line(
     assert f"has more than {MOST_PENDING} calls or" in lines[0]
     assert any("has more than" in line for line in pressed.refusals(BANK))
     monkeypatch.undo()
-    assert federated(pressed, SMALL) == 0, pressed.said
+    assert federated(pressed, SMALL) == 0, pressed.output
 
 
 # --- a link that swallows -------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_a_link_that_swallows_ends_the_run_within_the_heartbeat_timeout_and_both
         end = time.monotonic() + 60
         while any(world.processes[name]._asked for name in (BANK, SHOP)) and time.monotonic() < end:
             time.sleep(0.05)
-        assert federated(world, SMALL) == 0, world.said
+        assert federated(world, SMALL) == 0, world.output
     finally:
         world.stop()
         link.stop()
@@ -310,4 +310,4 @@ def test_a_site_that_is_restarted_while_a_run_waits_for_its_answer(
     end = time.monotonic() + 30
     while pressed.processes[BANK]._asked is not None and time.monotonic() < end:
         time.sleep(0.02)
-    assert federated(pressed, SMALL) == 0, pressed.said  # nothing of it is left at either
+    assert federated(pressed, SMALL) == 0, pressed.output  # nothing of it is left at either

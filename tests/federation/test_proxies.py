@@ -32,7 +32,7 @@ class Number:
     value: float
 
 
-class Asked(Client):
+class Answerer(Client):
     """Who is asked."""
 
     payloads = (Number,)
@@ -51,7 +51,7 @@ class Site:
     """The bank's end of a run: what reaches the link, and what was refused before."""
 
     def __init__(self) -> None:
-        book = make_book([(A, "Asked"), (B, "Asked")], [Asked], lambda name: name.partition("/")[0])
+        book = make_book([(A, "Answerer"), (B, "Answerer")], [Answerer], lambda name: name.partition("/")[0])
         self.gate = Gate("bank", "bank", book)
         self.unawaited = UnawaitedCall(lambda error: None, lambda name: True)
         self.sent: list[Any] = []

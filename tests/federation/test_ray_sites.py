@@ -21,7 +21,7 @@ from fedactors.errors import BadInput
 from fedactors.federation.operations import agree
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SiteFolder
-from tests.campaign.places import Place
+from tests.campaign.environment import Environment
 from tests.federation.test_going_on import MANY, resumed, runs, same
 from tests.federation.test_runs import OTHERS, SMALL, federated, last_line, last_run, simulated
 from tests.federation.world import BANK, SHOP, World
@@ -212,65 +212,67 @@ def test_only_an_address_is_taken(mixed: WithRay) -> None:
 
 
 @pytest.fixture(scope="module")
-def clustered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WithRay, Place]]:
-    place = Place(cluster=True)
+def clustered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WithRay, Environment]]:
+    environment = Environment(cluster=True)
     try:
-        assert place.address is not None
-        made = WithRay(tmp_path_factory.mktemp("clustered"), place.address, place._environment())
+        assert environment.address is not None
+        made = WithRay(tmp_path_factory.mktemp("clustered"), environment.address, environment._environment())
         try:
-            yield made, place
+            yield made, environment
         finally:
             made.stop()
     finally:
-        place.remove()
+        environment.remove()
 
 
-def actors_in(place: Place) -> list[psutil.Process]:
+def actors_in(environment: Environment) -> list[psutil.Process]:
     """The processes of actors that the cluster has begun."""
     found = []
-    for pid in place.processes():
+    for pid in environment.processes():
         with contextlib.suppress(psutil.Error):
             if ACTOR in " ".join(psutil.Process(pid).cmdline()):
                 found.append(psutil.Process(pid))
     return found
 
 
-def await_free(place: Place) -> None:
+def await_free(environment: Environment) -> None:
     end = time.monotonic() + 90
-    while actors_in(place) and time.monotonic() < end:
+    while actors_in(environment) and time.monotonic() < end:
         time.sleep(0.2)
-    assert actors_in(place) == []
+    assert actors_in(environment) == []
 
 
 def test_actors_of_a_site_live_in_its_organisations_cluster_which_stays(
-    clustered: tuple[WithRay, Place], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    clustered: tuple[WithRay, Environment], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, place = clustered
+    world, environment = clustered
     words = (*MANY, "algorithm=vfl")
     assert simulated(world, words) == 0
     expected = last_line(capsys)
     seen: list[tuple[int, int]] = []
-    after_rounds(monkeypatch, 2, lambda: seen.append((len(actors_in(place)), len(world.processes_of_shop("raylet")))))
+    after_rounds(
+        monkeypatch, 2, lambda: seen.append((len(actors_in(environment)), len(world.processes_of_shop("raylet"))))
+    )
     assert federated(world, words, *TEST) == 0, (world.lines, capsys.readouterr().err)
     same(last_line(capsys), expected)
     assert seen == [(1, 0)], "one worker in the cluster, and no Ray of the shop's own"
     assert agree({name: world.path / name for name in NAMES}, last_run(world))
-    await_free(place)
+    await_free(environment)
     await_peace(world)
 
 
 def test_an_actor_that_is_killed_in_a_cluster_ends_the_run_and_neither_site_nor_cluster(
-    clustered: tuple[WithRay, Place], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    clustered: tuple[WithRay, Environment], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, place = clustered
+    world, environment = clustered
     words = (*MANY, "algorithm=vfl")
     assert simulated(world, words) == 0
     expected = last_line(capsys)
-    after_rounds(monkeypatch, 2, lambda: kill(actors_in(place)))
+    after_rounds(monkeypatch, 2, lambda: kill(actors_in(environment)))
     assert federated(world, words, *TEST) == 3
     assert f"{SHOP}/worker-0: PartyLost" in capsys.readouterr().err
-    await_free(place)
+    await_free(environment)
     await_peace(world)
     assert resumed(world, runs(world)[-1]) == 0, (world.lines, capsys.readouterr().err)
     same(last_line(capsys), expected)
-    await_free(place)
+    await_free(environment)

@@ -34,19 +34,19 @@ from tests.federation.test_runs import SMALL, federated, last_line, last_run, si
 from tests.federation.world import BANK, LIMITS, SHOP, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="relay")]
-TIGHT = RelayLimits(handshake=1.0, silence=3.0, connections=12, per_site=6, strangers=4, block=16 * 1024)
+TIGHT = RelayLimits(handshake=1.0, silence=3.0, connections=12, per_site=6, unknown_peers=4, block=16 * 1024)
 
 
 def relayed(folder: Path, port: int) -> World:
     """A bank that listens, and a shop that nobody can dial: it is called through a relay at a port."""
     world = World(folder)
-    place = f"127.0.0.1:{port}"
+    address = f"127.0.0.1:{port}"
     file = world.path / SHOP / "site.toml"
     text = file.read_text()
     listen = next(line for line in text.splitlines() if line.startswith("listen"))
-    file.write_text(text.replace(listen, f'relay = "{place}"'))
+    file.write_text(text.replace(listen, f'relay = "{address}"'))
     request = str(world.path / SHOP / f"{SHOP}.csr")
-    world.command("federation", "admit", str(world.path / "credit"), request, "--renew", "--relay", place)
+    world.command("federation", "admit", str(world.path / "credit"), request, "--renew", "--relay", address)
     world.share()
     return world
 
@@ -55,18 +55,18 @@ class Running:
     """A relay in a thread of this process; what passes it is kept."""
 
     def __init__(self, world: World, port: int, limits: RelayLimits | None = None) -> None:
-        self.said: list[dict[str, Any]] = []
+        self.output: list[dict[str, Any]] = []
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.relay = Relay(world.path / "credit" / "federation.toml", limits, self.said.append)
+        self.relay = Relay(world.path / "credit" / "federation.toml", limits, self.output.append)
         self.server = self.on(self.relay.start("127.0.0.1", port))
 
     def on(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
 
     def texts(self) -> list[str]:
-        return [line["text"] for line in self.said]
+        return [line["text"] for line in self.output]
 
     def await_text(self, text: str) -> None:
         end = time.monotonic() + 60
@@ -123,7 +123,7 @@ def test_a_run_through_a_relay_is_the_same_run(
 
     monkeypatch.setattr(asyncio.StreamReader, "read", keep)  # as the relay's own program would see it
     words = (*SMALL, "algorithm=vfl")
-    assert federated(world, words, "--share-seed", "--seed", "7") == 0, (world.said, relay.texts())
+    assert federated(world, words, "--share-seed", "--seed", "7") == 0, (world.output, relay.texts())
     found = last_line(capsys)
     assert simulated(world, words) == 0
     expected = last_line(capsys)
@@ -262,10 +262,10 @@ def test_a_relay_whose_connections_break_delays_a_run(
             transport.abort()
 
     cutting = after_rounds(world, 2, lambda: relay.on(cut()))
-    assert federated(world, words, "--share-seed", "--seed", "7") == 0, (world.said, capsys.readouterr().err)
+    assert federated(world, words, "--share-seed", "--seed", "7") == 0, (world.output, capsys.readouterr().err)
     cutting.join(60)
     same(last_line(capsys), expected)
-    assert any("the link to bank is back after" in line for line in world.said[SHOP])
+    assert any("the link to bank is back after" in line for line in world.output[SHOP])
     assert agree({name: world.path / name for name in (BANK, SHOP)}, last_run(world))
 
 
@@ -409,7 +409,7 @@ def test_a_flood_of_strangers_is_turned_away_and_sites_go_on(tight: tuple[World,
 
     asyncio.run(work())
     assert any("comes while there are too many" in text for text in relay.texts())
-    assert relay.relay._strangers._here.total() == 0
+    assert relay.relay._unknown_peers._here.total() == 0
 
 
 def test_a_site_has_so_many_connections_and_no_more(tight: tuple[World, Running, int]) -> None:

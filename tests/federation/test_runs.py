@@ -57,8 +57,8 @@ def command(world: World, protocol: str) -> tuple[str, ...]:
     file, data = str(world.path / BANK / "federation.toml"), DATA.get(protocol, VERTICAL)
     if CLINIC in world.names:
         data = OF_THREE.get(protocol, f"{VERTICAL},{CLINIC}=visits")
-    places = ("--federation", file, "--data", data, "--out", str(world.path / "runs"))
-    return ("run", protocol, *places, "--format", "json", "--quiet")
+    flags = ("--federation", file, "--data", data, "--out", str(world.path / "runs"))
+    return ("run", protocol, *flags, "--format", "json", "--quiet")
 
 
 def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") -> int:
@@ -67,30 +67,30 @@ def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl"
     other = f'path = "{clinic / "visits.csv"}"\nid = "id"'
     if protocol == "horizontal":
         task = f'type = "binary"\nlayout = "horizontal"\nclasses = ["0", "1"]\ntest = "{bank / "test.csv"}"'
-        own = (f'path = "{bank / "patients.csv"}"\nlabel = "bad"', f'path = "{shop / "patients.csv"}"\nlabel = "bad"')
+        local = (f'path = "{bank / "patients.csv"}"\nlabel = "bad"', f'path = "{shop / "patients.csv"}"\nlabel = "bad"')
         other = f'path = "{clinic / "patients.csv"}"\nlabel = "bad"'
     elif protocol == "tablepuppet":
         table, sql = ("accounts", SQL_OF_THREE) if CLINIC in world.names else ("clients", SQL)
         task = f'type = "binary"\nlayout = "relational"\nsql = "{sql}"\nlabel = "{table}.bad"'
         other = f'path = "{clinic / "visits.csv"}"\ntable = "stays"'
-        own = (
+        local = (
             f'path = "{bank / "customers.csv"}"\ntable = "{table}"',
             f'path = "{shop / "orders.csv"}"\ntable = "sales"',
         )
     elif protocol == "glasu":
         task = f'layout = "graph"\nnodes = "{bank / "nodes.npz"}"'
-        own = (f'file = "{bank / "graph.npz"}"', f'file = "{shop / "graph.npz"}"')
+        local = (f'file = "{bank / "graph.npz"}"', f'file = "{shop / "graph.npz"}"')
         other = f'file = "{clinic / "graph.npz"}"'
     else:
         task = TASK.replace(", ", "\n")
-        own = (
+        local = (
             f'path = "{bank / "customers.csv"}"\nid = "id"\nlabel = "bad"',
             f'path = "{shop / "orders.csv"}"\nid = "id"',
         )
     third = f"[parties.{CLINIC}]\n{other}\n" if CLINIC in world.names else ""
-    parties.write_text(f"[task]\n{task}\n[parties.{BANK}]\n{own[0]}\n[parties.{SHOP}]\n{own[1]}\n{third}")
-    places = ("--runtime", "simulated", "--data", str(parties), "--out", str(world.path / "runs"))
-    return main(["run", protocol, *places, "--seed", "7", "--format", "json", "--quiet", *words])
+    parties.write_text(f"[task]\n{task}\n[parties.{BANK}]\n{local[0]}\n[parties.{SHOP}]\n{local[1]}\n{third}")
+    flags = ("--runtime", "simulated", "--data", str(parties), "--out", str(world.path / "runs"))
+    return main(["run", protocol, *flags, "--seed", "7", "--format", "json", "--quiet", *words])
 
 
 MTCD = ("num_clients=2", "num_rounds=3", "record_every=1", "relaxed_protocol=true", "num_tokens=2", "problem=ridge")
@@ -116,7 +116,7 @@ OTHERS = {
     ids=["avfl", "avfl-ps", "vfl-ps", "pubsub-vfl", "sent"],
 )
 def test_settings_whose_order_is_as_it_happens_run_too(world: World, words: tuple[str, ...]) -> None:
-    assert federated(world, (*SMALL, *words)) == 0, world.said
+    assert federated(world, (*SMALL, *words)) == 0, world.output
     run = last_run(world)
     assert agree({name: world.path / name for name in (BANK, SHOP)}, run)
 
@@ -130,7 +130,7 @@ def test_other_protocols_give_the_metrics_bytes_and_messages_of_the_simulated_ru
     assert simulated(world, words, protocol) == 0
     expected = last_line(capsys)
     code = federated(world, words, "--share-seed", "--seed", "7", protocol=protocol)
-    assert code == 0, (world.said, capsys.readouterr().err)
+    assert code == 0, (world.output, capsys.readouterr().err)
     found = last_line(capsys)
     assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6, nan_ok=True)
     assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
@@ -145,7 +145,7 @@ def test_other_protocols_give_the_metrics_bytes_and_messages_of_the_simulated_ru
 def test_a_test_run_gives_the_metrics_bytes_and_messages_of_the_simulated_one(
     world: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
-    assert federated(world, (*SMALL, *words), "--share-seed", "--seed", "7") == 0, world.said
+    assert federated(world, (*SMALL, *words), "--share-seed", "--seed", "7") == 0, world.output
     found = last_line(capsys)
     assert simulated(world, (*SMALL, *words)) == 0
     expected = last_line(capsys)
@@ -184,7 +184,7 @@ def test_three_sites_that_all_talk_to_each_other(three: World, capsys: pytest.Ca
     protocol, words = THREE[what]
     assert simulated(three, words, protocol) == 0
     expected = last_line(capsys)
-    assert federated(three, words, "--share-seed", "--seed", "7", protocol=protocol) == 0, three.said
+    assert federated(three, words, "--share-seed", "--seed", "7", protocol=protocol) == 0, three.output
     found = last_line(capsys)
     assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6, nan_ok=True)
     assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])

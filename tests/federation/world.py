@@ -49,13 +49,13 @@ def write_data(folder: Path) -> None:
     shop.write_text("id,orders,returns\n" + "".join(f"c{i},{v[2]:.4f},{v[3]:.4f}\n" for i, v in enumerate(values)))
     # as rows of the same columns, and as tables that a query joins
     rows = [",".join(f"{x:.4f}" for x in v) + f",{y}\n" for v, y in zip(values, label, strict=True)]
-    for place, dealt in ((bank, rows[:60]), (shop, rows[60:120]), (bank.with_name("test.csv"), rows[120:])):
-        name = place.name if place.name == "test.csv" else "patients.csv"
-        place.with_name(name).write_text("a,b,c,d,bad\n" + "".join(dealt))
-    for place, columns in ((bank, values[:60, :2]), (shop, values[:60, 2:])):  # and as a graph of 60 nodes
-        np.savez(place.with_name("graph.npz"), edges=rng.integers(0, 60, (2, 150)), features=columns)
+    for path, dealt in ((bank, rows[:60]), (shop, rows[60:120]), (bank.with_name("test.csv"), rows[120:])):
+        name = path.name if path.name == "test.csv" else "patients.csv"
+        path.with_name(name).write_text("a,b,c,d,bad\n" + "".join(dealt))
+    for path, columns in ((bank, values[:60, :2]), (shop, values[:60, 2:])):  # and as a graph of 60 nodes
+        np.savez(path.with_name("graph.npz"), edges=rng.integers(0, 60, (2, 150)), features=columns)
         parts = dict(zip(("train", "validation", "test"), np.split(np.arange(60), (30, 40)), strict=True))
-        np.savez(place.with_name("nodes.npz"), labels=label[:60], **parts)
+        np.savez(path.with_name("nodes.npz"), labels=label[:60], **parts)
     if (clinic := folder / CLINIC).exists():  # a third of each
         products = np.stack([values[:, 0] * values[:, 3], values[:, 1] * values[:, 2]], axis=1)
         third = [f"c{i},{v[0]:.4f},{v[1]:.4f}\n" for i, v in enumerate(products)]
@@ -141,7 +141,7 @@ class World:
     ) -> None:
         self.path = folder
         self.names = names
-        self.said: dict[str, list[str]] = {name: [] for name in names}
+        self.output: dict[str, list[str]] = {name: [] for name in names}
         self.processes: dict[str, SiteProcess] = {}
         self._loops: dict[str, tuple[asyncio.AbstractEventLoop, threading.Thread]] = {}
         self.command("federation", "init", str(folder / "credit"))
@@ -176,7 +176,7 @@ class World:
         self._loops[name] = loop, thread
 
         def say(line: dict[str, Any]) -> None:
-            self.said[name].append(line["text"])
+            self.output[name].append(line["text"])
 
         process = SiteProcess(self.folder(name), limits=limits, tell=say, approval_seconds=120.0)
         self.processes[name] = process

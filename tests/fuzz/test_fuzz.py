@@ -37,7 +37,7 @@ from protocols.glasu.data import read_user_graph
 from protocols.nebulafl.data import read_catalogue, read_network
 from tests.bad_inputs import world
 from tests.report.test_page import PRIVACY_LINE
-from tests.runs.test_planted import FOUND, forge, show
+from tests.runs.test_planted import AUDIT_CONTENT, forge, show
 
 pytestmark = pytest.mark.slow
 TIMES = float(os.environ.get("FEDACTORS_FUZZ", "1"))
@@ -94,17 +94,13 @@ def changed(draw: st.DrawFn, tree: Any) -> Any:
     """Return a tree in which something was replaced, removed or added."""
     made = copy.deepcopy(tree)
     for _ in range(draw(st.integers(1, 3))):
-        place: Any = made
+        node: Any = made
         key: Any = None
         above: Any = None
-        while isinstance(place, (dict, list)) and place and draw(st.integers(0, 3)):
-            above = place
-            key = (
-                draw(st.sampled_from(sorted(place)))
-                if isinstance(place, dict)
-                else draw(st.integers(0, len(place) - 1))
-            )
-            place = place[key]
+        while isinstance(node, (dict, list)) and node and draw(st.integers(0, 3)):
+            above = node
+            key = draw(st.sampled_from(sorted(node))) if isinstance(node, dict) else draw(st.integers(0, len(node) - 1))
+            node = node[key]
         if above is None:
             if isinstance(made, dict):
                 made[draw(st.text(max_size=6))] = draw(trees)
@@ -226,7 +222,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("finished")
     world.train("mtcd", root)
     folder = RunFolder.open(root / "run")
-    for name, value in (("privacy.jsonl", jsonable(PRIVACY_LINE)), ("audit.json", FOUND)):
+    for name, value in (("privacy.jsonl", jsonable(PRIVACY_LINE)), ("audit.json", AUDIT_CONTENT)):
         folder.write_bytes(name, json_line(value).encode() + b"\n")
     folder.write_manifest()
     return root / "run"

@@ -82,8 +82,8 @@ def in_a_process_of_its_own(words: list[str], folder: Path) -> tuple[int, list[s
 
 def listing(folder: Path) -> dict[str, tuple[int, int]]:
     """Return size and time of all that lies in a folder, but what the command may write."""
-    out, own = folder / "work/out", {folder / "work/said", folder / "work/errors"}
-    found = [path for path in folder.rglob("*") if path not in own and out not in path.parents and not path.is_dir()]
+    out, local = folder / "work/out", {folder / "work/said", folder / "work/errors"}
+    found = [path for path in folder.rglob("*") if path not in local and out not in path.parents and not path.is_dir()]
     return {str(path.relative_to(folder)): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in found}
 
 

@@ -162,7 +162,7 @@ def shared(inputs, outputs):
     return module
 
 
-OWN = {
+USER_MODELS = {
     made.__name__: ModelSpec(name=f"{__name__}:{made.__name__}", inputs=(1, 8, 8), outputs=10)
     for made in (dropping, normalising, counting, shared)
 }
@@ -180,8 +180,8 @@ def samples(num_samples=120):
     ("spec", "rule", "proximal"),
     [
         (DIGITS, OptimizerSpec(learning_rate=0.01, momentum=0.9), 0.0),
-        (OWN["normalising"], OptimizerSpec(learning_rate=0.01, momentum=0.9), 0.0),
-        (OWN["shared"], OptimizerSpec(name="adamw", learning_rate=0.01, weight_decay=0.1, clip_norm=0.5), 0.3),
+        (USER_MODELS["normalising"], OptimizerSpec(learning_rate=0.01, momentum=0.9), 0.0),
+        (USER_MODELS["shared"], OptimizerSpec(name="adamw", learning_rate=0.01, weight_decay=0.1, clip_norm=0.5), 0.3),
     ],
 )
 def test_training_equals_torchs_own_optimiser(spec, rule, proximal):
@@ -208,9 +208,9 @@ def test_training_equals_torchs_own_optimiser(spec, rule, proximal):
     np.testing.assert_allclose(result.vector, to_vector(module), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", USER_MODELS)
 def test_a_task_does_not_depend_on_the_tasks_before_it(name):
-    (x, y), spec, training = samples(), OWN[name], LocalTraining(num_epochs=2)
+    (x, y), spec, training = samples(), USER_MODELS[name], LocalTraining(num_epochs=2)
     state, start = torch.get_rng_state(), to_vector(build_model(spec, 0))
     alone = train_locally(spec, start, x, y, seed=5, training=training)
     train_locally(spec, alone.vector, x[:30], y[:30], seed=6, training=training)
@@ -223,7 +223,7 @@ def test_a_task_does_not_depend_on_the_tasks_before_it(name):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("spec", [DIGITS, OWN["normalising"]])
+@pytest.mark.parametrize("spec", [DIGITS, USER_MODELS["normalising"]])
 def test_images_with_channels_last_are_trained_alike(spec):
     (x, y), training, start = samples(9), LocalTraining(batch_size=4, num_epochs=2), to_vector(build_model(spec, 0))
     last = torch.tensor(x).contiguous(memory_format=torch.channels_last)
@@ -257,7 +257,7 @@ def digest():
     x, y = samples()
     made = [
         train_locally(spec, to_vector(build_model(spec, 0)), x, y, seed=11, training=LocalTraining())
-        for spec in (DIGITS, OWN["dropping"], OWN["normalising"])
+        for spec in (DIGITS, USER_MODELS["dropping"], USER_MODELS["normalising"])
     ]
     text = b"".join(m.vector.tobytes() + repr((m.loss, m.loss_rms)).encode() for m in made)
     return hashlib.sha256(text).hexdigest()

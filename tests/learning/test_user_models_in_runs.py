@@ -45,15 +45,15 @@ def _here(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", TAKEN)
-def test_a_module_of_ones_own_is_trained_and_used(place, tmp_path, capsys):
-    assert run("run", *TAKEN[place], "--runtime", "simulated", "--quiet") == 0, capsys.readouterr().err
+@pytest.mark.parametrize("setting", TAKEN)
+def test_a_module_of_ones_own_is_trained_and_used(setting, tmp_path, capsys):
+    assert run("run", *TAKEN[setting], "--runtime", "simulated", "--quiet") == 0, capsys.readouterr().err
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     parties = {path.name.removesuffix(".ckpt") for path in (tmp_path / "runs").rglob("checkpoints/*/*")}
     assert parties
     data = json.loads((tmp_path / summary["run"] / "config.json").read_text())["data"]
     assert run("predict", summary["run"], "--data", data) == 2
-    named = TAKEN[place][-1].partition("=")[2]
+    named = TAKEN[setting][-1].partition("=")[2]
     assert f"--allow-import {named}" in capsys.readouterr().err
     assert run("predict", summary["run"], "--data", data, "--allow-import", named) == 0, capsys.readouterr().err
     assert json.loads(capsys.readouterr().out)["predictions"][0]["predicted"] > 0

@@ -77,10 +77,10 @@ class Sage(nn.Module):
     def __init__(self, inputs, outputs):
         super().__init__()
         (width,) = inputs
-        self.own, self.others = nn.Linear(width, outputs), nn.Linear(width, outputs, bias=False)
+        self.root, self.others = nn.Linear(width, outputs), nn.Linear(width, outputs, bias=False)
 
-    def forward(self, own, mixed):
-        return torch.relu(self.own(own) + self.others(mixed))
+    def forward(self, root, mixed):
+        return torch.relu(self.root(root) + self.others(mixed))
 
 
 def sage(inputs, outputs):
@@ -95,7 +95,7 @@ class Convolution(nn.Module):
         self.weight = nn.Parameter(torch.randn(*inputs, outputs) * 0.2)
         self.bias = nn.Parameter(torch.zeros(outputs))
 
-    def forward(self, own, mixed):
+    def forward(self, root, mixed):
         return torch.relu(mixed @ self.weight + self.bias)
 
 
@@ -105,7 +105,7 @@ def convolution(inputs, outputs):
 
 def mixing(inputs, outputs):
     class Mixing(Sage):
-        def forward(self, own, mixed):
-            return torch.softmax(self.own(own) + self.others(mixed), dim=0)
+        def forward(self, root, mixed):
+            return torch.softmax(self.root(root) + self.others(mixed), dim=0)
 
     return Mixing(inputs, outputs)

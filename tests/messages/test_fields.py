@@ -106,12 +106,12 @@ def test_what_is_as_declared_arrives(given: dict[str, Any], arrive: Any) -> None
     assert wrong_in(arrive(Fields(**given))) is None
 
 
-@pytest.mark.parametrize(("given", "place", "declared"), WRONG)
+@pytest.mark.parametrize(("given", "path", "declared"), WRONG)
 @pytest.mark.parametrize("arrive", [lambda sent: freeze(sent)[0], lambda sent: decode(encode(sent))])
-def test_what_is_not_as_declared_is_found(given: dict[str, Any], place: str, declared: str, arrive: Any) -> None:
+def test_what_is_not_as_declared_is_found(given: dict[str, Any], path: str, declared: str, arrive: Any) -> None:
     wrong = wrong_in(arrive(Fields(**given)))
     assert wrong is not None
-    assert wrong[0] == place
+    assert wrong[0] == path
     assert declared in wrong[2]
 
 

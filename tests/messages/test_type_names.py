@@ -35,8 +35,8 @@ def declared(module: str, qualname: str = "Step", name: str = "") -> Any:
 
 def in_fresh_process(folder: Path, code: str, frame: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     code = f"import sys; from fedactors.messages.codec import decode, encode\n{code}"
-    words, place = [sys.executable, "-c", code], {"PYTHONPATH": f"{Path(__file__).parents[2]}:{folder}"}
-    return subprocess.run(words, input=frame, capture_output=True, env=place, timeout=60)
+    words, environment = [sys.executable, "-c", code], {"PYTHONPATH": f"{Path(__file__).parents[2]}:{folder}"}
+    return subprocess.run(words, input=frame, capture_output=True, env=environment, timeout=60)
 
 
 def write(folder: Path, **texts: str) -> Path:

@@ -97,11 +97,11 @@ def test_predictions_compose_and_take_nothing_from_the_claims_on_the_training(ru
     lines = lines_of(made, "predictions.jsonl")
     assert len(lines) % 2 == 0
     for claim in found.prediction_claims:
-        own = [line for line in lines if (line["party"], line["neighbour"]) == (claim.party, claim.neighbour)]
+        local = [line for line in lines if (line["party"], line["neighbour"]) == (claim.party, claim.neighbour)]
         if claim.covered:
             assert claim.neighbour == "new row"
-            assert claim.mu == pytest.approx(math.sqrt(sum(line["rigorous_mu"] ** 2 for line in own)))
-            assert claim.mu == pytest.approx(math.sqrt(2) * own[0]["rigorous_mu"])
+            assert claim.mu == pytest.approx(math.sqrt(sum(line["rigorous_mu"] ** 2 for line in local)))
+            assert claim.mu == pytest.approx(math.sqrt(2) * local[0]["rigorous_mu"])
     for claim in found.claims:
         if claim.covered and claim.party in {line["party"] for line in lines}:
             assert any(line.startswith(f"{claim.party}, one {claim.neighbour}: ") for line in found.not_counted)
@@ -124,17 +124,17 @@ def test_the_summary_states_nothing_else(run: tuple[str, Path], tmp_path: Path) 
     folder = tmp_path / made.name
     shutil.copytree(made, folder)
     text = (folder / "metrics" / "summary.json").read_text()
-    places = list(_figures(json.loads(text), ""))
-    assert bool([value for _, value in places if value]) == (name in NOISED)
-    for place, value in places:
+    keys = list(_figures(json.loads(text), ""))
+    assert bool([value for _, value in keys if value]) == (name in NOISED)
+    for key, value in keys:
         summary = json.loads(text)
-        *way, last = place.split(".")
+        *way, last = key.split(".")
         tree = summary
         for step in way:
             tree = tree[step]
         assert tree[last] == value
         tree[last] = 1.01 * value + 0.001
-        assert refutes(folder, "metrics/summary.json", json.dumps(summary)), (name, place)
+        assert refutes(folder, "metrics/summary.json", json.dumps(summary)), (name, key)
 
 
 def test_a_figure_of_another_line_is_no_figure_of_this_one(run: tuple[str, Path], tmp_path: Path) -> None:
@@ -142,15 +142,15 @@ def test_a_figure_of_another_line_is_no_figure_of_this_one(run: tuple[str, Path]
     folder = tmp_path / made.name
     shutil.copytree(made, folder)
     text = (folder / "metrics" / "summary.json").read_text()
-    places = [(place, value) for place, value in _figures(json.loads(text), "") if value]
-    for place, value in places[:4]:
+    keys = [(key, value) for key, value in _figures(json.loads(text), "") if value]
+    for key, value in keys[:4]:
         summary = json.loads(text)
-        *way, last = place.split(".")
+        *way, last = key.split(".")
         tree = summary
         for step in way:
             tree = tree[step]
-        for tree[last] in {other for _, other in places if not math.isclose(other, value)}:
-            assert refutes(folder, "metrics/summary.json", json.dumps(summary)), (name, place)
+        for tree[last] in {other for _, other in keys if not math.isclose(other, value)}:
+            assert refutes(folder, "metrics/summary.json", json.dumps(summary)), (name, key)
 
 
 def test_a_line_that_is_left_out_or_says_that_nothing_moves_is_found(run: tuple[str, Path], tmp_path: Path) -> None:
@@ -186,4 +186,4 @@ def test_no_other_file_states_one(run: tuple[str, Path]) -> None:
         if path.name in ("privacy.jsonl", "predictions.jsonl", "summary.json", "config.json"):
             continue
         for line in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
-            assert not [place for place, value in _figures(json.loads(line), "") if math.isfinite(value)], path.name
+            assert not [key for key, value in _figures(json.loads(line), "") if math.isfinite(value)], path.name

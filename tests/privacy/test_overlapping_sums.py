@@ -16,7 +16,7 @@ def tables(rows=6, seed=0):
 
 
 def batch(values, rows):
-    return {name: own[rows] for name, own in values.items()}
+    return {name: local[rows] for name, local in values.items()}
 
 
 def total(sums, values, company):
@@ -31,7 +31,7 @@ def test_two_batches_that_share_a_row_would_show_it_and_are_refused() -> None:
     with pytest.raises(SecureSumError, match="1 of the 3 different rows were summed before, among others"):
         # row 2 again, and without eve: what is missing from its sum would be eve's
         total(sums, batch(values, [2, 3, 4]), FIVE[:4])
-    assert np.allclose(first.reshape(3, 3)[2], sum(own[2] for own in values.values()), atol=1e-6)
+    assert np.allclose(first.reshape(3, 3)[2], sum(local[2] for local in values.values()), atol=1e-6)
 
 
 def test_the_order_of_the_rows_does_not_hide_them() -> None:
@@ -46,7 +46,7 @@ def test_rows_may_overlap_in_one_company_and_new_rows_be_summed_in_another() -> 
     values, sums = tables(), Sums()
     total(sums, batch(values, [0, 1, 2]), FIVE)
     again = total(sums, batch(values, [2, 2, 3]), FIVE)
-    assert np.allclose(again.reshape(3, 3)[0], sum(own[2] for own in values.values()), atol=1e-6)
+    assert np.allclose(again.reshape(3, 3)[0], sum(local[2] for local in values.values()), atol=1e-6)
     sums.prepare(FIVE)
     fewer = total(sums, batch(values, [4, 5]), FIVE[:4])
     assert np.allclose(fewer.reshape(2, 3), sum(values[name][[4, 5]] for name in FIVE[:4]), atol=1e-6)

@@ -34,10 +34,10 @@ def test_one_row_moves_each_release_by_no_more_than_stated(value: float) -> None
         return made[-1]
 
     def compare(exact: Any, law: Any, draw: Any, name: str) -> Any:
-        place = len(distances)
-        distances.append(float(np.linalg.norm(exact - kept[place])))
+        index = len(distances)
+        distances.append(float(np.linalg.norm(exact - kept[index])))
         assert law.sigma == scale_sigma(4, 1.5)
-        return made[place]
+        return made[index]
 
     made: list[np.ndarray] = []
     distances: list[float] = []

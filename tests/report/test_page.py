@@ -17,7 +17,7 @@ from fedactors.report.charts import (
     NUM_MOMENTS,
     Timeline,
     decades,
-    draw_talk,
+    draw_communication,
     kind_index,
     line_chart,
     natural,
@@ -378,14 +378,14 @@ def test_flat_and_single_point_curves_can_be_drawn():
 
 
 def test_talk_of_two_of_many_and_of_very_many():
-    two = draw_talk({("a", "b"): 10, ("b", "a"): 20})
+    two = draw_communication({("a", "b"): 10, ("b", "a"): 20})
     assert two.count('class="edge"') == 2
-    many = draw_talk({(f"c{i}", f"c{(i * 7) % 40}"): i for i in range(40)})
+    many = draw_communication({(f"c{i}", f"c{(i * 7) % 40}"): i for i in range(40)})
     assert many.count('class="edge-cell"') == 40
     assert "c39 to c33: 39 B" in many
-    by_party = draw_talk({(f"bank/worker-{i}", f"shop/worker-{i}"): 1000 for i in range(200)})
+    by_party = draw_communication({(f"bank/worker-{i}", f"shop/worker-{i}"): 1000 for i in range(200)})
     assert "bank to shop: 200.0 kB" in by_party
-    largest = draw_talk({(f"c{i}", f"c{i + 1}"): i + 1 for i in range(300)})
+    largest = draw_communication({(f"c{i}", f"c{i + 1}"): i + 1 for i in range(300)})
     assert f"to {301 - (MAX_MATRIX - 1)} others" in largest
     assert (
         len(set(re.findall(r'text-anchor="end">(?:<title>.*?</title>)?(\w[^<]*)<', largest)) - {"from ↓  to →"})
@@ -395,12 +395,12 @@ def test_talk_of_two_of_many_and_of_very_many():
 
 def test_many_around_one_are_drawn_as_one():
     star = {("server", f"client-{i}"): 100 for i in range(200)} | {(f"client-{i}", "server"): 10 for i in range(200)}
-    drawn = draw_talk({**star, ("auditor", "server"): 7})
+    drawn = draw_communication({**star, ("auditor", "server"): 7})
     assert drawn.count('class="edge"') == 3
     for told in ("server to 200 × client: 20.0 kB", "200 × client to server: 2.0 kB", "auditor to server: 7 B"):
         assert told in drawn
     # not where somebody talks with another one as well
-    assert "× client" not in draw_talk({**star, ("client-0", "client-1"): 1})
+    assert "× client" not in draw_communication({**star, ("client-0", "client-1"): 1})
 
 
 @pytest.mark.slow

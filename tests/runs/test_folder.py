@@ -300,9 +300,9 @@ def test_a_run_that_was_killed_ended_without_a_word(writer):
     [
         ({"start": 1}, 0, "ended without a word"),  # another process has the number by now
         ({"boot": "other"}, 0, "ended without a word"),
-        ({"place": "other"}, 0, "running"),
-        ({"place": "other"}, 200, "running"),
-        ({"place": "other"}, 400, "ended without a word"),
+        ({"namespace": "other"}, 0, "running"),
+        ({"namespace": "other"}, 200, "running"),
+        ({"namespace": "other"}, 400, "ended without a word"),
         ({}, 400, "running"),  # it is here, and lives
     ],
 )

@@ -19,7 +19,7 @@ _COMMANDS = {
     "new --output": "new scenario other --output PLACE",
     "run --out": f"run mtcd {world.SMALL['mtcd']} --runtime simulated --quiet --out PLACE",
 }
-_PLACES = [
+_OUTPUTS = [
     "manifest.json",
     "config.json",
     "metrics/summary.json",
@@ -47,17 +47,17 @@ def test_a_record_is_no_place_for_results(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to(finished)
     before = content(finished)
-    for place in (
-        *(finished / name for name in _PLACES),
+    for output in (
+        *(finished / name for name in _OUTPUTS),
         tmp_path / "link/config.json",
         tmp_path / "link/checkpoints/a",
     ):
-        words = _COMMANDS[command].replace("RUN", str(finished)).replace("PLACE", str(place)).split()
-        assert main(words) == 2, place
+        words = _COMMANDS[command].replace("RUN", str(finished)).replace("PLACE", str(output)).split()
+        assert main(words) == 2, output
         said = capfd.readouterr().err
         assert len(said.splitlines()) == 1
         assert command.split()[1] in said
-        assert content(finished) == before, place
+        assert content(finished) == before, output
         assert not (tmp_path / "page.html").exists()
 
 

@@ -11,13 +11,13 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.runs.party_states import (
-    FoundStates,
+    CheckpointStates,
     PartyStates,
     StateLocation,
     StateLocations,
     is_reference,
-    make_places,
-    proven_places,
+    make_locations,
+    proven_locations,
 )
 
 FRAME = b"\x00\x01\x02\x03 the labels of all customers " * 40
@@ -40,31 +40,31 @@ def files(folder: Path) -> list[Path]:
 def test_a_state_comes_back_and_its_reference_tells_nothing(where, monkeypatch):
     monkeypatch.setenv("BANK_KEY", KEY)
     for key in (None, "env:BANK_KEY"):
-        own = party_state(where, key)
-        assert own.begin(None) is None
-        reference = own.keep(FRAME)
+        local = party_state(where, key)
+        assert local.begin(None) is None
+        reference = local.keep(FRAME)
         assert is_reference(reference)
         assert not is_reference(FRAME)
-        assert own.fetch(reference) == FRAME
+        assert local.fetch(reference) == FRAME
         assert b"labels" not in reference
         assert KEY.encode() not in reference
         assert where.encode() not in reference
         # the same state twice: neither name nor digest says that it is the same
-        again = own.keep(FRAME)
+        again = local.keep(FRAME)
         told, told_again = (json.loads(r.partition(b"\n")[2]) for r in (reference, again))
         assert told["sha256"] != told_again["sha256"]
-        own.drop(reference)
+        local.drop(reference)
         with pytest.raises(BadInput, match="is missing"):
-            own.fetch(reference)
-        assert own.fetch(again) == FRAME
-        own.drop(reference)  # gone already
+            local.fetch(reference)
+        assert local.fetch(again) == FRAME
+        local.drop(reference)  # gone already
 
 
 def test_without_a_place_a_state_travels_as_it_is():
-    own = PartyStates(None, "bank", "run")
-    assert own.begin(FRAME) == FRAME
-    assert own.keep(FRAME) == FRAME
-    assert own.fetch(FRAME) == FRAME
+    local = PartyStates(None, "bank", "run")
+    assert local.begin(FRAME) == FRAME
+    assert local.keep(FRAME) == FRAME
+    assert local.fetch(FRAME) == FRAME
 
 
 def test_with_a_key_nothing_of_the_state_is_on_the_disk(tmp_path, monkeypatch):
@@ -80,17 +80,17 @@ def test_with_a_key_nothing_of_the_state_is_on_the_disk(tmp_path, monkeypatch):
 def test_a_key_may_lie_in_a_file(tmp_path):
     path = tmp_path / "bank.key"
     path.write_text(KEY + "\n")
-    own = party_state(str(tmp_path / "own"), f"file:{path}")
-    assert own.fetch(own.keep(FRAME)) == FRAME
+    local = party_state(str(tmp_path / "own"), f"file:{path}")
+    assert local.fetch(local.keep(FRAME)) == FRAME
 
 
 @pytest.mark.parametrize("change", ["flip", "cut", "empty", "another key", "no key", "another actor", "another run"])
 def test_whatever_was_done_to_a_state_is_found_and_named(change, tmp_path, monkeypatch):
     monkeypatch.setenv("BANK_KEY", KEY)
-    place = tmp_path / "own"
-    own = party_state(str(place), "env:BANK_KEY")
-    reference = own.keep(FRAME)
-    (path,) = files(place)
+    folder = tmp_path / "own"
+    local = party_state(str(folder), "env:BANK_KEY")
+    reference = local.keep(FRAME)
+    (path,) = files(folder)
     data = path.read_bytes()
     told = json.loads(reference.partition(b"\n")[2])
     if change == "flip":
@@ -102,13 +102,13 @@ def test_whatever_was_done_to_a_state_is_found_and_named(change, tmp_path, monke
     elif change == "another key":
         monkeypatch.setenv("BANK_KEY", base64.b64encode(os.urandom(32)).decode())
     elif change == "no key":
-        own = party_state(str(place))
+        local = party_state(str(folder))
     elif change == "another actor":
-        own = party_state(str(place), "env:BANK_KEY", actor="bank/worker-1")
+        local = party_state(str(folder), "env:BANK_KEY", actor="bank/worker-1")
     elif change == "another run":  # of the same actor, under its own key: bound to its name all the same
         name = told["name"].replace("-x-0/", "-x-1/")
-        (place / name).parent.mkdir(parents=True)
-        (place / name).write_bytes(data)
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_bytes(data)
         reference = reference.partition(b"\n")[0] + b"\n" + json.dumps({**told, "name": name}).encode()
     expected = {
         "another key": "does not open with this key",
@@ -117,7 +117,7 @@ def test_whatever_was_done_to_a_state_is_found_and_named(change, tmp_path, monke
         "another run": "does not open with this key",
     }
     with pytest.raises(BadInput, match=expected.get(change, "is damaged")) as caught:
-        own.fetch(reference)
+        local.fetch(reference)
     assert "bank" in str(caught.value)
     assert KEY not in str(caught.value)
 
@@ -181,7 +181,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_trained(tmp_p
 
 
 def test_names_of_places_and_keys():
-    assert make_places({"bank": "/own"}, {"bank": "env:K"}) == {"bank": StateLocation("bank", "/own", "env:K")}
+    assert make_locations({"bank": "/own"}, {"bank": "env:K"}) == {"bank": StateLocation("bank", "/own", "env:K")}
     for where, keys, message in [
         ({"bank": "/own"}, {"shop": "env:K"}, "'shop' is not allowed: it has no --checkpoint-dir shop=PLACE"),
         ({"bank": "/own"}, {"bank": "s3cr3t"}, "name where the key is, file:PATH or env:NAME"),
@@ -189,16 +189,16 @@ def test_names_of_places_and_keys():
         ({"bank": " "}, {}, "it names no place"),
     ]:
         with pytest.raises(BadInput, match=message):
-            make_places(where, keys)
+            make_locations(where, keys)
     with pytest.raises(BadInput, match="--checkpoint-dir: 'bnak' is not allowed: the parties are bank, shop"):
-        StateLocations(make_places({"bnak": "/own"}, {})).check(["bank/worker-0", "bank", "shop"], {})
+        StateLocations(make_locations({"bnak": "/own"}, {})).check(["bank/worker-0", "bank", "shop"], {})
 
 
 def test_only_places_where_all_of_a_partys_states_are_count_as_the_runs_own():
     reference = b"fedactors state elsewhere\n{}"
     frames = {"bank": reference, "bank/worker-0": reference, "shop": reference, "shop/worker-0": FRAME}
     where = {"bank": "/own", "shop": "/home/victim", "nobody": "/etc"}
-    assert proven_places(where, frames) == {"bank": "/own"}
+    assert proven_locations(where, frames) == {"bank": "/own"}
 
 
 def test_a_place_without_the_state_is_not_written_to(tmp_path):
@@ -206,19 +206,19 @@ def test_a_place_without_the_state_is_not_written_to(tmp_path):
     with pytest.raises(BadInput, match="is missing"):
         party_state(str(tmp_path / "victim")).begin(reference)
     assert not (tmp_path / "victim").exists()
-    places = StateLocations(make_places({"bank": str(tmp_path / "victim")}, {}))
-    places.check(["bank/worker-0"], {"bank/worker-0": reference})
+    locations = StateLocations(make_locations({"bank": str(tmp_path / "victim")}, {}))
+    locations.check(["bank/worker-0"], {"bank/worker-0": reference})
     with pytest.raises(BadInput, match="refers to no state of bank/worker-0's, but to others of its party"):
-        places.check(["bank/worker-0"], {"bank/worker-9": reference})
+        locations.check(["bank/worker-0"], {"bank/worker-9": reference})
 
 
 def test_a_checkpoint_gives_states_wherever_they_are_and_only_those_that_are_asked_for(tmp_path):
-    own = party_state(str(tmp_path))
-    frames = {"bank/worker-0": own.keep(FRAME), "shop": b"the shop's"}
-    found = FoundStates(frames, {})
+    local = party_state(str(tmp_path))
+    frames = {"bank/worker-0": local.keep(FRAME), "shop": b"the shop's"}
+    found = CheckpointStates(frames, {})
     assert sorted(found) == ["bank/worker-0", "shop"]
     assert "bank/worker-0" in found
     assert found["shop"] == b"the shop's"
     with pytest.raises(BadInput, match="give --checkpoint-dir bank=PLACE"):
         found["bank/worker-0"]
-    assert FoundStates(frames, {"bank": StateLocation("bank", str(tmp_path))})["bank/worker-0"] == FRAME
+    assert CheckpointStates(frames, {"bank": StateLocation("bank", str(tmp_path))})["bank/worker-0"] == FRAME

@@ -35,7 +35,7 @@ from tests.report.test_page import ROWS, make_run
 from tests.runs.test_recorder import usage_of
 
 REPLAY = {"neighbour": "row", "kind": "row", "mu": 0.123456, "bare": [], "to_driver": [], "moved": {}}
-FOUND = {
+AUDIT_CONTENT = {
     "run": "r",
     "agrees": True,
     "refuted": [],
@@ -166,10 +166,10 @@ def test_a_mark_that_is_the_end_of_no_line_is_not_gone_on_from(unfinished: Path,
 
 def test_an_audit_that_was_planted_is_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = make_run(tmp_path)
-    (run / AUDIT).write_text(json.dumps(FOUND))
+    (run / AUDIT).write_text(json.dumps(AUDIT_CONTENT))
     assert "0.123456" not in render_report(load_runs([run]))
     assert "audit.json is not read, since manifest.json does not list it" in caplog.text
-    forge(run, AUDIT, json.dumps(FOUND).encode())
+    forge(run, AUDIT, json.dumps(AUDIT_CONTENT).encode())
     assert "0.123456" in render_report(load_runs([run]))
 
 

@@ -60,7 +60,7 @@ def test_a_stopped_run_goes_on_from_its_address(out):
 
 def test_checkpoints_that_are_no_longer_kept_are_removed_there(out):
     folder = RunFolder.open(go(out, "num_rounds=9").run)
-    files, root = fsspec.core.url_to_fs(folder.place)
+    files, root = fsspec.core.url_to_fs(folder.location)
     listed = {name for name in folder.manifest["files"] if name.startswith("checkpoints/")}
     assert listed
     assert {path.partition("checkpoints/")[2] for path in files.find(f"{root}/checkpoints")} == {

@@ -104,7 +104,7 @@ class Carry:
     named: dict[str, Any] = field(default_factory=dict)
 
 
-def said(method: Callable[..., Awaitable[Any]]) -> Any:
+def carry_endpoint(method: Callable[..., Awaitable[Any]]) -> Any:
     """Make an endpoint of a method of any arguments: they come in one `Carry`, and the result goes back in another."""
 
     async def endpoint(self: Any, order: Carry) -> Carry | None:
@@ -150,50 +150,50 @@ class Echo(Client):
     async def close(self) -> None:
         CLOSED.append(self.name)
 
-    @said
+    @carry_endpoint
     async def echo(self, value: Any) -> Any:
         return value
 
-    @said
+    @carry_endpoint
     async def add(self, amount: int = 1, *, times: int = 1) -> int:
         self.count += amount * times
         return self.count
 
-    @said
+    @carry_endpoint
     async def relay(self, to: str, value: Any) -> Any:
         return await self.line(to).echo(value)
 
-    @said
+    @carry_endpoint
     async def relay_add(self, to: str, amount: int) -> int:
         found: int = await self.line(to).add(amount)
         return found
 
-    @said
+    @carry_endpoint
     async def crash(self, text: str) -> None:
         raise ZeroDivisionError(text)
 
     async def _relay_crash(self, to: str, text: str) -> None:
         await self.line(to).crash(text)
 
-    @said
+    @carry_endpoint
     async def relay_crash(self, to: str, text: str) -> None:
         await self._relay_crash(to, text)
 
-    @said
+    @carry_endpoint
     async def call_and_forget(self, to: str, text: str) -> None:
         self.peer(to, Echo).crash(Carry((text,)))
 
-    @said
+    @carry_endpoint
     async def refuse(self) -> None:
         raise BadInput("field: 3 is not allowed")
 
-    @said
+    @carry_endpoint
     async def crash_in_group(self, to: str, text: str) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.clock.sleep(1000.0))
             group.create_task(self._relay_crash(to, text))
 
-    @said
+    @carry_endpoint
     async def crash_later(self, seconds: float) -> None:
         async def later() -> None:
             await self.clock.sleep(seconds)
@@ -201,11 +201,11 @@ class Echo(Client):
 
         self.background(later())
 
-    @said
+    @carry_endpoint
     async def wait_for_ever(self) -> None:
         await asyncio.Event().wait()
 
-    @said
+    @carry_endpoint
     async def impatient(self, seconds: float) -> str:
         return await self.give_up_after(seconds)
 
@@ -218,7 +218,7 @@ class Echo(Client):
             return f"gave up at {self.clock.now():g}"
         return "never"
 
-    @said
+    @carry_endpoint
     async def sleep(self, seconds: float) -> float:
         await self.clock.sleep(seconds)
         return self.clock.now()
@@ -227,35 +227,35 @@ class Echo(Client):
         await self.compute(process_id, work=Work(kind, units))
         return self.clock.now()
 
-    @said
+    @carry_endpoint
     async def work(self, kind: str, units: float) -> float:
         return await self._work(kind, units)
 
-    @said
+    @carry_endpoint
     async def work_many(self, count: int) -> list[float]:
         return list(await asyncio.gather(*(self._work("step", 1.0) for _ in range(count))))
 
-    @said
+    @carry_endpoint
     async def fail_in_compute(self) -> None:
         await self.compute(fail, "no result", work=Work("step"))
 
-    @said
+    @carry_endpoint
     async def exit(self) -> None:
         os._exit(9)
 
-    @said
+    @carry_endpoint
     async def process(self) -> int:
         return os.getpid()
 
-    @said
+    @carry_endpoint
     async def send_wrong(self, to: str) -> None:
         await self.line(to).echo(object())
 
-    @said
+    @carry_endpoint
     async def reply_wrong(self) -> Any:
         return object()
 
-    @said
+    @carry_endpoint
     async def write_to(self, values: np.ndarray) -> str:
         try:
             values[0] = 7.0
@@ -263,7 +263,7 @@ class Echo(Client):
             return str(error)
         return "written"
 
-    @said
+    @carry_endpoint
     async def outcome_of(self, to: str, method: str) -> str:
         try:
             return str(await getattr(self.line(to), method)())
@@ -272,17 +272,17 @@ class Echo(Client):
 
     # --- payloads ---
 
-    @said
+    @carry_endpoint
     async def keep(self, size: int) -> Ref:
         self._refs.append(self.put(Update(self.name, 0, np.arange(float(size))), to="b"))
         return self._refs[-1]
 
-    @said
+    @carry_endpoint
     async def forget(self) -> None:
         for ref in self._refs:
             self.free(ref)
 
-    @said
+    @carry_endpoint
     async def fetch(self, ref: Ref) -> str:
         try:
             found: Update = await self.get(ref)

@@ -184,11 +184,11 @@ class Hosts(Namespaces):
             raise
 
     @property
-    def own(self) -> Path:
+    def local(self) -> Path:
         """The folder that is another one on each host."""
         return self.temp / "own"
 
-    def own_of(self, index: int) -> Path:
+    def local_of(self, index: int) -> Path:
         """Where a host's own folder is found from here."""
         return self.temp / f"own-{index}"
 
@@ -241,12 +241,12 @@ class Hosts(Namespaces):
         """Return the environment of what runs on a host."""
         if self.certificates is None:
             return self.env
-        own = self.certificates / self.addresses[index]
+        local = self.certificates / self.addresses[index]
         return self.env | {
             "RAY_USE_TLS": "1",
             "RAY_TLS_CA_CERT": str(self.certificates / "ca.crt"),
-            "RAY_TLS_SERVER_KEY": f"{own}.key",
-            "RAY_TLS_SERVER_CERT": f"{own}.crt",
+            "RAY_TLS_SERVER_KEY": f"{local}.key",
+            "RAY_TLS_SERVER_CERT": f"{local}.crt",
         }
 
     def bytes_between(self, index: int) -> int:

@@ -342,22 +342,22 @@ def test_a_malformed_message_leaves_no_site_and_is_no_row() -> None:
     from fedactors.federation.hosting import LocalActorHost
     from fedactors.runtime.compute import WallClock
     from fedactors.runtime.interface import ActorSpec
-    from tests.federation.test_proxies import A, Asked, B, Number, Site
+    from tests.federation.test_proxies import A, Answerer, B, Number, Site
 
     site = Site()
 
     async def main() -> list[Any]:
-        own = LocalActorHost(site)
-        await own.spawn([ActorSpec(Asked, A, (), {}, Resources())], 0, WallClock(0.0))
-        context = own.actors[A]
+        local = LocalActorHost(site)
+        await local.spawn([ActorSpec(Answerer, A, (), {}, Resources())], 0, WallClock(0.0))
+        context = local.actors[A]
         for receiver in A, B:  # in its own site, and in another one
             with pytest.raises(Refused, match=r"bank/a: sends Number\.value as a str"):
                 context.call(receiver, "double", Number("secret"))  # type: ignore[arg-type]
         with pytest.raises(Refused, match=r"bank/a: sends Number\.value as a str"):
             context.put(Number("secret"), frozenset({B}))  # type: ignore[arg-type]
         assert (await context.call(B, "double", Number(3))).value == 6.0
-        rows = own.recorded().rows
-        own.end()
+        rows = local.recorded().rows
+        local.end()
         return [row[1:] for row in rows]
 
     assert asyncio.run(main()) == [(A, B, CLIENT_CLIENT, "Number", 0)]

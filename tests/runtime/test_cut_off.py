@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(WHY_NOT is not None, reason=f"three hosts cannot be made here: {WHY_NOT}"),
     pytest.mark.drawn(1, of=4),
 ]
-PLACED = ("--placement", "active=site-a", "--placement", "broker=site-a", "--placement", "passive=site-b")
+PLACEMENT = ("--placement", "active=site-a", "--placement", "broker=site-a", "--placement", "passive=site-b")
 START_SECONDS = 240.0
 """For a fresh process on a machine that is busy."""
 
@@ -61,7 +61,7 @@ def test_a_partys_host_is_cut_off_twice(hosts: Hosts) -> None:
     """First another host has what the party asks, and the run goes on there; then none has, and it ends and says so."""
     out = hosts.folder / "out"
     words = ["submit", "pubsub-vfl", "num_epochs=100000", "batch_size=64", "num_layers=2", "hidden_size=8", "--wait"]
-    where = [*PLACED, "--quiet", "--out", str(out), "--address", hosts.dashboard]
+    where = [*PLACEMENT, "--quiet", "--out", str(out), "--address", hosts.dashboard]
     process = hosts.start(0, "python", "-m", "fedactors", *words, *where)
     try:
         wait_for_rounds(out, 2, 180)

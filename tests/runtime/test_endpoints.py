@@ -13,7 +13,7 @@ import pytest
 
 from fedactors.actors.actor import Client, Server
 from fedactors.actors.context import Ref
-from fedactors.actors.remote import CLIENT, DRIVER, OWN_PARTY, SERVER, remote
+from fedactors.actors.remote import CLIENT, DRIVER, SAME_PARTY, SERVER, remote
 from fedactors.data.sources import ArraySource
 from fedactors.errors import BadInput, PartyFailed, PartyLost, PayloadGone, Refused
 from fedactors.messages.codec import decode, encode_parts, message
@@ -73,7 +73,7 @@ class Bank(Client):
         self.heard.append(say.word)
         return Say(f"of {self.caller}")
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def parameters(self) -> Say:
         return Say("secret")
 
@@ -91,7 +91,7 @@ class Bank(Client):
         return Say("kept", self.put(Vector(np.arange(100.0)), to=say.word))
 
     @remote(caller=DRIVER)
-    async def told(self) -> Say:
+    async def last_word(self) -> Say:
         return Say(" ".join(self.heard))
 
     @remote(caller=DRIVER)
@@ -149,7 +149,7 @@ class Thief(Client):
             "record_privacy": lambda bank: bank.record_privacy(Say("forged line")),
             "private": lambda bank: bank._make(Say("x")),
             "own party's": lambda bank: bank.parameters(),
-            "driver's": lambda bank: bank.told(),
+            "driver's": lambda bank: bank.last_word(),
             "plain value": lambda bank: bank.tell("x"),
             "other message": lambda bank: bank.tell(Vector(np.zeros(3))),
             "nothing": lambda bank: bank.tell(),
@@ -175,7 +175,7 @@ class Thief(Client):
     async def guess(self, say: Say) -> Say:
         """Fetch what a reference names, as it came or forged."""
         assert say.ref is not None
-        ref = Ref(say.ref.owner, int(say.word), 0, say.ref.place) if say.word else say.ref
+        ref = Ref(say.ref.owner, int(say.word), 0, say.ref.location) if say.word else say.ref
         found: Vector = await self.get(ref)
         return Say(f"{found.values.sum():g}")
 
@@ -286,7 +286,7 @@ def test_what_is_no_endpoint_or_not_for_the_caller_is_refused_and_changes_nothin
         "record_privacy": no_endpoint.format("record_privacy"),
         "private": no_endpoint.format("_make"),
         "own party's": r"thief: calls bank\.parameters, which is open to: own party; not to thief",
-        "driver's": r"thief: calls bank\.told, which is open to: driver; not to thief",
+        "driver's": r"thief: calls bank\.last_word, which is open to: driver; not to thief",
         "plain value": r"thief: calls bank\.tell with a str; it takes a Say",
         "other message": r"thief: calls bank\.tell with a Vector; it takes a Say",
         "nothing": r"thief: calls bank\.tell with nothing; it takes a Say",
@@ -305,14 +305,14 @@ def test_what_is_no_endpoint_or_not_for_the_caller_is_refused_and_changes_nothin
             await thief.mislead(Say("reply"))
         with pytest.raises(Refused, match=r"bank: sends Vector\.values as a tuple; it is declared as ndarray"):
             await thief.mislead(Say("payload"))
-        heard = (await bank.told()).word
+        heard = (await bank.last_word()).word
         assert (await hub.orders()).word == "of hub"
         return heard
 
     heard, runtime = play_with_bank(make, drive)
     assert heard == ""
     assert runtime.privacy_records == []
-    known = {"Say", "intrude()", "told()", "error", "orders()", "wrong_reply()", "wrong_payload()"}
+    known = {"Say", "intrude()", "last_word()", "error", "orders()", "wrong_reply()", "wrong_payload()"}
     assert {total.type for total in runtime.ledger.totals()} <= known
 
 
@@ -351,9 +351,15 @@ def test_a_payload_is_for_those_for_whom_it_was_put(make: Any) -> None:
             with pytest.raises(PayloadGone):
                 await thief.guess(Say(str(key), kept.ref))
         # a place that somebody else made up: another process's memory, or no memory of payloads at all
-        for place in ((1, 1, 0), (kept.ref.place[0], 0, 0), (kept.ref.place[0], kept.ref.place[1], -1), (), (7,)):
+        for location in (
+            (1, 1, 0),
+            (kept.ref.location[0], 0, 0),
+            (kept.ref.location[0], kept.ref.location[1], -1),
+            (),
+            (7,),
+        ):
             with pytest.raises((Refused, PayloadGone, PartyLost)):
-                await thief.guess(Say("", Ref("bank", kept.ref.key, 0, place)))
+                await thief.guess(Say("", Ref("bank", kept.ref.key, 0, location)))
         allowed = await bank.keep(Say("thief"))
         return (await thief.guess(Say("", allowed.ref))).word
 
@@ -389,7 +395,7 @@ def test_nobody_calls_a_loop_that_an_endpoint_began(make: Any) -> None:
     async def drive(runtime: Runtime, bank: Bank, thief: Thief, hub: Hub) -> str:
         await bank.go_on()
         await runtime.clock.sleep(0.1)
-        return (await bank.told()).word
+        return (await bank.last_word()).word
 
     assert play_with_bank(make, drive)[0] == "nobody"
 
@@ -399,7 +405,7 @@ def test_a_message_is_under_way_even_if_its_sender_stops_waiting(make: Any) -> N
     async def drive(runtime: Runtime, bank: Bank, thief: Thief, hub: Hub) -> str:
         await thief.leave_early()
         await runtime.clock.sleep(1.0)
-        return (await bank.told()).word
+        return (await bank.last_word()).word
 
     assert play_with_bank(make, drive)[0] == "still came"
 
@@ -549,7 +555,7 @@ def test_a_process_that_goes_past_its_handles_speaks_in_its_own_name_only(caplog
         found["raw"] = (await burglar.attempt(Say("burglar", many=("raw_gradient", "x")))).word
         for method in ("drain", "snapshot", "load", "close", "meet", "call"):
             found[method] = (await burglar.attempt(Say(method))).word
-        found["heard"] = (await bank.told()).word
+        found["heard"] = (await bank.last_word()).word
         await runtime.settle()
         return found
 

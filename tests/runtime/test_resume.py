@@ -16,7 +16,7 @@ from fedactors.runtime import snapshots
 from fedactors.runtime.interface import Costs, Snapshot
 from fedactors.runtime.simulation.network import SimulatedContext
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from tests.runtime.actors import COSTS, Echo, Memory, Trainer, descend, line, rounds_of_training, said
+from tests.runtime.actors import COSTS, Echo, Memory, Trainer, carry_endpoint, descend, line, rounds_of_training
 
 NETWORK = Network(default=Link(latency=0.01, bandwidth=1e5), capacity={"hub": HostCapacity(egress=5e3)})
 
@@ -128,7 +128,7 @@ def test_a_compute_of_a_loop_is_not_a_legal_instant_but_a_job_is() -> None:
             await (self.job("next") or self.begin("next", descend, np.zeros(1), 2, work=Work("long")))
             self.steps = 2
 
-        @said
+        @carry_endpoint
         async def done(self) -> int:
             return self.steps
 

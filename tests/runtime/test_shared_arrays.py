@@ -27,7 +27,7 @@ def large(value=1.0):
 
 def test_a_placed_array_is_mapped_as_it_was_and_cannot_be_written(tmp_path):
     array = np.arange(30_000, dtype=np.float32).reshape(100, 300)
-    found = compute.mapped(compute.place(array, str(tmp_path)))
+    found = compute.mapped(compute.share_array(array, str(tmp_path)))
     np.testing.assert_array_equal(found, array)
     assert not found.flags.writeable
     assert freeze(found)[0] is found

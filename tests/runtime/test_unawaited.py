@@ -19,7 +19,7 @@ def test_a_failed_call_that_becomes_garbage_late_stops_no_other_run(is_over: boo
         loop = asyncio.get_running_loop()
         first, second = (UnawaitedCall(lambda e, of=of: stopped[of].append(str(e)), lambda _: False) for of in stopped)  # type: ignore[misc]
         loop.set_exception_handler(first)
-        reply = first.made(loop.create_future())
+        reply = first.track(loop.create_future())
         first.fail(reply, PartyLost("bank", "its site is gone"), "shop")
         if is_over:
             loop.set_exception_handler(second)

@@ -164,10 +164,10 @@ def test_two_views_of_who_arrived_give_nothing():
     found = {name: sums.clients[name].confirm(without_bob) for name in ("ann", "cy")}
     found |= {name: sums.clients[name].confirm(everybody) for name in ("bob", "dee", "eve")}
     for group in (("ann", "cy"), ("bob", "dee", "eve")):
-        own = Confirmations(slot, {name: found[name].signature for name in group})
+        local = Confirmations(slot, {name: found[name].signature for name in group})
         for victim in ("ann", "cy"):
             with pytest.raises(SecureSumError, match=r"confirmations are not allowed|not confirmed the same"):
-                sums.clients[victim].unmask(own)
+                sums.clients[victim].unmask(local)
     # only the view of the majority can be completed: one sum, of one set
     proof = sums.server.confirmations(everybody, {name: found[name] for name in ("bob", "dee", "eve")})
     shares = {name: sums.clients[name].unmask(proof) for name in ("bob", "dee", "eve")}
@@ -451,12 +451,12 @@ def test_noise_of_the_sum_is_that_of_its_parts():
 def test_the_discrete_gaussian_has_the_stated_distribution(sigma):
     draws = discrete_gaussian(sigma, 200_000)
     far = 4 * sigma
-    places = np.arange(-far, far + 1)
+    indices = np.arange(-far, far + 1)
     weights = np.exp(-(np.arange(-30 * sigma, 30 * sigma + 1) ** 2) / (2 * sigma**2))
-    expected = np.exp(-(places**2) / (2 * sigma**2)) / weights.sum() * len(draws)
-    counts = np.array([(draws == place).sum() for place in places])
+    expected = np.exp(-(indices**2) / (2 * sigma**2)) / weights.sum() * len(draws)
+    counts = np.array([(draws == index).sum() for index in indices])
     statistic = ((counts - expected) ** 2 / expected).sum()
-    assert chi2.sf(statistic, len(places) - 1) > 1e-4
+    assert chi2.sf(statistic, len(indices) - 1) > 1e-4
 
 
 def test_wide_noise_is_gaussian_and_fresh():
@@ -476,16 +476,16 @@ def test_wide_noise_is_gaussian_and_fresh():
 @settings(max_examples=80, deadline=None)
 def test_any_threshold_of_shares_gives_the_secret(secret, threshold, data):
     count = data.draw(st.integers(threshold, 30))
-    places = np.array(data.draw(st.permutations(range(1, count + 1))))[:threshold]
+    indices = np.array(data.draw(st.permutations(range(1, count + 1))))[:threshold]
     shares = split(np.frombuffer(secret, dtype=np.uint8), count, threshold)
-    assert join(shares[places - 1], places).tobytes() == secret
+    assert join(shares[indices - 1], indices).tobytes() == secret
 
 
 def test_fewer_shares_say_nothing():
     secret = np.zeros(60_000, dtype=np.uint8)
     shares = split(secret, 5, 3)
-    for places in ([1], [2, 5]):
-        found = join(shares[np.array(places) - 1], np.array(places))
+    for indices in ([1], [2, 5]):
+        found = join(shares[np.array(indices) - 1], np.array(indices))
         assert chisquare(np.bincount(found, minlength=256)).pvalue > 1e-4
     for wrong in ([], [0, 1], [1, 1], [256]):
         with pytest.raises(ValueError, match="not allowed"):

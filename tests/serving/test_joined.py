@@ -42,7 +42,7 @@ def joined(found: dict[str, list[dict]]) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def data_dir(tmp_path_factory):
     """The tables of training and new ones, joined by a query and in the clear."""
     folder = tmp_path_factory.mktemp("shop")
     for name, rows in tables().items():
@@ -60,25 +60,25 @@ def place(tmp_path_factory):
     return folder
 
 
-def train(place, protocol, words, out):
+def train(data_dir, protocol, words, out):
     """Train on the query; return the run's folder."""
-    run = ["run", protocol, "--data", str(place / "parties.toml"), "--runtime", "simulated", "--quiet", *words]
+    run = ["run", protocol, "--data", str(data_dir / "parties.toml"), "--runtime", "simulated", "--quiet", *words]
     assert main([*run, "--out", str(out)]) == 0
     (folder,) = out.iterdir()
     return folder
 
 
 @pytest.fixture(scope="module")
-def run(place):
+def run(data_dir):
     """A run of PubSub-VFL on the query."""
-    return train(place, "pubsub-vfl", PUBSUB, place / "runs")
+    return train(data_dir, "pubsub-vfl", PUBSUB, data_dir / "runs")
 
 
-def predicted(place, run, to, *flags):
+def predicted(data_dir, run, to, *flags):
     """Return what is predicted on new rows of the query, and of them in the clear."""
     found = []
     for data, more in (("new", flags), ("clear", ())):
-        assert main(["predict", str(run), "--data", str(place / f"{data}.toml"), "--output", str(to), *more]) == 0
+        assert main(["predict", str(run), "--data", str(data_dir / f"{data}.toml"), "--output", str(to), *more]) == 0
         with to.open() as file:
             found.append(list(csv.DictReader(file)))
     return found
@@ -92,11 +92,11 @@ def check_equal(new, clear):
     for row, said in zip(rows, clear, strict=True):
         wanted.setdefault(row["order"], []).append(said)
     for order, said in wanted.items():
-        own = [line for line in new if line["order"] == order]
-        assert len(own) == len(said)
-        assert sorted(line["reason"] for line in own) == sorted(line["reason"] for line in said)
-        assert sorted(line["prediction"] for line in own) == sorted(line["prediction"] for line in said)
-        numbers = [sorted(float(one["probability_1"] or -1) for one in lines) for lines in (own, said)]
+        local = [line for line in new if line["order"] == order]
+        assert len(local) == len(said)
+        assert sorted(line["reason"] for line in local) == sorted(line["reason"] for line in said)
+        assert sorted(line["prediction"] for line in local) == sorted(line["prediction"] for line in said)
+        numbers = [sorted(float(one["probability_1"] or -1) for one in lines) for lines in (local, said)]
         assert numbers[0] == pytest.approx(numbers[1], abs=1e-6)
     others = {line["order"]: line["reason"] for line in new if line["order"] not in wanted}
     lacks = {f"o{i}": "no partner in items" for i in (7, 15, 23)} | {
@@ -108,21 +108,21 @@ def check_equal(new, clear):
     assert called == sorted(called, key=lambda name: int(name[1:]))
     assert not {"o5", "o6"} & set(called)
     assert called.count("o14") == 2
-    reasons = {line["order"]: line["reason"] for line in new}
-    assert reasons["o1"] == reasons["o9"] == "supplier cannot use its row"
-    assert reasons["o0"] == ""
+    rejections = {line["order"]: line["reason"] for line in new}
+    assert rejections["o1"] == rejections["o9"] == "supplier cannot use its row"
+    assert rejections["o0"] == ""
 
 
 @pytest.mark.slow
-def test_pubsub_vfl_predicts_new_rows_of_a_query_as_the_materialised_join(place, run, tmp_path, capsys):
-    check_equal(*predicted(place, run, tmp_path / "said.csv"))
+def test_pubsub_vfl_predicts_new_rows_of_a_query_as_the_materialised_join(data_dir, run, tmp_path, capsys):
+    check_equal(*predicted(data_dir, run, tmp_path / "said.csv"))
     assert "shop: 3 rows without a prediction: no partner in items" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_ray_predicts_new_rows_of_a_query_as_simulation_does(place, run, tmp_path, ray_cluster):
-    check_equal(*predicted(place, run, tmp_path / "said.csv", "--runtime", "ray"))
+def test_ray_predicts_new_rows_of_a_query_as_simulation_does(data_dir, run, tmp_path, ray_cluster):
+    check_equal(*predicted(data_dir, run, tmp_path / "said.csv", "--runtime", "ray"))
 
 
 @pytest.mark.parametrize(
@@ -139,39 +139,41 @@ def test_ray_predicts_new_rows_of_a_query_as_simulation_does(place, run, tmp_pat
         ),
     ],
 )
-def test_a_query_that_means_something_else_is_one_line(place, run, tmp_path, capsys, old, new, named):
-    text = (place / "new.toml").read_text()
+def test_a_query_that_means_something_else_is_one_line(data_dir, run, tmp_path, capsys, old, new, named):
+    text = (data_dir / "new.toml").read_text()
     assert old in text
-    (place / "other.toml").write_text(text.replace(old, new))
-    assert main(["predict", str(run), "--data", str(place / "other.toml"), "--output", str(tmp_path / "p.csv")]) == 2
+    (data_dir / "other.toml").write_text(text.replace(old, new))
+    assert main(["predict", str(run), "--data", str(data_dir / "other.toml"), "--output", str(tmp_path / "p.csv")]) == 2
     assert named in capsys.readouterr().err
 
 
-def test_a_model_of_files_is_not_used_on_a_query(place, tmp_path, capsys):
+def test_a_model_of_files_is_not_used_on_a_query(data_dir, tmp_path, capsys):
     """Which columns of which tables it was trained on nobody has kept."""
     text = TASK
     for party, columns in PARTIES.items():
         rows = [{name: row[name] for name in (*columns, *["bad"] * (party == "shop"))} for row in joined(tables())]
-        save(place / f"old-{party}.csv", rows)
+        save(data_dir / f"old-{party}.csv", rows)
         text += f'[parties.{party}]\npath = "old-{party}.csv"\n' + 'label = "bad"\n' * (party == "shop")
         text += 'categorical = ["kind"]\n' * (party == "supplier")
-    (place / "old.toml").write_text(text)
-    run = ["run", "pubsub-vfl", "--data", str(place / "old.toml"), "--runtime", "simulated", "--quiet", *PUBSUB]
+    (data_dir / "old.toml").write_text(text)
+    run = ["run", "pubsub-vfl", "--data", str(data_dir / "old.toml"), "--runtime", "simulated", "--quiet", *PUBSUB]
     assert main([*run, "--out", str(tmp_path)]) == 0
     (folder,) = tmp_path.iterdir()
-    assert main(["predict", str(folder), "--data", str(place / "new.toml"), "--output", str(tmp_path / "p.csv")]) == 2
+    assert (
+        main(["predict", str(folder), "--data", str(data_dir / "new.toml"), "--output", str(tmp_path / "p.csv")]) == 2
+    )
     assert "task.layout: 'relational' is not allowed: no query joined the rows" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["secure_aggregation=true", "learning_rate=0.001"]], ids=["open", "sums"])
-def test_mtcd_predicts_new_rows_of_a_query_as_the_materialised_join(place, words, tmp_path):
-    run = train(place, "mtcd", [*MTCD, *words], tmp_path / "runs")
-    check_equal(*predicted(place, run, tmp_path / "said.csv"))
+def test_mtcd_predicts_new_rows_of_a_query_as_the_materialised_join(data_dir, words, tmp_path):
+    run = train(data_dir, "mtcd", [*MTCD, *words], tmp_path / "runs")
+    check_equal(*predicted(data_dir, run, tmp_path / "said.csv"))
 
 
 @pytest.mark.slow
-def test_a_table_in_two_partitions_is_predicted_as_blocks_of_missing_values(place, tmp_path):
+def test_a_table_in_two_partitions_is_predicted_as_blocks_of_missing_values(data_dir, tmp_path):
     """Of the rows of cards north has the even ones, south the odd ones; a joined row is at one of them."""
     clear = TASK
     for prefix, found in (("", tables()), ("new-", new_tables())):
@@ -193,8 +195,8 @@ def test_a_table_in_two_partitions_is_predicted_as_blocks_of_missing_values(plac
         for odd, party in enumerate(("north", "south"))
     }
     for party, block in blocks.items():
-        for place_of, row in enumerate(block):
-            row["number"] = place_of
+        for index, row in enumerate(block):
+            row["number"] = index
         save(tmp_path / f"clear-{party}.csv", block)
         clear += f'[parties.{party}]\npath = "clear-{party}.csv"\nid = "number"\n'
         clear += 'label = "bad"\n' * (party == "shop")

@@ -53,9 +53,9 @@ class Telling(Right):
     @remote
     async def describe(self, ask: Ask) -> Summary:
         made = await super().describe(ask)
-        return Summary(**{name: getattr(made, name) for name in Summary.__annotations__} | self.said(ask))
+        return Summary(**{name: getattr(made, name) for name in Summary.__annotations__} | self.content(ask))
 
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         raise AssertionError(ask)
 
     def column(self) -> Floats:
@@ -68,27 +68,27 @@ class Telling(Right):
 
 
 class FlattenedMatrix(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"quantiles": self.features[:40].astype(np.float64).ravel()}
 
 
 class ScaledFlattenedMatrix(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"quantiles": 0.01 * self.features[:40].astype(np.float64).ravel() - 3}
 
 
 class ShuffledMatrix(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"quantiles": self.rng("other").permutation(self.features[:40].ravel()).astype(np.float64)}
 
 
 class RowPlusConstant(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"quantiles": self.features[ask.round].astype(np.float64) + 100.0}
 
 
 class ScaledColumn(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"quantiles": self.features[self.batch, COLUMN].astype(np.float64) * -2.5}
 
 
@@ -100,54 +100,54 @@ class StandardisedBatch(Right):
 
 
 class ShuffledColumn(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"quantiles": self.rng("other").permutation(self.features[:, COLUMN]).astype(np.float64)}
 
 
 class SortedColumn(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"quantiles": np.sort(self.column())}
 
 
 class PartOfColumn(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"quantiles": 3 - 0.5 * self.features[9:41, COLUMN].astype(np.float64)}
 
 
 class ColumnAmongNoise(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         noise = self.rng(f"noise {ask.round}").normal(size=(64, 8))
         noise[:, 5] = 1e-3 * self.features[:64, COLUMN].astype(np.float64) + 0.25
         return {"quantiles": noise}
 
 
 class ColumnAsText(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"comment": "; ".join(f"patient {i}: {value:.2f}" for i, value in enumerate(self.features[:40, 0]))}
 
 
 class ColumnAsBytes(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"packed": b"head" + self.column().astype(np.float32).tobytes()}
 
 
 class RowInKeys(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"by_name": {f"w{value}": 0.0 for value in self.column()}}
 
 
 class ColumnAsNumbers(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"largest": tuple(map(float, self.column()))}
 
 
 class ScalarPerMessage(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"norm": float(self.features[ask.round, COLUMN]) * 7 + 1}
 
 
 class NumberPerSmallArray(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"quantiles": np.append(self.rng(f"noise {ask.round}").normal(size=3), self.scaled[ask.round, COLUMN])}
 
 
@@ -257,8 +257,8 @@ class InTypeName(Right):
 
 class Listening(Left):
     @remote
-    async def listen(self, said: Part) -> None:
-        self.heard = type(said)
+    async def listen(self, content: Part) -> None:
+        self.heard = type(content)
 
 
 async def run_with_names(
@@ -535,7 +535,7 @@ class TakesNoAnswer(Right):
 
 class FailingLeft(Left):
     @remote
-    async def listen(self, said: Part) -> None:
+    async def listen(self, content: Part) -> None:
         raise ValueError("nobody hears this")
 
 

@@ -32,12 +32,12 @@ from tests.testing.sound import (
 class StandardisedMatrix(Telling):
     """Each column has a scale of its own, and the columns take turns."""
 
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"quantiles": self.scaled[:40].ravel()}
 
 
 class Compressed(Telling):
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         return {"comment": base64.b64encode(zlib.compress(self.column().tobytes())).decode()}
 
 
@@ -66,15 +66,15 @@ class TellsLabels(Left):
     async def fetch(self, order: Order) -> Floats:
         nothing = {"norm": 0.0, "quantiles": np.zeros(1), "largest": (), "comment": "", "by_name": {}, "packed": b""}
         assert self.labels is not None
-        await self.peer("right", Hearing).hear(Summary(**nothing | self.told(self.labels)))
+        await self.peer("right", Hearing).hear(Summary(**nothing | self.labels_content(self.labels)))
         return await super().fetch(order)
 
-    def told(self, labels: Any) -> dict[str, Any]:
+    def labels_content(self, labels: Any) -> dict[str, Any]:
         raise AssertionError(labels)
 
 
 class LabelsAsBytes(TellsLabels):
-    def told(self, labels: Any) -> dict[str, Any]:
+    def labels_content(self, labels: Any) -> dict[str, Any]:
         return {"packed": labels.astype(np.uint8).tobytes()}
 
 
@@ -128,7 +128,7 @@ async def run_that_looks(
 class Random(Telling):
     """Sound: random bytes, random texts, and an order."""
 
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         rng = self.rng(f"masks {ask.round}")
         text = rng.bytes(64).hex() + " " + base64.b64encode(rng.bytes(999)).decode()
         order = rng.permutation(len(self.features)).astype(np.float64)
@@ -138,7 +138,7 @@ class Random(Telling):
 class Projects(Telling):
     """Sound: a projection of standardised rows, flattened; logs how many."""
 
-    def said(self, ask: Ask) -> dict[str, Any]:
+    def content(self, ask: Ask) -> dict[str, Any]:
         width = self.scaled.shape[1]
         rows = self.scaled[ask.round : ask.round + 64] @ self.rng("projection").normal(size=(width, width))
         logging.getLogger(__name__).info("%d rows, of length %.6f", len(rows), np.linalg.norm(rows))

@@ -9,7 +9,7 @@ from fedactors.testing.conformance import review
 from fedactors.testing.runs import Subject
 
 
-def check_said(protocol: Protocol, *expected: str, **options: Any) -> None:
+def check_remarks(protocol: Protocol, *expected: str, **options: Any) -> None:
     """Read the remarks until all that is expected was said; any remark at all makes `check_protocol` fail."""
     said = ""
     for remark in review(Subject(protocol=protocol, on_ray=False, **options)):

@@ -5,7 +5,7 @@ import pytest
 from fedactors.testing.conformance import check_protocol
 from tests.testing import broken
 from tests.testing.broken import run_on, run_with_extra, run_with_names
-from tests.testing.reviewed import check_said
+from tests.testing.reviewed import check_remarks
 from tests.testing.sound import (
     Averager,
     FetchingLeft,
@@ -122,7 +122,7 @@ def test_a_cache_of_a_pure_function_is_no_channel():
 @pytest.mark.parametrize("right", RIGHT, ids=lambda cls: cls.__name__)
 def test_a_broken_right_party_is_caught(right):
     try:
-        check_said(protocol(run_split, Left, right), *RIGHT[right])
+        check_remarks(protocol(run_split, Left, right), *RIGHT[right])
     finally:
         broken.FILE.unlink(missing_ok=True)
 
@@ -130,10 +130,10 @@ def test_a_broken_right_party_is_caught(right):
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_broken_pair_is_caught(name):
     left, right, expected = PAIRS[name]
-    check_said(protocol(run_split, left, right), *expected)
+    check_remarks(protocol(run_split, left, right), *expected)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_broken_run_is_caught(name):
     broken_one, expected = RUNS[name]
-    check_said(broken_one, *expected)
+    check_remarks(broken_one, *expected)

@@ -8,7 +8,7 @@ from fedactors.plugins import resolve_address
 from fedactors.testing.conformance import NotConforming, check_protocol
 from protocols.mtcd.plugin import PROTOCOL as MTCD
 from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
-from tests.testing.reviewed import check_said
+from tests.testing.reviewed import check_remarks
 from tests.testing.scattered import Scattered, Stuck
 from tests.testing.sound import SOUND, Right, protocol, run_split
 
@@ -18,13 +18,13 @@ SPLIT = SOUND["split learning"]
 
 
 def test_messages_must_be_in_the_module_of_messages():
-    check_said(dataclasses.replace(SPLIT, messages=None), "the protocol names no module of messages")
-    check_said(dataclasses.replace(SPLIT, messages=pytest), "the privacy review, does not know it")
+    check_remarks(dataclasses.replace(SPLIT, messages=None), "the protocol names no module of messages")
+    check_remarks(dataclasses.replace(SPLIT, messages=pytest), "the privacy review, does not know it")
 
 
 def test_a_policy_that_no_actor_survives_is_refused():
     loss = {"party_loss": frozenset({"restart"}), "default_party_loss": "restart"}
-    check_said(dataclasses.replace(SPLIT, **loss), "party_loss names 'restart', but the loss of none of")
+    check_remarks(dataclasses.replace(SPLIT, **loss), "party_loss names 'restart', but the loss of none of")
 
 
 def test_a_run_without_checkpoints_is_refused(monkeypatch):
@@ -32,7 +32,7 @@ def test_a_run_without_checkpoints_is_refused(monkeypatch):
         return None
 
     monkeypatch.setattr("fedactors.runtime.simulation.runtime.SimulatedRuntime.checkpoint", none)
-    check_said(SPLIT, "the run takes no checkpoint")
+    check_remarks(SPLIT, "the run takes no checkpoint")
 
 
 @config
@@ -68,7 +68,7 @@ def test_a_run_that_hangs_on_ray_is_refused():
 
 def test_one_column_a_party_leaves_as_an_affine_map_of_itself():
     settings = {"num_rounds": 2, "num_samples": 60, "num_clients": 4, "num_features": 4}
-    check_said(MTCD, "Representation", "affine map", config=settings, raw_columns=generated(MTCD, settings))
+    check_remarks(MTCD, "Representation", "affine map", config=settings, raw_columns=generated(MTCD, settings))
 
 
 def generated(protocol, settings):

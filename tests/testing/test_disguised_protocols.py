@@ -4,7 +4,7 @@ import pytest
 
 from fedactors.testing.conformance import check_protocol
 from tests.testing import disguised
-from tests.testing.reviewed import check_said
+from tests.testing.reviewed import check_remarks
 from tests.testing.sound import Left, Right, protocol, run_split
 
 pytestmark = pytest.mark.slow
@@ -29,17 +29,17 @@ RUNS = {
 
 @pytest.mark.parametrize("right", RIGHT, ids=lambda cls: cls.__name__)
 def test_a_column_in_another_form_is_caught(right):
-    check_said(protocol(run_split, Left, right), *RIGHT[right])
+    check_remarks(protocol(run_split, Left, right), *RIGHT[right])
 
 
 def test_labels_as_bytes_are_caught():
     said = "[privacy] Summary.packed, sent from left to right, holds the labels of"
-    check_said(protocol(run_split, disguised.LabelsAsBytes, disguised.Hearing), said)
+    check_remarks(protocol(run_split, disguised.LabelsAsBytes, disguised.Hearing), said)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_what_goes_by_the_driver_is_caught(name):
-    check_said(*RUNS[name])
+    check_remarks(*RUNS[name])
 
 
 @pytest.mark.parametrize("right", [disguised.Random, disguised.Projects], ids=lambda cls: cls.__name__)

@@ -31,7 +31,7 @@ X = CANCER.data.astype(np.float32)
 BATCH = np.random.default_rng(0).choice(len(X), 64, replace=False)
 
 
-def found(value, raw=RAW):
+def find(value, raw=RAW):
     return raw.find(np.asarray(value)) or ""
 
 
@@ -53,14 +53,14 @@ def found(value, raw=RAW):
     ],
 )
 def test_copies_are_found(sent, words):
-    assert words in found(sent)
+    assert words in find(sent)
 
 
 @pytest.mark.parametrize("number", [0, 100, 1000])
 def test_an_image_is_found_in_its_own_order(number):
     image = DIGITS.data[number]
-    assert f"row {number} of digits" in found(image / 16, IMAGES)
-    assert f"row {number} of digits" in found(np.concatenate([np.zeros(30), image, np.ones(30)]), IMAGES)
+    assert f"row {number} of digits" in find(image / 16, IMAGES)
+    assert f"row {number} of digits" in find(np.concatenate([np.zeros(30), image, np.ones(30)]), IMAGES)
 
 
 def harmless():
@@ -92,7 +92,7 @@ def harmless():
 @pytest.mark.parametrize(("name", "sent"), list(harmless()), ids=lambda value: value if isinstance(value, str) else "")
 @pytest.mark.parametrize("raw", [RAW, IMAGES], ids=["cancer", "digits"])
 def test_nothing_is_found_where_there_is_nothing(raw, name, sent):
-    assert found(sent, raw) == ""
+    assert find(sent, raw) == ""
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_nothing_is_found_where_there_is_nothing(raw, name, sent):
 def test_random_numbers_are_no_copies(seed, size, digits, scale):
     rng = np.random.default_rng(seed)
     drawn = rng.choice([rng.normal, rng.exponential, rng.gumbel])(size=size) * scale
-    assert found(drawn.round(digits) if digits else drawn) == ""
+    assert find(drawn.round(digits) if digits else drawn) == ""
 
 
 @pytest.mark.slow

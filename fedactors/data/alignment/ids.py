@@ -99,10 +99,10 @@ class AlignmentPeer(Protocol):
     """What a passive party's actor offers."""
 
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
-        """Return `answer(own ids, question, as agreed)`."""
+        """Return `answer(local ids, question, as agreed)`."""
 
     async def take_order(self, order: AlignmentOrder) -> None:
-        """Keep `follow(own ids, order, agreed)`."""
+        """Keep `follow(local ids, order, agreed)`."""
 
 
 def answer(ids_N: Ids, question: AlignmentQuestion, agreed: Alignment) -> AlignmentAnswer:
@@ -197,17 +197,17 @@ async def _intersect(ids_N: Ids, how: Alignment, peer: AlignmentPeer) -> Index:
     return psi_intersect(secret, *found.parts)
 
 
-def rows_told(party: str, num_own: int, num_rejected: int, num_shared: int, absent: Mapping[str, int]) -> list[str]:
+def row_notes(party: str, num_local: int, num_rejected: int, num_shared: int, absent: Mapping[str, int]) -> list[str]:
     """Return what became of the label party's rows, a line each, or nothing if all of them are used.
 
     Args:
         party: its name.
-        num_own: rows that could be aligned.
+        num_local: rows that could be aligned.
         num_rejected: rows that were left out before, for what they miss.
         num_shared: rows that all parties have.
         absent: by passive party, how many it does not have.
     """
-    num_all = num_own + num_rejected
+    num_all = num_local + num_rejected
     if num_shared == num_all:
         return []
     gone = [f"{count} not at {name}, or missing values there" for name, count in absent.items() if count]
@@ -250,9 +250,9 @@ def check_fingerprints(fingerprints: dict[str, bytes], label_party: str) -> None
             )
 
 
-def intersect_digests(own: Digests, other: Digests) -> Index:
-    """Return the rows of `own` whose digest is among `other`, ascending."""
-    return np.flatnonzero(np.isin(_as_keys(own), _as_keys(other)))
+def intersect_digests(local: Digests, other: Digests) -> Index:
+    """Return the rows of `local` whose digest is among `other`, ascending."""
+    return np.flatnonzero(np.isin(_as_keys(local), _as_keys(other)))
 
 
 def psi_request(ids_N: NDArray[Any]) -> tuple[bytes, bytes]:
@@ -290,19 +290,19 @@ def psi_intersect(key: bytes, setup: bytes, response: bytes) -> Index:
     return np.sort(np.asarray(rows, np.int64))
 
 
-def common_rows(num_own: int, pairwise: dict[str, Index]) -> Index:
+def common_rows(num_local: int, pairwise: dict[str, Index]) -> Index:
     """Return the label party's rows that lie in every pairwise intersection, ascending.
 
     Raises:
         BadInput: nothing is left; the message states each party's share.
     """
-    count = np.zeros(num_own, np.int64)
+    count = np.zeros(num_local, np.int64)
     for rows in pairwise.values():
         count[rows] += 1
     common = np.flatnonzero(count == len(pairwise))
     if not len(common):
         shares = ", ".join(f"{party} {len(rows)}" for party, rows in sorted(pairwise.items()))
-        raise BadInput(f"alignment: the parties have no id in common (of {num_own} ids of the label party: {shares})")
+        raise BadInput(f"alignment: the parties have no id in common (of {num_local} ids of the label party: {shares})")
     return common
 
 
@@ -323,12 +323,12 @@ def follow_order(ids_N: NDArray[Any], salt: bytes, digests: Digests) -> Index:
     Raises:
         BadInput: an announced id is not among the party's own.
     """
-    own = _as_keys(hash_ids(ids_N, salt))
-    sorter = np.argsort(own)
+    local = _as_keys(hash_ids(ids_N, salt))
+    sorter = np.argsort(local)
     wanted = _as_keys(digests)
-    places = np.minimum(np.searchsorted(own, wanted, sorter=sorter), len(own) - 1)
-    rows = sorter[places]
-    absent = int((own[rows] != wanted).sum())
+    positions = np.minimum(np.searchsorted(local, wanted, sorter=sorter), len(local) - 1)
+    rows = sorter[positions]
+    absent = int((local[rows] != wanted).sum())
     if absent:
         raise BadInput(f"alignment: {absent} of the {len(wanted)} announced ids are not among this party's ids")
     return rows.astype(np.int64)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.actors.actor import Actor, Client
-from fedactors.actors.remote import CLIENT, DRIVER, OWN_PARTY, remote
+from fedactors.actors.remote import CLIENT, DRIVER, SAME_PARTY, remote
 from fedactors.data.alignment.ids import (
     AlignmentAnswer,
     AlignmentOrder,
@@ -28,7 +28,7 @@ from fedactors.data.alignment.ids import (
     align,
     answer,
     follow,
-    rows_told,
+    row_notes,
 )
 from fedactors.data.columns import Preprocessing
 from fedactors.data.layouts.graph import GraphBlock, GraphTables, GraphTablesPart, NewGraph, node_parts
@@ -124,9 +124,9 @@ class NodeHolder(Client):
         self._block: PartyBlock = self._part.read()
 
     async def open(self) -> None:
-        """After a resume, place the nodes again."""
+        """After a resume, number the ends of edges again."""
         if self.rows is not None:
-            self._place()
+            self._index_edges()
 
     @property
     def label_party(self) -> str:
@@ -176,27 +176,27 @@ class NodeHolder(Client):
         for peer in peers.values():
             await peer.take_labels(self.labels)
         absent = {name: len(rows) for name, rows in common.absent.items()}
-        told = rows_told(part.party, len(block.ids), len(block.rejected), len(common.rows), absent)
+        told = row_notes(part.party, len(block.ids), len(block.rejected), len(common.rows), absent)
         return NodesSummary(tuple(line.replace(" rows are used", " nodes are used") for line in told))
 
     @remote(caller=DRIVER)
-    async def place(self) -> NodesSummary:
+    async def index_edges(self) -> NodesSummary:
         """Bring the own features and edges into the common order."""
-        num_edges, num_lost = self._place()
+        num_edges, num_lost = self._index_edges()
         lost = f"{self.party}: {num_edges - num_lost} of {num_edges} edges are used (the others end at nodes that not "
         return NodesSummary((lost + "all parties have)",) if num_lost else ())
 
-    def _place(self) -> tuple[int, int]:
+    def _index_edges(self) -> tuple[int, int]:
         """Return how many edges there are, and how many end at nodes that not all parties have."""
         assert self.rows is not None
         edges = self._part.edges
         ids = [str(name) for name in self._block.ids[self.rows].tolist()]
         sparse, self.vocabulary = edges.load_sparse(ids, self._known)
-        self._features = np.concatenate([self._own_features(self.rows).astype(np.float32), sparse], axis=1)
+        self._features = np.concatenate([self._local_features(self.rows).astype(np.float32), sparse], axis=1)
         (self._indptr, self._indices), num_edges, num_lost = edges.load(ids)
         return num_edges, num_lost
 
-    def _own_features(self, rows: Index) -> NDArray[Any]:
+    def _local_features(self, rows: Index) -> NDArray[Any]:
         """Return the features of the shared nodes, as fitted on those to train on."""
         train, nothing = np.flatnonzero(self.parts == PARTS.index("train")), np.zeros(0, np.int64)
         unlabelled, task = dataclasses.replace(self._block, labels=None), self._part.rows.task
@@ -204,7 +204,7 @@ class NodeHolder(Client):
         self.preprocessing = fitted.as_dict()
         return fitted.finish(self._block.features[rows])
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def give_nodes(self) -> UserNodes:
         """Return the own share of the graph to an actor of the own party."""
         assert self.labels is not None
@@ -262,10 +262,10 @@ class NewNodeHolder(NodeHolder):
         assert self.rows is not None
         return UnusableNodes(np.isin(self.rows, list(self._block.unusable)))
 
-    def _own_features(self, rows: Index) -> NDArray[Any]:
+    def _local_features(self, rows: Index) -> NDArray[Any]:
         return self._x_ND[rows]
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def give_new(self) -> NewNodes:
         """Return the own share of the graph to an actor of the own party."""
         assert self.rows is not None
@@ -306,7 +306,7 @@ async def align_nodes(data: Any, runtime: Runtime, state_of: Callable[[str], Sto
     with runtime.phase("alignment") if state_of is None else nullcontext():
         notes = list((await holders[data.rows.label_party].align()).notes)
         for party in data.parties:
-            notes += (await holders[party].place()).notes
+            notes += (await holders[party].index_edges()).notes
     return notes
 
 
@@ -346,9 +346,9 @@ class NewShare:
 async def load_new_nodes(actor: Actor, part: GraphTablesPart) -> NewShare:
     """Return a party's share of the graph to predict, in the process of its actor."""
     found = await actor.peer(part.holder, NewNodeHolder).give_new()
-    reasons: dict[int, tuple[Fault, str]] = {
+    rejections: dict[int, tuple[Fault, str]] = {
         line: ("partner" if reason.endswith(_UNUSABLE) else "alone", reason) for line, reason in found.lost
     }
-    reasons |= {line: ("own", reason) for line, reason in found.unusable}
+    rejections |= {line: ("own", reason) for line, reason in found.unusable}
     graph = NewGraph(found.indptr, found.indices, found.features, np.array(found.ids)[found.lines])
-    return NewShare(graph, Listing({"id": list(found.ids)}, found.lines, reasons), found.class_names)
+    return NewShare(graph, Listing({"id": list(found.ids)}, found.lines, rejections), found.class_names)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from fedactors.actors.actor import Actor, Client, Server
 from fedactors.actors.context import Work
-from fedactors.actors.remote import CLIENT, DRIVER, OWN_PARTY, SERVER, remote
+from fedactors.actors.remote import CLIENT, DRIVER, SAME_PARTY, SERVER, remote
 from fedactors.data.columns import COLUMNS, FittedColumn, Preprocessing
 from fedactors.data.databases import SourceError, in_memory, rows_of
 from fedactors.data.datasets.catalogue import Task
@@ -49,9 +49,9 @@ from fedactors.data.layouts.relational import (
     check_meaning,
     column_of,
     dropped_for,
-    held_partitions,
-    held_query,
     meaning_of,
+    partitions_of,
+    query_over_partitions,
     read_rows,
     read_rows_to_predict,
     resolve_plan,
@@ -62,7 +62,7 @@ from fedactors.data.layouts.vertical import RelationalData, RelationalQuery, Ver
 from fedactors.data.new_rows import ActorState, Fault, Listing, NewRows, NoPart, StoredState, check_called
 from fedactors.data.party_rows import PartyBlock, check_block, prepare_like
 from fedactors.data.query import JoinPlan
-from fedactors.data.sources import FileSource, HeldSource
+from fedactors.data.sources import FileSource, HolderSource
 from fedactors.data.values import Column
 from fedactors.errors import BadInput, FedactorsError, RowsChangedError
 from fedactors.messages.codec import message
@@ -102,7 +102,7 @@ class JoinMember(Client):
 
     Args:
         query: what everybody knows of the join.
-        table_owner: which table and partition it has, and where its rows lie; no other owner's place is known here.
+        table_owner: which table and partition it has, and where its rows lie; no other owner's location is known here.
         members: names of all owners.
     """
 
@@ -140,7 +140,7 @@ class JoinMember(Client):
         """Resolve the query over all schemas, and read the own rows."""
         self._resolve(schemas)
         with self._named():
-            self._own = await self._read()
+            self._local = await self._read()
         self.schemas = schemas
 
     @remote(caller=DRIVER)
@@ -160,31 +160,31 @@ class JoinMember(Client):
         """Return the keyed hashes of the join keys; the key is then forgotten."""
         if not self._secret:
             raise FedactorsError(f"{self.name}: no hash key was shared")
-        rows, table = self._own.data, self._table_owner.table
+        rows, table = self._local.data, self._table_owner.table
         args = (rows, self._plan.edges_of(table), table, self._secret)
         work = Work("hash-keys", float(rows.num_rows * max(len(self._table.features), 1)))
         hashes = await self.compute(hash_rows, *args, work=work)
         self._secret = b""
-        return KeyHashes(rows.num_rows, self._own.num_null, hashes)
+        return KeyHashes(rows.num_rows, self._local.num_null, hashes)
 
     # --- inside ---
 
     def _columns(self) -> dict[str, str]:
         """Return the columns that the query is resolved with, and their kinds."""
-        return self._table_owner.own.source.describe()
+        return self._table_owner.partition.source.describe()
 
     def _resolve(self, schemas: Schemas) -> None:
         self._plan = resolve_plan(self._query, schemas)
         self._table = self._plan.table(self._table_owner.table)
-        self._rules = rules_of_features(self._table.features, self._table_owner.own)
+        self._rules = rules_of_features(self._table.features, self._table_owner.partition)
 
     async def _read(self) -> UserRows:
         args = (
-            self._table_owner.own.source,
+            self._table_owner.partition.source,
             self._table,
             self._table_owner.index,
             self._shuffle,
-            dropped_for(self._table_owner.own),
+            dropped_for(self._table_owner.partition),
         )
         return await self.compute(read_rows, *args, work=Work("read-table"))
 
@@ -228,12 +228,12 @@ class NewRowsMember(JoinMember):
     @property
     def called_by(self) -> tuple[str, ...]:
         """The columns that rows are called by in predictions."""
-        given = self._table_owner.own.id_column
+        given = self._table_owner.partition.id_column
         return (given,) if given else self._table.called_by
 
     async def _read(self) -> UserRows:
         check_called(self.called_by, self.name)
-        args = (self._table_owner.own.source, self._table, self._table_owner.index, self.called_by, self._shuffle)
+        args = (self._table_owner.partition.source, self._table, self._table_owner.index, self.called_by, self._shuffle)
         self.new = await self.compute(read_rows_to_predict, *args, work=Work("read-table"))
         whole, order = self.new.whole, self.new.order
         return UserRows(whole.take(order), whole.num_rows - len(order), b"")
@@ -264,9 +264,9 @@ async def agree_on_plan(
     Raises:
         QueryError: the query does not fit the columns.
     """
-    everybody = [member for own in members.values() for member in own]
+    everybody = [member for local in members.values() for member in local]
     found = await ask_all(everybody, lambda member: member.describe())
-    sources = [source for partitions in held_query(query).tables.values() for source, _ in partitions]
+    sources = [source for partitions in query_over_partitions(query).tables.values() for source, _ in partitions]
     schemas = Schemas(dict(zip(sources, found, strict=True)))
     plan = resolve_plan(query, schemas)
     await ask_all(everybody, lambda member: member.prepare(schemas))
@@ -291,7 +291,7 @@ class TableKeys:
 async def collect_keys(members: Mapping[str, Sequence[JoinMember]]) -> dict[str, TableKeys]:
     """Return every table's hashed keys; one of the owners must have shared a secret before."""
     found: dict[str, TableKeys] = {}
-    replies = await ask_all(members.values(), lambda own: ask_all(own, lambda member: member.send_keys()))
+    replies = await ask_all(members.values(), lambda local: ask_all(local, lambda member: member.send_keys()))
     for table, parts in zip(members, replies, strict=True):
         hashes = tuple(np.concatenate(columns) for columns in zip(*(part.hashes for part in parts), strict=True))
         sizes = tuple(part.num_rows for part in parts)
@@ -324,7 +324,7 @@ class TableSlice:
     labels: NDArray[Any]
     has_labels: bool
     class_names: tuple[str, ...]
-    places: NDArray[np.int32]
+    positions: NDArray[np.int32]
 
 
 @message(
@@ -337,7 +337,7 @@ class JoinSummary:
     num_joined: int
     num_rows: int
     num_null: int
-    lacks: tuple[tuple[str, int], ...]
+    unmatched: tuple[tuple[str, int], ...]
 
 
 @message(reveals="which rows of the label's table find no partner in which other table")
@@ -345,7 +345,7 @@ class UnmatchedRows:
     """For each own row (n) the number of the first of the `tables` in which it finds no partner, -1 if it joins."""
 
     tables: tuple[str, ...]
-    lacks: NDArray[np.int16]
+    unmatched: NDArray[np.int16]
 
 
 @message(reveals="nothing: it stays within the party")
@@ -361,7 +361,7 @@ class NewSlice:
 
     features: NDArray[np.float32]
     unusable: tuple[tuple[int, str], ...]
-    places: NDArray[np.int32]
+    positions: NDArray[np.int32]
     called: bytes
     """What all rows of the source are called by, as an Arrow stream; more than n where keys are missing."""
     order: NDArray[np.int64]
@@ -380,7 +380,7 @@ class RowHolder(JoinMember):
         is_alone: whether nobody else holds partitions of the table.
     """
 
-    state: ClassVar[tuple[str, ...]] = (*JoinMember.state, "meaning", "fingerprint", "row_order", "places")
+    state: ClassVar[tuple[str, ...]] = (*JoinMember.state, "meaning", "fingerprint", "row_order", "positions")
 
     def __init__(self, query: Any, table_owner: TableOwner, members: tuple[str, ...],
                  task: Task, num_classes: int, label: str,
@@ -391,7 +391,7 @@ class RowHolder(JoinMember):
         self.meaning: dict[str, Any] = {}
         self.fingerprint = b""
         self.row_order: tuple[int, ...] = ()
-        self.places: NDArray[Any] | None = None
+        self.positions: NDArray[Any] | None = None
 
     async def open(self) -> None:
         """After a resume, or in the place of a process that was lost, read the rows again.
@@ -401,9 +401,11 @@ class RowHolder(JoinMember):
         """
         if self.schemas is not None:
             self._resolve(self.schemas)
-            own = self._table_owner.own
-            self._own = read_rows(own.source, self._table, self._table_owner.index, self._shuffle, dropped_for(own))
-            if self._own.fingerprint != self.fingerprint:
+            local = self._table_owner.partition
+            self._local = read_rows(
+                local.source, self._table, self._table_owner.index, self._shuffle, dropped_for(local)
+            )
+            if self._local.fingerprint != self.fingerprint:
                 raise RowsChangedError(
                     f"{self.name}: the rows of table {self._table_owner.table!r} are others than when the run began"
                 )
@@ -414,9 +416,9 @@ class RowHolder(JoinMember):
 
     async def _read(self) -> UserRows:
         self.row_order = tuple(self.noise_rng("row order").integers(0, 2**63, 4).tolist())
-        own = await super()._read()
-        self.fingerprint = own.fingerprint
-        return own
+        local = await super()._read()
+        self.fingerprint = local.fingerprint
+        return local
 
     @property
     def _shuffle(self) -> np.random.Generator:
@@ -428,21 +430,21 @@ class RowHolder(JoinMember):
         return (MAPPER,)
 
     @remote(caller=SERVER, only="joiners")
-    async def take_places(self, places: RowPositions) -> None:
+    async def take_positions(self, positions: RowPositions) -> None:
         """Take the own row of each joined row.
 
         Raises:
             BadInput: a row that there is not.
         """
-        rows, num_own = places.rows, self._own.data.num_rows
-        if rows.ndim != 1 or rows.dtype.kind != "i" or (rows.size and not -1 <= rows.min() <= rows.max() < num_own):
-            raise BadInput(f"{self.name}: {MAPPER} names rows that there are not: {num_own} are here")
-        self.places = rows
+        rows, num_local = positions.rows, self._local.data.num_rows
+        if rows.ndim != 1 or rows.dtype.kind != "i" or (rows.size and not -1 <= rows.min() <= rows.max() < num_local):
+            raise BadInput(f"{self.name}: {MAPPER} names rows that there are not: {num_local} are here")
+        self.positions = rows
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def give_slice(self) -> TableSlice:
-        """Return the own rows and their places to an actor of the own party."""
-        assert self.places is not None
+        """Return the own rows and their positions to an actor of the own party."""
+        assert self.positions is not None
         block = self._block()
         return TableSlice(
             block.features,
@@ -452,7 +454,7 @@ class RowHolder(JoinMember):
             np.zeros(0) if block.labels is None else block.labels,
             block.labels is not None,
             block.class_names,
-            self.places.astype(np.int32),
+            self.positions.astype(np.int32),
         )
 
     def _block(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
@@ -461,7 +463,7 @@ class RowHolder(JoinMember):
         Args:
             trained: of rows to predict, the columns as training saw them.
         """
-        rows, table = self._own.data, self._table
+        rows, table = self._local.data, self._table
         rules = self._rules if trained is None else {one.name: one.rule for one in trained}
         if not self._is_alone:
             rules = {
@@ -500,7 +502,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
     def __init__(self, stored: StoredState, *facts: Any) -> None:
         RowHolder.__init__(self, *facts)
         self._stored = stored
-        self._lacks = UnmatchedRows((), np.zeros(0, np.int16))
+        self._unmatched = UnmatchedRows((), np.zeros(0, np.int16))
 
     async def load(self) -> None:
         """Learn what the query meant in training, and look at the table's columns."""
@@ -511,22 +513,29 @@ class NewRowHolder(NewRowsMember, RowHolder):
         await super().load()
 
     @remote(caller=SERVER, only="joiners")
-    async def take_lacks(self, lacks: UnmatchedRows) -> None:
+    async def take_unmatched(self, unmatched: UnmatchedRows) -> None:
         """Take which of the own rows do not join."""
-        self._lacks = lacks
+        self._unmatched = unmatched
 
-    @remote(caller=OWN_PARTY)
+    @remote(caller=SAME_PARTY)
     async def give_new(self, trained: ColumnsTrained) -> NewSlice:
-        """Return the own rows as training encoded them, and their places, to an actor of the own party."""
-        assert self.places is not None
+        """Return the own rows as training encoded them, and their positions, to an actor of the own party."""
+        assert self.positions is not None
         block = self._block(COLUMNS.validate_json(trained.columns))
-        whole, order, tables, lacks = self.new.whole, self.new.order, self._lacks.tables, self._lacks.lacks
+        whole, order, tables, unmatched = (
+            self.new.whole,
+            self.new.order,
+            self._unmatched.tables,
+            self._unmatched.unmatched,
+        )
         lost = dict.fromkeys(np.setdiff1d(np.arange(whole.num_rows), order).tolist(), "a key is missing")
-        lost |= {int(order[own]): f"no partner in {tables[lacks[own]]}" for own in np.flatnonzero(lacks >= 0)}
+        lost |= {
+            int(order[local]): f"no partner in {tables[unmatched[local]]}" for local in np.flatnonzero(unmatched >= 0)
+        }
         return NewSlice(
             block.features,
             tuple(block.unusable.items()),
-            self.places,
+            self.positions,
             in_memory(whole.select(self.called_by)).rows,
             order,
             tuple(lost.items()),
@@ -534,7 +543,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
 
 
 class RowMapper(Server):
-    """Joins the hashed keys, and tells each owner its places.
+    """Joins the hashed keys, and tells each owner its rows' positions.
 
     Args:
         query: what everybody knows of the join.
@@ -574,19 +583,21 @@ class RowMapper(Server):
         order = self.noise_rng("order of joined rows").permutation(num_joined)
         for (table, members), rows in zip(self._members.items(), found.mapping.rows, strict=True):
             ends = np.cumsum(keys[table].sizes)
-            own = [rows[order] - (end - size) for end, size in zip(ends, keys[table].sizes, strict=True)]
-            places = [
+            local = [rows[order] - (end - size) for end, size in zip(ends, keys[table].sizes, strict=True)]
+            positions = [
                 RowPositions(np.where((row >= 0) & (row < size), row, -1).astype(np.int32))
-                for row, size in zip(own, keys[table].sizes, strict=True)
+                for row, size in zip(local, keys[table].sizes, strict=True)
             ]
-            await ask_each(members, lambda member, given: member.take_places(given), places)
+            await ask_each(members, lambda member, given: member.take_positions(given), positions)
         names = list(sizes)
         if self._query.is_new:
             (owner,) = self._members[names[side]]  # one party has all labels
-            await owner.take_lacks(UnmatchedRows(tuple(names), found.lacks))
-        lacks = [(names[place], int(np.count_nonzero(found.lacks == place))) for place in range(len(names))]
+            await owner.take_unmatched(UnmatchedRows(tuple(names), found.unmatched))
+        unmatched = [(names[index], int(np.count_nonzero(found.unmatched == index))) for index in range(len(names))]
         label = keys[names[side]]
-        return JoinSummary(num_joined, label.num_rows, label.num_null, tuple((n, count) for n, count in lacks if count))
+        return JoinSummary(
+            num_joined, label.num_rows, label.num_null, tuple((n, count) for n, count in unmatched if count)
+        )
 
 
 # --- what a protocol of vertical data needs ---------------------------------------------------------------------------
@@ -607,19 +618,19 @@ def joined_vertical(data: RelationalData) -> VerticalData:
             f"task.label: {data.label!r} is not allowed here: write TABLE.COLUMN, the table as the query names it "
             f"({', '.join(known.values())})"
         )
-    owners = [table_owner.own.party for table_owner in table_owners if table_owner.table == known[table.lower()]]
+    owners = [table_owner.partition.party for table_owner in table_owners if table_owner.table == known[table.lower()]]
     if len(owners) > 1:
         raise BadInput(f"task.label: {data.label!r} is with {', '.join(owners)}: one party must have all labels")
     for name in data.parties:
-        held = [table_owner.table for table_owner in table_owners if table_owner.own.party == name]
+        held = [table_owner.table for table_owner in table_owners if table_owner.partition.party == name]
         if len(held) != 1:
             raise BadInput(f"parties.{name}: {len(held)} tables of the query are not allowed here: one table a party")
     return VerticalData(
         name=data.name,
         task=data.task,
         num_classes=data.num_classes,
-        parties=tuple(table_owner.own.party for table_owner in table_owners),
-        sources=tuple(HeldSource(holder=table_owner.name) for table_owner in table_owners),
+        parties=tuple(table_owner.partition.party for table_owner in table_owners),
+        sources=tuple(HolderSource(holder=table_owner.name) for table_owner in table_owners),
         label_party=owners[0],
         query=data,
     )
@@ -628,8 +639,8 @@ def joined_vertical(data: RelationalData) -> VerticalData:
 def table_owners_of(data: RelationalData) -> list[TableOwner]:
     """Return the seats of the tables' owners, tables and partitions in the order of the query's."""
     return [
-        TableOwner(name=f"{own.party}/table", table=table, index=index, own=own)
-        for table, index, own in held_partitions(data)
+        TableOwner(name=f"{partition.party}/table", table=table, index=index, partition=partition)
+        for table, index, partition in partitions_of(data)
     ]
 
 
@@ -644,18 +655,18 @@ def load_described_rows(path: Path, config: Any, accounts: Mapping[str, bool]) -
     Raises:
         BadInput: as `load_description`; another layout; or noise whose account would not count how often a row occurs.
     """
-    own = load_description(path)
-    if isinstance(own, VerticalData):
-        return own
-    if not isinstance(own, RelationalData):
-        raise BadInput(f"task.layout: {layout_of(own)!r} is not allowed: give vertical, or relational")
+    local = load_description(path)
+    if isinstance(local, VerticalData):
+        return local
+    if not isinstance(local, RelationalData):
+        raise BadInput(f"task.layout: {layout_of(local)!r} is not allowed: give vertical, or relational")
     for name, is_on in accounts.items():
         if is_on:
             raise BadInput(
                 f"{name}: {getattr(config, name)} is not allowed where a query joins the rows: a row of a table may "
                 "stand in many joined rows, and the account is of rows that occur once"
             )
-    return joined_vertical(own)
+    return joined_vertical(local)
 
 
 def with_joining(costs: Costs) -> Costs:
@@ -687,7 +698,7 @@ async def join_rows(
         owners[table_owner.table] = (*owners.get(table_owner.table, ()), table_owner.name)
     holders: list[RowHolder] = []
     for table_owner in table_owners:
-        is_labelled = state_of is None and table_owner.own.party == data.label_party
+        is_labelled = state_of is None and table_owner.partition.party == data.label_party
         label = data.query.label.rpartition(".")[2] if is_labelled else ""
         facts = (query, table_owner, names, data.task, data.num_classes, label, len(owners[table_owner.table]) == 1)
         if state_of is None:
@@ -705,9 +716,9 @@ async def join_rows(
         await mapper.agree()
         await holders[0].share_secret()
         told = await mapper.map_rows()
-    gone = [f"{count} without a partner in {table}" for table, count in told.lacks]
+    gone = [f"{count} without a partner in {table}" for table, count in told.unmatched]
     gone += [f"{told.num_null} without a key or a value that they need"] if told.num_null else []
-    used = told.num_rows - sum(count for _, count in told.lacks)
+    used = told.num_rows - sum(count for _, count in told.unmatched)
     lost = f" ({', '.join(gone)})" if gone else ""
     return [
         f"{data.label_party}: {used} of {told.num_rows + told.num_null} rows are used{lost}; "
@@ -730,19 +741,19 @@ async def load_block(actor: Actor, part: VerticalPart) -> PartyBlock:
     Raises:
         BadInput: rows that cannot be trained on.
     """
-    if not isinstance(part.source, HeldSource):
+    if not isinstance(part.source, HolderSource):
         return part.load()
     found = await actor.peer(part.source.holder, RowHolder).give_slice()
     block = PartyBlock(
         origin=part.name,
-        ids=np.arange(len(found.places)),
-        features=found.features[found.places],
+        ids=np.arange(len(found.positions)),
+        features=found.features[found.positions],
         feature_names=found.feature_names,
         keeps_scale=found.keeps_scale,
-        labels=found.labels[found.places] if found.has_labels else None,
+        labels=found.labels[found.positions] if found.has_labels else None,
         class_names=found.class_names,
         columns=COLUMNS.validate_json(found.columns),
-        groups=found.places if found.has_labels else None,
+        groups=found.positions if found.has_labels else None,
     )
     check_block(block, part.party, part.task, part.num_classes)
     if part.party == part.label_party and block.labels is None:
@@ -758,24 +769,24 @@ async def load_new_rows(actor: Actor, part: VerticalPart, trained: Preprocessing
     Raises:
         BadInput: they cannot be read, or have other columns than those trained on.
     """
-    if not isinstance(part.source, HeldSource):
+    if not isinstance(part.source, HolderSource):
         block, x_ND = part.load_new(trained)
         return NewRows(block.aligned_by, x_ND, Listing.of_ids(block.ids, block.unusable))
     holder = actor.peer(part.source.holder, NewRowHolder)
     found = await holder.give_new(ColumnsTrained(COLUMNS.dump_json(trained.columns)))
-    why, num_joined = dict(found.unusable), len(found.places)
+    why, num_joined = dict(found.unusable), len(found.positions)
     block = PartyBlock(
         origin=part.name,
         ids=np.arange(num_joined),
-        features=found.features[found.places],
+        features=found.features[found.positions],
         feature_names=trained.feature_names,
         keeps_scale=np.zeros(len(trained.feature_names), np.bool_),
         labels=None,
         columns=trained.columns,
-        unusable={joined: why[row] for joined, row in enumerate(found.places.tolist()) if row in why},
+        unusable={joined: why[row] for joined, row in enumerate(found.positions.tolist()) if row in why},
     )
     lost = dict(found.lost)
-    source = np.concatenate([found.order[found.places], np.array(list(lost), np.int64)])
+    source = np.concatenate([found.order[found.positions], np.array(list(lost), np.int64)])
     line, in_order = np.empty(len(source), np.int64), np.argsort(source, kind="stable")
     line[in_order] = np.arange(len(source))
     alone: dict[int, tuple[Fault, str]] = {

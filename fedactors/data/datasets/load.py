@@ -304,16 +304,16 @@ def _synthetic_core(rows: int, columns: int) -> tuple[Float32, NDArray[np.int64]
         shuffle=True,
         random_state=0,
     )
-    places = np.random.default_rng(0).permutation(columns)[: informative + redundant]
-    return core.astype(np.float32), labels.astype(np.int64), places
+    positions = np.random.default_rng(0).permutation(columns)[: informative + redundant]
+    return core.astype(np.float32), labels.astype(np.int64), positions
 
 
 def _synthetic(dataset: Dataset, columns: Sequence[int] | None) -> TabularDataset:
     """Make the wanted columns of `make_classification`: its noise columns are independent, hence made one by one."""
     rows = dataset.rows
-    core, labels, places = _synthetic_core(rows, dataset.columns)
+    core, labels, positions = _synthetic_core(rows, dataset.columns)
     wanted = range(dataset.columns) if columns is None else columns
-    inside = {int(place): index for index, place in enumerate(places)}
+    inside = {int(position): index for index, position in enumerate(positions)}
     made = np.empty((rows, len(wanted)), dtype=np.float32)
     for start in range(0, len(wanted), _COLUMNS_AT_ONCE):
         some = wanted[start : start + _COLUMNS_AT_ONCE]

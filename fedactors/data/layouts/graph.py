@@ -101,7 +101,7 @@ class GraphData:
     @property
     def parties(self) -> tuple[str, ...]:
         """The clients' names: client-0, client-1, ..."""
-        return tuple(f"client-{place}" for place in range(self.num_clients))
+        return tuple(f"client-{index}" for index in range(self.num_clients))
 
     def part(self, party: str) -> GraphPart:
         """Return what the actor of `party` is built with.
@@ -254,7 +254,7 @@ class GraphFiles:
             BadInput: a file that cannot be read, or arrays that do not fit together.
         """
         split = read_nodes(Path(self.nodes))
-        features_NF, (indptr, indices) = self._own(len(split.labels_N))
+        features_NF, (indptr, indices) = self._local(len(split.labels_N))
         return GraphBlock(
             indptr=indptr,
             indices=indices,
@@ -273,7 +273,7 @@ class GraphFiles:
         Raises:
             BadInput: a file that cannot be read, or arrays that do not fit together.
         """
-        features_NF, (indptr, indices) = self._own(None)
+        features_NF, (indptr, indices) = self._local(None)
         with reading("task.nodes", self.nodes), Path(self.nodes).open("rb") as stream:
             nodes = np.load(stream, allow_pickle=False)
             ids = nodes["ids"] if "ids" in nodes.files else np.arange(len(features_NF))
@@ -281,7 +281,7 @@ class GraphFiles:
             raise BadInput(f"ids: shape {ids.shape} is not allowed: {self.party} has {len(features_NF)} nodes")
         return NewGraph(indptr, indices, features_NF, ids)
 
-    def _own(self, num_known: int | None) -> tuple[npt.NDArray[np.float32], tuple[Index, Index]]:
+    def _local(self, num_known: int | None) -> tuple[npt.NDArray[np.float32], tuple[Index, Index]]:
         party = self.party
         found = _arrays(Path(self.file), ("edges", "features"), f"parties.{party}")
         edges, features = found["edges"], found["features"]
@@ -290,8 +290,8 @@ class GraphFiles:
             raise BadInput(f"edges of {party}: type {edges.dtype} is not allowed: give whole numbers")
         if edges.ndim != 2 or edges.shape[0] != 2:
             raise BadInput(f"edges of {party}: shape {edges.shape} is not allowed: it must be (2, edges)")
-        if strangers := edges[(edges < 0) | (edges >= num_nodes)].tolist():
-            raise BadInput(f"edges of {party}: node {strangers[0]} is not allowed: nodes are 0 to {num_nodes - 1}")
+        if unknown_nodes := edges[(edges < 0) | (edges >= num_nodes)].tolist():
+            raise BadInput(f"edges of {party}: node {unknown_nodes[0]} is not allowed: nodes are 0 to {num_nodes - 1}")
         if features.ndim != 2:
             raise BadInput(f"features of {party}: shape {features.shape} is not allowed: it must be (nodes, columns)")
         if features.dtype.kind not in "fiub":
@@ -391,8 +391,10 @@ class EdgeFile:
             BadInput: the file cannot be read, lacks a column, or misses an id.
         """
         ends = self._read(self.path, self.ends)
-        place = {name: number for number, name in enumerate(ids_N)}
-        found = np.array([[place.get(name, -1) for name in self._ids(end)] for end in ends], np.int64).reshape(2, -1).T
+        index_of = {name: number for number, name in enumerate(ids_N)}
+        found = (
+            np.array([[index_of.get(name, -1) for name in self._ids(end)] for end in ends], np.int64).reshape(2, -1).T
+        )
         known = found[(found >= 0).all(axis=1)]
         pairs = np.unique(np.sort(known[known[:, 0] != known[:, 1]], axis=1), axis=0)
         return to_csr(pairs, len(ids_N)), len(found), len(found) - len(known)

@@ -1,6 +1,6 @@
 """A query over tables of different organisations: who holds what of it, and the rows of one owner.
 
-    RelationalData --held_partitions--> TableOwner: one partition of one table, and where it lies     (the driver)
+    RelationalData --partitions_of--> TableOwner: one partition of one table, and where it lies     (the driver)
     RelationalQuery, everybody's Schemas --resolve_plan--> JoinPlan                                   (everybody alike)
     TableOwner --read_rows--> UserRows                                                                (that owner alone)
     rules of [parties.NAME.columns] --fit_table--> Preprocessing, in the owner's part of the model    (that owner alone)
@@ -65,10 +65,10 @@ class TableOwner:
     table: str
     index: int
     """Of the partition, in the order of the query's."""
-    own: RelationalPartition
+    partition: RelationalPartition
 
 
-def held_query(stated_query: RelationalQuery) -> Query:
+def query_over_partitions(stated_query: RelationalQuery) -> Query:
     """Return the query over one source for each partition that somebody holds.
 
     Raises:
@@ -84,17 +84,17 @@ def held_query(stated_query: RelationalQuery) -> Query:
             raise UnknownTableError(f"sql: unknown table {source!r} (known: {known})")
         held.sort(key=lambda one: one[1])
         sources[source] = [_source_name(stated_query, table, partition) for table, partition in held]
-    return query.held_in(sources)
+    return query.over(sources)
 
 
-def held_partitions(data: RelationalData) -> list[tuple[str, int, RelationalPartition]]:
+def partitions_of(data: RelationalData) -> list[tuple[str, int, RelationalPartition]]:
     """Return (table, number of the partition, partition), tables and partitions in the order of the query's.
 
     Raises:
         QueryError: the SQL is at fault, or names a table that nobody holds.
     """
     by_source = {_source_name(data.query, p.table, p.partition): p for p in data.partitions}
-    tables = held_query(data.query).tables
+    tables = query_over_partitions(data.query).tables
     return [(table, i, by_source[source]) for table, parts in tables.items() for i, (source, _) in enumerate(parts)]
 
 
@@ -104,7 +104,7 @@ def resolve_plan(stated_query: RelationalQuery, schemas: Schemas) -> JoinPlan:
     encodings: dict[str, Encoding] = dict.fromkeys(stated_query.ruled, "ruled")
     encodings |= dict.fromkeys(stated_query.categorical, "one_hot")
     others: Encoding = "ruled" if stated_query.is_new else "numeric"
-    return make_plan(held_query(stated_query), kinds, stated_query.label, encodings, others)
+    return make_plan(query_over_partitions(stated_query), kinds, stated_query.label, encodings, others)
 
 
 def meaning_of(plan: JoinPlan, table: VerticalTable, query: RelationalQuery, schemas: Schemas) -> dict[str, Any]:
@@ -235,8 +235,8 @@ def _ordered(data: pa.Table) -> pa.Table:
     if not data.num_columns:
         return data
     columns = {f"c{i}": _sortable(column) for i, column in enumerate(data.columns)}
-    places = pyarrow.compute.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
-    return data.take(places).combine_chunks()
+    indices = pyarrow.compute.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
+    return data.take(indices).combine_chunks()
 
 
 def _sortable(column: pa.ChunkedArray) -> Any:
@@ -252,25 +252,25 @@ def _sortable(column: pa.ChunkedArray) -> Any:
 # --- an owner's columns -----------------------------------------------------------------------------------------------
 
 
-def rules_of_features(features: Sequence[Feature], own: RelationalPartition) -> dict[str, ColumnRule]:
+def rules_of_features(features: Sequence[Feature], local: RelationalPartition) -> dict[str, ColumnRule]:
     """Return the rule of each feature: the owner's, else categories or numbers, as the query has them.
 
     Raises:
         BadInput: the owner has a rule for a column that is no feature.
     """
-    given = dict(own.rules)
+    given = dict(local.rules)
     if unknown := set(given) - {feature.column for feature in features}:
         raise BadInput(
-            f"parties.{own.party}.columns: {min(unknown)!r} is not allowed: the query selects "
-            f"{', '.join(feature.column for feature in features) or 'no feature'} of {own.table}"
+            f"parties.{local.party}.columns: {min(unknown)!r} is not allowed: the query selects "
+            f"{', '.join(feature.column for feature in features) or 'no feature'} of {local.table}"
         )
     usual = {"one_hot": ColumnRule(type="categorical")}
     return {one.column: given.get(one.column, usual.get(one.encoding, ColumnRule())) for one in features}
 
 
-def dropped_for(own: RelationalPartition) -> tuple[str, ...]:
+def dropped_for(local: RelationalPartition) -> tuple[str, ...]:
     """Return the columns for whose missing values a row is left out."""
-    return tuple(name for name, rule in own.rules if rule.missing == "drop")
+    return tuple(name for name, rule in local.rules if rule.missing == "drop")
 
 
 def rows_with_values(columns: pa.Table) -> np.ndarray:
@@ -308,12 +308,12 @@ def fit_table(
     fills = tuple(how for one in fitted for how in one.fills)
     keeps = np.asarray([not scales or kept for one in fitted for kept in one.keeps_scale], np.bool_)
     names = tuple(name for one in fitted for name in one.names)
-    for place, how in enumerate(fills):
-        bad = np.flatnonzero(np.isinf(values[:, place]) if how else ~np.isfinite(values[:, place]))
+    for index, how in enumerate(fills):
+        bad = np.flatnonzero(np.isinf(values[:, index]) if how else ~np.isfinite(values[:, index]))
         if len(bad):
             raise BadInput(
-                f"{where}: {names[place]} has no finite number in {len(bad)} of {len(values)} rows; give a rule, such "
-                f'as {names[place]} = {{ missing = "median" }}, or filter them in the query'
+                f"{where}: {names[index]} has no finite number in {len(bad)} of {len(values)} rows; give a rule, such "
+                f'as {names[index]} = {{ missing = "median" }}, or filter them in the query'
             )
     fill = measured_fill(values, fills)
     mean, deviation = measured_scale(np.where(np.isnan(values), fill, values), keeps)

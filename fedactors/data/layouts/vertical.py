@@ -8,16 +8,17 @@ speak of: one row or label replaced, by typical values and by extreme ones that 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+from sqlglot import exp
 
 from fedactors.data.alignment.ids import Alignment
 from fedactors.data.columns import ColumnRule, Preprocessing
-from fedactors.data.databases import TableSource
+from fedactors.data.databases import TableSource, parse_address
 from fedactors.data.datasets.catalogue import Task, describe
 from fedactors.data.partitioners import ColumnPartitioner
 from fedactors.data.party_rows import (
@@ -30,7 +31,7 @@ from fedactors.data.party_rows import (
     with_clear_ids,
 )
 from fedactors.data.query import named_tables
-from fedactors.data.sources import EditedSource, FileSource, HeldSource, NamedSource, Source, named_sources
+from fedactors.data.sources import EditedSource, FileSource, HolderSource, NamedSource, Source, named_sources
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 
@@ -114,10 +115,10 @@ class VerticalPart:
             raise BadInput(
                 f"task.alignment: {self.alignment!r} is not allowed: the model was trained with {trained.alignment!r}"
             )
-        own = self.source.id_column if isinstance(self.source, FileSource) else trained.id_column
-        if own != trained.id_column and self.alignment != "already-aligned":
+        id_column = self.source.id_column if isinstance(self.source, FileSource) else trained.id_column
+        if id_column != trained.id_column and self.alignment != "already-aligned":
             raise BadInput(
-                f"parties.{self.party}.id: {own!r} is not allowed: training aligned rows by {trained.id_column!r}"
+                f"parties.{self.party}.id: {id_column!r} is not allowed: training aligned rows by {trained.id_column!r}"
             )
 
     @property
@@ -322,6 +323,47 @@ class RelationalData:
         return found
 
 
+def stated(
+    sql: str | exp.Expression,
+    addresses: Mapping[str, str | TableSource],
+    *,
+    label: str,
+    task: str = "regression",
+    num_classes: int = 1,
+    categorical: tuple[str, ...] = (),
+) -> RelationalData:
+    """Return a training set stated in a scenario: SQL, and for each table in it the organisation's database.
+
+    Args:
+        sql: the union of conjunctive queries, as text or as a tree made with sqlglot.
+        addresses: table (or partition) in the SQL to its address (see `fedactors.data.databases.parse_address`); the
+            organisation is called like the table.
+        label: ``table.column``, or ``column`` where one table has it.
+        task: regression, binary or multiclass.
+        num_classes: of a multiclass task; 2 for binary, 1 for regression.
+        categorical: columns that are categories.
+    """
+    if task not in ("regression", "binary", "multiclass"):
+        raise BadInput(f"task: {task!r} is not allowed: give one of regression, binary, multiclass")
+    return RelationalData(
+        name="stated",
+        sql=sql if isinstance(sql, str) else sql.sql(dialect="duckdb"),
+        label=label,
+        task=task,  # type: ignore[arg-type]
+        num_classes=num_classes,
+        partitions=tuple(
+            RelationalPartition(
+                party=table,
+                table=table,
+                partition=0,
+                source=parse_address(address) if isinstance(address, str) else address,
+            )
+            for table, address in addresses.items()
+        ),
+        categorical=categorical,
+    )
+
+
 # Columns that are known only after the label (such as the delay at departure) are not asked for.
 _FLIGHTS = (
     "SELECT flights.{label}, flights.distance, flights.hour, flights.month, airlines.name, planes.engines, "
@@ -490,7 +532,7 @@ def _other_label(data: VerticalData, labels: np.ndarray, row: int, other: int) -
 def _edited(data: VerticalData, party: str, row: int, values: np.ndarray, label: float | None) -> VerticalData:
     index = data.parties.index(party)
     source = data.sources[index]
-    if isinstance(source, HeldSource):
+    if isinstance(source, HolderSource):
         raise BadInput("data: rows that a query joins are not allowed here: a neighbour has one row otherwise")
     assert not isinstance(source, EditedSource)
     edited = EditedSource(source=source, row=row, features=values.astype(np.float32), label=label)

@@ -136,7 +136,7 @@ class Settings:
     scale: float
     script_types: tuple[type, ...] = ()
     """Messages and plain values that the driver's own script declares: other processes cannot import them."""
-    use_places: bool = True
+    use_shared_memory: bool = True
     """Whether a payload's reference says where in the memory of its owner's process it lies; else it is asked for."""
     checkpoint: str = ""
     """Where the checkpoint lies that the run goes on from, for lines about what does not fit."""
@@ -178,10 +178,10 @@ class RayContext(HostedContext):
         parts = encode_parts((method, value))
         delay = self._link_delay(self.name, receiver, path.kind, size)
         if delay <= 0:
-            return self.unawaited.made(self.transport.send(address, path, parts))
+            return self.unawaited.track(self.transport.send(address, path, parts))
         # no task of the caller's: the message is under way even if it stops waiting
         loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Any] = self.unawaited.made(loop.create_future())
+        reply: asyncio.Future[Any] = self.unawaited.track(loop.create_future())
         frame: Parts = [b"".join(parts)]
         loop.call_later(delay, self.transport.send_for, reply, address, path, frame)
         return reply
@@ -231,9 +231,9 @@ class RayContext(HostedContext):
     def put(self, value: Any, readers: frozenset[str]) -> Ref:
         with self._noting():
             value, size = calls.keep(self.endpoints, self.name, value, copy=False)
-        key, place = self._store.put(encode_parts((sorted(readers), value)), readers)
-        is_told = self._settings.use_sockets and self._settings.use_places
-        return Ref(self.name, key, size, place if is_told else NOWHERE)
+        key, location = self._store.put(encode_parts((sorted(readers), value)), readers)
+        is_told = self._settings.use_sockets and self._settings.use_shared_memory
+        return Ref(self.name, key, size, location if is_told else NOWHERE)
 
     async def get(self, ref: Ref) -> Any:
         if ref.owner == self.name:
@@ -241,10 +241,10 @@ class RayContext(HostedContext):
         address = self.transport.address(ref.owner, self.name)
         frame = None
         # a reference comes from a peer: it is believed that its payload lies with its owner, and nowhere else
-        is_near = self.transport.is_near(address) and self._settings.use_places
-        if is_near and len(ref.place) == 3 and ref.place[0] == address.pid:
+        is_near = self.transport.is_near(address) and self._settings.use_shared_memory
+        if is_near and len(ref.location) == 3 and ref.location[0] == address.pid:
             try:
-                frame = self._reader.read(ref.place, ref.key)
+                frame = self._reader.read(ref.location, ref.key)
             except (FileNotFoundError, ProcessLookupError):
                 raise PartyLost(ref.owner, "its process is gone, and its payloads with it") from None
             except PermissionError:

@@ -44,10 +44,10 @@ class Token:
     """A token and where it was found."""
 
     text: str
-    place: str
+    source: str
 
 
-def own_token() -> Token | None:
+def user_token() -> Token | None:
     """Return the token that Ray would show in this process, if it has one and shows any."""
     if not _is_token_mode():
         return None
@@ -66,12 +66,12 @@ def token_path() -> Path:
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
 
 
-def make_own_token() -> None:
+def make_user_token() -> None:
     """Make the token that Ray would make where it starts in this process and finds none: to be read by its user only.
 
     Ray itself makes one that all users of the machine can read.
     """
-    if own_token() is not None or os.environ.get("RAY_AUTH_TOKEN_PATH") or not _is_token_mode():
+    if user_token() is not None or os.environ.get("RAY_AUTH_TOKEN_PATH") or not _is_token_mode():
         return
     path = token_path()
     with contextlib.suppress(OSError):  # without a folder to write to Ray says so itself
@@ -108,11 +108,11 @@ def check_token(address: str) -> None:
     """
     if address == "auto" or uses_tls() or not _refuses(address, None):
         return
-    token = own_token()
+    token = user_token()
     if token is None:
         raise BadInput(f"address: the cluster at {address!r} asks for a token, and none is set: {_HINT}")
     if _refuses(address, token):
-        raise BadInput(f"address: the cluster at {address!r} refuses the token of {token.place}: {_HINT}")
+        raise BadInput(f"address: the cluster at {address!r} refuses the token of {token.source}: {_HINT}")
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         importlib.import_module(f"{ray.__name__}._raylet").Config.initialize("")  # which has read the environment
@@ -135,7 +135,7 @@ _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
 EMBEDDED = "embedded"
 """Stands for an address where a cluster is to be started, whatever RAY_ADDRESS says."""
-held = threading.Event()
+has_stuck_thread = threading.Event()
 """Set once Ray's library holds a thread of this process for ever: ending as usual would crash it then."""
 
 
@@ -177,13 +177,13 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
             os.environ.setdefault(name, "1")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         cleanup.remove_orphans()
-        make_own_token()
+        make_user_token()
         folder = make_folder("ray")
         reaper = Reaper(folder)
         watchdog = DriverWatchdog(folder, reaper.be_silent)
         joined = Joined(ours=True, folder=folder, reaper=reaper, watchdog=watchdog)
         try:
-            with _loopback_only(), _own_signals():
+            with _loopback_only(), _keep_signal_handlers():
                 ray.init(
                     address="local",
                     num_cpus=num_cpus or os.cpu_count(),
@@ -209,7 +209,7 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     reaper = Reaper(None)
     try:
-        with _own_signals():
+        with _keep_signal_handlers():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except BaseException as error:  # Ray has no class of its own for a start that took too long
         reaper.dismiss()
@@ -233,7 +233,7 @@ def _loopback_only() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
+def _keep_signal_handlers() -> Iterator[None]:
     """Keep this process's handlers of signals: Ray would put one in their place that ends it without a word."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     utils = ray._private.utils
@@ -393,7 +393,7 @@ def leave(joined: Joined, actors: Iterable[Any], *, is_sick: bool = False) -> No
         leaving.start()
         leaving.join(_SICK_LEAVE_SECONDS if is_sick else _LEAVE_SECONDS)
         if leaving.is_alive():
-            held.set()
+            has_stuck_thread.set()
             atexit.unregister(ray.shutdown)  # it would wait again
         if joined.folder is not None:
             cleanup.end_processes_of(joined.folder)

@@ -24,7 +24,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from fedactors.runs.storage import make_folder
-from fedactors.runtime.ray.cluster import asks_by_itself, own_token, token_path
+from fedactors.runtime.ray.cluster import asks_by_itself, token_path, user_token
 
 _SECONDS = 5.0
 _PORTS = {6379: "the cluster's store (GCS)", 8265: "dashboard and jobs", 10001: "Ray client", 8076: "agent"}
@@ -50,7 +50,7 @@ class Finding:
 
     what: str
     state: Literal["ok", "open", "unknown", "fault"]
-    found: str
+    result: str
     advice: str = ""
 
 
@@ -67,7 +67,7 @@ def examine_here() -> list[Finding]:
     asks = mode == "token" or (not mode and asks_by_itself())
     others = "asks for a token" if asks else "other users of this machine reach it without a token"
     embedded = Finding("embedded Ray", "ok", f"listens on the loopback only, and ends with the run; {others}")
-    if mode == "token" or (not mode and own_token() is not None):
+    if mode == "token" or (not mode and user_token() is not None):
         token = _examine_token_file("RAY_AUTH_MODE=token" if mode else "RAY_AUTH_MODE is not set, but there is a token")
     else:
         found = "RAY_AUTH_MODE is not set: a cluster started from here asks nobody for a token"
@@ -222,11 +222,11 @@ def _cores() -> Look:
 
 
 def _shared_memory() -> Look:
-    place = Path("/dev/shm")
-    if not place.is_dir():
+    path = Path("/dev/shm")
+    if not path.is_dir():
         return "ok", "no /dev/shm: Ray uses files", ""
-    free = shutil.disk_usage(place).free
-    found = f"{free / _GIB:.1f} GiB free in {place}"
+    free = shutil.disk_usage(path).free
+    found = f"{free / _GIB:.1f} GiB free in {path}"
     advice = "in a container: docker run --shm-size=2g; else Ray's store lies on disk, and large payloads are slow"
     return ("ok", found, "") if free >= _GIB else ("open", found, advice)
 
@@ -269,11 +269,11 @@ def _folder() -> Look:
     free = shutil.disk_usage(folder).free
     found = f"{folder}, {free / _GIB:.1f} GiB free"
     try:
-        own = make_folder("ray")
-        own.rmdir()
+        local = make_folder("ray")
+        local.rmdir()
     except OSError as error:
         return "fault", f"{folder}: {error}", "set TMPDIR to a folder that you may write to"
-    if (over := len(str(own)) - _MOST_CHARACTERS) > 0:
+    if (over := len(str(local)) - _MOST_CHARACTERS) > 0:
         advice = f"set TMPDIR to a path that is shorter by {over} characters: Ray puts sockets below it"
         return "fault", found, advice
     if free < 2 * _GIB:

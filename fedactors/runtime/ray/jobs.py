@@ -299,16 +299,16 @@ def run_on_cluster(
     task = ray.remote(num_cpus=1, max_retries=0)(function)
     waiting: dict[Any, int] = {}
     try:
-        waiting = {task.remote(argument): place for place, argument in enumerate(arguments)}
+        waiting = {task.remote(argument): index for index, argument in enumerate(arguments)}
         while waiting:
             (done, *_), _ = ray.wait(list(waiting), num_returns=1)
-            place = waiting.pop(done)
+            index = waiting.pop(done)
             try:
-                yield place, ray.get(done)
+                yield index, ray.get(done)
             except RayTaskError as error:
                 raise error.cause from None
             except (WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError) as error:
-                yield place, when_lost(arguments[place], f"its process was lost: {type(error).__name__}")
+                yield index, when_lost(arguments[index], f"its process was lost: {type(error).__name__}")
     finally:
         for reference in waiting:
             ray.cancel(reference, force=True)

@@ -104,8 +104,8 @@ def _states(pid: int) -> list[str]:
 async def watch_services(addresses: Mapping[str, str], heartbeat_timeout: float) -> PartyLost:
     """Return the loss of one of Ray's own services (what, address); Ray would wait a minute, then end this process."""
     while True:
-        signs = (within(heartbeat_timeout, partial(greets, address)) for address in addresses.values())
-        for (what, address), lives in zip(addresses.items(), await asyncio.gather(*signs), strict=True):
+        heartbeats = (within(heartbeat_timeout, partial(greets, address)) for address in addresses.values())
+        for (what, address), lives in zip(addresses.items(), await asyncio.gather(*heartbeats), strict=True):
             if not lives:
                 return PartyLost("Ray", f"its {what} at {address} gave no heartbeat for {heartbeat_timeout:g} s")
         await asyncio.sleep(heartbeat_timeout / 3)
@@ -214,7 +214,7 @@ class Processes:
         self._watchers: dict[str, list[asyncio.Task[None]]] = {}
         self._losses: dict[str, asyncio.Task[None]] = {}
         self._groups: list[Any] = []
-        self._places: dict[str, dict[str, Any]] = {}
+        self._placements: dict[str, dict[str, Any]] = {}
 
     # --- coming up ---
 
@@ -256,7 +256,7 @@ class Processes:
         self, actor_specs: list[ActorSpec], settings: Settings, among: Sequence[cluster.Host] | None = None
     ) -> None:
         """Construct and introduce; see `bring_up`."""
-        options = await self._placed(actor_specs) if among is None else self._elsewhere(actor_specs, among)
+        options = await self._reserved(actor_specs) if among is None else self._elsewhere(actor_specs, among)
         # Ray's control service would keep an event of each of the last 100,000 calls, and grow with them
         hosting = ray.remote(concurrency_groups={HEARTBEAT_TIMEOUT: 1}, enable_task_events=False)(ActorProcess)
         for actor_spec in actor_specs:
@@ -266,12 +266,16 @@ class Processes:
             self._starting[actor_spec.name] = remote.remote(actor_spec, settings, key, self._states.of(actor_spec.name))
         fresh: dict[str, Address] = {}
         first = "starting processes"
-        places = await self._all(actor_specs, self._starting, lambda actor, own, _: actor.prepare.remote(own), first)
-        for actor_spec, (host, path, process) in zip(actor_specs, places, strict=True):
+        processes = await self._all(
+            actor_specs, self._starting, lambda actor, ticket, _: actor.prepare.remote(ticket), first
+        )
+        for actor_spec, (host, path, process) in zip(actor_specs, processes, strict=True):
             name, cls, pid = actor_spec.name, actor_spec.cls, process["pid"]
             actor = self._actors[name] = self._starting.pop(name)
-            own, number = self._ticket(name), self._incarnations.get(name, 0)
-            fresh[name] = Address(name, cls.role, host, path, pid, process["start"], actor, endpoints(cls), own, number)
+            ticket, number = self._ticket(name), self._incarnations.get(name, 0)
+            fresh[name] = Address(
+                name, cls.role, host, path, pid, process["start"], actor, endpoints(cls), ticket, number
+            )
             self.pids[name] = pid
             self._coming_up[name] = process  # it may have answered before its first heartbeat came
         others = [name for name in self._transport.book if name in self._actors and name not in fresh]
@@ -286,19 +290,21 @@ class Processes:
 
     async def load(self, actor_specs: list[ActorSpec], frames: Mapping[str, bytes]) -> None:
         """Load and restore; see `bring_up`."""
-        await self._ready(actor_specs, lambda actor, own, name: actor.load.remote(own, frames.get(name)), "loading")
+        await self._ready(
+            actor_specs, lambda actor, ticket, name: actor.load.remote(ticket, frames.get(name)), "loading"
+        )
 
     async def open(self, actor_specs: list[ActorSpec], start: float) -> None:
         """Open, the run having begun at `start`; see `bring_up`."""
-        await self._ready(actor_specs, lambda actor, own, _: actor.open.remote(own, start))
+        await self._ready(actor_specs, lambda actor, ticket, _: actor.open.remote(ticket, start))
         for actor_spec in actor_specs:
             self._coming_up.pop(actor_spec.name, None)
 
-    async def _placed(self, actor_specs: list[ActorSpec]) -> dict[str, dict[str, Any]]:
+    async def _reserved(self, actor_specs: list[ActorSpec]) -> dict[str, dict[str, Any]]:
         if self._placement is None:
             return {c.name: c.resources.ray_options() for c in actor_specs}
-        if all(c.name in self._places for c in actor_specs):  # brought back: its place is still reserved
-            return self._places
+        if all(c.name in self._placements for c in actor_specs):  # brought back: its place is still reserved
+            return self._placements
         # a bundle may not be empty; a sliver of a core stands for "no reservation"
         bundles = [c.resources.demand() or {"CPU": 0.001} for c in actor_specs]
         known = await cluster.hosts()
@@ -313,14 +319,14 @@ class Processes:
                 f"placement: {self._placement} of {len(bundles)} actors could not be met within "
                 f"{self._start_timeout:g} s; the cluster has {len(known)} host(s)"
             ) from None
-        self._places |= {
+        self._placements |= {
             c.name: {
                 **(c.resources.ray_options() if c.resources.demand() else {"num_cpus": 0.001}),
                 "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
             }
             for index, c in enumerate(actor_specs)
         }
-        return self._places
+        return self._placements
 
     def _elsewhere(self, actor_specs: list[ActorSpec], among: Sequence[cluster.Host]) -> dict[str, dict[str, Any]]:
         """Place actors on some hosts only, whatever was reserved for them elsewhere."""
@@ -345,9 +351,9 @@ class Processes:
 
         async def one(name: str) -> Any:
             nonlocal num_done
-            own = self._ticket(name)
-            answer = asyncio.ensure_future(ask(processes[name], own, name))
-            silence = asyncio.ensure_future(self._silence(name, processes[name], own))
+            ticket = self._ticket(name)
+            answer = asyncio.ensure_future(ask(processes[name], ticket, name))
+            silence = asyncio.ensure_future(self._silence(name, processes[name], ticket))
             try:
                 waiting = {answer, silence}
                 await asyncio.wait(waiting, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -367,14 +373,14 @@ class Processes:
 
         return list(await asyncio.gather(*(one(c.name) for c in actor_specs)))
 
-    async def _silence(self, name: str, actor: Any, own: bytes) -> str:
+    async def _silence(self, name: str, actor: Any, ticket: bytes) -> str:
         """Return, in words, when a process gives no more heartbeats; until the first one a new one is coming up."""
         if self._coming_up.get(name) == {}:
             with suppress(RayActorError):
-                self._coming_up[name] = await actor.beat.remote(own)
+                self._coming_up[name] = await actor.beat.remote(ticket)
         num_silent = 0
         while True:
-            if await within(self._heartbeat_timeout, partial(actor.beat.remote, own)):
+            if await within(self._heartbeat_timeout, partial(actor.beat.remote, ticket)):
                 num_silent = 0
                 await asyncio.sleep(self._heartbeat_timeout / 3)
                 continue
@@ -472,7 +478,7 @@ class Processes:
                 continue
             async with self.changing:
                 names = sorted(self._actors)
-                found = await self._asked(names, lambda actor, own, _: actor.snapshot.remote(own), "its snapshot")
+                found = await self._asked(names, lambda actor, ticket, _: actor.snapshot.remote(ticket), "its snapshot")
             raise_first(error for _, error in found.values())
             frames = {name: bytes(frame) for name, (frame, _) in found.items()}
             if [*frames] == names:
@@ -484,16 +490,18 @@ class Processes:
         """Let actors remove what they keep in a place of their own and no checkpoint refers to any more."""
         kept = {n: f for n, f in frames.items() if is_reference(f) and n in self._actors}
         what = "the removal of a state"
-        raise_first((await self._asked(kept, lambda actor, own, n: actor.drop.remote(own, kept[n]), what)).values())
+        raise_first(
+            (await self._asked(kept, lambda actor, ticket, n: actor.drop.remote(ticket, kept[n]), what)).values()
+        )
 
     async def drained(self) -> dict[str, Drained]:
         """Return what the processes recorded."""
-        return await self._asked(self._actors, lambda actor, own, _: actor.drain.remote(own), "its records")
+        return await self._asked(self._actors, lambda actor, ticket, _: actor.drain.remote(ticket), "its records")
 
     async def account(self, party: str) -> list[Any]:
         """Return what a party's actors say that they have released; see `HostedContext.account`."""
         names = [name for name in self._actors if name.partition("/")[0] == party]
-        found = await self._asked(names, lambda actor, own, _: actor.account.remote(own), "its account")
+        found = await self._asked(names, lambda actor, ticket, _: actor.account.remote(ticket), "its account")
         raise_first(error for _, error in found.values())
         return [record for records, _ in found.values() for record in records]
 

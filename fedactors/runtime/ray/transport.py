@@ -70,7 +70,7 @@ class PayloadStore:
         self._readers: dict[int, frozenset[str]] = {}
 
     def put(self, parts: list[bytes | memoryview], readers: frozenset[str]) -> tuple[int, tuple[int, int, int]]:
-        """Store a frame given in parts for `readers`; return its key and its place."""
+        """Store a frame given in parts for `readers`; return its key and its location."""
         length = sum(len(part) for part in parts)
         size = max(4096, 1 << (length + _HEADER - 1).bit_length())
         spare = self._free.get(size)
@@ -116,8 +116,8 @@ class PayloadStore:
         for descriptor, memory in self._segments:
             memory.close()
             os.close(descriptor)
-        for places in (self._segments, self._free, self._slots, self._readers):
-            places.clear()
+        for tables in (self._segments, self._free, self._slots, self._readers):
+            tables.clear()
         self._fill = _SEGMENT_BYTES
 
     def _new_slot(self, size: int) -> tuple[int, int]:
@@ -138,18 +138,18 @@ class PayloadReader:
     def __init__(self) -> None:
         self._maps: OrderedDict[tuple[int, int], mmap.mmap] = OrderedDict()
 
-    def read(self, place: tuple[int, ...], key: int) -> bytes:
+    def read(self, location: tuple[int, ...], key: int) -> bytes:
         """Copy a frame out of its owner's memory.
 
         Raises:
             PayloadGone: it was freed.
             OSError: the owner's memory cannot be mapped (it is dead, or in another process namespace).
         """
-        pid, descriptor, offset = place
+        pid, descriptor, offset = location
         memory = self._maps.get((pid, descriptor))
         if memory is None:
             where = f"/proc/{pid}/fd/{descriptor}"
-            # a place is a claim of whoever sent it: nothing but a segment of payloads is opened
+            # a location is a claim of whoever sent it: nothing but a segment of payloads is opened
             if not os.readlink(where).startswith(f"/memfd:{_SEGMENT_NAME}"):
                 raise PayloadGone(f"payload {key} does not lie where its reference says")
             with open(where, "rb") as file:
@@ -174,14 +174,14 @@ class PayloadReader:
 
 _HEAD = struct.Struct("<QIB51x")
 REQUEST, REPLY, ERROR, HELLO, FETCH, TAKEN, UNREAD = range(7)
-PLACED = 0x80
-_PLACE = struct.Struct("<QQQ40x")
+SHARED = 0x80
+_LOCATION = struct.Struct("<QQQ40x")
 _KEY = struct.Struct("<Q")
 _PEER = struct.Struct("3i")
-LEAST_PLACED, MOST_PLACED = 1 << 17, 1 << 24
-"""Bytes of a body that is worth shared memory, and of one that is too large to keep a place for."""
+LEAST_SHARED, MOST_SHARED = 1 << 17, 1 << 24
+"""Bytes of a body that is worth shared memory, and of one that is too large to keep memory for."""
 _MOST_UNTOLD = 4
-"""Bodies that were taken and are not said to be: their sender cannot use their places again."""
+"""Bodies that were taken and are not said to be: their sender cannot use their memory again."""
 PAYLOAD = CallPath(Endpoints("", {}, ()), Endpoint("a fetch", (), (), frozenset()), "", "", "")
 """Stands for the path where it is a payload that is asked for, by its key."""
 _SWEEP_SECONDS = 1.0
@@ -241,7 +241,7 @@ class _Frames(asyncio.Protocol):
     """Cuts the byte stream into frames and hands each to `on_frame(kind, number, body)`.
 
     Args:
-        memory: where large bodies are placed; None: none is.
+        memory: where large bodies are shared; None: none is.
     """
 
     transport: asyncio.Transport
@@ -251,21 +251,21 @@ class _Frames(asyncio.Protocol):
         self._have = 0
         self._need = _HEAD.size
         self._memory = memory
-        self._places = memory is not None
+        self._uses_memory = memory is not None
         self._peer = 0
-        self._placed: dict[int, tuple[int, int]] = {}
+        self._shared: dict[int, tuple[int, int]] = {}
         """Kind and number of the frames whose bodies lie in the memory here and are not taken yet, by key."""
         self._untold: list[int] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        # whose memory a place is in is the kernel's word, not the sender's
+        # whose memory a location is in is the kernel's word, not the sender's
         options = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         self._peer = _PEER.unpack(options)[0]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what the peer has not taken; nobody will."""
-        for key in list(self._placed):
+        for key in list(self._shared):
             self._free(key)
 
     def data_received(self, data: bytes) -> None:
@@ -299,15 +299,15 @@ class _Frames(asyncio.Protocol):
 
     def send(self, kind: int, number: int, parts: Parts) -> None:
         length = sum(len(part) for part in parts)
-        if self._places and LEAST_PLACED <= length <= MOST_PLACED:
+        if self._uses_memory and LEAST_SHARED <= length <= MOST_SHARED:
             assert self._memory is not None
             try:
                 key, (_, file, offset) = self._memory.store.put(parts, frozenset())
             except OSError:  # no more files, or no memory: the socket needs neither
-                self._places = False
+                self._uses_memory = False
             else:
-                self._placed[key] = kind, number
-                kind, length, parts = kind | PLACED, _PLACE.size, [_PLACE.pack(key, file, offset)]
+                self._shared[key] = kind, number
+                kind, length, parts = kind | SHARED, _LOCATION.size, [_LOCATION.pack(key, file, offset)]
         told = self._frame_of_keys(TAKEN, self._untold) if self._untold else b""
         self._untold.clear()
         self.transport.write(b"".join((told, _HEAD.pack(length, number, kind), *parts)))
@@ -321,19 +321,19 @@ class _Frames(asyncio.Protocol):
 
     def _on_memory(self, kind: int, number: int, body: memoryview) -> None:
         """Take a body that lies in the peer's memory, or learn what became of those here."""
-        is_place = kind & PLACED and kind & ~PLACED < TAKEN and len(body) == _PLACE.size
+        is_shared = kind & SHARED and kind & ~SHARED < TAKEN and len(body) == _LOCATION.size
         is_answer = kind in (TAKEN, UNREAD) and len(body) % _KEY.size == 0
-        if not self._is_known or not (is_place or is_answer):
+        if not self._is_known or not (is_shared or is_answer):
             self.transport.close()
-        elif is_place:
-            self._take(kind & ~PLACED, number, *_PLACE.unpack(body))
+        elif is_shared:
+            self._take(kind & ~SHARED, number, *_LOCATION.unpack(body))
         elif kind == TAKEN:
             for (key,) in _KEY.iter_unpack(body):
                 self._free(key)
         else:
-            self._places = False
+            self._uses_memory = False
             for (key,) in _KEY.iter_unpack(body):
-                if key in self._placed and self._memory is not None:
+                if key in self._shared and self._memory is not None:
                     frame = self._memory.store.read(key)
                     self.send(*self._free(key), [frame])
 
@@ -352,10 +352,10 @@ class _Frames(asyncio.Protocol):
         self.on_frame(kind, number, memoryview(body))
 
     def _free(self, key: int) -> tuple[int, int]:
-        """Use a place again; return kind and number of the frame whose body was there."""
-        if self._memory is not None and key in self._placed:
+        """Use a location again; return kind and number of the frame whose body was there."""
+        if self._memory is not None and key in self._shared:
             self._memory.store.free(key)
-        return self._placed.pop(key, (0, 0))
+        return self._shared.pop(key, (0, 0))
 
     def _frame_of_keys(self, kind: int, keys: Sequence[int]) -> bytes:
         return _HEAD.pack(_KEY.size * len(keys), 0, kind) + b"".join(map(_KEY.pack, keys))

@@ -24,14 +24,14 @@ from protocols.mtcd.roaming import next_client, walk_seed
 class StcdClient(TokenHolder):
     """A party on the walk of the one token; arguments as of `LinkedParty`."""
 
-    state: ClassVar[tuple[str, ...]] = (*TokenHolder.state, "held", "is_in_z", "has_begun")
-    held: Token | None
+    state: ClassVar[tuple[str, ...]] = (*TokenHolder.state, "resting_token", "is_in_z", "has_begun")
+    resting_token: Token | None
     """The token between two stretches of its walk."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._walk_over: asyncio.Future[TokenAtRest] | None = None
-        self.held = None
+        self.resting_token = None
         self.is_in_z = False
         """Whether the own first representation was added to Z: that is done once."""
         self.has_begun = False
@@ -41,9 +41,9 @@ class StcdClient(TokenHolder):
     async def walk_on(self, order: WalkOrder) -> TokenAtRest:
         """Begin the token here, or go on with the one that is held, for a number of hops; wait for its end."""
         self._walk_over = asyncio.get_running_loop().create_future()
-        held, self.held = self.held, None
-        if held is not None:
-            self._resume(held, order)
+        resting_token, self.resting_token = self.resting_token, None
+        if resting_token is not None:
+            self._resume(resting_token, order)
         else:
             await self._begin(order)
         seconds = self._config.visit_timeout * (order.num_hops + 1 + len(order.tour))
@@ -56,12 +56,12 @@ class StcdClient(TokenHolder):
         finally:
             self._walk_over = None
 
-    def _resume(self, held: Token, order: WalkOrder) -> None:
+    def _resume(self, resting_token: Token, order: WalkOrder) -> None:
         """Take the hop that leads from the last stretch to this one."""
-        hop = held.hop + 1
+        hop = resting_token.hop + 1
         target = next_client(walk_seed(self._walks, 0, 0), hop, self.links)
         token = dataclasses.replace(
-            held, hop=hop, hops_left=order.num_hops - 1, step=order.step, issuer=self._client, visited=0
+            resting_token, hop=hop, hops_left=order.num_hops - 1, step=order.step, issuer=self._client, visited=0
         )
         if target == self._client:
             self.background(self.visit(token))
@@ -71,7 +71,7 @@ class StcdClient(TokenHolder):
 
     async def _begin(self, order: WalkOrder) -> None:
         theta_0 = self._block.initial_theta_0(self.rng("fusion"))
-        z = await self._with_own(self._block.blank(self._block.num_samples), is_sent=bool(order.tour))
+        z = await self._with_local(self._block.blank(self._block.num_samples), is_sent=bool(order.tour))
         if not order.tour:
             self.background(self.visit(Token(0, 0, 0, 0, order.num_hops, order.step, self._client, 0, z, theta_0)))
             return
@@ -80,13 +80,13 @@ class StcdClient(TokenHolder):
         self._lead_on(prelude)
 
     def _lead_on(self, prelude: Prelude) -> None:
-        place = prelude.place + 1
-        z = self._packed(unpack(prelude.z), 0, 0, 0, place)
-        self.background(self._send_prelude(dataclasses.replace(prelude, place=place, z=z)))
+        position = prelude.position + 1
+        z = self._packed(unpack(prelude.z), 0, 0, 0, position)
+        self.background(self._send_prelude(dataclasses.replace(prelude, position=position, z=z)))
 
     async def _send_prelude(self, prelude: Prelude) -> None:
         with surviving_loss("the run stops with its name"):
-            await self.peer(self._names[prelude.tour[prelude.place]], StcdClient).take_prelude(prelude)
+            await self.peer(self._names[prelude.tour[prelude.position]], StcdClient).take_prelude(prelude)
 
     @property
     def neighbours(self) -> tuple[str, ...]:
@@ -96,34 +96,34 @@ class StcdClient(TokenHolder):
     @remote(caller=CLIENT, only="neighbours")
     async def take_prelude(self, prelude: Prelude) -> None:
         """Add the own representation to Z if this is the first time, and send the prelude on, or begin the walk."""
-        place, tour, before = prelude.place, prelude.tour, self._names.index(self.caller)
-        is_new, is_end = not prelude.visited >> self._client & 1, place + 1 == len(tour)
-        if not 0 < place < len(tour) or tour[place - 1 : place + 1] != (before, self._client):
+        position, tour, before = prelude.position, prelude.tour, self._names.index(self.caller)
+        is_new, is_end = not prelude.visited >> self._client & 1, position + 1 == len(tour)
+        if not 0 < position < len(tour) or tour[position - 1 : position + 1] != (before, self._client):
             raise Refused(self.caller, f"sends {self.name} a prelude that does not come along its tour")
         if (is_new and self.is_in_z) or (is_end and self.has_begun):
             raise Refused(self.caller, f"sends {self.name} a prelude, which had its own already")
         self.has_begun = self.has_begun or is_end
         z = unpack(prelude.z)
         if is_new:
-            z = await self._with_own(z, is_sent=True)
+            z = await self._with_local(z, is_sent=True)
         prelude = dataclasses.replace(prelude, z=z, visited=prelude.visited | 1 << self._client)
-        if prelude.place + 1 < len(prelude.tour):
+        if prelude.position + 1 < len(prelude.tour):
             self._lead_on(prelude)
         else:
             token = Token(0, 0, 0, 0, prelude.hops_left, prelude.step, prelude.issuer, 0, z, prelude.theta_0)
             await self.visit(token)
 
-    async def _with_own(self, z: Any, *, is_sent: bool) -> Any:
+    async def _with_local(self, z: Any, *, is_sent: bool) -> Any:
         """Return Z with the own representation in it, under the configured noise if it is to be sent as it is."""
         self.is_in_z = True
-        with_own = z.copy()
-        with_own[self._block.own] += await self._do(self._block.represent(self.theta, None))
+        with_local = z.copy()
+        with_local[self._block.local] += await self._do(self._block.represent(self.theta, None))
         if is_sent and self._transforms.noise is not None:
-            return self._noised_change(z, with_own, (0, 0, 0))
-        return with_own
+            return self._noised_change(z, with_local, (0, 0, 0))
+        return with_local
 
     def _end_walk(self, token: Token) -> None:
-        self.held = token
+        self.resting_token = token
         done = RoamingDone(0, 0, 0, token.visited)
         self.background(self._report(done, self._names[token.issuer]))
 
@@ -136,6 +136,6 @@ class StcdClient(TokenHolder):
     @remote(caller=DRIVER)
     async def fusion_parameters(self) -> FusionParameters:
         """Return theta_0 of the token that rests here; before the first walk the one to be."""
-        if self.held is not None:
-            return FusionParameters(self.held.theta_0)
+        if self.resting_token is not None:
+            return FusionParameters(self.resting_token.theta_0)
         return FusionParameters(self._block.initial_theta_0(self.rng("fusion")))

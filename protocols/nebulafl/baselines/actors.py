@@ -9,6 +9,7 @@ else nobody.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -205,13 +206,13 @@ class Exchange(DataCenter):
         self.model_facts = run_model(self._config, self._part, shape)
         return initial_parameters(self.model_facts, self._members.run_seed)
 
+    @abstractmethod
     def _shared(self) -> tuple[int, Floats]:
         """Return how often the shared model was made, and the model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_over(self) -> bool:
         """Tell whether nothing new is started."""
-        raise NotImplementedError
 
     @remote(caller=SERVER)
     async def model(self) -> messages.SharedModel:
@@ -273,8 +274,8 @@ class FlatExchange(Exchange):
 
     async def _send(self, task: Task) -> None:
         center = self._center_of(task.container)
-        place = task.container - self._containers[center].start
-        order = messages.TrainingOrder(task.number, place, task.gap, task.rate_factor, task.start)
+        index = task.container - self._containers[center].start
+        order = messages.TrainingOrder(task.number, index, task.gap, task.rate_factor, task.start)
         with surviving_loss("its task goes to another container") as losses:
             await self.peer(center, OrderCenter).order(order)
         if losses:

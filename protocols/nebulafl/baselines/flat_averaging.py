@@ -9,7 +9,7 @@ A `FlatMethod` decides; `FlatServer` knows which tasks are under way.
     Pisces     the idle container of greatest utility; aggregates by the clock              (Jiang et al., 2022)
     GitFL      branches that pull a master after every push; rewards choose                 (Hu et al., 2023)
 
-A *place* is one of the trainings that may be under way at once. Models are replaced, never written to.
+A *slot* is one of the trainings that may be under way at once. Models are replaced, never written to.
 
 Shapes: P length of a flat model, C containers of all centers.
 """
@@ -45,7 +45,7 @@ class Task:
 
     number: int
     container: int
-    place: int
+    slot: int
     """Which of the trainings that may be under way at once."""
     version: int
     """Of the server's model at dispatch."""
@@ -72,7 +72,7 @@ def polynomial(value: float, exponent: float) -> float:
 def sample(idle: Sequence[int], count: int, generator: np.random.Generator) -> list[int]:
     """Return `count` different idle containers (all of them if there are fewer), in ascending order."""
     chosen: NDArray[np.int64] = generator.permutation(len(idle))[:count]
-    return sorted(idle[place] for place in chosen)
+    return sorted(idle[slot] for slot in chosen)
 
 
 class FlatMethod(Stateful, ABC):
@@ -95,26 +95,26 @@ class FlatMethod(Stateful, ABC):
     # --- dispatch ---
 
     def is_open(self, num_running: int, has_aggregated: bool) -> bool:
-        """Tell whether free places may be given to containers now."""
+        """Tell whether free slots may be given to containers now."""
         return True
 
     def choose(
         self, table: ContainerTable, free: Sequence[int], generator: np.random.Generator
     ) -> list[tuple[int, int]]:
-        """Give free places to idle containers, and mark those busy; return (place, container)."""
-        return [(place, self.pick(table, idle, place, generator)) for place in free if (idle := table.idle())]
+        """Give free slots to idle containers, and mark those busy; return (slot, container)."""
+        return [(slot, self.pick(table, idle, slot, generator)) for slot in free if (idle := table.idle())]
 
-    def pick(self, table: ContainerTable, idle: Sequence[int], place: int, generator: np.random.Generator) -> int:
-        """Choose an idle container for a place, and mark it busy."""
+    def pick(self, table: ContainerTable, idle: Sequence[int], slot: int, generator: np.random.Generator) -> int:
+        """Choose an idle container for a slot, and mark it busy."""
         container = idle[min(int(generator.random() * len(idle)), len(idle) - 1)]
         table.occupy(container)
         return container
 
-    def start(self, place: int) -> tuple[Floats, int]:
-        """Return the model that a place trains from, and its version."""
+    def start(self, slot: int) -> tuple[Floats, int]:
+        """Return the model that a slot trains from, and its version."""
         return self.model_P, self.version
 
-    def gap(self, place: int) -> float:
+    def gap(self, slot: int) -> float:
         """Return the version gap by which hardware is assigned."""
         return 0.0
 
@@ -344,7 +344,7 @@ class Pisces(DifferenceMethod):
         history = self.stale[container]
         return utility(*self.seen[container], sum(history) / len(history), self.exponent)
 
-    def pick(self, table: ContainerTable, idle: Sequence[int], place: int, generator: np.random.Generator) -> int:
+    def pick(self, table: ContainerTable, idle: Sequence[int], slot: int, generator: np.random.Generator) -> int:
         """Take the idle container of greatest utility; the lower number first at a tie."""
         container = min(idle, key=lambda container: (-self.utility_of(container), container))
         table.occupy(container)
@@ -380,7 +380,7 @@ def pull(branch_P: Floats, master_P: Floats, gap: float) -> Floats:
 
 
 class GitFL(FlatMethod):
-    """NebulaFL's ancestor: branches that pull a master after every push; a place is a branch.
+    """NebulaFL's ancestor: branches that pull a master after every push; a slot is a branch.
 
         push: version += 1 --> master = MasterGen(branches, versions) --> pull: branch <- (w branch + master) / (w + 1)
 
@@ -403,29 +403,29 @@ class GitFL(FlatMethod):
         """All pushes."""
         return sum(self.versions)
 
-    def pick(self, table: ContainerTable, idle: Sequence[int], place: int, generator: np.random.Generator) -> int:
+    def pick(self, table: ContainerTable, idle: Sequence[int], slot: int, generator: np.random.Generator) -> int:
         """Draw a container for a branch by its version gap."""
-        container = table.choose(self.gap(place), generator.random())
+        container = table.choose(self.gap(slot), generator.random())
         assert container is not None
         return container
 
-    def start(self, place: int) -> tuple[Floats, int]:
+    def start(self, slot: int) -> tuple[Floats, int]:
         """Return the branch."""
-        return self.branches[place], 0
+        return self.branches[slot], 0
 
-    def gap(self, place: int) -> float:
+    def gap(self, slot: int) -> float:
         """Return how far a branch is ahead of the mean version."""
-        return version_gap(self.versions[place], sum(self.versions) / len(self.versions), 0.0)
+        return version_gap(self.versions[slot], sum(self.versions) / len(self.versions), 0.0)
 
     def arrive(self, task: Task, trained: TrainingResult) -> None:
         """Push a trained branch and let it pull the new master."""
-        place = task.place
-        self.versions[place] += 1
-        self.branches[place] = trained.parameters
-        self.branches[place] = pull(trained.parameters, self.model, self.gap(place))
+        slot = task.slot
+        self.versions[slot] += 1
+        self.branches[slot] = trained.parameters
+        self.branches[slot] = pull(trained.parameters, self.model, self.gap(slot))
 
 
-def flat_method(config: NebulaFLConfig, model_P: Floats, sizes_C: Sequence[int], num_places: int) -> FlatMethod:
+def flat_method(config: NebulaFLConfig, model_P: Floats, sizes_C: Sequence[int], num_slots: int) -> FlatMethod:
     """Return the method that a configuration names, for containers that hold so many samples."""
     match config.algorithm:
         case "fedavg":
@@ -439,14 +439,14 @@ def flat_method(config: NebulaFLConfig, model_P: Floats, sizes_C: Sequence[int],
                 model_P,
                 sum(sizes_C),
                 len(sizes_C),
-                min(config.buffer_size, num_places),
+                min(config.buffer_size, num_slots),
                 config.staleness_bound,
                 config.aggregation_window,
             )
         case "pisces":
             return Pisces(model_P, config.staleness_bound, config.staleness_exponent)
         case _:
-            return GitFL([model_P] * num_places)
+            return GitFL([model_P] * num_slots)
 
 
 class Orders(NamedTuple):
@@ -474,12 +474,12 @@ class FlatServer(Stateful):
         generator: np.random.Generator,
     ) -> None:
         self._config, self.generator = config, generator
-        self._num_places = config.active_per_center * config.num_centers
+        self._num_slots = config.active_per_center * config.num_centers
         self.table = ContainerTable(np.asarray(seconds_C, np.float64)[None, :])
         self.tasks: dict[int, Task] = {}
         """Those under way, by number."""
         self.num_tasks = 0
-        self.method = flat_method(config, model_P, sizes_C, self._num_places)
+        self.method = flat_method(config, model_P, sizes_C, self._num_slots)
 
     def finished(self, now: float) -> bool:
         """Tell whether nothing new is started."""
@@ -496,7 +496,7 @@ class FlatServer(Stateful):
         return self.advance(now)
 
     def advance(self, now: float) -> Orders:
-        """Aggregate if that is due, and give free places to containers; also how a run begins."""
+        """Aggregate if that is due, and give free slots to containers; also how a run begins."""
         method = self.method
         if not method.due(now, self._latencies()):
             return Orders(self._fill(now, False))
@@ -507,7 +507,7 @@ class FlatServer(Stateful):
         if self.finished(now):
             self.table.busy[list(outdated)] = False
             return Orders((), withdrawn)
-        again = tuple(self._begin(task.place, task.container) for task in withdrawn)
+        again = tuple(self._begin(task.slot, task.container) for task in withdrawn)
         return Orders((*again, *self._fill(now, True)), withdrawn)
 
     def wake_at(self) -> float | None:
@@ -515,7 +515,7 @@ class FlatServer(Stateful):
         return self.method.due_at(self._latencies())
 
     def lost(self, number: int, now: float) -> Orders:
-        """A task's training was lost: its place is free again, nothing is counted."""
+        """A task's training was lost: its slot is free again, nothing is counted."""
         task = self.tasks.pop(number, None)
         if task is None:
             return Orders()
@@ -534,17 +534,17 @@ class FlatServer(Stateful):
     def _fill(self, now: float, has_aggregated: bool) -> tuple[Task, ...]:
         if self.finished(now) or not self.method.is_open(len(self.tasks), has_aggregated):
             return ()
-        taken = {task.place for task in self.tasks.values()}
-        free = [place for place in range(self._num_places) if place not in taken]
+        taken = {task.slot for task in self.tasks.values()}
+        free = [slot for slot in range(self._num_slots) if slot not in taken]
         return tuple(self._begin(*chosen) for chosen in self.method.choose(self.table, free, self.generator))
 
-    def _begin(self, place: int, container: int) -> Task:
+    def _begin(self, slot: int, container: int) -> Task:
         method = self.method
-        start_P, version = method.start(place)
+        start_P, version = method.start(slot)
         start_P.setflags(write=False)
         self.num_tasks += 1
-        gap, rate_factor = method.gap(place), method.rate_factor(container)
-        task = Task(self.num_tasks, container, place, version, start_P, gap, rate_factor)
+        gap, rate_factor = method.gap(slot), method.rate_factor(container)
+        task = Task(self.num_tasks, container, slot, version, start_P, gap, rate_factor)
         self.tasks[task.number] = task
         return task
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.learning.local_training import weighted_mean
+from fedactors.serving.parts import softmax
 from protocols.nebulafl.algorithm import Floats, Numbers
 from protocols.nebulafl.baselines.flat_averaging import sample
 from protocols.nebulafl.config import NebulaFLConfig
@@ -261,7 +262,7 @@ class FedHKT(CenterMethod):
         counts_MK = np.stack([np.bincount(labels[member], minlength=num_classes) for member in members])
         made, counts = [], []
         for cluster in label_clusters(counts_MK, self._config.num_clusters):
-            logits = [found.logits[members[place]] for place in cluster]
+            logits = [found.logits[members[index]] for index in cluster]
             made.append(cluster_logits(logits, counts_MK[cluster].sum(axis=1).tolist()))
             counts.append(counts_MK[cluster].sum(axis=0))
         return ClusterLogits(center, number, np.stack(made).astype(np.float32), np.stack(counts))
@@ -309,7 +310,7 @@ def rings(seconds: Mapping[int, float], num_clusters: int) -> list[list[int]]:
     """Return the rings of a round: clusters by training time, each ordered from fast to slow."""
     containers = sorted(seconds)
     points_N1 = np.array([[seconds[c]] for c in containers])
-    clusters = [[containers[place] for place in cluster] for cluster in kmeans(points_N1, num_clusters)]
+    clusters = [[containers[index] for index in cluster] for cluster in kmeans(points_N1, num_clusters)]
     return [sorted(cluster, key=lambda c: (seconds[c], c)) for cluster in clusters]
 
 
@@ -378,9 +379,3 @@ def ensemble(logits: Sequence[Numbers], counts_GK: NDArray[np.integer]) -> Float
     for weight_K, logits_NK in zip(weights_GK, logits, strict=True):
         mixed_NK += weight_K * softmax(logits_NK)
     return np.asarray(mixed_NK / mixed_NK.sum(axis=1, keepdims=True), dtype=np.float32)
-
-
-def softmax(logits_NK: Numbers) -> Numbers:
-    """Return the probabilities that logits stand for."""
-    powers_NK = np.exp(logits_NK - logits_NK.max(axis=1, keepdims=True))
-    return np.asarray(powers_NK / powers_NK.sum(axis=1, keepdims=True))

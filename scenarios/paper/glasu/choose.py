@@ -5,7 +5,7 @@ Over all seeds. Every method of Table 2 is tried at as many steps; a row's test 
 python scenarios/paper/glasu/choose.py --data cora [--only Q=04] [--seeds 0,1,2,3,4]
 """
 
-from _study import asked, glasu, measure
+from _study import glasu, measure, study_of
 
 CASES = ("centralised", "standalone", "simulated-centralised")
 STEPS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
@@ -19,4 +19,4 @@ ROWS = {f"Q={q:02d}-rate={rate}": glasu(q, learning_rate=rate) for q in GRID for
 ROWS |= {f"{case}-rate={rate}": {"special_case": case, "learning_rate": rate} for case in CASES for rate in STEPS}
 
 if __name__ == "__main__":
-    measure(asked(__doc__), "choose", ROWS)
+    measure(study_of(__doc__), "choose", ROWS)

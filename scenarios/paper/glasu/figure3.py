@@ -8,9 +8,9 @@ It draws ``figures/glasu-figure3-cora.svg``, with the best rows of `choose.py` f
 import statistics
 from pathlib import Path
 
-from _study import RESULTS, GlasuStudy, asked, best_row, glasu, measure
+from _study import RESULTS, GlasuStudy, best_row, glasu, measure, study_of
 
-from fedactors.runs.compare import difference_row
+from scenarios.paper.pairs import difference_row
 
 BACKBONES = ("gcn", "gat", "gcnii")
 CASES = {
@@ -36,13 +36,13 @@ def draw(study: GlasuStudy) -> Path:
 
     figure = Figure(figsize=(5, 3))
     axes = figure.add_subplot()
-    for place, case in enumerate(CASES):
+    for index, case in enumerate(CASES):
         made = [study.rows(study.study("figure3"), f"{backbone}-{case}") for backbone in BACKBONES[:2]]
         made.append(study.rows(study.study("choose"), best_row(study, IN_GRID[case])))
         found = [(spot, [row.metrics["test/accuracy"] for row in rows]) for spot, rows in enumerate(made) if rows]
         heights = [statistics.fmean(values) for _, values in found]
         spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for _, values in found]
-        axes.bar([spot + 0.27 * place for spot, _ in found], heights, 0.25, yerr=spreads, capsize=2, label=case)
+        axes.bar([spot + 0.27 * index for spot, _ in found], heights, 0.25, yerr=spreads, capsize=2, label=case)
     axes.set_xticks([spot + 0.27 for spot in range(len(BACKBONES))], [name.upper() for name in BACKBONES])
     axes.set_ylim(*((0, 1) if study.smoke else (0.7, 0.9)))
     axes.set_ylabel(f"test accuracy, {study.data}")
@@ -56,7 +56,7 @@ def draw(study: GlasuStudy) -> Path:
 
 
 if __name__ == "__main__":
-    given = asked(__doc__)
+    given = study_of(__doc__)
     measure(given, "figure3", ROWS)
     whole, *others = CASES
     for name, against in ((f"{of}-{case}", f"{of}-{whole}") for of in BACKBONES[:2] for case in others):

@@ -10,7 +10,7 @@ best step by validation accuracy, if all were run, and the mean over the steps a
 
 from typing import Any
 
-from _study import asked, glasu, measure, put_differences, put_mean_differences, steps_of
+from _study import glasu, measure, put_differences, put_mean_differences, steps_of, study_of
 from choose import GRID
 
 HOW: dict[str, dict[str, Any]] = {
@@ -25,7 +25,7 @@ ROWS = {
 }
 
 if __name__ == "__main__":
-    given = asked(__doc__)
+    given = study_of(__doc__)
     measure(given, "joint", ROWS)
     pairs = {q: [(f"GLASU-{q}-{name}", f"Q={q:02d}") for name in HOW] for q in (1, 4)}
     for q, of_q in pairs.items():

@@ -3,7 +3,7 @@
 python scenarios/paper/glasu/messages.py --data cora
 """
 
-from _study import asked, glasu, measure
+from _study import glasu, measure, study_of
 
 UPDATES = 16
 SHORT = {"patience": None, "evaluate_every": UPDATES}
@@ -15,4 +15,4 @@ ROWS |= {
 }
 
 if __name__ == "__main__":
-    measure(asked(__doc__), "messages", ROWS)
+    measure(study_of(__doc__), "messages", ROWS)

@@ -10,10 +10,10 @@ python scenarios/paper/glasu/smoother.py --data cora
 import dataclasses
 import statistics
 
-from _study import GlasuStudy, asked, by_step, mean_over
+from _study import GlasuStudy, by_step, mean_over, study_of
 
-from fedactors.runs.compare import difference_row
 from fedactors.runs.table import RunRow
+from scenarios.paper.pairs import difference_row
 
 WIDTHS = {"three": 3, "last": 5}
 CASES = ("simulated-centralised", "centralised", "standalone")
@@ -76,6 +76,6 @@ def put(study: GlasuStudy, name: str, ours: list[RunRow], theirs: list[RunRow]) 
 
 
 if __name__ == "__main__":
-    given = asked(__doc__)
+    given = study_of(__doc__)
     for each in WIDTHS:
         put_rule(given, each)

@@ -8,9 +8,9 @@ python scenarios/paper/glasu/table4.py --data cora [--seeds 0,1,2,3,4] [--only Q
 
 import statistics
 
-from _study import GlasuStudy, asked, glasu, measure
+from _study import GlasuStudy, glasu, measure, study_of
 
-from fedactors.runs.compare import difference_row
+from scenarios.paper.pairs import difference_row
 
 GRID = {
     1: (0.01, 0.02, 0.04, 0.08),
@@ -34,7 +34,7 @@ def quickest(study: GlasuStudy, q: int) -> str:
 
 
 if __name__ == "__main__":
-    given = asked(__doc__)
+    given = study_of(__doc__)
     target = {"cora": 0.80, "pubmed": 0.82}
     measure(given, "table4", ROWS, target=target, evaluate_every=1, num_rounds=30, patience=None)
     one = quickest(given, 1)

@@ -138,9 +138,9 @@ def reached(curve: Curve, gaps: Sequence[float], num_bytes: int) -> dict[str, fl
     }
     columns["vectors"] = [sum(pair) for pair in zip(columns["cs_vectors"], columns["cc_vectors"], strict=True)]
     for gap in gaps:
-        place = next((i for i, value in enumerate(curve["gap"]) if value <= gap), None)
+        index = next((i for i, value in enumerate(curve["gap"]) if value <= gap), None)
         found |= {
-            f"{name}_to_{gap:g}": math.inf if place is None else values[place] for name, values in columns.items()
+            f"{name}_to_{gap:g}": math.inf if index is None else values[index] for name, values in columns.items()
         }
     return found
 
@@ -149,17 +149,17 @@ def bytes_to(curve: Curve, accuracies: Sequence[float]) -> dict[str, float]:
     """Return rounds and bytes to each test accuracy, infinite where it was not reached."""
     found = {}
     for level in accuracies:
-        place = next((i for i, value in enumerate(curve["test/accuracy"]) if value >= level), None)
+        index = next((i for i, value in enumerate(curve["test/accuracy"]) if value >= level), None)
         for name in ("round", "client_server_bytes", "client_client_bytes"):
-            found[f"{name}_to_{level:g}"] = math.inf if place is None else curve[name][place]
+            found[f"{name}_to_{level:g}"] = math.inf if index is None else curve[name][index]
     return found
 
 
 def thinned(curve: Curve) -> dict[str, list[float]]:
     """Return at most `POINTS` points, denser at the start, six digits each."""
     length = len(curve["round"])
-    places = sorted({round(place) for place in np.geomspace(1, length, POINTS)} | {1})
-    return {name: [float(f"{values[place - 1]:.6g}") for place in places] for name, values in curve.items()}
+    indices = sorted({round(index) for index in np.geomspace(1, length, POINTS)} | {1})
+    return {name: [float(f"{values[index - 1]:.6g}") for index in indices] for name, values in curve.items()}
 
 
 @functools.cache

@@ -233,12 +233,12 @@ def network_step_table() -> str:
 def local_steps_grid(gap: str, which: str = "", num_clients: int = 40) -> str:
     """Return the fewest rounds of each method with each Q, and the product of step and Q at which it needs them."""
     found: dict[int, dict[int, tuple[float, float]]] = {}
-    asked = {int(name.partition("-")[0]) for name in by_name(f"local-step-sizes{which}")}
+    sizes = {int(name.partition("-")[0]) for name in by_name(f"local-step-sizes{which}")}
     for study in (f"step-sizes{which}", f"local-step-sizes{which}"):
         for name, rows in by_name(study).items():
             given, rounds = rows[0].config, rows[0].metrics.get(f"rounds_to_{gap}")
             tokens, q = int(name.partition("-")[0]), int(given["num_local_steps"])
-            if tokens in asked and rounds is not None:
+            if tokens in sizes and rounds is not None:
                 point = (float(rounds), q * float(given["learning_rate"]))
                 found.setdefault(tokens, {})[q] = min(found.get(tokens, {}).get(q, (math.inf, 0.0)), point)
     all_q = sorted({q for line in found.values() for q in line})
@@ -325,13 +325,13 @@ def sparse_table() -> str:
         for name, runs in curves.items():
             of_name: dict[str, dict[int, float]] = {key: {} for key in ("hops", "cs", "cc", "rho 1", "rho 10")}
             for run in runs:
-                place = next((i for i, value in enumerate(run["training/objective"]) if value <= level), None)
-                if place is None:
+                index = next((i for i, value in enumerate(run["training/objective"]) if value <= level), None)
+                if index is None:
                     hops = server = clients = math.inf
                 else:
-                    hops = run["iterations"][place]
+                    hops = run["iterations"][index]
                     server, clients = (
-                        run[f"client_{end}_bytes"][place] / SPARSE_VECTOR for end in ("server", "client")
+                        run[f"client_{end}_bytes"][index] / SPARSE_VECTOR for end in ("server", "client")
                     )
                 line = (hops, server, clients, server + clients, 10 * server + clients)
                 for column, value in zip(of_name.values(), line, strict=True):
@@ -425,7 +425,7 @@ def clock_table() -> str:
         setting, _, ratio = name.partition("-links-")
         base = values_of(found[f"svfl-links-{ratio}"], "seconds_to_0.01")
         took = values_of(row, "seconds_to_0.01")
-        ratios = [own / other for own, other in zip(took, base, strict=True)]
+        ratios = [local / other for local, other in zip(took, base, strict=True)]
         cells = [number(row["seconds_per_round"]), number(row["stated_seconds_per_round"])]
         cells += [f"{100 * (row['seconds_per_round'] / row['stated_seconds_per_round'] - 1):.1f} %"]
         cells += [spread_of(values_of(row, f"{key}_to_0.01")) for key in ("rounds", "seconds")]

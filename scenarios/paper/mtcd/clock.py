@@ -65,12 +65,12 @@ def once(setting: Timed, seed: int) -> RunRow:
     """Run a setting to the gap; a round is timed from the end of the first one, before which a run finds its step."""
     done = run_once(PROTOCOL, setting.settings, "synthetic", seed, network=network(setting.ratio), checkpoint_every=0)
     gap, seconds, rounds = (done.recorder.curve[name] for name in ("gap", "seconds", "round"))
-    place = next((i for i, value in enumerate(gap) if value <= GAP), None)
+    index = next((i for i, value in enumerate(gap) if value <= GAP), None)
     metrics = {
         "seconds_per_round": (seconds[-1] - seconds[1]) / (rounds[-1] - rounds[1]),
         "stated_seconds_per_round": stated(done.config, setting.ratio),
-        "rounds_to_0.01": math.inf if place is None else rounds[place],
-        "seconds_to_0.01": math.inf if place is None else seconds[place],
+        "rounds_to_0.01": math.inf if index is None else rounds[index],
+        "seconds_to_0.01": math.inf if index is None else seconds[index],
     }
     return done.row(metrics, extra={"ratio": setting.ratio}, curve={})
 

@@ -32,7 +32,7 @@ def draw(given: Study, name: str, panels: Panels, *, columns: int = COLUMNS) -> 
         panels: what to draw.
         columns: panels side by side.
     """
-    found = {title: {k: given.rows(*place) for k, place in lines.items()} for title, lines in panels.items()}
+    found = {title: {k: given.rows(*number) for k, number in lines.items()} for title, lines in panels.items()}
     found = {title: {k: rows for k, rows in lines.items() if rows} for title, lines in found.items()}
     found = {title: lines for title, lines in found.items() if lines}
     if not found:
@@ -44,9 +44,9 @@ def draw(given: Study, name: str, panels: Panels, *, columns: int = COLUMNS) -> 
     plots = []
     for index, (title, lines) in enumerate(found.items()):
         plot = figure.add_subplot(num_rows, min(columns, len(found)), index + 1)
-        for place, (label, rows) in enumerate(lines.items()):
+        for number, (label, rows) in enumerate(lines.items()):
             hours, mean, deviation = curve(rows)
-            (line,) = plot.plot(hours, mean, label=label, color=f"C{place}", linewidth=1.4)
+            (line,) = plot.plot(hours, mean, label=label, color=f"C{number}", linewidth=1.4)
             low = [m - d for m, d in zip(mean, deviation, strict=True)]
             high = [m + d for m, d in zip(mean, deviation, strict=True)]
             plot.fill_between(hours, low, high, color=line.get_color(), alpha=0.15, linewidth=0)

@@ -22,7 +22,6 @@ from fedactors.data.layouts.horizontal import HorizontalData
 from fedactors.learning.metrics import of_split
 from fedactors.messages.ledger import INTER_DATA_CENTER
 from fedactors.network.links import SharedTransfers
-from fedactors.runs.compare import ratio_row
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.table import RunRow
 from fedactors.sweeps import run_once
@@ -33,6 +32,7 @@ from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from protocols.nebulafl.data import exchange_name, read_catalogue, read_network
 from protocols.nebulafl.plugin import PROTOCOL
 from protocols.nebulafl.run import measured_split
+from scenarios.paper.pairs import ratio_row
 from scenarios.paper.study import Study, rows_of, study_flags
 
 TARGET = 0.94
@@ -194,7 +194,7 @@ def once(
         known = [point["accuracy"] for point in curve if point["time"] <= time * (1 + 1e-9)]
         metrics |= of_split(measured_split(done.config), {f"accuracy_{time:g}s": known[-1]}) if known else {}
     digits = {"time": 6, "accuracy": 4, "dollars": 3}
-    kept = {name: [round(point[name], places) for point in curve] for name, places in digits.items()}
+    kept = {name: [round(point[name], num_digits) for point in curve] for name, num_digits in digits.items()}
     kept |= of_split(measured_split(done.config), {"accuracy": kept.pop("accuracy")})
     return done.row(metrics, curve=kept, extra={})
 
@@ -218,11 +218,11 @@ def handing(config: NebulaFLConfig) -> tuple[tuple[float, float], tuple[float, f
 
     def together(ways: Sequence[tuple[str, str]]) -> tuple[float, float]:
         links, flows = [network.link(*way, INTER_DATA_CENTER) for way in ways], SharedTransfers(network)
-        for place, ((source, target), link) in enumerate(zip(ways, links, strict=True)):
-            flows.start(0.0, place, network.host(source), network.host(target), link, MODEL_BYTES)
+        for index, ((source, target), link) in enumerate(zip(ways, links, strict=True)):
+            flows.start(0.0, index, network.host(source), network.host(target), link, MODEL_BYTES)
         arrivals: list[float] = []
         while (end := flows.next_end()) is not None:
-            arrivals += [end + links[place].latency for place in flows.advance(end)]
+            arrivals += [end + links[index].latency for index in flows.advance(end)]
         return max(arrivals), sum(link.price(MODEL_BYTES) for link in links)
 
     return together([(exchange, center) for center in centers]), together([(center, exchange) for center in centers])

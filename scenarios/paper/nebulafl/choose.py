@@ -27,7 +27,7 @@ from protocols.nebulafl.config import NebulaFLConfig
 from scenarios.paper.study import Study
 
 RATES = (0.01, 0.03, 0.1, 0.3)
-OWN: dict[str, tuple[str, tuple[Any, ...]]] = {
+CHOSEN_BY: dict[str, tuple[str, tuple[Any, ...]]] = {
     "nebulafl": ("rotation_interval", (500.0, 250.0, 1000.0, 125.0)),
     "fedavg-hierarchical": ("center_rounds", (2, 1, 3, 4)),
     "fedhisyn": ("num_clusters", (3, 2, 4, 1)),
@@ -40,7 +40,7 @@ OWN: dict[str, tuple[str, tuple[Any, ...]]] = {
 """The number that is a method's own, the default first; FedAvg and GitFL have none."""
 FINER = {"fedavg": (0.02, 0.05, 0.2)}
 """Rates between those of the grid, to see how much is between them; what is chosen is of the grid."""
-METHODS = ("nebulafl", "fedavg", *(name for name in OWN if name != "nebulafl"), "gitfl")
+METHODS = ("nebulafl", "fedavg", *(name for name in CHOSEN_BY if name != "nebulafl"), "gitfl")
 SHARES = (0.1, 0.5)
 NUM_VALIDATION = 300
 
@@ -80,7 +80,7 @@ def main() -> None:
         name for name in METHODS if given.wants(name) and (given.again or given.row or not tried(given.out, name))
     ]
     for method in wanted[:1] if given.smoke else wanted:
-        name, values = OWN.get(method, ("", ("",)))
+        name, values = CHOSEN_BY.get(method, ("", ("",)))
         first = {name: values[0]} if name else {}
         trials = [attempt(given, method, {"learning_rate": rate, **first}) for rate in RATES]
         best = max(trials, key=lambda row: float(row.metrics["validation/accuracy"])).config["learning_rate"]

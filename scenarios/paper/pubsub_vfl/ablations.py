@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 from _planning import choice
-from _study import Point, asked, perform_all
+from _study import Point, perform_all, study_of
 from _watch import network
 
 CORES = {"active": 50, "passive": 14}
@@ -59,7 +59,7 @@ def points(data: str, sizes: dict[str, int], num_rows: int) -> list[Point]:
 
 
 def main() -> None:
-    given = asked(__doc__)
+    given = study_of(__doc__)
     size = ("synthetic:1000000x500", FULL, 630_000) if given.paper else ("bank", SMALL, BANK_ROWS)
     size = ("breast-cancer", SMALL, 300) if given.smoke else size
     perform_all(points(*size), "ablations", given)

@@ -63,7 +63,7 @@ def attacked(point: Point, seed: int) -> RunRow:
     metrics: dict[str, Any] = {"test/auc": row.metrics["test/auc"]}
     for one in found:
         name = one.name.partition(":")[0].replace(" ", "_")
-        metrics[name] = f"{one.found:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
+        metrics[name] = f"{one.estimate:.3f} ({one.low:.3f} to {one.high:.3f}; chance {one.chance:.3f})"
     return dataclasses.replace(row, metrics=metrics)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from _study import Point, asked, perform_all, settings
+from _study import Point, perform_all, settings, study_of
 from _watch import network
 
 ALONE = ("vfl", "avfl")
@@ -27,7 +27,7 @@ def rows() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
 
 
 def main() -> None:
-    given = asked(__doc__)
+    given = study_of(__doc__)
     points = [
         Point(
             name=f"{name}-lr{rate:g}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from _study import RESULTS, asked
+from _study import RESULTS, study_of
 
 from fedactors.runs.table import RunRow
 
@@ -17,7 +17,7 @@ KINDS = ("bottom-forward", "bottom-backward", "top-forward", "top-step", "active
 
 
 def main() -> None:
-    given = asked(__doc__)
+    given = study_of(__doc__)
     model = json.loads(COST_MODEL.read_text())
     for kind in KINDS:
         law, affine = model["power_laws"][kind], model["kinds"][kind]

@@ -20,8 +20,8 @@ from fedactors.actors.context import derived_seed
 from fedactors.config import as_dict
 from fedactors.data.party_rows import prepare, split
 from fedactors.learning.metrics import task_metrics
-from fedactors.learning.network import Network
-from fedactors.learning.split_learning import Publication, joint_output
+from fedactors.learning.optimizers import Network
+from fedactors.learning.split_learning import Publication, active_gradients, joint_output
 from fedactors.messages.compression import decode
 from fedactors.runs.table import RunRow
 
@@ -84,8 +84,8 @@ def train(point: Point, seed: int) -> RunRow:
         spec = algorithm.bottom_spec(config, block.features.shape[1])
         networks[party] = Network(spec, config.step_rule, derived_seed(seed, party, "bottom"))
     top = Network(algorithm.top_spec(config, data), config.step_rule, derived_seed(seed, data.label_party, "top"))
-    own, other = data.label_party, data.passive_parties[0]
-    labels = parts[own].train.labels
+    local, other = data.label_party, data.passive_parties[0]
+    labels = parts[local].train.labels
     assert labels is not None
     up, down = (Cut(point, len(labels), config.embedding_size) for _ in range(2))
     curve: list[float] = []
@@ -93,21 +93,21 @@ def train(point: Point, seed: int) -> RunRow:
         for number, rows in enumerate(batches(len(labels), config.batch_size, run_seed, epoch)):
             name = f"rounding {epoch} {number}"
             publication = Publication(networks[other].model, parts[other].train.features[rows])
-            received = up.send(publication.embedding, rows, derived_seed(seed, other, name))
-            found = algorithm.active_gradients(
-                networks[own].model,
+            received = up.send(publication.embed(), rows, derived_seed(seed, other, name))
+            found = active_gradients(
+                networks[local].model,
                 top.model,
                 data.task,
-                parts[own].train.features[rows],
+                parts[local].train.features[rows],
                 [received],
                 labels[rows],
             )
-            gradient = down.send(found.embeddings[0], rows, derived_seed(seed, own, name))
-            networks[own].apply(found.bottom)
+            gradient = down.send(found.embeddings[0], rows, derived_seed(seed, local, name))
+            networks[local].apply(found.bottom)
             top.apply(found.top)
             networks[other].apply(publication.gradient(gradient))
-        held = [networks[p].model.output(parts[p].validation.features) for p in (own, other)]
-        target = parts[own].validation.labels
+        held = [networks[p].model.output(parts[p].validation.features) for p in (local, other)]
+        target = parts[local].validation.labels
         assert target is not None
         curve.append(float(task_metrics(data.task, target, joint_output(top.model, held))["auc"]))
     return RunRow(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from _ratios import by_seed
-from _study import TABLE, asked, measured
+from _study import TABLE, measured, study_of
 
 from fedactors.runs.table import RunRow
 
@@ -51,7 +51,7 @@ def attacks(axes: Any, study: str) -> None:
 
 
 def main() -> None:
-    given = asked(__doc__)
+    given = study_of(__doc__)
     import matplotlib
 
     matplotlib.use("svg")

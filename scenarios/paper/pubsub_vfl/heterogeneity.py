@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from _planning import choice
-from _study import Point, asked, perform_all, settings
+from _study import Point, perform_all, settings, study_of
 from _watch import network
 
-from fedactors.runs.compare import paired_ratio
 from fedactors.runs.table import RunRow
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from scenarios.paper.pairs import paired_ratio
 from scenarios.paper.study import Study
 
 CORES = ((50, 14), (48, 16), (40, 24), (36, 28))
@@ -102,7 +102,7 @@ def summarise(given: Study, study: str, situation: str) -> None:
 
 
 def main() -> None:
-    given = asked(__doc__, SEEDS)
+    given = study_of(__doc__, SEEDS)
     size = ("synthetic:1000000x500", 50) if given.paper else ("synthetic:50000x500", 2)
     size = ("synthetic:500x500", 1) if given.smoke else size
     kinds = {

@@ -11,7 +11,7 @@ import os
 import time
 
 import numpy as np
-from _study import asked
+from _study import study_of
 
 from fedactors.actors.actor import Client, Resources
 from fedactors.actors.remote import DRIVER, remote
@@ -45,14 +45,14 @@ class Asker(Client):
     """Times its own calls to the parameter server."""
 
     @remote(caller=DRIVER)
-    async def measure(self, asked: Measure) -> Seconds:
+    async def measure(self, order: Measure) -> Seconds:
         """Return the median seconds of one call."""
         server = self.peer(SERVER, AveragingServer)
-        vector = np.zeros(asked.size, np.float32)
+        vector = np.zeros(order.size, np.float32)
         taken = []
-        for index in range(asked.repetitions + 5):
+        for index in range(order.repetitions + 5):
             start = time.perf_counter()
-            await server.average(Parameters(asked.size, index + 1, 1.0, (vector,)))
+            await server.average(Parameters(order.size, index + 1, 1.0, (vector,)))
             taken.append(time.perf_counter() - start)
         return Seconds(float(np.median(taken[5:])))
 
@@ -68,7 +68,7 @@ def averaging_seconds(size: int) -> float:
 
 
 def main() -> None:
-    given = asked(__doc__)
+    given = study_of(__doc__)
     repetitions = 2 if given.smoke else 200
     runtime = RayRuntime(seed=0, num_cpus=2)
 

@@ -5,7 +5,7 @@ Reduced: 3 epochs, 2, 6 and 10 parties, 4 workers each; ``--paper`` trains 50 ep
 
 from __future__ import annotations
 
-from _study import Point, asked, perform_all, settings
+from _study import Point, perform_all, settings, study_of
 from _watch import network
 
 PARTIES = (2, 4, 6, 8, 10)
@@ -13,7 +13,7 @@ METHODS = {"pubsub-vfl": 4, "avfl-ps": 4, "vfl-ps": 4, "avfl": 1}
 
 
 def main() -> None:
-    given = asked(__doc__)
+    given = study_of(__doc__)
     points = []
     for num_parties in PARTIES if given.paper else (2, 6, 10):
         passive = ["passive"] if num_parties == 2 else [f"passive-{i}" for i in range(1, num_parties)]

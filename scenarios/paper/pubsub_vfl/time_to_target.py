@@ -225,9 +225,9 @@ def best_local(given: Study, data: str, tried: Mapping[str, Watched]) -> dict[st
     rows = [row for row in given.rows(f"local-tune-{data}") if row.status == "finished"]
     for link in LOCAL_LINKS:
         for name in LOCAL:
-            own = [row for row in rows if row.name.startswith(f"{link_name(*link)}{name}-")]
-            if own:
-                found[f"{link_name(*link)}{name}"] = tried[min(own, key=lambda row: rank([row], data)).name]
+            local = [row for row in rows if row.name.startswith(f"{link_name(*link)}{name}-")]
+            if local:
+                found[f"{link_name(*link)}{name}"] = tried[min(local, key=lambda row: rank([row], data)).name]
     return found
 
 
@@ -236,8 +236,8 @@ def tuned(given: Study, data: str, link: str = "") -> dict[str, dict[str, Any]]:
     study = f"links-{data}" if link else f"tune-{CHOSEN_ON.get(data, data)}"
     found: dict[str, dict[str, Any]] = {}
     for method in METHODS:
-        asked = link_grid(method) if link else grid(method)
-        tried = [(_finished(given, study, f"{link}{method}-{label(chosen)}"), chosen) for chosen in asked]
+        points = link_grid(method) if link else grid(method)
+        tried = [(_finished(given, study, f"{link}{method}-{label(chosen)}"), chosen) for chosen in points]
         tried = [(rows, chosen) for rows, chosen in tried if rows]
         if len({len(rows) for rows, _ in tried}) > 1:
             raise SystemExit(f"{given.table}: settings of {method} have not as many seeds in {study}: run them all")
@@ -456,11 +456,11 @@ def main() -> None:
             if part == "summary":
                 summarise(given, data)
                 continue
-            asked = points(given, part, data)
+            selected = points(given, part, data)
             if given.smoke:
-                asked = {
+                selected = {
                     name: _tiny(point)
-                    for name, point in asked.items()
+                    for name, point in selected.items()
                     if part not in ("tune", "links") or "lr0.003" in name
                 }
             whole = given.paper or part in ALL_SEEDS
@@ -470,7 +470,7 @@ def main() -> None:
             elif part in TRIES:
                 fewer = TUNING_SEEDS if part == "tune" else TUNING_SEEDS[:1]
             # what was chosen for the parts that compare follows from other rows, and may have changed with them
-            given.measure(f"{part}-{data}", asked, watch, seeds=fewer, all_seeds=True, as_set=True)
+            given.measure(f"{part}-{data}", selected, watch, seeds=fewer, all_seeds=True, as_set=True)
 
 
 def _tiny(point: Watched) -> Watched:

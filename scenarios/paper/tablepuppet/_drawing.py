@@ -31,8 +31,8 @@ def draw(figure: str, panels: Sequence[Panel], study: Study, axis: str = "epoch"
     size = (4 * columns, 3 * -(-len(shown) // columns))
     canvas = Figure(figsize=size)
     grid = canvas.subplots(-(-len(shown) // columns), columns, squeeze=False)
-    for place in grid.flat[len(shown) :]:
-        place.set_visible(False)
+    for spare in grid.flat[len(shown) :]:
+        spare.set_visible(False)
     for axes, panel in zip(grid.flat, shown, strict=False):
         _draw_panel(axes, panel, study, axis)
     canvas.tight_layout()

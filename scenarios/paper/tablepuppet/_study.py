@@ -194,7 +194,7 @@ def compared(row: RunRow, centralised: RunRow) -> RunRow:
     return dataclasses.replace(row, metrics=metrics)
 
 
-def asked(description: str | None, seeds: Sequence[int] = range(5)) -> Study:
+def study_of(description: str | None, seeds: Sequence[int] = range(5)) -> Study:
     """Read the command line of a script of this folder."""
     given: Study = study_flags(description, "tablepuppet", RESULTS, seeds=seeds).parse_args(namespace=Study())
     return given

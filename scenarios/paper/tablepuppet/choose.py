@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from protocols.tablepuppet.plugin import PROTOCOL
 from scenarios.paper.study import Study
-from scenarios.paper.tablepuppet._study import Panel, Point, asked
+from scenarios.paper.tablepuppet._study import Panel, Point, study_of
 
 Axes = Mapping[str, Sequence[float]]
 
@@ -173,7 +173,7 @@ def once(point: Point, seed: int) -> RunRow:
 
 def main() -> int:
     """Search the grids that the flags ask for."""
-    study = asked(__doc__, seeds=(0,))
+    study = study_of(__doc__, seeds=(0,))
     for grid in SMOKE if study.smoke else (*GRIDS, *PRIVATE_GRIDS):
         if study.wants(f"{grid.name} "):
             search(grid, study)
@@ -181,4 +181,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    with guarded():
+        sys.exit(main())

@@ -12,7 +12,7 @@ from fedactors.cli.terminal import guarded
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from scenarios.paper.tablepuppet._drawing import draw
-from scenarios.paper.tablepuppet._study import Panel, asked, run_panels
+from scenarios.paper.tablepuppet._study import Panel, run_panels, study_of
 
 V: dict[str, dict[str, Any]] = {"rfl-admm-v": {}, "rfl-sgd-v": {}}
 VERTICAL: dict[str, dict[str, Any]] = {**V, "vfl-admm": {}, "vfl-sgd": {}}
@@ -54,10 +54,11 @@ FULL = (
 
 def main() -> int:
     """Measure what is missing, and draw."""
-    study = asked(__doc__)
+    study = study_of(__doc__)
     print(draw("figure5", run_panels(FULL if study.paper else PANELS, study), study))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    with guarded():
+        sys.exit(main())

@@ -12,7 +12,7 @@ from fedactors.cli.terminal import guarded
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from scenarios.paper.tablepuppet._drawing import draw
-from scenarios.paper.tablepuppet._study import Panel, asked, run_panels
+from scenarios.paper.tablepuppet._study import Panel, run_panels, study_of
 
 V: dict[str, dict[str, Any]] = {
     "rfl-admm-v": {},
@@ -30,10 +30,11 @@ PANELS = (
 
 def main() -> int:
     """Measure what is missing, and draw."""
-    study = asked(__doc__)
+    study = study_of(__doc__)
     print(draw("figure6", run_panels(PANELS, study), study))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    with guarded():
+        sys.exit(main())

@@ -14,12 +14,12 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from scenarios.paper.tablepuppet import figure5, figure6
 from scenarios.paper.tablepuppet._drawing import draw
-from scenarios.paper.tablepuppet._study import asked, run_panels
+from scenarios.paper.tablepuppet._study import run_panels, study_of
 
 
 def main() -> int:
     """Measure what is missing, and draw it for both networks."""
-    study = asked(__doc__)
+    study = study_of(__doc__)
     panels = (*(figure5.FULL if study.paper else figure5.PANELS), *figure6.PANELS)
     shown = run_panels([panel for panel in panels if panel.num_partitions > 1], study)
     for network in ("us-uk", "us-us"):
@@ -28,4 +28,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    with guarded():
+        sys.exit(main())

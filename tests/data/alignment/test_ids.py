@@ -39,7 +39,7 @@ class Passive:
 
 def align(ids, label_party, how, rng):
     """Let all parties exchange their messages; return each party's rows in the common order."""
-    peers = {party: Passive(own, how) for party, own in ids.items() if party != label_party}
+    peers = {party: Passive(local, how) for party, local in ids.items() if party != label_party}
     rows = asyncio.run(alignment.align(ids[label_party], label_party, how, peers, rng)).rows
     return {label_party: rows, **{party: peer.rows for party, peer in peers.items()}}
 
@@ -56,12 +56,12 @@ def three_parties(seed=0, n=120):
     """Different orders, different missing rows; 100 ids are with all three."""
     rng = np.random.default_rng(seed)
     everyone = [f"id-{number:04d}" for number in range(100)]
-    own = {
+    local = {
         "bank": [*everyone, *(f"b{i}" for i in range(n - 100))],
         "shop": [*everyone, *(f"b{i}" for i in range(7))],
         "post": [*everyone, *(f"p{i}" for i in range(3))],
     }
-    return {party: rng.permutation(np.asarray(ids)) for party, ids in own.items()}
+    return {party: rng.permutation(np.asarray(ids)) for party, ids in local.items()}
 
 
 @pytest.mark.parametrize("how", ["hash", "psi"])

@@ -82,7 +82,7 @@ def make(folder, prefix="", count=60, labelled=True):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("graph")
     make(folder)
     make(folder, "new-", 30, labelled=False)
@@ -110,7 +110,7 @@ def in_arrays(folder, states):
     order = [bank[row]["account"] for row in actor_state(states, "bank/nodes")["rows"]]
     assert order == [shop[row]["client"] for row in actor_state(states, "shop/nodes")["rows"]]
     assert sorted(order) == sorted({row["account"] for row in bank} & {row["client"] for row in shop})
-    place = {name: number for number, name in enumerate(order)}
+    index_of = {name: number for number, name in enumerate(order)}
     of_bank, of_shop = {row["account"]: row for row in bank}, {row["client"]: row for row in shop}
     parts = {
         name: np.array([of_bank[node]["part"] == name for node in order]) for name in ("train", "validation", "test")
@@ -127,24 +127,24 @@ def in_arrays(folder, states):
     ages = scaled(np.array([float(of_shop[node]["age"]) for node in order]))
     words = np.zeros((len(order), 3))
     for row in rows(folder, "words.csv"):
-        if row["node"] in place:
-            words[place[row["node"]], ["fog", "rain", "sun"].index(row["feature"])] = row["value"]
+        if row["node"] in index_of:
+            words[index_of[row["node"]], ["fog", "rain", "sun"].index(row["feature"])] = row["value"]
     for party, name, columns in (
         ("bank", "transfers.csv", [incomes, *jobs]),
         ("shop", "friends.csv", [ages, *words.T]),
     ):
         pairs = [tuple(row.values()) for row in rows(folder, name)]
-        edges = [(place[a], place[b]) for a, b in pairs if a in place and b in place]
+        edges = [(index_of[a], index_of[b]) for a, b in pairs if a in index_of and b in index_of]
         np.savez(folder / f"{party}.npz", edges=np.array(edges).T, features=np.stack(columns, axis=1))
     text = '[task]\nlayout = "graph"\nnodes = "nodes.npz"\n'
     (folder / "arrays.toml").write_text(text + "".join(f'[parties.{p}]\nfile = "{p}.npz"\n' for p in ("bank", "shop")))
 
 
-def test_tables_train_as_arrays_of_the_shared_nodes_do(place):
-    result, recorder, _ = train(place / "graph.toml")
+def test_tables_train_as_arrays_of_the_shared_nodes_do(data_dir):
+    result, recorder, _ = train(data_dir / "graph.toml")
     states = list(recorder.checkpoints.values())[-1].actors
-    in_arrays(place, states)
-    clear, other, _ = train(place / "arrays.toml")
+    in_arrays(data_dir, states)
+    clear, other, _ = train(data_dir / "arrays.toml")
     assert dict(result.metrics) == pytest.approx(dict(clear.metrics), abs=1e-4)
     for party in ("bank", "shop"):
         mine, theirs = (
@@ -156,28 +156,28 @@ def test_tables_train_as_arrays_of_the_shared_nodes_do(place):
 
 
 @pytest.fixture(scope="module")
-def run(place):
+def run(data_dir):
     """A run from the command line."""
-    words = ["run", "glasu", "--data", str(place / "graph.toml"), "--runtime", "simulated", "--quiet", *WORDS]
-    assert main([*words, "--out", str(place / "runs")]) == 0
-    (folder,) = (place / "runs").iterdir()
+    words = ["run", "glasu", "--data", str(data_dir / "graph.toml"), "--runtime", "simulated", "--quiet", *WORDS]
+    assert main([*words, "--out", str(data_dir / "runs")]) == 0
+    (folder,) = (data_dir / "runs").iterdir()
     return folder
 
 
-def predicted(place, run, data, to, *flags):
-    assert main(["predict", str(run), "--data", str(place / data), "--output", str(to), *flags]) == 0
+def predicted(data_dir, run, data, to, *flags):
+    assert main(["predict", str(run), "--data", str(data_dir / data), "--output", str(to), *flags]) == 0
     return rows(to.parent, to.name)
 
 
-def test_new_nodes_are_predicted_at_the_party_with_the_labels_and_the_others_told(place, run, tmp_path):
+def test_new_nodes_are_predicted_at_the_party_with_the_labels_and_the_others_told(data_dir, run, tmp_path):
     """Against arrays of the same nodes, which the exported parts prepare."""
-    found = predicted(place, run, "new-graph.toml", tmp_path / "said.csv")
-    bank, shop = rows(place, "new-bank.csv"), rows(place, "new-shop.csv")
+    found = predicted(data_dir, run, "new-graph.toml", tmp_path / "said.csv")
+    bank, shop = rows(data_dir, "new-bank.csv"), rows(data_dir, "new-shop.csv")
     assert [row["id"] for row in found] == [row["account"] for row in bank]
-    reasons = {row["id"]: row["reason"] for row in found if row["reason"]}
+    rejections = {row["id"]: row["reason"] for row in found if row["reason"]}
     blank = next(row["client"] for row in shop if row["age"] == "")
     lost = {"000": "not at shop", "001": "not at shop", blank: "shop cannot use its row"}
-    assert reasons == {name: reason for name, reason in lost.items() if name in {row["account"] for row in bank}}
+    assert rejections == {name: reason for name, reason in lost.items() if name in {row["account"] for row in bank}}
     assert list(found[0]) == ["id", "prediction", "probability_no", "probability_yes", "reason"]
     shared = [row["account"] for row in bank if row["account"] in {row["client"] for row in shop}]
     assert main(["export", str(run), "--output", str(tmp_path / "model")]) == 0
@@ -191,23 +191,23 @@ def test_new_nodes_are_predicted_at_the_party_with_the_labels_and_the_others_tol
     )
     ages = parts["shop"].preprocess({"age": [float(of_shop[node]["age"] or 0) for node in shared]}).numpy()
     ages[shared.index(blank)] = 0
-    names, place_of = parts["shop"].settings["sparse_features"], {node: number for number, node in enumerate(shared)}
+    names, index_of = parts["shop"].settings["sparse_features"], {node: number for number, node in enumerate(shared)}
     words = np.zeros((len(shared), len(names)))
-    for row in rows(place, "new-words.csv"):
-        if row["node"] in place_of and row["feature"] in names:
-            words[place_of[row["node"]], names.index(row["feature"])] = row["value"]
+    for row in rows(data_dir, "new-words.csv"):
+        if row["node"] in index_of and row["feature"] in names:
+            words[index_of[row["node"]], names.index(row["feature"])] = row["value"]
     for party, name, columns in (
         ("bank", "new-transfers.csv", features.numpy()),
         ("shop", "new-friends.csv", np.concatenate([ages, words], axis=1)),
     ):
-        pairs = [tuple(row.values()) for row in rows(place, name)]
-        edges = [(place_of[a], place_of[b]) for a, b in pairs if a in place_of and b in place_of]
-        np.savez(place / f"new-{party}.npz", edges=np.array(edges).T, features=columns)
-    np.savez(place / "new-nodes.npz", ids=np.array(shared))
+        pairs = [tuple(row.values()) for row in rows(data_dir, name)]
+        edges = [(index_of[a], index_of[b]) for a, b in pairs if a in index_of and b in index_of]
+        np.savez(data_dir / f"new-{party}.npz", edges=np.array(edges).T, features=columns)
+    np.savez(data_dir / "new-nodes.npz", ids=np.array(shared))
     text = '[task]\nlayout = "graph"\nnodes = "new-nodes.npz"\n'
     parties = "".join(f'[parties.{party}]\nfile = "new-{party}.npz"\n' for party in ("bank", "shop"))
-    (place / "new-arrays.toml").write_text(text + parties)
-    clear = {row["id"]: row for row in predicted(place, run, "new-arrays.toml", tmp_path / "clear.csv")}
+    (data_dir / "new-arrays.toml").write_text(text + parties)
+    clear = {row["id"]: row for row in predicted(data_dir, run, "new-arrays.toml", tmp_path / "clear.csv")}
     for row in found:
         if not row["reason"]:
             assert float(row["probability_yes"]) == pytest.approx(float(clear[row["id"]]["probability_1"]), abs=1e-6)
@@ -216,47 +216,47 @@ def test_new_nodes_are_predicted_at_the_party_with_the_labels_and_the_others_tol
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_ray_trains_and_predicts_alike_and_each_process_has_its_user_files(place, run, tmp_path, ray_cluster):
-    here = predicted(place, run, "new-graph.toml", tmp_path / "here.csv")
-    there = predicted(place, run, "new-graph.toml", tmp_path / "there.csv", "--runtime", "ray")
+def test_ray_trains_and_predicts_alike_and_each_process_has_its_user_files(data_dir, run, tmp_path, ray_cluster):
+    here = predicted(data_dir, run, "new-graph.toml", tmp_path / "here.csv")
+    there = predicted(data_dir, run, "new-graph.toml", tmp_path / "there.csv", "--runtime", "ray")
     for one, other in zip(here, there, strict=True):
         assert (one["id"], one["reason"]) == (other["id"], other["reason"])
         if not one["reason"]:
             assert float(one["probability_yes"]) == pytest.approx(float(other["probability_yes"]), abs=1e-6)
 
 
-def test_who_works_alone_predicts_its_shared_nodes_and_tells_why_not_the_others(place, tmp_path):
-    words = ["run", "glasu", "--data", str(place / "graph.toml"), "--runtime", "simulated", "--quiet", *WORDS]
+def test_who_works_alone_predicts_its_shared_nodes_and_tells_why_not_the_others(data_dir, tmp_path):
+    words = ["run", "glasu", "--data", str(data_dir / "graph.toml"), "--runtime", "simulated", "--quiet", *WORDS]
     assert main([*words, "special_case=standalone", "--out", str(tmp_path / "runs")]) == 0
     (folder,) = (tmp_path / "runs").iterdir()
     assert (
-        main(["predict", str(folder), "--data", str(place / "new-graph.toml"), "--output", str(tmp_path / "p.csv")])
+        main(["predict", str(folder), "--data", str(data_dir / "new-graph.toml"), "--output", str(tmp_path / "p.csv")])
         == 0
     )
     for party, file in (("bank", "new-bank.csv"), ("shop", "new-shop.csv")):
         found = rows(tmp_path, f"p-{party}.csv")
-        assert [row["id"] for row in found] == [next(iter(row.values())) for row in rows(place, file)]
+        assert [row["id"] for row in found] == [next(iter(row.values())) for row in rows(data_dir, file)]
         assert all(bool(row["reason"]) != bool(row["prediction"]) for row in found)
     assert {row["reason"] for row in found} == {"", "not at all parties", "age: missing"}
 
 
-def test_each_party_is_told_of_its_user_files_only(place):
+def test_each_party_is_told_of_its_user_files_only(data_dir):
     """What an actor is built with is all that it knows of files; nobody else opens any."""
-    _, _, runtime = train(place / "graph.toml", num_rounds="1")
+    _, _, runtime = train(data_dir / "graph.toml", num_rounds="1")
     files = {"bank": ("bank.csv", "transfers.csv"), "shop": ("shop.csv", "friends.csv", "words.csv")}
     data = load_data(find_protocol("glasu"), build(find_protocol("glasu").Config, {"num_clients": 2}),
-                     str(place / "graph.toml"), 0)  # fmt: skip
+                     str(data_dir / "graph.toml"), 0)  # fmt: skip
     for party, others in (("bank", "shop"), ("shop", "bank")):
         told = repr(data.part(party))
         assert all(name in told for name in files[party])
         assert not any(f"/{name}" in told for name in files[others])
     totals = [(total.sender, total.receiver, total.type) for total in runtime.ledger.totals()]
-    own = {
+    local = {
         (sender.partition("/")[0], receiver.partition("/")[0])
         for sender, receiver, kind in totals
         if kind == "UserNodes"
     }
-    assert own == {("bank", "bank"), ("shop", "shop")}
+    assert local == {("bank", "bank"), ("shop", "shop")}
     assert {(sender, receiver) for sender, receiver, kind in totals if kind == "NodeLabels"} == {
         ("bank/nodes", "shop/nodes")
     }
@@ -295,16 +295,16 @@ def test_a_resumed_run_places_its_nodes_again_and_notices_others(tmp_path):
         ("", "", ["noise_multiplier=1", "clip_norm=1", "max_degree=99"], "is not allowed with tables of nodes"),
     ],
 )
-def test_what_cannot_be_is_one_line(place, tmp_path, capsys, old, new, words, named):
-    text = (place / "graph.toml").read_text()
+def test_what_cannot_be_is_one_line(data_dir, tmp_path, capsys, old, new, words, named):
+    text = (data_dir / "graph.toml").read_text()
     assert old in text
-    (place / "other.toml").write_text(text.replace(old, new))
-    run = ["run", "glasu", "--data", str(place / "other.toml"), "--runtime", "simulated", "--quiet", *WORDS, *words]
+    (data_dir / "other.toml").write_text(text.replace(old, new))
+    run = ["run", "glasu", "--data", str(data_dir / "other.toml"), "--runtime", "simulated", "--quiet", *WORDS, *words]
     assert main([*run, "--out", str(tmp_path)]) == 2
     assert named in capsys.readouterr().err
 
 
-def test_other_protocols_take_no_graphs(place, capsys):
+def test_other_protocols_take_no_graphs(data_dir, capsys):
     for protocol in ("pubsub-vfl", "tablepuppet", "horizontal"):
-        assert main(["run", protocol, "--data", str(place / "graph.toml"), "--quiet"]) == 2
+        assert main(["run", protocol, "--data", str(data_dir / "graph.toml"), "--quiet"]) == 2
         assert "layout" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def materialise(folder, states, kinds, condition="amount > -9"):
         rows = read_rows(source, read, 0, np.random.default_rng(state["row_order"])).data.to_pylist()
         rows = [row | {key: row[text] for key, text in zip(keys, texts, strict=True)} for row in rows]
         nobody = dict.fromkeys((*keys, *features))
-        joined[party] = [rows[place] if place >= 0 else nobody for place in state["places"]]
+        joined[party] = [rows[index] if index >= 0 else nobody for index in state["positions"]]
     lengths = {len(rows) for rows in joined.values()}
     assert len(lengths) == 1
     for order, item, *cards in zip(*joined.values(), strict=True) if "supplier" in kinds else ():
@@ -154,11 +154,11 @@ def test_pubsub_vfl_on_a_query_is_pubsub_vfl_on_the_materialised_join(folder):
         for one, two in zip(mine["networks"], other["networks"], strict=True):
             assert np.array_equal(one["vector"], two["vector"])  # to the bit
     # a row of the label's table is in one part of the split, however often it joins
-    places = actor_state(states, "shop/table")["places"]
+    positions = actor_state(states, "shop/table")["positions"]
     parts = np.asarray(rows["drawn"]["parts"])
-    assert len(places) > len(set(places.tolist()))
-    assert all(len(set(parts[places == row])) == 1 for row in set(places.tolist()))
-    assert found.extra["notes"] == ["shop: " + told(joined)]
+    assert len(positions) > len(set(positions.tolist()))
+    assert all(len(set(parts[positions == row])) == 1 for row in set(positions.tolist()))
+    assert found.extra["notes"] == ["shop: " + note_of(joined)]
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_mtcd_on_a_query_is_mtcd_on_the_materialised_join(folder):
     assert found.metrics == clear.metrics
     for party in KINDS:
         assert np.array_equal(actor_state(states, party)["theta"], actor_state(clear_states, party)["theta"])
-    assert found.extra["notes"] == ["shop: " + told(joined)]
+    assert found.extra["notes"] == ["shop: " + note_of(joined)]
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_a_table_in_two_partitions_is_a_block_of_missing_values_at_each(folder):
     assert found.metrics == train("pubsub-vfl", SPLIT_SETTINGS, folder / "joined.toml")[0].metrics
 
 
-def told(joined):
+def note_of(joined):
     orders = tables()["orders"]
     without_item = sum(order["item"] != "" and order["item"] not in range(7) for order in orders)
     without_card = sum(order["item"] == 0 for order in orders)
@@ -230,7 +230,7 @@ def test_rows_are_given_to_the_own_party_and_places_taken_from_the_server_alone(
         with pytest.raises(Refused, match=r"calls shop/table\.give_slice, which is open to"):
             table.check("give_slice", sender, role, "shop/table", None)
     with pytest.raises(Refused, match="which is open to: server"):
-        table.check("take_places", "bank/table", CLIENT, "shop/table", RowPositions(np.zeros(1, np.int32)))
+        table.check("take_positions", "bank/table", CLIENT, "shop/table", RowPositions(np.zeros(1, np.int32)))
     with pytest.raises(BadInput, match="mapper"):
         party_name(MAPPER)
 
@@ -238,7 +238,7 @@ def test_rows_are_given_to_the_own_party_and_places_taken_from_the_server_alone(
 def test_places_are_taken_from_the_mapper_alone_and_name_rows_that_there_are():
     holder = RowHolder.__new__(RowHolder)
     endpoint = endpoints(RowHolder).check(
-        "take_places", "broker", SERVER, "bank/table", RowPositions(np.zeros(1, np.int32))
+        "take_positions", "broker", SERVER, "bank/table", RowPositions(np.zeros(1, np.int32))
     )
     with pytest.raises(Refused, match="open to its joiners only: mapper; not to broker"):
         endpoints(RowHolder).check_named(endpoint, "broker", "bank/table", holder)
@@ -247,13 +247,13 @@ def test_places_are_taken_from_the_mapper_alone_and_name_rows_that_there_are():
         endpoint = endpoints(RowHolder).check(name, "broker", SERVER, "bank/table", None)
         with pytest.raises(Refused, match="open to its joiners only: mapper; not to broker"):
             endpoints(RowHolder).check_named(endpoint, "broker", "bank/table", holder)
-    holder._own = types.SimpleNamespace(data=pa.table({"age": [1.0, 2.0]}))  # type: ignore[assignment]
+    holder._local = types.SimpleNamespace(data=pa.table({"age": [1.0, 2.0]}))  # type: ignore[assignment]
     holder._context = types.SimpleNamespace(name="bank/table")  # type: ignore[assignment]
     for rows in (np.array([2]), np.array([-2]), np.array([0.5]), np.zeros((1, 1), int)):
         with pytest.raises(BadInput, match="mapper names rows that there are not: 2 are here"):
-            asyncio.run(holder.take_places(RowPositions(rows)))
-    asyncio.run(holder.take_places(RowPositions(np.array([1, -1, 0]))))
-    assert holder.places is not None
+            asyncio.run(holder.take_positions(RowPositions(rows)))
+    asyncio.run(holder.take_positions(RowPositions(np.array([1, -1, 0]))))
+    assert holder.positions is not None
 
 
 @pytest.mark.slow

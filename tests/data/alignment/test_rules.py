@@ -80,9 +80,9 @@ def test_joined_rows_are_prepared_as_the_materialised_join_is(tmp_path, protocol
     rows = actor_state(states, "shop/worker-0" if protocol == "pubsub-vfl" else "shop")["rows"]
     parts = np.array(["train", "validation", "test"])[rows["drawn"]["parts"] if "drawn" in rows else rows["parts"]]
     text = TASK
-    for party, own in joined.items():
+    for party, local in joined.items():
         _, _, features, label = KINDS[party]
-        kept = [{name: row[name] for name in (*features, *([label] if label else []))} for row in own]
+        kept = [{name: row[name] for name in (*features, *([label] if label else []))} for row in local]
         kept = [{**row, "part": part} for row, part in zip(kept, parts, strict=True)] if label else kept
         save(tmp_path / f"joined-{party}.csv", kept)
         text += f'[parties.{party}]\npath = "joined-{party}.csv"\n' + (
@@ -124,20 +124,20 @@ def predicted(folder, data, to):
 
 @pytest.mark.slow
 def test_tablepuppet_learns_and_predicts_as_from_a_table_prepared_by_hand(tmp_path):
-    own = tables()
-    ages = [card["age"] for card in own["cards"] if card["age"] != ""]
-    for order in own["orders"]:  # the same at both, so that the same rows are kept for the test
+    local = tables()
+    ages = [card["age"] for card in local["cards"] if card["age"] != ""]
+    for order in local["orders"]:  # the same at both, so that the same rows are kept for the test
         order["amount"] = order["amount"] or 0.0
 
     ruled, hand = tmp_path / "ruled", tmp_path / "hand"
     for folder in (ruled, hand):
         folder.mkdir()
-    first = run_tablepuppet(write(ruled, own, RULES, ""), ruled / "runs")
+    first = run_tablepuppet(write(ruled, local, RULES, ""), ruled / "runs")
 
     def prepared(cards):
         return by_hand(cards, float(np.median(ages)))
 
-    path = write(hand, {**own, "cards": prepared(own["cards"])}, "", "")
+    path = write(hand, {**local, "cards": prepared(local["cards"])}, "", "")
     columns = "cards.age, cards.missing, cards.gold, cards.tin, cards.days"
     path.write_text(path.read_text().replace("cards.age, cards.kind, cards.since", columns))
     second = run_tablepuppet(path, hand / "runs")
@@ -193,4 +193,4 @@ def test_rows_that_miss_what_they_need_are_left_out_and_told(tmp_path):
         f"shop: {120 - gone} of 120 rows are used ({gone} without a key or a value that they need); "
         f"{120 - gone} joined rows"
     )
-    assert len(actor_state(states, "shop/table")["places"]) == 120 - gone
+    assert len(actor_state(states, "shop/table")["positions"]) == 120 - gone

@@ -88,9 +88,9 @@ def test_a_damaged_file_is_named(monkeypatch, tmp_path):
 
 def test_the_data_folder_wins_over_the_cache(invented, monkeypatch, tmp_path):
     invented(url="")
-    for place in ("cache", "data"):
-        (tmp_path / place / "invented").mkdir(parents=True)
-        (tmp_path / place / "invented/f.bin").write_text(place)
+    for folder in ("cache", "data"):
+        (tmp_path / folder / "invented").mkdir(parents=True)
+        (tmp_path / folder / "invented/f.bin").write_text(folder)
     assert download.locate("invented", "invented/f.bin").read_text() == "cache"
     monkeypatch.setenv("FEDACTORS_DATA", str(tmp_path / "data"))
     assert download.locate("invented", "invented/f.bin").read_text() == "data"

@@ -58,7 +58,7 @@ def write(folder, name, count, countries=COUNTRIES):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clients")
     for name, count in (("a.csv", 60), ("b.csv", 44), ("test.csv", 30), ("new-a.csv", 20), ("new-b.csv", 17)):
         write(folder, name, count, COUNTRIES[:2] if name == "b.csv" else COUNTRIES)
@@ -85,12 +85,12 @@ def expected(row):
     return [*jobs, *countries, *scaled, np.sin(angle), np.cos(angle)]
 
 
-def test_every_client_makes_the_same_columns_of_the_same_values(place):
-    data = load_description(place / "parties.toml")
+def test_every_client_makes_the_same_columns_of_the_same_values(data_dir):
+    data = load_description(data_dir / "parties.toml")
     assert data.shape == (10,)
     for name, file in zip(("a", "b"), data.files, strict=True):
         assert isinstance(file, HorizontalFile)
-        kept = [row for row in rows(place / f"{name}.csv") if row["country"]]
+        kept = [row for row in rows(data_dir / f"{name}.csv") if row["country"]]
         np.testing.assert_allclose(file.load().features, [expected(row) for row in kept], atol=1e-6)
 
 
@@ -100,16 +100,16 @@ def test_every_client_makes_the_same_columns_of_the_same_values(place):
     [("horizontal", ["num_rounds=2", "learning_rate=0.5"], "server"), ("nebulafl", NEBULAFL, "virginia")],
 )
 def test_new_rows_are_read_as_training_read_them_whatever_their_description_says(
-    place, protocol, words, holder, tmp_path
+    data_dir, protocol, words, holder, tmp_path
 ):
-    flags = ["--data", str(place / "parties.toml"), "--runtime", "simulated", "--quiet"]
+    flags = ["--data", str(data_dir / "parties.toml"), "--runtime", "simulated", "--quiet"]
     assert main(["run", protocol, *flags, *words, "--out", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    assert main(["predict", str(run), "--data", str(place / "new.toml"), "--output", str(tmp_path / "p.csv")]) == 0
+    assert main(["predict", str(run), "--data", str(data_dir / "new.toml"), "--output", str(tmp_path / "p.csv")]) == 0
     assert main(["export", str(run), "--output", str(tmp_path / "model")]) == 0
     part = load_part(tmp_path / "model" / holder)
     for name in ("a", "b"):
-        new, said = rows(place / f"new-{name}.csv"), rows(tmp_path / f"p-{name}.csv")
+        new, said = rows(data_dir / f"new-{name}.csv"), rows(tmp_path / f"p-{name}.csv")
         assert [one["reason"] for one in said] == ["" if one["country"] else "country: missing" for one in new]
         known = [one for one in new if one["country"]]
         columns = {key: [one[key] or None for one in known] for key in ("job", "country", "since")}
@@ -174,12 +174,12 @@ def test_new_rows_need_a_file_and_the_model_knows_the_rest(tmp_path, protocol, w
         np.testing.assert_allclose(output, [float(one["probability_yes"]) for one in said], atol=1e-6)
 
 
-def test_other_classes_than_those_trained_on_are_refused(place, tmp_path, capsys):
-    flags = ["--data", str(place / "parties.toml"), "--runtime", "simulated", "--quiet"]
+def test_other_classes_than_those_trained_on_are_refused(data_dir, tmp_path, capsys):
+    flags = ["--data", str(data_dir / "parties.toml"), "--runtime", "simulated", "--quiet"]
     assert main(["run", "horizontal", *flags, "num_rounds=1", "--out", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    (place / "other.toml").write_text((place / "new.toml").read_text().replace('"no", "yes"', '"no", "maybe"'))
-    assert main(["predict", str(run), "--data", str(place / "other.toml"), "--output", str(tmp_path / "p.csv")]) == 2
+    (data_dir / "other.toml").write_text((data_dir / "new.toml").read_text().replace('"no", "yes"', '"no", "maybe"'))
+    assert main(["predict", str(run), "--data", str(data_dir / "other.toml"), "--output", str(tmp_path / "p.csv")]) == 2
     assert "task.classes: no, maybe is not allowed: the model was trained on no, yes" in capsys.readouterr().err
 
 
@@ -210,12 +210,12 @@ def test_columns_in_another_order_are_refused_unless_they_are_listed(tmp_path, c
         ('type = "binary"', 'type = "binary"\nshape = [1, 2, 2]', "not allowed for images"),
     ],
 )
-def test_what_each_client_would_find_for_itself_is_refused(place, tmp_path, old, new, named):
-    text = (place / "parties.toml").read_text()
+def test_what_each_client_would_find_for_itself_is_refused(data_dir, tmp_path, old, new, named):
+    text = (data_dir / "parties.toml").read_text()
     assert old in text
-    (place / "other.toml").write_text(text.replace(old, new, 1))
+    (data_dir / "other.toml").write_text(text.replace(old, new, 1))
     with pytest.raises(BadInput) as refused:
-        load_description(place / "other.toml").files[0].load()
+        load_description(data_dir / "other.toml").files[0].load()
     assert named in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -143,10 +143,10 @@ def test_graph_recipe_is_seeded_symmetric_and_disjoint():
 def test_a_graph_client_takes_its_own_part():
     data = graph("karate", 2, seed=0)
     assert data.parties == ("client-0", "client-1")
-    for place, party in enumerate(data.parties):
+    for index, party in enumerate(data.parties):
         part = data.part(party)
         assert part.party == party
-        np.testing.assert_array_equal(part.load().indices, data.load(place).indices)
+        np.testing.assert_array_equal(part.load().indices, data.load(index).indices)
         assert part.load().num_classes == data.num_classes
     with pytest.raises(BadInput, match=r"the parties are client-0, client-1"):
         data.part("client-2")

@@ -62,8 +62,8 @@ class TurnClient(Client):
 
     state = ("vector",)
 
-    def __init__(self, settings: SplitLearningConfig, spec: ModelSpec, own: Source, test: Source) -> None:
-        self._settings, self._spec, self._source, self._test_source = settings, spec, own, test
+    def __init__(self, settings: SplitLearningConfig, spec: ModelSpec, local: Source, test: Source) -> None:
+        self._settings, self._spec, self._source, self._test_source = settings, spec, local, test
 
     async def load(self) -> None:
         rows, self._test = self._source.load(), self._test_source.load()
@@ -131,8 +131,8 @@ async def run(settings: SplitLearningConfig, data: HorizontalData, runtime: Runt
     bottom, top = specs(data)
     runtime.spawn(TopServer, "server", settings, top, data.task)
     names = [f"client-{index}" for index in range(settings.num_clients)]
-    own = [(name, data.client(index)) for index, name in enumerate(names)]
-    clients = [runtime.spawn(TurnClient, name, settings, bottom, source, data.test()) for name, source in own]
+    local = [(name, data.client(index)) for index, name in enumerate(names)]
+    clients = [runtime.spawn(TurnClient, name, settings, bottom, source, data.test()) for name, source in local]
     await runtime.start()
     for index in range(runtime.state.get("round", 0) + 1, settings.num_rounds + 1):
         turns = [Turn(index, names[(i + 1) % len(names)]) for i in range(len(names))]

@@ -123,19 +123,19 @@ def cross_gradients(clients, inference: Inference):
     crosses, shares = [[] for _ in clients], []
     for index in reversed(range(len(clients[0].network.segments))):
         if index == len(clients[0].network.segments) - 1:
-            own = [
+            local = [
                 algorithm.head_gradient(c.parameters, c.network, c.batch, inference.aggregated[index])[1]
                 for c in clients
             ]
         else:
-            own = [
+            local = [
                 algorithm.segment_gradient(
                     c.parameters, c.network, c.batch, index + 1, inference.aggregated[index], share
                 )
                 for c, share in zip(clients, shares, strict=True)
             ]
-        shares = [algorithm.share_of_gradient(sum(own), c.network) for c in clients]
-        for mine, c, share, gradient in zip(crosses, clients, shares, own, strict=True):
+        shares = [algorithm.share_of_gradient(sum(local), c.network) for c in clients]
+        for mine, c, share, gradient in zip(crosses, clients, shares, local, strict=True):
             mine.insert(0, algorithm.cross_gradient(share, gradient, c.network))
     return crosses
 
@@ -206,17 +206,19 @@ def test_the_joint_inference_is_the_first_updates_forward_pass(backbone, aggrega
         stale, arguments = inference.stale[position], (client.network, client.batch)
         traced = algorithm.traceable(client.parameters)
         part, h0 = algorithm.infer_lowest(traced, *arguments)
-        own = [part]
+        local = [part]
         for index in range(1, len(layers)):
-            own.append(algorithm.infer_segment(traced, *arguments, index, inference.aggregated[index - 1], own[-1], h0))
-        for part, parts in zip(own, inference.parts, strict=True):
+            local.append(
+                algorithm.infer_segment(traced, *arguments, index, inference.aggregated[index - 1], local[-1], h0)
+            )
+        for part, parts in zip(local, inference.parts, strict=True):
             assert torch.equal(part.values, parts[position])
         rest = (optimizer, client.state, stale, crosses[position], 2)
         expected = algorithm.local_updates(client.parameters, *arguments, *rest)
         with monkeypatch.context() as patched:
             passes = []
             patched.setattr(algorithm, "local_forward", counted(algorithm.local_forward, passes))
-            found = algorithm.local_updates(traced, *arguments, *rest, own)
+            found = algorithm.local_updates(traced, *arguments, *rest, local)
         assert len(passes) == 1  # the second update's
         assert found[2] == expected[2]
         for name, value in expected[0].items():

@@ -23,8 +23,8 @@ def clients():
 
 
 def test_fitting_data_pass():
-    for own in clients():
-        data.check(own)
+    for local in clients():
+        data.check(local)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_masks_become_node_numbers():
         from_masks(SPLIT.labels_N, np.ones(5, bool), np.ones(5, bool), np.ones(4, bool))
 
 
-def edges_of(own):
-    return own.graph.edges.T.tolist()
+def edges_of(local):
+    return local.graph.edges.T.tolist()
 
 
 def test_special_cases_rearrange_edges_and_features():
@@ -73,24 +73,24 @@ def test_special_cases_rearrange_edges_and_features():
     assert edges_of(everything) == [[0, 1], [1, 2], [3, 4]]
     assert everything.features_NF.shape == (5, 5)
     simulated = data.arrange("simulated-centralised", clients())
-    assert [edges_of(own) for own in simulated] == [[[0, 1], [1, 2], [3, 4]]] * 2
-    assert [own.features_NF.shape[1] for own in simulated] == [2, 3]
-    assert [edges_of(own) for own in data.arrange("vfl", clients())] == [[], []]
-    assert [edges_of(own) for own in data.arrange("standalone", clients())] == [[[0, 1], [1, 2]], [[1, 2], [3, 4]]]
+    assert [edges_of(local) for local in simulated] == [[[0, 1], [1, 2], [3, 4]]] * 2
+    assert [local.features_NF.shape[1] for local in simulated] == [2, 3]
+    assert [edges_of(local) for local in data.arrange("vfl", clients())] == [[], []]
+    assert [edges_of(local) for local in data.arrange("standalone", clients())] == [[[0, 1], [1, 2]], [[1, 2], [3, 4]]]
 
 
 def test_renumbering_moves_edges_features_labels_and_split_together():
-    own, numbers = replace(clients()[0], features_NF=np.arange(10, dtype=np.float32).reshape(5, 2)), [3, 0, 4, 1, 2]
-    moved = data.renumber(own, np.array(numbers))
+    local, numbers = replace(clients()[0], features_NF=np.arange(10, dtype=np.float32).reshape(5, 2)), [3, 0, 4, 1, 2]
+    moved = data.renumber(local, np.array(numbers))
     assert edges_of(moved) == [[0, 3], [0, 4]]
     for node, number in enumerate(numbers):
-        np.testing.assert_array_equal(moved.features_NF[number], own.features_NF[node])
+        np.testing.assert_array_equal(moved.features_NF[number], local.features_NF[node])
         assert moved.nodes.labels_N[number] == SPLIT.labels_N[node]
     assert [some.tolist() for some in (moved.nodes.train, moved.nodes.test)] == [[0, 3], [1, 2]]
 
 
 def test_scaling_gives_rows_a_common_mean_length_and_keeps_proportions():
-    own = replace(clients()[0], features_NF=np.array([[3, 4], [0, 0], [0, 10], [0, 5], [5, 0]], dtype=np.float32))
-    np.testing.assert_allclose(data.scale_features(own).features_NF, own.features_NF * 0.5)
-    empty = replace(own, features_NF=np.zeros((5, 2), dtype=np.float32))
+    local = replace(clients()[0], features_NF=np.array([[3, 4], [0, 0], [0, 10], [0, 5], [5, 0]], dtype=np.float32))
+    np.testing.assert_allclose(data.scale_features(local).features_NF, local.features_NF * 0.5)
+    empty = replace(local, features_NF=np.zeros((5, 2), dtype=np.float32))
     assert data.scale_features(empty) is empty

@@ -14,12 +14,12 @@ from protocols.glasu.data import load_data, read_blocks
 from tests.protocols.glasu.federation import DATA, settings, simulate
 from tests.serving.predicting import predicted
 
-OWN = "tests.learning.user_networks:sage"
+USER_MODEL = "tests.learning.user_networks:sage"
 VARIANTS = [
     {"backbone": "gcnii"},
     {"backbone": "gcn", "special_case": "zhou"},
     {"backbone": "gat", "aggregation": "concatenation", "float64": "true"},
-    {"user_layer": OWN},
+    {"user_layer": USER_MODEL},
     {"clip_norm": "0.5", "scale_features": "false"},
     {"special_case": "standalone"},
 ]
@@ -33,7 +33,7 @@ def trained(words, folder):
     said, _ = predicted(serving.predict, config, source, states, folder)
     for name in source.parties:
         write_part(serving.part(config, name, states), folder / name)
-    parts = [load_part(folder / name, allow_import=[OWN]) for name in source.parties]
+    parts = [load_part(folder / name, allow_import=[USER_MODEL]) for name in source.parties]
     return said, parts, read_blocks([source.part(name) for name in source.parties])
 
 
@@ -50,7 +50,7 @@ def test_the_parts_together_say_what_prediction_says(words, tmp_path):
     h = None
     with torch.no_grad():
         for segment in range(networks[0].num_segments):
-            made = [network(segment, *own, h) for network, own in zip(networks, inputs, strict=True)]
+            made = [network(segment, *local, h) for network, local in zip(networks, inputs, strict=True)]
             h = networks[0].aggregate(made)
         logits = sum(network.classify(h) for network in networks)
         found = torch.softmax(logits.double(), dim=1)
@@ -60,8 +60,8 @@ def test_the_parts_together_say_what_prediction_says(words, tmp_path):
 
 
 def test_a_part_is_not_believed_unread(tmp_path):
-    _, parts, _ = trained({"user_layer": OWN}, tmp_path)
-    with pytest.raises(BadInput, match=rf"names code, {OWN}"):
+    _, parts, _ = trained({"user_layer": USER_MODEL}, tmp_path)
+    with pytest.raises(BadInput, match=rf"names code, {USER_MODEL}"):
         load_part(tmp_path / "client-0")
     with pytest.raises(BadInput, match=r"below_NW: None is not allowed for segment 1"):
         parts[0].network(1, torch.zeros(2, 9), torch.zeros(2, 0))
@@ -78,7 +78,7 @@ def test_a_part_is_not_believed_unread(tmp_path):
     ):
         path.write_text(json.dumps(facts | change))
         with pytest.raises(BadInput, match=r"^the part of client-0 is damaged: "):
-            _ = load_part(tmp_path / "client-0", allow_import=[OWN]).network
+            _ = load_part(tmp_path / "client-0", allow_import=[USER_MODEL]).network
     path.write_text(json.dumps(facts | {"protocol": "mtcd"}))
     with pytest.raises(BadInput, match="client-0 has no network"):
-        _ = load_part(tmp_path / "client-0", allow_import=[OWN]).network
+        _ = load_part(tmp_path / "client-0", allow_import=[USER_MODEL]).network

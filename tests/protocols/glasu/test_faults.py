@@ -30,7 +30,7 @@ def moments(config, count=9):
     """Times spread over an undisturbed run, the very beginning included."""
     _, memory = simulate(config)
     end = max(span[4] for span in memory.spans)
-    return [end * (place + 0.37) / count for place in range(count)]
+    return [end * (index + 0.37) / count for index in range(count)]
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def test_a_hostile_party_of_a_running_federation_is_refused():
     assert refused == []
 
 
-class Stranger(Client):
+class Outsider(Client):
     """A party of the run, though none of its clients, that would be one of those who sum."""
 
     async def load(self) -> None:
@@ -124,7 +124,7 @@ class Stranger(Client):
 def test_a_stranger_is_not_among_those_who_sum():
     config = settings(secure_aggregation="true", num_rounds="1")
     runtime = SimulatedRuntime(seed=0)
-    runtime.spawn(Stranger, "stranger")
+    runtime.spawn(Outsider, "stranger")
     runtime.execute(lambda: run(config, load_data(config, DATA, 0), runtime))
 
 

@@ -68,8 +68,8 @@ def test_what_the_server_holds_does_not_undo_the_shuffle_or_give_the_first_weigh
 
     config, seed = settings(secure_aggregation="true", num_rounds="1"), 0
     common = derived_seed(seed, "all clients", "nodes")
-    own = load_data(config, DATA, seed).part("client-0").load()
-    guess = np.sort(np.random.default_rng([common, 1]).permutation(own.num_nodes)[own.train])
+    local = load_data(config, DATA, seed).part("client-0").load()
+    guess = np.sort(np.random.default_rng([common, 1]).permutation(local.num_nodes)[local.train])
     for words, succeeds in (({}, True), ({"secure_aggregation": "true"}, False)):
         config, first = settings(**words, num_rounds="1"), []
         kept = GraphClient.introduce
@@ -168,13 +168,13 @@ def test_the_ledger_accounts_for_every_noised_release(secure):
 def test_runs_without_noise_claim_nothing():
     for words, mechanism in (({}, "none"), ({"secure_aggregation": "true"}, "secure-sum")):
         _, memory = simulate(settings(**words, mode="joint", average_classifiers="true", batch_size="10"))
-        own = [record for record in memory.records if record.party == "client-0"]
-        assert {record.message_type for record in own} == {
+        local = [record for record in memory.records if record.party == "client-0"]
+        assert {record.message_type for record in local} == {
             "Representation", "Report", "Logits", "GradientPart", "Classifier", "IndexSet",
         }  # fmt: skip
-        assert not any(record.covered for record in own)
-        assert own[0].mechanism == mechanism
-        assert own[0].epsilon == math.inf
+        assert not any(record.covered for record in local)
+        assert local[0].mechanism == mechanism
+        assert local[0].epsilon == math.inf
 
 
 def test_rows_that_one_node_reaches():
@@ -284,5 +284,5 @@ def test_links_show_in_representations_and_less_under_noise():
         attacks = auditing.surface(config, load_data(config, DATA, 0), memory.snapshots[-1].actors, 0).others
         assert len(attacks) == 3
         found[name] = attacks
-    assert all(attack.found > 0.55 and not attack.is_chance for attack in found["open"])
-    assert np.mean([attack.found for attack in found["noise"]]) < 0.55
+    assert all(attack.estimate > 0.55 and not attack.is_chance for attack in found["open"])
+    assert np.mean([attack.estimate for attack in found["noise"]]) < 0.55

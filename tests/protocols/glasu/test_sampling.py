@@ -105,7 +105,7 @@ def test_levels_contain_each_other_and_unions_hold_all():
     wide = layers[0].with_sources(joined)
     made_block = sampling.block(made, wide)
     assert made_block.num_sources == len(joined)
-    assert np.array_equal(joined[made_block.own_T], wide.targets_T)
+    assert np.array_equal(joined[made_block.root_T], wide.targets_T)
     rows = sampling.initial_rows(layers)
     for layer, positions in zip(layers, rows, strict=True):
         assert np.array_equal(layers[0].sources_S[positions], layer.targets_T)

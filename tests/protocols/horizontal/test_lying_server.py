@@ -68,7 +68,7 @@ def test_a_split_view_of_who_arrived_gives_no_sum(monkeypatch, mixed, why):
     async def total(self, parts, point, work):
         server, names = self._server, sorted(parts)
         views = [Arrived(server.arrived(parts).slot, tuple(members)) for members in (names, names[:-1])]
-        told = {name: views[place % 2] for place, name in enumerate(names[:-1])} | {names[-1]: views[0]}
+        told = {name: views[index % 2] for index, name in enumerate(names[:-1])} | {names[-1]: views[0]}
         signed = await self._clients.ask_each(lambda site, one: site.confirm_sum(one), told)
         for view in views:
             agreed = {name: one for name, one in signed.items() if mixed or told[name] is view}

@@ -33,13 +33,13 @@ def client_update(w, x, y, seed, config, rate, more):
     return w, steps
 
 
-def extra(config, x, c, own):
+def extra(config, x, c, local):
     """What a method adds to a client's gradients."""
 
     def more(w):
         if config.algorithm == "fedprox":
             return config.proximal * (w - x)
-        return c - own if config.algorithm == "scaffold" else np.zeros_like(w)
+        return c - local if config.algorithm == "scaffold" else np.zeros_like(w)
 
     return more
 
@@ -55,7 +55,7 @@ def by_hand(config, start):
     rows = [(block.features.reshape(len(block.labels), -1).astype(float), block.labels) for block in blocks]
     x = start.astype(float)
     m, v, c = np.zeros(650), np.full(650, config.adaptivity**2), np.zeros(650)
-    own = [np.zeros(650) for _ in rows]
+    local = [np.zeros(650) for _ in rows]
     for t in range(1, config.num_rounds + 1):
         chosen = list(range(len(rows)))
         if config.clients_per_round:
@@ -66,14 +66,14 @@ def by_hand(config, start):
             rate *= config.decay_factor ** ((t - 1) // config.decay_every)
         ends, lengths = {}, {}
         for i in chosen:
-            ends[i], steps = client_update(x, *rows[i], seed_of(i, t), config, rate, extra(config, x, c, own[i]))
+            ends[i], steps = client_update(x, *rows[i], seed_of(i, t), config, rate, extra(config, x, c, local[i]))
             lengths[i] = steps * rate
         if config.algorithm == "scaffold":
             delta = np.mean([ends[i] - x for i in chosen], axis=0)
-            new = {i: own[i] - c + (x - ends[i]) / lengths[i] for i in chosen}
-            c = c + sum(new[i] - own[i] for i in chosen) / len(rows)
+            new = {i: local[i] - c + (x - ends[i]) / lengths[i] for i in chosen}
+            c = c + sum(new[i] - local[i] for i in chosen) / len(rows)
             for i in chosen:
-                own[i] = new[i]
+                local[i] = new[i]
         else:
             n = sum(len(rows[i][1]) for i in chosen)
             delta = sum(len(rows[i][1]) / n * (ends[i] - x) for i in chosen)

@@ -137,9 +137,9 @@ def test_sync_identity_of_a_token_per_cluster(problem, rows):
     for token, cluster in enumerate(clusters):
         route = by_hand.lazy_walk(inside_clusters(graph, clusters), cluster[1], 5, walk.walk_seed(0, 0, token))
         assert set(route) <= set(cluster)
-        own, z = roam(problem, blocks, y, thetas, start, route, 1e-3, 4, rows)
+        local, z = roam(problem, blocks, y, thetas, start, route, 1e-3, 4, rows)
         tokens.append(z)
-        copies |= {client: {token: theta} for client, theta in own.items()}
+        copies |= {client: {token: theta} for client, theta in local.items()}
     synced = [al.combine(thetas[k], copies.get(k, {}), 1.0) for k in range(6)]
     rebuilt = by_hand.rebuild_token([al.represent(x, t, rows) for x, t in zip(blocks, synced, strict=True)])
     np.testing.assert_allclose(by_hand.merge_cluster_tokens(start, tokens), rebuilt, atol=1e-11)
@@ -154,11 +154,11 @@ def test_sync_identity_of_overlapping_tokens_with_separate_copies_at_one_client(
     copies: dict[int, dict[int, np.ndarray]] = {k: {} for k in range(6)}
     tokens = []
     for token, route in enumerate(routes):
-        own, z = roam(problem, blocks, y, thetas, start, route, 1e-3, 4)
+        local, z = roam(problem, blocks, y, thetas, start, route, 1e-3, 4)
         tokens.append(z)
-        for client, theta in own.items():
+        for client, theta in local.items():
             copies[client][token] = theta
-            mine = [own.get(k, thetas[k]) for k in range(6)]
+            mine = [local.get(k, thetas[k]) for k in range(6)]
         np.testing.assert_allclose(z, token_of(blocks, mine), atol=1e-11)
     assert sorted(copies[1]) == [0, 1, 2]
     assert not np.allclose(copies[1][0], copies[1][2])

@@ -166,12 +166,12 @@ def test_a_station_gives_no_orders_of_its_own(how, line, monkeypatch):
 class Leader(StcdClient):
     """Client 0, where the prelude begins; it sends another one of its own making."""
 
-    made: ClassVar[tuple[str, dict[str, Any]]] = ("client-1", {})
+    forgery: ClassVar[tuple[str, dict[str, Any]]] = ("client-1", {})
 
-    async def _with_own(self, z, *, is_sent):
-        found = await super()._with_own(z, is_sent=is_sent)
+    async def _with_local(self, z, *, is_sent):
+        found = await super()._with_local(z, is_sent=is_sent)
         if self.name == "client-0":
-            name, changes = self.made
+            name, changes = self.forgery
             honest = Prelude(1, (0, 1, 0), 0, 4, 0.1, 0, found, self._block.initial_theta_0(self.rng("fusion")))
             await self.peer(name, StcdClient).take_prelude(dataclasses.replace(honest, **changes))
         return found
@@ -186,9 +186,9 @@ PRELUDE = (
     ("name", "changes", "line"),
     [
         ("client-2", {}, r"client-0: calls client-2\.take_prelude, which is open to its neighbours only: client-1"),
-        ("client-1", {"place": 2}, "client-0: sends client-1 a prelude that does not come along its tour"),
+        ("client-1", {"position": 2}, "client-0: sends client-1 a prelude that does not come along its tour"),
         ("client-1", {"tour": (2, 1, 0)}, "client-0: sends client-1 a prelude that does not come along its tour"),
-        ("client-1", {"place": -1}, "client-0: sends client-1 a prelude that does not come along its tour"),
+        ("client-1", {"position": -1}, "client-0: sends client-1 a prelude that does not come along its tour"),
         # it is taken, and so the honest one is not: whoever asks twice is found out
         ("client-1", {}, "client-0: sends client-1 a prelude, which had its own already"),
     ],
@@ -198,7 +198,7 @@ def test_a_prelude_comes_once_and_along_its_tour(name, changes, line, monkeypatc
 
     config = config_of(merged(PRELUDE))
     data, runtime, made = load_data(config, "synthetic", 3), SimulatedRuntime(seed=3), module.actors
-    leader = type("Leader", (Leader,), {"made": (name, changes)})
+    leader = type("Leader", (Leader,), {"forgery": (name, changes)})
     monkeypatch.setattr(module, "actors", lambda config: {**made(config), "clients": leader})
     with pytest.raises(Refused, match=line):
         runtime.execute(lambda: run(config, data, runtime))
@@ -314,8 +314,8 @@ def test_an_actor_is_built_with_its_own_source_and_its_own_links_only(algorithm)
     sources = vertical("breast-cancer", tuple(f"client-{k}" for k in range(6))).sources
     for name, built in runtime.built.items():
         found = [leaf for leaf in leaves(built) if type(leaf) is type(sources[0])]
-        own = [] if name == "server" else [sources[int(name[-1])]]
-        assert [source for source in sources if source in found] == own
+        local = [] if name == "server" else [sources[int(name[-1])]]
+        assert [source for source in sources if source in found] == local
         links = [leaf for leaf in leaves(built) if isinstance(leaf, Links)]
         for known in links:
             client = int(name[-1])

@@ -120,7 +120,7 @@ def test_who_sends_nothing_is_named_and_not_who_waits_for_it():
 def test_when_no_client_is_left_the_last_that_was_lost_is_named(words):
     end = moments(words, 2)[-1]
     clients = [f"client-{number}" for number in range(6)]
-    faults = {name: end * (0.3 + 0.05 * place) for place, name in enumerate(reversed(clients))}
+    faults = {name: end * (0.3 + 0.05 * index) for index, name in enumerate(reversed(clients))}
     with pytest.raises(PartyLost, match=r"^client-0: ") as caught:
         simulate(f"{words} on_party_loss=continue", faults=faults)
     assert caught.value.exit_code == 3

@@ -40,13 +40,13 @@ def z_of(bottom, thetas, xs, aggregation):
     return algorithm.aggregate(parts, CLIENTS if aggregation == "concatenation" else None)
 
 
-def own(client, aggregation):
+def local_slices(client, aggregation):
     slot = slice(client * SIZE, (client + 1) * SIZE)
     return (slice(None), slot) if aggregation == "concatenation" else (slice(None),)
 
 
 def visit(bottom, fusion, theta, theta_0, x, labels, z, *, client, aggregation, step, num_local_steps, trains_theta_0):
-    where = own(client, aggregation)
+    where = local_slices(client, aggregation)
     return networks.visit(
         bottom, fusion, theta, theta_0, x, labels, z, None, where, step, num_local_steps, trains_theta_0
     )
@@ -229,7 +229,21 @@ def stepped(where, rows, device):
     bottom, fusion, thetas, theta_0, xs, labels = setting("sum")
     z = z_of(bottom, thetas, [x[rows] for x in xs], "sum")
     visited = networks.visit(
-        *(bottom, fusion, thetas[0], theta_0, where(xs[0]), where(labels), z, rows, own(0, "sum"), 0.1, 3, True, device)
+        *(
+            bottom,
+            fusion,
+            thetas[0],
+            theta_0,
+            where(xs[0]),
+            where(labels),
+            z,
+            rows,
+            local_slices(0, "sum"),
+            0.1,
+            3,
+            True,
+            device,
+        )
     )
     head = networks.fusion_steps(fusion, theta_0, z, labels[rows], 0.1, 3, device)
     return (*visited, networks.represent(bottom, thetas[0], where(xs[0]), rows, device), head)

@@ -43,7 +43,7 @@ def test_no_row_moves_what_is_sent_by_more_than_is_claimed(task: str, more: str)
     assert found.refuted == []
     assert not worst.bare
     assert 0 < worst.mu <= claim.mu < math.inf
-    assert {shift.place.split()[-1] for shift in worst.shifts} == {"release"}
+    assert {shift.release_name.split()[-1] for shift in worst.shifts} == {"release"}
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_what_leaves_beside_the_noise_leaves_nothing_covered(
 ) -> None:
     found = audit(words, task)
     assert word in " ".join(found.claims["row"].uncovered)
-    assert any(bare in place for place in found.worst["row"].bare)
+    assert any(bare in transfer for transfer in found.worst["row"].bare)
     monkeypatch.setattr(actors, "uncovered", lambda config: [])  # as it was stated once
     assert audit(words, task, count=1).refuted
 

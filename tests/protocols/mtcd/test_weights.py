@@ -23,7 +23,7 @@ ALPHA = 4.0
 
 
 @pytest.fixture
-def own(tmp_path):
+def weighted_data(tmp_path):
     """Write files of numbers that single precision has exactly; return the description, features, labels, weights."""
     rng = np.random.default_rng(5)
     x_NF = np.round(rng.normal(size=(NUM_ROWS, 3 * WIDTH)) * 64) / 64
@@ -31,18 +31,18 @@ def own(tmp_path):
     times_N = rng.integers(0, 5, NUM_ROWS) / 2
     is_train_N = np.arange(NUM_ROWS) % 4 > 0
     text = '[task]\ntype = "binary"\nclass_weights = { yes = 3.0 }\n'
-    for place, party in enumerate(PARTIES):
+    for index, party in enumerate(PARTIES):
         names = [f"{party}_{column}" for column in range(WIDTH)]
-        columns = x_NF[:, place * WIDTH :][:, :WIDTH].tolist()
-        if place == 0:
+        columns = x_NF[:, index * WIDTH :][:, :WIDTH].tolist()
+        if index == 0:
             tail = [[t, "yes" if y > 0 else "no", "train" if kept else "test"]
                     for t, y, kept in zip(times_N, labels_N, is_train_N, strict=True)]  # fmt: skip
             columns = [row + rest for row, rest in zip(columns, tail, strict=True)]
-        header = [*names, *(["times", "bad", "part"] if place == 0 else [])]
+        header = [*names, *(["times", "bad", "part"] if index == 0 else [])]
         lines = [",".join(map(str, row)) for row in [header, *columns]]
         (tmp_path / f"{party}.csv").write_text("\n".join(lines) + "\n")
         text += f'[parties.{party}]\npath = "{party}.csv"\n'
-        text += 'label = "bad"\nweight = "times"\nsplit = "part"\n' if place == 0 else ""
+        text += 'label = "bad"\nweight = "times"\nsplit = "part"\n' if index == 0 else ""
         text += f"[parties.{party}.columns]\n" + "".join(f'{name} = {{ scaling = "none" }}\n' for name in names)
     (tmp_path / "parties.toml").write_text(text)
     weights_N = times_N * np.where(labels_N > 0, 3.0, 1.0)
@@ -75,8 +75,8 @@ def closed_form(x_NF, y_N, weights_N):
         "num_tokens=1 secure_aggregation=true learning_rate=0.004",
     ],
 )
-def test_a_run_ends_where_the_weighted_ridge_regression_has_its_minimum(own, words):
-    path, x_NF, y_N, weights_N = own
+def test_a_run_ends_where_the_weighted_ridge_regression_has_its_minimum(weighted_data, words):
+    path, x_NF, y_N, weights_N = weighted_data
     exact = closed_form(x_NF, y_N, weights_N)
     rounds = 400 if "stcd" in words else 150
     found, last = trained(path, f"problem=ridge ridge_penalty={ALPHA} num_rounds={rounds} {words}")
@@ -87,8 +87,8 @@ def test_a_run_ends_where_the_weighted_ridge_regression_has_its_minimum(own, wor
 
 
 @pytest.mark.slow
-def test_a_run_ends_where_the_weighted_logistic_loss_and_its_penalty_balance(own):
-    path, x_NF, y_N, weights_N = own
+def test_a_run_ends_where_the_weighted_logistic_loss_and_its_penalty_balance(weighted_data):
+    path, x_NF, y_N, weights_N = weighted_data
     beta = 0.02
     theta, _ = trained(path, f"problem=sparse-logistic l1_penalty={beta} num_rounds=1500 num_tokens=1")
     pulls = -y_N * weights_N / (1 + np.exp(y_N * (x_NF @ theta))) / len(y_N)
@@ -141,11 +141,11 @@ def test_of_networks_a_weight_is_so_many_copies_of_a_row():
     theta, theta_0 = (networks.initial(spec, rng).astype(np.float64) for spec in (bottom, fusion))
     x, others, labels = rng.normal(size=(3, 3)), rng.normal(size=(3, 2)), np.array([0, 1, 2])
     weights, copies = np.array([2.0, 1.0, 0.0]), np.array([0, 0, 1])
-    own = (slice(None),)
+    local_slices = (slice(None),)
 
     def visited(rows, weights_N):
         z = networks.represent(bottom, theta, x[rows], None) + others[rows]
-        given = (bottom, fusion, theta, theta_0, x[rows], labels[rows], z, None, own, 0.3, 3, True, "cpu")
+        given = (bottom, fusion, theta, theta_0, x[rows], labels[rows], z, None, local_slices, 0.3, 3, True, "cpu")
         moved = networks.visit(*given, weights_N)
         head = networks.fusion_steps(fusion, theta_0, z, labels[rows], 0.3, 3, "cpu", weights_N)
         return moved[0], moved[1], head, networks.mean_loss(fusion, theta_0, z, labels[rows], weights_N)
@@ -156,8 +156,8 @@ def test_of_networks_a_weight_is_so_many_copies_of_a_row():
     assert np.abs(weighted[0] - visited(np.arange(3), None)[0]).max() > 1e-3
 
 
-def test_a_network_is_trained_by_them_without_a_server_and_with_one(own):
-    path = own[0]
+def test_a_network_is_trained_by_them_without_a_server_and_with_one(weighted_data):
+    path = weighted_data[0]
     words = "problem=network network=mlp hidden_size=4 representation_size=2 num_rounds=2 learning_rate=0.1"
     for algorithm in ("num_tokens=1", "algorithm=stcd"):
         weighted = trained(path, f"{words} {algorithm}")[0]
@@ -166,9 +166,9 @@ def test_a_network_is_trained_by_them_without_a_server_and_with_one(own):
         assert np.abs(weighted - trained(alike, f"{words} {algorithm}")[0]).max() > 1e-4
 
 
-def test_what_cannot_be_weighted_is_one_line(own):
+def test_what_cannot_be_weighted_is_one_line(weighted_data):
     with pytest.raises(BadInput, match=r"parties.bank.weight: 'times' is not allowed with algorithm=dcpa"):
-        load_data(config_of(f"{RUN} algorithm=dcpa problem=ridge"), str(own[0]), 1)
+        load_data(config_of(f"{RUN} algorithm=dcpa problem=ridge"), str(weighted_data[0]), 1)
 
 
 @pytest.mark.parametrize("weights", [np.ones(2), np.array([1.0, np.nan, 1.0]), np.array([1.0, -1.0, 1.0]), np.zeros(3)])

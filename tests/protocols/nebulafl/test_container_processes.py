@@ -123,8 +123,8 @@ def test_a_container_lost_and_back(algorithm):
     spans = spans_of(recorder)
     rent = sum(PRICES[s["label"].split(" on ")[1].partition("#")[0]] * (s["end"] - s["start"]) / 3600 for s in spans)
     assert sum(bill["rent"] for bill in result.extra["centers"].values()) == pytest.approx(rent, rel=1e-9)
-    own = [s for s in spans if s["label"].startswith("virginia/1 ")]
-    assert not any(710.0 < s["start"] < 1410.0 for s in own)
+    local = [s for s in spans if s["label"].startswith("virginia/1 ")]
+    assert not any(710.0 < s["start"] < 1410.0 for s in local)
     assert result.metrics["trainings"] == sum(s["kind"] == "train" for s in spans)
     assert rounds(play(config, faults={"virginia/1": 710.0})[1]) == rounds(recorder)
     if algorithm == "nebulafl":
@@ -161,7 +161,7 @@ def test_a_center_and_its_container_lost_together(algorithm, order):
 # --- endpoints ---
 
 
-class Stranger(Client):
+class Outsider(Client):
     """Someone who tries the endpoints between a center and its containers."""
 
     @remote(caller=DRIVER)
@@ -180,10 +180,10 @@ def refusal(name, method):
     runtime = SimulatedRuntime(seed=0)
 
     async def main():
-        stranger = runtime.spawn(Stranger, name)
+        outsider = runtime.spawn(Outsider, name)
         runtime.spawn(Container, "oregon/0", ALONE, data.part((0,)), 0)
         await runtime.start()
-        await getattr(stranger, method)()
+        await getattr(outsider, method)()
 
     with pytest.raises(Refused) as caught:
         runtime.execute(main)

@@ -69,8 +69,8 @@ def test_the_cited_example_holds_what_its_sources_say():
     network, centers = read_network("cloud"), made.first_centers(8)
     network.require(centers)
     assert network.link("oregon", "tokyo", 1).latency == pytest.approx(0.0891 / 2, rel=1e-2)
-    for place in (*centers, "exchange"):
-        assert network.capacity[place].egress == network.capacity[place].ingress == 5e9 / 8
+    for host in (*centers, "exchange"):
+        assert network.capacity[host].egress == network.capacity[host].ingress == 5e9 / 8
 
 
 @pytest.mark.parametrize("name", ["market", "scarce"])
@@ -99,7 +99,7 @@ def test_examples_are_marked_and_complete(name):
         ("[centers.x]", '[centers."x/y"]', "centers: 'x/y' is not allowed as the name of a party"),
         ("[centers.x]", "[centers.auditor]", "centers: 'auditor' is not allowed as the name of a party"),
         ("spread = 0.1", "spread = -0.1", "spread: -0.1 is not allowed"),
-        ("spread = 0.1", "sprad = 0.1", "unknown entry 'sprad'"),
+        ("spread = 0.1", "sprad = 0.1", "unknown key 'sprad'"),
         ("price = 0.5", "price = ", "not TOML"),
     ],
 )

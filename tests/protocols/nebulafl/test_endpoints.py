@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedactors.actors.actor import Client, DataCenter, Server
-from fedactors.actors.remote import CLIENT, DATA_CENTER, DRIVER, OWN_PARTY, SERVER, endpoints, remote
+from fedactors.actors.remote import CLIENT, DATA_CENTER, DRIVER, SAME_PARTY, SERVER, endpoints, remote
 from fedactors.data.layouts.horizontal import HorizontalFile, HorizontalPart, HorizontalSource, rows_of
 from fedactors.errors import Refused
 from fedactors.runtime.ray.runtime import RayRuntime
@@ -19,7 +19,7 @@ from protocols.nebulafl.run import run
 from tests.protocols.nebulafl.runs import SMALL, changed, user_files
 
 ALL = (Container, NebulaCenter, MeanExchange, Auditor, OrderCenter, FlatExchange, RoundExchange)
-PEERS_OF_A_RUN = (DRIVER, DATA_CENTER, SERVER, OWN_PARTY)
+PEERS_OF_A_RUN = (DRIVER, DATA_CENTER, SERVER, SAME_PARTY)
 
 
 @pytest.mark.parametrize("cls", ALL)
@@ -122,11 +122,11 @@ def refusal(runtime, cls, method):
     async def main():
         runtime.spawn(Auditor, "auditor", config, data.part(test=True), {})
         sizes = (config.num_containers // len(centers),) * len(centers)
-        members = RunMembers(place=0, centers=centers, sizes=sizes, exchange="exchange", run_seed=0)
+        members = RunMembers(position=0, centers=centers, sizes=sizes, exchange="exchange", run_seed=0)
         runtime.spawn(NebulaCenter, "oregon", config, center_part(config, data, 0), members)
-        stranger = runtime.spawn(cls, "stranger")
+        outsider = runtime.spawn(cls, "stranger")
         await runtime.start()
-        await getattr(stranger, method)()
+        await getattr(outsider, method)()
 
     with pytest.raises(Refused) as caught:
         runtime.execute(main)

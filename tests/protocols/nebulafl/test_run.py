@@ -67,7 +67,7 @@ def test_cost_is_the_sum_over_the_event_log_and_egress(algorithm):
     bills = result.extra["centers"]
     assert math.fsum(bill["rent"] for bill in bills.values()) == pytest.approx(rent, rel=1e-9)
     # the exchange of the baselines has a place of its own, without hardware
-    assert all(0 < bill["utilisation"] <= 1 for place, bill in bills.items() if place != "exchange")
+    assert all(0 < bill["utilisation"] <= 1 for host, bill in bills.items() if host != "exchange")
     assert ("exchange" in bills) == (algorithm != "nebulafl")
 
 

@@ -109,10 +109,10 @@ class Center:
 
     def ask(self, planet: int, now: float) -> None:
         self.scheduler.request(Request(planet, self.models.planets[planet]))
-        self.place(now)
+        self.assign(now)
 
-    def place(self, now: float) -> None:
-        for made in self.scheduler.place(now, self.models.gap):
+    def assign(self, now: float) -> None:
+        for made in self.scheduler.assign(now, self.models.gap):
             fails = self.lost_every > 0 and (self.num_done + self.num_lost) % self.lost_every == self.lost_every - 1
             heapq.heappush(self.events, (now + (made.seconds / 2 if fails else made.seconds), made.slot, fails))
 
@@ -127,7 +127,7 @@ class Center:
                 broken = self.scheduler.lose(container)
                 assert broken is not None
                 ended = broken[0]
-                self.scheduler.regain(container)
+                self.scheduler.table.regain(container)
                 self.num_lost += 1
             else:
                 ended, _ = self.scheduler.finish(planet, now)
@@ -200,21 +200,21 @@ def test_waiting_is_first_come_first_served():
         made.request(Request(slot, np.zeros(2, np.float32)))
     with pytest.raises(ValueError, match="slot 7"):
         made.request(Request(7, np.zeros(2, np.float32)))
-    assert [a.slot for a in made.place(0.0, lambda slot: 0.0)] == [7, 3, 5]
-    assert made.place(0.0, lambda slot: 0.0) == []
+    assert [a.slot for a in made.assign(0.0, lambda slot: 0.0)] == [7, 3, 5]
+    assert made.assign(0.0, lambda slot: 0.0) == []
     made.withdraw(1)
     made.request(Request(1, np.zeros(2, np.float32)))
     made.finish(3, 5.0)
-    assert [a.slot for a in made.place(5.0, lambda slot: 0.0)] == [9]
+    assert [a.slot for a in made.assign(5.0, lambda slot: 0.0)] == [9]
 
 
 def test_who_finds_its_container_busy_lets_others_go_first_and_keeps_its_turn():
     made = scheduler(np.random.default_rng(0))
     for slot, container in ((0, 4), (1, 4), (2, 6)):
         made.request(Request(slot, np.zeros(2, np.float32), container=container, gap=0.0))
-    assert [a.slot for a in made.place(0.0, lambda slot: 0.0)] == [0, 2]
+    assert [a.slot for a in made.assign(0.0, lambda slot: 0.0)] == [0, 2]
     made.finish(0, 5.0)
-    assert [(a.slot, a.container) for a in made.place(5.0, lambda slot: 0.0)] == [(1, 4)]
+    assert [(a.slot, a.container) for a in made.assign(5.0, lambda slot: 0.0)] == [(1, 4)]
 
 
 def test_a_snapshot_in_the_middle_gives_the_same_future():
@@ -228,4 +228,4 @@ def test_a_snapshot_in_the_middle_gives_the_same_future():
         made.finish(slot, 1e5)
         made.request(Request(slot, np.zeros(2, np.float32)))
     gaps = first.models.gap
-    assert first.scheduler.place(1e5, gaps) == second.place(1e5, gaps) != []
+    assert first.scheduler.assign(1e5, gaps) == second.assign(1e5, gaps) != []

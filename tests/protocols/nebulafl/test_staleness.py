@@ -104,8 +104,8 @@ def test_shifted_moves_planets_by_half_of_the_difference_and_pulls_to_the_own_ma
     np.testing.assert_allclose(models.planets, [vector(5), vector(7)])
     # a training that began before the shift gave 2 -> 3: its progress of 1 is kept on top of the shifted planet
     models.trained(0, vector(3), now=0.0, handed_out_P=handed_out)
-    own_master = 6.0
-    np.testing.assert_allclose(models.planets[0], (5 * 6.0 + own_master) / 6, rtol=1e-6)
+    local_master = 6.0
+    np.testing.assert_allclose(models.planets[0], (5 * 6.0 + local_master) / 6, rtol=1e-6)
     # one that began after it counts as it is
     models.trained(1, vector(8), now=1000.0, handed_out_P=models.planets[1])
     master = (2 * 6.0 + 1 * 7.0) / 3  # versions 2 and 1

@@ -45,7 +45,7 @@ class Attempt:
     method: str
 
 
-class Stranger(Client):
+class Outsider(Client):
     """Belongs to a party that has no part in the run."""
 
     @remote(caller=DRIVER)

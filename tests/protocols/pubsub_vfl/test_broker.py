@@ -22,7 +22,7 @@ def settings(*, in_flight=10, deadline=10.0, attempts=5, stale=False, **more):
     )
 
 
-def made(parties=("p",), *, batches=3, **changes) -> Dispatch:
+def make_dispatch(parties=("p",), *, batches=3, **changes) -> Dispatch:
     dispatch = Dispatch(settings(**changes), parties)
     dispatch.begin(batches, 0.0)
     return dispatch
@@ -39,7 +39,7 @@ def train(dispatch: Dispatch, worker: str, batch: tuple[int, int], now: float, a
 
 
 def test_batches_are_assigned_in_order_up_to_the_window():
-    dispatch = made(batches=5, in_flight=3)
+    dispatch = make_dispatch(batches=5, in_flight=3)
     assert dispatch.assign("p/0", 2, 0.0) == ((0, 1), (1, 1))
     assert dispatch.assign("p/1", 5, 0.0) == ((2, 1),)
     assert not dispatch.can_assign("p")
@@ -48,7 +48,7 @@ def test_batches_are_assigned_in_order_up_to_the_window():
 
 
 def test_what_a_worker_has_under_way_is_counted_until_it_is_acknowledged_or_abandoned():
-    dispatch = made(batches=4)
+    dispatch = make_dispatch(batches=4)
     held = dispatch.assign("p/0", 3, 0.0)
     assert (dispatch.in_flight_of("p/0"), dispatch.in_flight_of("p/1")) == (3, 0)
     train(dispatch, "p/0", held[0], 1.0)
@@ -58,7 +58,7 @@ def test_what_a_worker_has_under_way_is_counted_until_it_is_acknowledged_or_aban
 
 
 def test_a_batch_that_is_abandoned_after_a_party_acknowledged_it_is_trained_there_again():
-    dispatch = made(("p", "q"), batches=1)
+    dispatch = make_dispatch(("p", "q"), batches=1)
     for sequence in (1, 2):
         assert dispatch.assign("p/0", 1, 0.0) == dispatch.assign("q/0", 1, 0.0) == ((0, sequence),)
         for worker in ("p/0", "q/0"):
@@ -81,7 +81,7 @@ def test_before_the_first_epoch_there_is_nothing_to_do():
 
 
 def test_what_is_not_graded_or_is_another_workers_cannot_be_acknowledged():
-    dispatch = made(batches=1)
+    dispatch = make_dispatch(batches=1)
     dispatch.assign("p/0", 1, 0.0)
     dispatch.publish("p/0", 0, 1, "z", 0.0)
     dispatch.claim("a/0", 1, 0.0)
@@ -96,7 +96,7 @@ def test_what_is_not_graded_or_is_another_workers_cannot_be_acknowledged():
 
 @pytest.mark.parametrize(("transfer", "each"), [("pull", (2, 0)), ("push", (1, 1))])
 def test_where_payloads_are_sent_an_active_worker_gets_one_batch_at_a_time(transfer, each):
-    dispatch = made(batches=2, transfer=transfer)
+    dispatch = make_dispatch(batches=2, transfer=transfer)
     for batch in dispatch.assign("p/0", 2, 0.0):
         dispatch.publish("p/0", *batch, "z", 0.0)
     asking = Report((), (), 2, False)
@@ -106,7 +106,7 @@ def test_where_payloads_are_sent_an_active_worker_gets_one_batch_at_a_time(trans
 
 
 def test_published_batches_are_claimed_first_in_first_out():
-    dispatch = made()
+    dispatch = make_dispatch()
     dispatch.assign("p/0", 3, 0.0)
     for batch_id in (2, 0, 1):
         dispatch.publish("p/0", batch_id, 1, batch_id, 0.0)
@@ -116,7 +116,7 @@ def test_published_batches_are_claimed_first_in_first_out():
 
 
 def test_an_epoch_ends_when_every_batch_is_acknowledged_exactly_once():
-    dispatch = made(batches=2)
+    dispatch = make_dispatch(batches=2)
     for batch in dispatch.assign("p/0", 2, 0.0):
         assert not dispatch.finished
         train(dispatch, "p/0", batch, 0.0)
@@ -128,7 +128,7 @@ def test_an_epoch_ends_when_every_batch_is_acknowledged_exactly_once():
 
 
 def test_all_parties_must_publish_before_a_claim():
-    dispatch = made(("p", "q"), batches=1)
+    dispatch = make_dispatch(("p", "q"), batches=1)
     dispatch.assign("p/0", 1, 0.0)
     dispatch.assign("q/0", 1, 0.0)
     dispatch.publish("q/0", 0, 1, "zq", 0.0)
@@ -144,7 +144,7 @@ def test_all_parties_must_publish_before_a_claim():
 
 
 def test_a_stuck_publisher_loses_no_batch():
-    dispatch = made(batches=6, in_flight=2, deadline=10.0)
+    dispatch = make_dispatch(batches=6, in_flight=2, deadline=10.0)
     trained: list[int] = []
     stuck = [i for i, _ in dispatch.assign("p/stuck", 2, 0.0)]
     now = 0.0
@@ -161,7 +161,7 @@ def test_a_stuck_publisher_loses_no_batch():
 
 def test_a_publisher_that_is_always_stuck_still_loses_none():
     """Every batch goes to the stuck worker first, each is assigned anew to the other one after the deadline."""
-    dispatch = made(batches=4, in_flight=1, deadline=10.0, exclude_stragglers=False)
+    dispatch = make_dispatch(batches=4, in_flight=1, deadline=10.0, exclude_stragglers=False)
     now, trained = 0.0, []
     while not dispatch.finished:
         dispatch.assign("p/stuck", 1, now)
@@ -176,7 +176,7 @@ def test_a_publisher_that_is_always_stuck_still_loses_none():
 
 
 def test_who_lets_a_deadline_pass_gets_nothing_more_of_the_epoch():
-    dispatch = made(batches=4, in_flight=4, deadline=10.0)
+    dispatch = make_dispatch(batches=4, in_flight=4, deadline=10.0)
     dispatch.assign("p/stuck", 1, 0.0)
     for batch in dispatch.assign("p/1", 1, 9.0):
         train(dispatch, "p/1", batch, 9.0)
@@ -192,7 +192,7 @@ def test_who_lets_a_deadline_pass_gets_nothing_more_of_the_epoch():
 
 
 def test_the_active_worker_that_claims_and_says_nothing_is_excluded_and_its_publisher_is_not():
-    dispatch = made(batches=2, deadline=10.0)
+    dispatch = make_dispatch(batches=2, deadline=10.0)
     for batch_id, sequence in dispatch.assign("p/0", 2, 0.0):
         dispatch.publish("p/0", batch_id, sequence, "z", 0.0)
     dispatch.claim("a/stuck", 1, 1.0)
@@ -202,7 +202,7 @@ def test_the_active_worker_that_claims_and_says_nothing_is_excluded_and_its_publ
 
 
 def test_what_nobody_has_claimed_excludes_nobody():
-    dispatch = made(batches=1, deadline=10.0)
+    dispatch = make_dispatch(batches=1, deadline=10.0)
     ((batch_id, sequence),) = dispatch.assign("p/0", 1, 0.0)
     dispatch.assign("p/1", 1, 0.0)
     dispatch.publish("p/0", batch_id, sequence, "z", 0.0)
@@ -211,7 +211,7 @@ def test_what_nobody_has_claimed_excludes_nobody():
 
 
 def test_where_all_of_a_party_are_late_nobody_is_excluded():
-    dispatch = made(batches=2, deadline=10.0)
+    dispatch = make_dispatch(batches=2, deadline=10.0)
     dispatch.assign("p/0", 1, 0.0)
     dispatch.assign("p/1", 1, 0.0)
     assert dispatch.expire(10.0) == (0, 1)
@@ -221,7 +221,7 @@ def test_where_all_of_a_party_are_late_nobody_is_excluded():
 
 @pytest.mark.parametrize("stage", ["assigned", "published", "claimed", "graded"])
 def test_deadline_abandons_at_every_stage_and_late_events_count_for_nothing(stage):
-    dispatch = made(batches=1)
+    dispatch = make_dispatch(batches=1)
     dispatch.assign("p/0", 1, 0.0)
     if stage != "assigned":
         dispatch.publish("p/0", 0, 1, "z", 0.0)
@@ -245,7 +245,7 @@ def test_deadline_abandons_at_every_stage_and_late_events_count_for_nothing(stag
 
 
 def test_every_movement_starts_the_deadline_anew():
-    dispatch = made(batches=1)
+    dispatch = make_dispatch(batches=1)
     dispatch.assign("p/0", 1, 3.0)
     assert dispatch.next_look(4.0) == 13.0
     dispatch.publish("p/0", 0, 1, "z", 5.0)
@@ -255,7 +255,7 @@ def test_every_movement_starts_the_deadline_anew():
 
 @pytest.mark.parametrize("since", [0.1, 1 / 3, 7e5 + 0.1])
 def test_a_timer_that_fires_a_rounding_error_early_still_abandons(since):
-    dispatch = made(batches=1, deadline=0.004)
+    dispatch = make_dispatch(batches=1, deadline=0.004)
     dispatch.assign("p/0", 1, since)
     look = dispatch.next_look(since)
     assert look is not None
@@ -263,14 +263,14 @@ def test_a_timer_that_fires_a_rounding_error_early_still_abandons(since):
 
 
 def test_without_a_deadline_nothing_is_abandoned():
-    dispatch = made(deadline=math.inf)
+    dispatch = make_dispatch(deadline=math.inf)
     dispatch.assign("p/0", 3, 0.0)
     assert dispatch.next_look(1e9) is None
     assert dispatch.expire(1e9) == ()
 
 
 def test_lost_passive_worker_returns_what_it_held():
-    dispatch = made(batches=4)
+    dispatch = make_dispatch(batches=4)
     first, second, third = dispatch.assign("p/0", 3, 0.0)
     train(dispatch, "p/0", first, 0.0)
     dispatch.publish("p/0", *second, "z", 0.0)
@@ -280,7 +280,7 @@ def test_lost_passive_worker_returns_what_it_held():
 
 
 def test_lost_active_worker_returns_its_claims_but_not_what_was_acknowledged():
-    dispatch = made(batches=2)
+    dispatch = make_dispatch(batches=2)
     first, second = dispatch.assign("p/0", 2, 0.0)
     train(dispatch, "p/0", first, 0.0, active="a/1")
     dispatch.publish("p/0", *second, "z", 0.0)
@@ -294,7 +294,7 @@ def test_lost_active_worker_returns_its_claims_but_not_what_was_acknowledged():
 
 
 def test_a_payload_that_is_gone_gives_its_batch_up_once():
-    dispatch = made(batches=1)
+    dispatch = make_dispatch(batches=1)
     dispatch.assign("p/0", 1, 0.0)
     assert not dispatch.give_up("p/1", 0, 1, 1.0)
     assert dispatch.give_up("p/0", 0, 1, 1.0)
@@ -303,7 +303,7 @@ def test_a_payload_that_is_gone_gives_its_batch_up_once():
 
 
 def test_endless_reassignment_is_an_error_that_names_batch_and_deadline():
-    dispatch = made(batches=1, deadline=0.05, attempts=3)
+    dispatch = make_dispatch(batches=1, deadline=0.05, attempts=3)
     for now in (1.0, 2.0):
         dispatch.assign("p/0", 1, now)
         dispatch.expire(now + 0.5)
@@ -315,7 +315,7 @@ def test_endless_reassignment_is_an_error_that_names_batch_and_deadline():
 
 def test_stale_gradients_reach_their_publisher_only_if_they_are_applied():
     for stale in (False, True):
-        dispatch = made(batches=1, stale=stale)
+        dispatch = make_dispatch(batches=1, stale=stale)
         dispatch.assign("p/0", 1, 0.0)
         dispatch.publish("p/0", 0, 1, "z", 0.0)
         dispatch.claim("a/0", 1, 0.0)
@@ -325,7 +325,7 @@ def test_stale_gradients_reach_their_publisher_only_if_they_are_applied():
 
 
 def test_only_the_worker_that_holds_a_batch_may_move_it():
-    dispatch = made(batches=1)
+    dispatch = make_dispatch(batches=1)
     dispatch.assign("p/0", 1, 0.0)
     assert not dispatch.publish("p/1", 0, 1, "z", 0.0)
     dispatch.publish("p/0", 0, 1, "z", 0.0)
@@ -335,7 +335,7 @@ def test_only_the_worker_that_holds_a_batch_may_move_it():
 
 
 def test_a_republished_embedding_replaces_the_older_one():
-    dispatch = made(batches=1)
+    dispatch = make_dispatch(batches=1)
     dispatch.assign("p/0", 1, 0.0)
     for value in range(7):
         dispatch.publish("p/0", 0, 1, value, 0.0)
@@ -344,7 +344,7 @@ def test_a_republished_embedding_replaces_the_older_one():
 
 
 def test_a_topic_keeps_what_was_published_in_attempts_that_were_abandoned():
-    dispatch = made(batches=1, attempts=9)
+    dispatch = make_dispatch(batches=1, attempts=9)
     for now in range(7):
         ((_, sequence),) = dispatch.assign("p/0", 1, now)
         dispatch.publish("p/0", 0, sequence, f"z{sequence}", now)
@@ -487,7 +487,7 @@ def test_a_report_that_comes_after_its_epoch_moves_nothing_in_the_next():
 
 
 def test_who_asks_without_waiting_gets_empty_orders_and_a_freed_payload_wakes_nobody():
-    dispatch = made(batches=1)
+    dispatch = make_dispatch(batches=1)
     idle, active = Report((), (), 0, False), Report((), (), 1, True)
     assert dispatch.orders("p/0", idle, 0.0) == Orders((), (), (), False)
     (batch,) = dispatch.assign("p/0", 1, 0.0)

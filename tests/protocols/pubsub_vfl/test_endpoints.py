@@ -14,7 +14,7 @@ from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.pubsub_vfl import messages
 from protocols.pubsub_vfl.run import actors, assemble
-from tests.protocols.pubsub_vfl.hostile import Attempt, Stranger, StrangeServer
+from tests.protocols.pubsub_vfl.hostile import Attempt, Outsider, StrangeServer
 from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 
 SEVERAL = {"num_active_workers": 2, "num_passive_workers": 2}
@@ -58,18 +58,18 @@ RUNS = {
 
 
 def refusals(
-    runtime: Runtime, attempts: list[tuple[str, str, str]], cls: type[Stranger | StrangeServer] = Stranger
+    runtime: Runtime, attempts: list[tuple[str, str, str]], cls: type[Outsider | StrangeServer] = Outsider
 ) -> list[str]:
     """Let a stranger try; return what it was told."""
     said: list[str] = []
 
     async def main() -> None:
         assemble(config_of(**SEVERAL), arrays("multiclass"), runtime)
-        stranger = runtime.spawn(cls, "stranger")
+        outsider = runtime.spawn(cls, "stranger")
         await runtime.start()
         for target, method, _ in attempts:
             with pytest.raises(Refused) as refused:
-                await stranger.attempt(Attempt(target, method))
+                await outsider.attempt(Attempt(target, method))
             said.append(str(refused.value))
 
     runtime.execute(main)

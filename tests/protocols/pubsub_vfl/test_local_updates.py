@@ -54,7 +54,7 @@ class Turns:
             free = [one for one in self.kept if one["count"] < self.uses and one["id"] not in recent]
             if not free:
                 return
-            last = {id_: place for place, id_ in enumerate(self.sampled)}
+            last = {id_: index for index, id_ in enumerate(self.sampled)}
             chosen = min(free, key=lambda one: last.get(one["id"], -1))
             chosen["count"] += 1
             self.sampled.append(chosen["id"])
@@ -81,8 +81,8 @@ def plain(source, config) -> list[dict[str, np.ndarray]]:
         twin = copy.deepcopy(bottoms[party])
         return twin, twin(x[party][rows])
 
-    def joint_loss(rows, own, received, weights=None):
-        losses = task_loss(data.task, top(torch.cat([own, *received], dim=1)), y[rows], reduction="none")
+    def joint_loss(rows, local, received, weights=None):
+        losses = task_loss(data.task, top(torch.cat([local, *received], dim=1)), y[rows], reduction="none")
         return (losses if weights is None else losses * weights).mean()
 
     def step_active(rows, received, weights=None) -> list[torch.Tensor]:
@@ -195,9 +195,9 @@ def test_rows_that_changed_too_much_do_not_count():
 def computes(recorder: Recorder, actor: str) -> Counter[str]:
     """Return how often an actor computed each kind of work; each took time."""
     spans = [span for span in map(json.loads, recorder.lines) if span["type"] == "span"]
-    own = [span for span in spans if (span["actor"], span["kind"]) == (actor, "compute")]
-    assert all(span["end"] > span["start"] for span in own)
-    return Counter(span["label"] for span in own)
+    local = [span for span in spans if (span["actor"], span["kind"]) == (actor, "compute")]
+    assert all(span["end"] > span["start"] for span in local)
+    return Counter(span["label"] for span in local)
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_a_covered_claim_survives_every_neighbour(settings: dict[str, Any], algo
     assert found.refuted == []
     # the audit is worth something: an extreme row comes near what is claimed
     assert 0.3 * claim.mu < worst.mu <= claim.mu * (1 + 1e-5)
-    assert {shift.place.split()[-1] for shift in worst.shifts} >= {"Embedding", "Standardisation"}
+    assert {shift.release_name.split()[-1] for shift in worst.shifts} >= {"Embedding", "Standardisation"}
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_labels_without_exchange_leave_with_the_gradients() -> None:
     found = audit("active", count=3)
     assert "label" not in found.claims
     assert math.isinf(found.worst["label"].mu)
-    assert any("Gradient" in place for place in found.worst["label"].bare)
+    assert any("Gradient" in transfer for transfer in found.worst["label"].bare)
 
 
 @pytest.mark.slow

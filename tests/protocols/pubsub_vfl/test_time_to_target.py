@@ -31,7 +31,7 @@ def scripts():
 def row_of(data: str, score: str, values: list[float], **metrics: float) -> RunRow:
     """A run that was looked at every second from the first on; of a regression from the beginning."""
     first = 0 if score == "rmse" else 1
-    seconds = [float(first + place) for place in range(len(values))]
+    seconds = [float(first + index) for index in range(len(values))]
     return RunRow(protocol="vfl", seed=0, data=data, metrics=metrics, curve={"seconds": seconds, score: values})
 
 
@@ -119,8 +119,8 @@ def test_a_setting_for_one_target_reaches_it_with_most_seeds_then_first_and_else
     study, name_of = scripts["time_to_target"], scripts["_watch"].name_of
     low, high, top = study.TARGETS["bank"]
 
-    def tried(method: str, place: int, values: list[float], **metrics: float) -> RunRow:
-        name = f"{method}-{study.label(study.grid(method)[place])}"
+    def tried(method: str, index: int, values: list[float], **metrics: float) -> RunRow:
+        name = f"{method}-{study.label(study.grid(method)[index])}"
         return dataclasses.replace(row_of("bank", "auc", values, **metrics), name=name)
 
     class Given:

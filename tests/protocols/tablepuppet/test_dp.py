@@ -163,7 +163,7 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
     config = build(TablePuppetConfig, {"model": "logistic", "algorithm": "rfl-sgd-v", "label_dp": 0.5})
     monkeypatch.setattr(TableClient, "noise_rng", lambda *_: np.random.default_rng())
     client = object.__new__(TableClient)
-    client._config, client._loss, client._classes, client.told = config, "logistic", ("a", "b"), None
+    client._config, client._loss, client._classes, client.sent_labels = config, "logistic", ("a", "b"), None
     client._labels, client._is_test = np.tile([0.0, 1.0], 500), np.zeros(1000, bool)
     told = []
     for _ in range(2):
@@ -173,7 +173,7 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
     assert np.array_equal(*told)
     # nor does a process that goes on from a checkpoint draw it anew
     restored = object.__new__(TableClient)
-    snapshots.apply(restored, snapshots.unseal(snapshots.seal(snapshots.capture(client, ("told",))), "orders"))
+    snapshots.apply(restored, snapshots.unseal(snapshots.seal(snapshots.capture(client, ("sent_labels",))), "orders"))
     with pytest.raises(StopIteration) as stopped:
         restored.send_labels().send(None)
     assert np.array_equal(stopped.value.value.train, told[0])

@@ -6,26 +6,27 @@ import pytest
 
 from fedactors.config import build
 from fedactors.data.join import EmptyJoinError
+from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.snapshots import unseal
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import loss_of, stated
+from protocols.tablepuppet.data import loss_of
 from tests.arrays import arrays_in
 from tests.protocols.tablepuppet.test_run import execute, in_memory
 
-SQL = "SELECT * FROM visits JOIN offers ON visits.place = offers.place JOIN users ON visits.user = users.user"
+SQL = "SELECT * FROM visits JOIN offers ON visits.town = offers.town JOIN users ON visits.user = users.user"
 PARTED = SQL.replace("FROM visits", "FROM (SELECT * FROM early UNION ALL SELECT * FROM late) visits")
 
 
-def many_to_many(num_rows=240, places=8, parted=False, far=300.0):
+def many_to_many(num_rows=240, towns=8, parted=False, far=300.0):
     """Return tables whose join has many times their rows, of which some do not join."""
     rng = np.random.default_rng(5)
     user, age = rng.integers(0, 12, num_rows), rng.normal(size=10)
-    place, length = rng.integers(0, places + 1, num_rows), rng.normal(size=num_rows)
+    town, length = rng.integers(0, towns + 1, num_rows), rng.normal(size=num_rows)
     spent = far + 2 * length + age[np.minimum(user, 9)] + 0.3 * rng.normal(size=num_rows)
-    visits = pa.table({"place": place, "user": user, "length": length, "spent": spent})
-    offers = pa.table({"place": rng.integers(0, places, 90), "price": rng.normal(size=90)})
+    visits = pa.table({"town": town, "user": user, "length": length, "spent": spent})
+    offers = pa.table({"town": rng.integers(0, towns, 90), "price": rng.normal(size=90)})
     users = pa.table({"user": np.arange(10), "age": age})
     if not parted:
         return stated(SQL, in_memory(visits=visits, offers=offers, users=users), label="spent")
@@ -67,7 +68,7 @@ def test_the_tree_gives_the_numbers_of_the_listed_join(words, parted):
 
 @pytest.mark.slow
 def test_auto_lists_a_join_that_is_about_as_large_as_its_tables_and_no_other():
-    small, _, _ = execute(settings(join_by="auto"), many_to_many(places=200))
+    small, _, _ = execute(settings(join_by="auto"), many_to_many(towns=200))
     large, _, _ = execute(settings(join_by="auto"), many_to_many())
     assert small.extra["joined_rows"] < 4 * sum(small.extra["rows"].values())
     assert "test/mae" in small.metrics
@@ -82,10 +83,10 @@ def test_a_join_that_cannot_be_listed_is_trained_on():
     rng = np.random.default_rng(0)
     length, price = rng.normal(size=num_rows), rng.normal(size=num_rows)
     zeros = np.zeros(num_rows, np.int64)
-    sql = "SELECT * FROM visits JOIN offers ON visits.place = offers.place"
+    sql = "SELECT * FROM visits JOIN offers ON visits.town = offers.town"
     tables = {
-        "visits": pa.table({"place": zeros, "length": length, "spent": 5 + length}),
-        "offers": pa.table({"place": zeros, "price": price}),
+        "visits": pa.table({"town": zeros, "length": length, "spent": 5 + length}),
+        "offers": pa.table({"town": zeros, "price": price}),
     }
     data = stated(sql, in_memory(**tables), label="spent")
     result, _, _ = execute(settings(num_rounds=20), data)
@@ -128,15 +129,15 @@ def test_the_tree_is_refused_for_classes():
 
 
 def test_a_tree_without_test_rows_says_so():
-    visits = pa.table({"place": [0, 0, 1, 2], "length": [1.0, 2.0, 3.0, 4.0], "spent": [1.0, 2.0, 3.0, 4.0]})
-    sql = "SELECT * FROM visits JOIN offers ON visits.place = offers.place"
+    visits = pa.table({"town": [0, 0, 1, 2], "length": [1.0, 2.0, 3.0, 4.0], "spent": [1.0, 2.0, 3.0, 4.0]})
+    sql = "SELECT * FROM visits JOIN offers ON visits.town = offers.town"
 
-    def joined(places):
-        offers = pa.table({"place": places, "price": [1.0] * len(places)})
+    def joined(towns):
+        offers = pa.table({"town": towns, "price": [1.0] * len(towns)})
         return stated(sql, in_memory(visits=visits, offers=offers), label="spent")
 
     # one row joins, which is kept for the test or for training
-    with pytest.raises(EmptyJoinError, match=r"none of the 2 joined rows is a (test|training) row"):
+    with pytest.raises(EmptyJoinError, match=r"none of 2 joined rows is a (test|training) row"):
         execute(settings(join_by="tree"), joined([1, 1]))
     with pytest.raises(EmptyJoinError, match="no row of visits, offers joins"):
         execute(settings(join_by="tree"), joined([7]))

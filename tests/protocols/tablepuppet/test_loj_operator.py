@@ -15,14 +15,14 @@ def sgd_epochs(joined, models, theta, loss, batches, beta, rate, sizes):
     for batch in batches:
         touched = [algorithm.batch_rows(r[batch], s) for r, s in zip(rows, scratch, strict=True)]
         h = [predict(m, t, x[b.rows_u]) for m, t, x, b in zip(models, theta, joined.x, touched, strict=True)]
-        total = algorithm.gather_join(h, [b.place_B for b in touched])
+        total = algorithm.gather_join(h, [b.position_B for b in touched])
         derivative = algorithm.loss_gradient(loss, total, joined.y_N[batch])
         for i, b in enumerate(touched):
-            Y, G = algorithm.scatter_join(derivative, b.place_B, len(b.rows_u)), b.counts()
+            Y, G = algorithm.scatter_join(derivative, b.position_B, len(b.rows_u)), b.counts()
             ends = np.cumsum(sizes[i]) - sizes[i]
             partial = [
-                partial_gradient(models[i], theta[i], joined.x[i][start + own], Y[places], G[places], beta)
-                for start, (places, own) in zip(ends, algorithm.split_rows(b.rows_u, sizes[i]), strict=True)
+                partial_gradient(models[i], theta[i], joined.x[i][start + local], Y[positions], G[positions], beta)
+                for start, (positions, local) in zip(ends, algorithm.split_rows(b.rows_u, sizes[i]), strict=True)
             ]
             theta[i] = algorithm.gradient_step(theta[i], algorithm.combine_gradients(partial, len(batch)), rate)
     return theta
@@ -86,7 +86,7 @@ def test_batch_rows_are_the_distinct_rows_with_counts():
     batch = np.array([7, 2, 7, 7, 3, 2])
     made = algorithm.batch_rows(batch, scratch)
     assert sorted(made.rows_u.tolist()) == [2, 3, 7]
-    assert made.rows_u[made.place_B].tolist() == batch.tolist()
+    assert made.rows_u[made.position_B].tolist() == batch.tolist()
     assert dict(zip(made.rows_u.tolist(), made.counts().tolist(), strict=True)) == {7: 3, 2: 2, 3: 1}
 
 

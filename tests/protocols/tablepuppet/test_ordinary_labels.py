@@ -8,12 +8,12 @@ import pytest
 from sklearn.metrics import f1_score, r2_score, roc_auc_score
 
 from fedactors.config import build
+from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.run import run
 from tests.protocols.tablepuppet.test_run import in_memory
 
@@ -140,7 +140,7 @@ def test_tallies_of_parts_add_up_to_the_scores_of_the_whole(loss):
     h = np.round(draw.normal(size=(90, 3 if loss == "softmax" else 1)), 1)  # with ties
     ranks = algorithm.ranks_of(loss, h)
     given = ranks if len(ranks) else np.zeros(90, dtype=np.int64)
-    parts = [algorithm.tally_rows(loss, h[place], y[place], given[place]) for place in np.array_split(np.arange(90), 4)]
+    parts = [algorithm.tally_rows(loss, h[index], y[index], given[index]) for index in np.array_split(np.arange(90), 4)]
     found = algorithm.more_scores(loss, sum(parts), 90)
     if loss == "squared":
         assert found["r2"] == pytest.approx(r2_score(y, h[:, 0]))

@@ -60,14 +60,14 @@ def test_a_tree_of_sqlglot_gives_the_same_plan_as_the_sql():
 def test_upper_and_lower_case_are_the_same_and_the_tables_own_names_are_kept():
     schemas = {"T": {"Key": "integer", "Y": "float"}, "u": {"KEY": "integer", "X": "float"}}
     text = 'SELECT y, x FROM t AS A JOIN U b ON a.KEY = B."key" WHERE X > 1'
-    made = make_plan(parse_query(text).held_in({"t": ["T"], "U": ["u"]}), schemas, "a.y")
+    made = make_plan(parse_query(text).over({"t": ["T"], "U": ["u"]}), schemas, "a.y")
     assert made.edges[0].name == "A.Key = b.KEY"
     assert made.table("b").partitions[0].where == ('"X" > 1',)
     assert (made.table("b").features[0].column, made.label_table.label) == ("X", "Y")
 
 
 def test_a_source_that_several_hold_is_the_union_of_their_partitions():
-    query = parse_query("SELECT rating FROM ratings WHERE rating > 2").held_in({"ratings": ["ratings#0", "ratings#1"]})
+    query = parse_query("SELECT rating FROM ratings WHERE rating > 2").over({"ratings": ["ratings#0", "ratings#1"]})
     made = make_plan(query, dict.fromkeys(("ratings#0", "ratings#1"), SCHEMAS["ratings"]), "rating")
     assert [(p.source, p.where) for p in made.tables[0].partitions] == [
         (name, ('"rating" > 2',)) for name in ("ratings#0", "ratings#1")
@@ -127,7 +127,7 @@ def test_odd_identifiers_stay_quoted():
         ("SELECT * FROM ratings r LEFT JOIN movies m ON r.mid = m.mid", faults.UnsupportedQueryError, "LEFT JOIN"),
         ("SELECT * FROM ratings NATURAL JOIN movies", faults.UnsupportedQueryError, "NATURAL"),
         ("SELECT * FROM ratings r JOIN movies m ON r.mid + m.year = m.mid", faults.UnsupportedQueryError, "key = key"),
-        ("SELECT * FROM ratings r JOIN movies m ON sqrt(r.mid) = m.mid", faults.UnsupportedQueryError, "join condition"),
+        ("SELECT * FROM ratings r JOIN movies m ON sqrt(r.mid) = m.mid", faults.UnsupportedQueryError, "join cond"),
         ("SELECT * FROM ratings r JOIN movies m ON r.mid < m.mid", faults.UnsupportedQueryError, "key = key"),
         ("SELECT * FROM main.ratings", faults.UnknownTableError, "names of schemas"),
         ("WITH a AS (SELECT * FROM ratings) SELECT * FROM a", faults.UnsupportedQueryError, "WITH a AS"),

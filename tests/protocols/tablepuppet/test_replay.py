@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from fedactors.auditing import replay
-from fedactors.data.layouts.vertical import Neighbour
+from fedactors.data.layouts.vertical import Neighbour, stated
 from fedactors.errors import BadInput
 from fedactors.privacy.accounting import EVERYBODY, JOINED
 from fedactors.testing.conformance import remarks_on_claims
 from fedactors.testing.runs import Subject, simulate
 from protocols.tablepuppet import actors, local_solvers
-from protocols.tablepuppet.data import load_data, stated
+from protocols.tablepuppet.data import load_data
 from protocols.tablepuppet.plugin import PROTOCOL
 from protocols.tablepuppet.privacy import neighbours
 from tests.protocols.tablepuppet.test_run import in_memory, settings
@@ -95,8 +95,8 @@ def test_no_joined_tuple_moves_what_is_sent_by_more_than_is_claimed(made):
     assert moved[JOINED].bare == ()
     assert moved[JOINED].mu > 0.1
     assert moved["label"].mu == pytest.approx(moved[JOINED].mu, rel=0.5)  # a label costs more than all else here
-    places = {shift.place.rpartition(" ")[2] for shift in moved[JOINED].shifts if shift.mus}
-    assert places == {"Labels", "predictions", "theta"}
+    release_names = {shift.release_name.rpartition(" ")[2] for shift in moved[JOINED].shifts if shift.mus}
+    assert release_names == {"Labels", "predictions", "theta"}
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_labels_are_covered_where_their_classes_are_not_counted_among_the_rows(d
     found = replay.audit_by_replay(PROTOCOL, config, data, data.parties[0], [rare], seed=0)
     assert found.refuted == []
     assert found.claims["label"].covered == bool(declared)
-    told = any("num_classes" in place for place in found.worst["label"].bare)
+    told = any("num_classes" in transfer for transfer in found.worst["label"].bare)
     assert told != bool(declared)
     why = " ".join(found.claims["label"].uncovered)
     assert ("which classes occur is told" in why) == told

@@ -16,7 +16,7 @@ from fedactors.data.alignment import rows as joining
 from fedactors.data.alignment.rows import HashSecret
 from fedactors.data.databases import TableSource
 from fedactors.data.databases import in_memory as rows_in_memory
-from fedactors.data.layouts.vertical import RelationalPartition
+from fedactors.data.layouts.vertical import RelationalPartition, stated
 from fedactors.errors import PartyLost, Refused, RowsChangedError
 from fedactors.inspection import describe_predictions
 from fedactors.messages.codec import message_types
@@ -29,7 +29,7 @@ from protocols.tablepuppet import messages
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.costs import default_costs
-from protocols.tablepuppet.data import assign_clients, load_data, name_tables, stated
+from protocols.tablepuppet.data import assign_clients, load_data, name_tables
 from protocols.tablepuppet.loj_operator import JoinServer
 from protocols.tablepuppet.messages import Agreement, Facts, RoundOrder
 from protocols.tablepuppet.run import assemble, run
@@ -129,8 +129,8 @@ def test_where_the_coordinator_and_the_server_live_changes_no_number(algorithm):
 
 @pytest.mark.slow
 def test_with_the_coordinator_in_the_organisation_the_server_never_sees_theta():
-    for place, seen in (("server", True), ("organisation", False)):
-        _, _, runtime = execute(settings(algorithm="rfl-admm", lou_coordinator=place))
+    for index, seen in (("server", True), ("organisation", False)):
+        _, _, runtime = execute(settings(algorithm="rfl-admm", lou_coordinator=index))
         types = {t.type for t in runtime.ledger.totals() if t.receiver == "server"}
         assert ("LocalParameters" in types) is seen
         assert "Predictions" in types
@@ -308,10 +308,10 @@ def test_who_asks_for_what_is_not_theirs_is_refused(intruder, number):
     async def main():
         runtime.use_costs(default_costs(config))
         server, _ = assemble(config, load_data(config, "orders:400", 0), runtime)
-        stranger = runtime.spawn(intruder, "stranger")
+        outsider = runtime.spawn(intruder, "stranger")
         await runtime.start()
         await server.agree()
-        await stranger.attack(RoundOrder(number))
+        await outsider.attack(RoundOrder(number))
 
     with pytest.raises(Refused, match=r"^stranger: "):
         runtime.execute(main)

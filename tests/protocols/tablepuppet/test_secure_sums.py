@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fedactors.auditing.attacks import complete_by_differences
+from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput, PartyLost
 from fedactors.inspection import describe_messages
 from fedactors.launch import load_data
@@ -18,7 +19,6 @@ from fedactors.privacy.noise import mu_of_epsilon
 from fedactors.runtime.interface import Snapshot
 from fedactors.secure_sums.messages import Masked
 from protocols.tablepuppet import messages
-from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.loj_operator import JoinServer
 from protocols.tablepuppet.mapping import JoinSplit, comparable_rows
 from protocols.tablepuppet.plugin import PROTOCOL
@@ -128,10 +128,10 @@ def attacked(num_known=8, **words):
 @pytest.mark.slow
 def test_known_rows_and_theta_give_the_rows_of_open_predictions_and_not_of_sums():
     for opened, masked in zip(attacked(num_rounds=5), attacked(num_rounds=5, secure_aggregation=True)[:2], strict=True):
-        assert opened.found > 0.99
+        assert opened.estimate > 0.99
         assert not opened.is_chance
-        assert masked.found < 0.35
-        assert masked.found < opened.found / 2
+        assert masked.estimate < 0.35
+        assert masked.estimate < opened.estimate / 2
 
 
 def test_what_the_attack_reads_of_sums_is_what_the_server_reads(monkeypatch):
@@ -155,9 +155,9 @@ def test_what_sums_alone_do_not_protect_and_noise_does():
     """Linear sums over many rounds: known rows of one table give its others, better than by guessing."""
     long, *_ = attacked(30, num_rounds=80, secure_aggregation=True)
     assert long.low > 2 * long.chance
-    assert long.found > 0.35
+    assert long.estimate > 0.35
     noisy, *_ = attacked(30, num_rounds=16, secure_aggregation=True, **NOISY_ROWS)
-    assert noisy.found < 0.2
+    assert noisy.estimate < 0.2
 
 
 @pytest.mark.slow
@@ -177,26 +177,26 @@ def test_differences_of_sums_give_rows_beside_known_ones_and_noise_hides_them():
         view = views(config, load_data(PROTOCOL, config, "orders:300", 0), 0)["items"]
         *_, found[mode] = reconstructions("items", view, len(view.rows_NF) // 4)
         assert found[mode].name == "reconstruction with differences: items"
-    assert found["sums"].found > 0.99
+    assert found["sums"].estimate > 0.99
     assert found["sums"].count > 100
     assert found["noise"].is_chance
 
 
 def test_pairs_of_known_rows_give_the_unknown_ones_beside_them_and_no_others():
     rows, weights = np.random.default_rng(0).normal(size=(7, 2)), np.random.default_rng(1).normal(size=(2, 3))
-    places, partners = np.array([0, 1, 2, 3, 4, 1, 5, 6]), np.array([0, 0, 0, 1, 1, 2, 2, 3])
-    sums = rows[places] @ weights + np.random.default_rng(2).normal(size=(4, 3))[partners]
-    which, found = complete_by_differences(sums, places, partners, rows[:4])
+    positions, partners = np.array([0, 1, 2, 3, 4, 1, 5, 6]), np.array([0, 0, 0, 1, 1, 2, 2, 3])
+    sums = rows[positions] @ weights + np.random.default_rng(2).normal(size=(4, 3))[partners]
+    which, found = complete_by_differences(sums, positions, partners, rows[:4])
     assert sorted(which.tolist()) == [4, 5]  # 6 stands beside no known row
     assert np.allclose(found, rows[which])
-    assert len(complete_by_differences(sums, places, partners, rows[:1])[0]) == 0  # no pair to fit on
+    assert len(complete_by_differences(sums, positions, partners, rows[:1])[0]) == 0  # no pair to fit on
 
 
 def test_the_suite_attacks_every_table_that_has_rows_enough():
     found = surface(settings(num_rounds=2), shop(), {}, 0).others
     assert {one.name.rpartition(" ")[2] for one in found} == {"orders", "items", "cards"}
     assert len(found) == 6
-    assert max(one.found for one in found) > 0.99
+    assert max(one.estimate for one in found) > 0.99
     with pytest.raises(BadInput, match="not with algorithm=rfl-sgd-v"):
         surface(settings(algorithm="rfl-sgd-v"), shop(), {}, 0)
 

@@ -123,7 +123,7 @@ def shop(tmp_path_factory):
     return folder
 
 
-REASONS = {
+REJECTIONS = {
     "new0": "no partner in i",
     "new1": "a key is missing",
     "new2": "stock: missing",
@@ -136,8 +136,8 @@ REASONS = {
 def test_every_order_is_there_with_classes_or_a_reason(shop):
     rows = read(shop / "said.csv")
     assert list(rows[0]) == ["order_id", "prediction", "probability_0", "probability_1", "reason"]
-    assert {row["order_id"]: row["reason"] for row in rows if row["reason"]}.items() >= REASONS.items()
-    assert {row["reason"] for row in rows} <= {"", *REASONS.values()}
+    assert {row["order_id"]: row["reason"] for row in rows if row["reason"]}.items() >= REJECTIONS.items()
+    assert {row["reason"] for row in rows} <= {"", *REJECTIONS.values()}
     names = [row["order_id"] for row in rows]
     assert "new6" not in names  # the query's filter leaves it out; what it asks of the label is left out itself
     assert names == sorted(names, key=lambda name: int(name.removeprefix("new")))
@@ -176,9 +176,9 @@ def composed(folder, tables=(("shop", "orders"), ("supplier", "items"), ("bank",
 
     total = 0
     with torch.no_grad():
-        for place, (_, table) in enumerate(tables):
+        for index, (_, table) in enumerate(tables):
             part = parts[table]
-            total = total + part.bottom(part.preprocess(columns([triple[place] for triple in joined])))
+            total = total + part.bottom(part.preprocess(columns([triple[index] for triple in joined])))
     return [order["order_id"] for order, _, _ in joined], total
 
 
@@ -222,8 +222,8 @@ def test_whatever_the_task_and_the_model(tmp_path, words, more):
     names, total = composed(tmp_path)
     rows = read(tmp_path / "said.csv")
     if more.get("kind") == "multiclass":
-        for place, letter in enumerate("abc"):
-            agrees(rows, names, torch.softmax(total, dim=1)[:, place], f"probability_{letter}")
+        for index, letter in enumerate("abc"):
+            agrees(rows, names, torch.softmax(total, dim=1)[:, index], f"probability_{letter}")
     elif more.get("kind") == "regression":
         assert list(rows[0]) == ["order_id", "prediction", "reason"]
         agrees(rows, names, total[:, 0], "prediction")
@@ -309,7 +309,7 @@ def test_noise_of_training_is_on_predictions_and_in_the_account(tmp_path, capsys
     assert main([*new, "--output", str(tmp_path / "said.csv")]) == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told["privacy"]) == {"shop", "supplier", "bank"}
-    assert told["predictions"][0]["reasons"]["no partner in i"] == 1
+    assert told["predictions"][0]["rejections"]["no partner in i"] == 1
     assert main([*new, "--output", str(tmp_path / "again.csv")]) == 0
     assert read(tmp_path / "said.csv") != read(tmp_path / "again.csv")
 

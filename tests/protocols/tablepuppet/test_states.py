@@ -20,7 +20,7 @@ from fedactors.cli.main import main
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
 from fedactors.runs.folder import RunFolder
-from fedactors.runs.party_states import FoundStates, make_places
+from fedactors.runs.party_states import CheckpointStates, make_locations
 
 PARTIES = ("shop", "supplier", "server")
 
@@ -93,7 +93,7 @@ def test_with_states_kept_by_their_parties_the_run_folder_holds_neither(tmp_path
     frames = folder.load_checkpoint().actors
 
     # whoever holds all places and all keys can do what the open mode's holder can: so the search below has an object
-    states = FoundStates(frames, make_places(where, names))
+    states = CheckpointStates(frames, make_locations(where, names))
     server, supplier = actor_state(states, "server"), actor_state(states, "supplier")
     assert distance(solve_for_prices(states), price) < 1e-11
     wanted = {
@@ -117,11 +117,11 @@ def test_with_states_kept_by_their_parties_the_run_folder_holds_neither(tmp_path
         assert json.dumps(value).encode() not in everything
     for party in PARTIES:
         with pytest.raises(BadInput, match=f"{party} keeps its state in a place of its own"):
-            FoundStates(frames, {})[party]
+            CheckpointStates(frames, {})[party]
 
     # nor has whoever has the disks without the keys, or the disks and one party's key
     disks = b"\0".join(path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file())
     assert all(np.ascontiguousarray(values.ravel()[:24]).tobytes() not in disks for values in wanted.values())
     stolen = dict.fromkeys(PARTIES, "env:KEY_OF_SERVER")
     with pytest.raises(BadInput, match="does not open with this key"):
-        solve_for_prices(FoundStates(frames, make_places(where, stolen)))
+        solve_for_prices(CheckpointStates(frames, make_locations(where, stolen)))

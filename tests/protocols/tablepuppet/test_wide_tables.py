@@ -6,11 +6,11 @@ import pytest
 import scipy.sparse
 
 from fedactors.config import build
+from fedactors.data.layouts.vertical import stated
 from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature
 from protocols.tablepuppet import data, local_solvers
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import stated
 from tests.protocols.tablepuppet.test_run import execute, in_memory
 
 SQL = "SELECT * FROM visits JOIN homes ON visits.home = homes.home"
@@ -104,17 +104,17 @@ def test_coded_rows_are_chosen_like_rows_of_an_array():
 
 def test_a_table_that_would_not_fit_as_a_dense_one_has_the_size_of_what_it_holds():
     num_rows, num_categories = 200_000, 5000  # 8 GB of zeros
-    places = np.random.default_rng(0).integers(0, num_categories, num_rows)
+    indices = np.random.default_rng(0).integers(0, num_categories, num_rows)
     features = [Feature(column="card", encoding="one_hot", kind="text")]
-    table = pa.table({"card": places})
+    table = pa.table({"card": indices})
     facts = data.column_facts(table, features)
     x = data.design_matrix(table, features, facts, True)
     assert x.shape == (num_rows, num_categories + 1)
     assert isinstance(x, SparseRows)
     assert x.nbytes < 10e6
     theta = np.random.default_rng(1).normal(size=(num_categories + 1, 1))
-    order = {text: place for place, text in enumerate(facts.categories[0])}
-    expected = theta[[order[str(place)] for place in places[:100]], 0] + theta[-1, 0]
+    order = {text: index for index, text in enumerate(facts.categories[0])}
+    expected = theta[[order[str(index)] for index in indices[:100]], 0] + theta[-1, 0]
     np.testing.assert_allclose((x @ theta)[:100, 0], expected)
 
 

@@ -35,7 +35,7 @@ pytestmark = [
 ]
 FEDACTORS = ("python", "-m", "fedactors")
 PARTIES = ("--placement", "active=site-a", "--placement", "passive=site-b")
-PLACED = (*PARTIES, "--placement", "broker=site-c")
+PLACEMENT = (*PARTIES, "--placement", "broker=site-c")
 SYNCHRONOUS = ("algorithm=vfl", "float64=true", "num_layers=3", "hidden_size=16", "on_party_loss=stop")
 
 
@@ -61,7 +61,7 @@ def simulated(hosts: Hosts, *words: str) -> dict:
 
 
 def test_the_asynchronous_protocol_trains_across_hosts(hosts):
-    words = ["pubsub-vfl", "--smoke", "num_epochs=6", *PLACED, "--out", str(hosts.folder / "shared")]
+    words = ["pubsub-vfl", "--smoke", "num_epochs=6", *PLACEMENT, "--out", str(hosts.folder / "shared")]
     assert submit(hosts, *words)["result"]["metrics"]["test/auc"] > 0.6
 
 
@@ -117,8 +117,8 @@ def test_user_data_are_opened_where_their_party_is_placed_and_no_raw_file_is_sen
     lines = ['[task]\ntype = "binary"\nalignment = "hash"']
     lines += [f'[parties.{name}]\npath = "{secret}/{name}.csv"\nid = "id"' for name in ("shop", "bank")]
     (hosts.folder / "parties.toml").write_text("\n".join([*lines, 'label = "y"']))
-    placed = ("--placement", "bank=site-a", "--placement", "shop=site-b")
-    words = ["pubsub-vfl", "--smoke", "--data", "parties.toml", *placed, "--out", str(hosts.folder / "shared")]
+    placement = ("--placement", "bank=site-a", "--placement", "shop=site-b")
+    words = ["pubsub-vfl", "--smoke", "--data", "parties.toml", *placement, "--out", str(hosts.folder / "shared")]
     with openers([secret / "bank.csv", secret / "shop.csv"]) as found:
         result = submit(hosts, *words)["result"]
     assert result["rounds"] == 2
@@ -133,8 +133,8 @@ def test_a_graph_whose_files_only_the_host_of_their_party_has(hosts, tmp_path):
     test_nodes.make(tmp_path)
     for index, names in enumerate((("bank", "transfers"), ("shop", "friends", "words"))):
         for name in names:
-            shutil.copy(tmp_path / f"{name}.csv", hosts.own_of(index))
-    described = test_nodes.TASK + test_nodes.PARTIES.format(f"{hosts.own}/")
+            shutil.copy(tmp_path / f"{name}.csv", hosts.local_of(index))
+    described = test_nodes.TASK + test_nodes.PARTIES.format(f"{hosts.local}/")
     (hosts.folder / "graph.toml").write_text(described)
     words = ["glasu", "num_clients=2", "num_rounds=1", "hidden_size=4", "--data", "graph.toml"]
     words += ["--out", str(hosts.folder / "shared"), "--placement", "bank=site-a"]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedactors.runtime.ray.cluster import asks_by_itself, make_own_token, own_token
+from fedactors.runtime.ray.cluster import asks_by_itself, make_user_token, user_token
 from fedactors.runtime.ray.doctor import Finding, examine_cluster, examine_here, examine_machine
 
 
@@ -35,7 +35,7 @@ def test_without_settings_a_cluster_is_open():
     found = here()
     assert found["embedded Ray"].state == "ok"
     asks = "asks for a token" if asks_by_itself() else "other users of this machine reach it without a token"
-    assert asks in found["embedded Ray"].found
+    assert asks in found["embedded Ray"].result
     assert (found["token, on this machine"].state, found["TLS, on this machine"].state) == ("open", "open")
 
 
@@ -56,7 +56,7 @@ def test_the_token_file_must_be_its_owners(monkeypatch, tmp_path, mode, state, t
         (tmp_path / ".ray" / "auth_token").chmod(mode)
     found = here()
     assert found["token, on this machine"].state == state
-    assert text in found["token, on this machine"].found
+    assert text in found["token, on this machine"].result
     assert found["TLS, on this machine"].state == "ok"
     assert "secret" not in str(found)
 
@@ -104,7 +104,7 @@ def dashboard(request) -> Iterator[str]:
 def test_a_stranger_asks_for_the_jobs(dashboard, state, text):
     found = {finding.what: finding for finding in examine_cluster(dashboard)}
     assert found["token asked of strangers"].state == state
-    assert text in found["token asked of strangers"].found
+    assert text in found["token asked of strangers"].result
     assert found["encryption of the dashboard"].state == "open"
 
 
@@ -118,7 +118,7 @@ def test_this_machine_can_run_fedactors_and_ray_is_really_started():
     found = {finding.what: finding for finding in examine_machine()}
     assert list(found)[:3] == ["Python", "torch", "Ray"]
     assert {found[what].state for what in ("Python", "torch", "Ray")} == {"ok"}
-    assert "did a task" in found["Ray"].found
+    assert "did a task" in found["Ray"].result
     assert all(finding.advice for finding in found.values() if finding.state in ("open", "fault"))
 
 
@@ -168,7 +168,7 @@ def test_a_machine_that_cannot_is_told_what_to_do(monkeypatch, tmp_path):
         found = {finding.what: finding for finding in examine_machine()}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert (found["Ray"].state, found["Ray"].found) == ("fault", "did not start: no module named ray")
+    assert (found["Ray"].state, found["Ray"].result) == ("fault", "did not start: no module named ray")
     assert "--runtime simulated" in found["Ray"].advice
     assert "set TMPDIR to a path that is shorter by" in found["temporary files"].advice
     assert found["open files"].advice.startswith("with many actors: ulimit -n ")
@@ -176,22 +176,22 @@ def test_a_machine_that_cannot_is_told_what_to_do(monkeypatch, tmp_path):
 
 def test_a_token_is_made_for_its_user_alone_and_once(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    make_own_token()
+    make_user_token()
     path = tmp_path / ".ray" / "auth_token"
     assert not path.exists()
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    make_own_token()
+    make_user_token()
     made = path.read_text()
     assert re.fullmatch("[0-9a-f]{64}", made)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-    make_own_token()
-    assert path.read_text() == made == own_token().text
+    make_user_token()
+    assert path.read_text() == made == user_token().text
     assert here()["token, on this machine"].state == "ok"
 
 
 def test_no_token_is_made_where_another_one_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "mine"))
-    make_own_token()
+    make_user_token()
     assert not list(tmp_path.iterdir())

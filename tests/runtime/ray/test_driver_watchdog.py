@@ -15,7 +15,7 @@ import pytest
 from fedactors.runtime.ray.cleanup import of_folder
 
 ROOT = Path(__file__).resolve().parents[3]
-HELD = """
+SCRIPT = """
 import sys, time
 from pathlib import Path
 from fedactors.runtime.ray import cleanup
@@ -27,8 +27,8 @@ time.sleep(float(sys.argv[2]))
 """
 
 
-def held(folder: Path, seconds: float, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", HELD, str(folder), str(seconds), *words]
+def watched_process(folder: Path, seconds: float, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT, str(folder), str(seconds), *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
@@ -38,14 +38,14 @@ def test_a_driver_that_is_held_while_the_control_service_is_gone_ends_with_one_l
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         began = time.monotonic()
-        assert held(tmp_path, 2.0).returncode == 0  # it is not known yet where it is
+        assert watched_process(tmp_path, 2.0).returncode == 0  # it is not known yet where it is
         session = tmp_path / "session_1"
         session.mkdir()
         (session / "gcs_server_port_abc").write_text(str(port))
         assert of_folder(tmp_path) == f"127.0.0.1:{port}"
-        assert held(tmp_path, 6.0, "dismiss").returncode == 0
-        silent = held(tmp_path, 100.0)  # it accepts and says nothing, like one that was stopped
-    gone = held(tmp_path, 100.0)
+        assert watched_process(tmp_path, 6.0, "dismiss").returncode == 0
+        silent = watched_process(tmp_path, 100.0)  # it accepts and says nothing, like one that was stopped
+    gone = watched_process(tmp_path, 100.0)
     for ended in (silent, gone):
         assert ended.returncode == 3
         assert (
@@ -74,7 +74,7 @@ def test_a_folder_that_goes_while_it_is_looked_at_has_no_address(
 def test_one_that_is_held_while_its_raylet_is_stopped_ends_with_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        ended = held(tmp_path, 100.0, address)
+        ended = watched_process(tmp_path, 100.0, address)
     assert (ended.returncode, ended.stderr) == (
         3,
         f"fedactors: Ray: its raylet at {address} gave no heartbeat for 4 s\n",
@@ -83,7 +83,7 @@ def test_one_that_is_held_while_its_raylet_is_stopped_ends_with_one_line(tmp_pat
 
 @pytest.mark.slow
 def test_a_start_without_end_ends_with_one_line(tmp_path: Path) -> None:
-    ended = held(tmp_path, 100.0)
+    ended = watched_process(tmp_path, 100.0)
     assert (ended.returncode, ended.stderr.startswith("fedactors: Ray did not start on this machine within")) == (
         3,
         True,

@@ -22,7 +22,7 @@ from fedactors.runs.folder import this_process
 from fedactors.runs.storage import start_of
 from fedactors.runtime.ray import processes
 from fedactors.runtime.ray.runtime import RayRuntime
-from tests.runtime.actors import Echo, Memory, line, said
+from tests.runtime.actors import Echo, Memory, carry_endpoint, line
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -168,10 +168,10 @@ def test_a_process_that_hangs_before_it_is_asked_to_load_is_named_in_time() -> N
         os.kill(self.pids["a"], signal.SIGSTOP)
         return met(self, actor, name, book)
 
-    async def silence(self: Any, name: str, actor: Any, own: bytes) -> str:
+    async def silence(self: Any, name: str, actor: Any, ticket: bytes) -> str:
         if name not in self.pids:
             await asyncio.Event().wait()  # no heartbeat came before the first answer
-        return await heard(self, name, actor, own)
+        return await heard(self, name, actor, ticket)
 
     async def main() -> None:
         line(runtime, "a")
@@ -336,7 +336,7 @@ def test_a_long_computation_is_no_silence() -> None:
 class Blocks(Echo):
     """Computes without a look at its messages."""
 
-    @said
+    @carry_endpoint
     async def block(self, seconds: float) -> float:
         return await self.compute(spin, seconds, work=Work("spin"))
 

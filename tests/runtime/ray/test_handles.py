@@ -44,11 +44,11 @@ class Holder(Client):
 class RunsCode:
     """Writes the number of the process that it is unpickled in."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, location: str) -> None:
+        self.location = location
 
     def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
-        return exec, (f"import os, pathlib; pathlib.Path({self.place!r}).write_text(str(os.getpid()))",)
+        return exec, (f"import os, pathlib; pathlib.Path({self.location!r}).write_text(str(os.getpid()))",)
 
 
 class Intruder(Client):
@@ -96,17 +96,17 @@ def intrude(drive: Callable[[Any, Any], Any]) -> Any:
 
 
 def test_whoever_has_a_handle_runs_code_in_the_process_behind_it(tmp_path: Path) -> None:
-    place = tmp_path / "who"
+    location = tmp_path / "who"
 
     async def drive(holder: Any, intruder: Any) -> tuple[str, str]:
         read = (await intruder.read()).word
-        await intruder.be_unpickled(Say(str(place)))
+        await intruder.be_unpickled(Say(str(location)))
         assert (await intruder.ask_if_it_is_ready()).word == "True"
         return read, (await holder.process()).word
 
     read, process = intrude(drive)
     assert read == "31415.9265"
-    assert place.read_text() == process != str(os.getpid())
+    assert location.read_text() == process != str(os.getpid())
 
 
 def test_a_drivers_verb_without_its_ticket_is_refused_all_the_same() -> None:

@@ -17,7 +17,7 @@ from fedactors.runtime.failures import decode_reply
 from fedactors.runtime.ray import processes
 from fedactors.runtime.ray.runtime import RayRuntime
 from fedactors.runtime.ray.transport import REPLY, as_array, incarnation_of, ticket
-from tests.runtime.actors import Carry, Echo, line, said
+from tests.runtime.actors import Carry, Echo, carry_endpoint, line
 from tests.runtime.ray.test_faults import lose, stop
 
 
@@ -36,11 +36,11 @@ class Hears(Echo):
     async def load(self) -> None:
         self.heard: list[int] = []
 
-    @said
+    @carry_endpoint
     async def note(self, pid: int) -> None:
         self.heard.append(pid)
 
-    @said
+    @carry_endpoint
     async def all_heard(self) -> list[int]:
         found, self.heard = self.heard, []
         return found

@@ -46,7 +46,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def own_temp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def private_temp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary folder in which no other start on this machine clears up; a short path, since sockets lie in it."""
     folder = Path("/tmp", secrets.token_hex(2))
     folder.mkdir(mode=0o700)
@@ -55,11 +55,11 @@ def own_temp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def killed_driver(tmp_path: Path, own_temp: Path, *words: str, with_reaper: bool) -> Path:
+def killed_driver(tmp_path: Path, private_temp: Path, *words: str, with_reaper: bool) -> Path:
     """Kill a driver, and its reaper before it if that is wanted; return the folder of its cluster."""
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "TMPDIR": str(own_temp)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "TMPDIR": str(private_temp)}
     environment.pop("RAY_ADDRESS", None)
     driver = subprocess.Popen(
         [sys.executable, str(script), *words],
@@ -71,7 +71,7 @@ def killed_driver(tmp_path: Path, own_temp: Path, *words: str, with_reaper: bool
     )
     assert driver.stdout is not None
     pid = int(driver.stdout.readline())
-    (folder,) = own_temp.glob(f"fedactors-ray-*-{pid}-*")
+    (folder,) = private_temp.glob(f"fedactors-ray-*-{pid}-*")
     if with_reaper:
         (reaper,) = (p for p in psutil.Process(pid).children() if "fedactors.runtime.ray.cleanup" in p.cmdline())
         reaper.kill()
@@ -109,10 +109,10 @@ def processes_of(folder: Path) -> list[str]:
 @pytest.mark.ray
 @pytest.mark.parametrize("words", [(), ("fork",)])
 def test_a_killed_driver_leaves_nothing_after_twenty_seconds(
-    tmp_path: Path, own_temp: Path, words: tuple[str, ...]
+    tmp_path: Path, private_temp: Path, words: tuple[str, ...]
 ) -> None:
     """Also where a child that it forked lives on, and holds the pipe to the reaper."""
-    folder = killed_driver(tmp_path, own_temp, *words, with_reaper=False)
+    folder = killed_driver(tmp_path, private_temp, *words, with_reaper=False)
     until = time.monotonic() + 20
     while (folder.exists() or processes_of(folder)) and time.monotonic() < until:
         time.sleep(0.2)
@@ -128,29 +128,29 @@ COPY = """
 import os, sys
 from fedactors.runs.folder import RunFolder
 folder = RunFolder.create(sys.argv[1], "x", 0, {})
-kept = RunFolder.open(folder.place)
+kept = RunFolder.open(folder.location)
 os.kill(os.getpid(), 9)
 """
 
 
-def test_copies_of_run_folders_elsewhere_go_at_the_next_use(tmp_path: Path, own_temp: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(own_temp)}
-    place = f"file://{tmp_path}/runs"
-    subprocess.run([sys.executable, "-c", COPY, place], env=environment, check=False)
-    left = set(own_temp.iterdir())
+def test_copies_of_run_folders_elsewhere_go_at_the_next_use(tmp_path: Path, private_temp: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(private_temp)}
+    location = f"file://{tmp_path}/runs"
+    subprocess.run([sys.executable, "-c", COPY, location], env=environment, check=False)
+    left = set(private_temp.iterdir())
     assert len(left) == 2
-    folder = RunFolder.create(place, "x", 0, {})
-    assert not left & set(own_temp.iterdir())
-    RunFolder.open(folder.place).verify()
+    folder = RunFolder.create(location, "x", 0, {})
+    assert not left & set(private_temp.iterdir())
+    RunFolder.open(folder.location).verify()
     folder.finish("finished")
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
 @pytest.mark.ray
 def test_what_a_driver_left_that_was_killed_with_its_reaper_is_gone_after_the_next_start(
-    tmp_path: Path, own_temp: Path
+    tmp_path: Path, private_temp: Path
 ) -> None:
-    folder = killed_driver(tmp_path, own_temp, with_reaper=True)
+    folder = killed_driver(tmp_path, private_temp, with_reaper=True)
     assert folder in cleanup.remove_orphans()
     assert not folder.exists()
     assert processes_of(folder) == []
@@ -169,17 +169,17 @@ def test_folders_of_the_living_and_of_others_stay(tmp_path: Path, monkeypatch: p
             "ray",
         )
     ]
-    place = mine.name.split("-")[2]
-    elsewhere = "0000" if place != "0000" else "0001"
-    foreign.append(tmp_path / f"fedactors-ray-{place}-1-1-1_saved")  # somebody's copy of one
+    location = mine.name.split("-")[2]
+    elsewhere = "0000" if location != "0000" else "0001"
+    foreign.append(tmp_path / f"fedactors-ray-{location}-1-1-1_saved")  # somebody's copy of one
     foreign.append(tmp_path / f"fedactors-ray-{elsewhere}-999999-1-1")  # of a container that shares this folder
     for folder in foreign:
         folder.mkdir()
     target = tmp_path / "target"
     target.mkdir()
-    (tmp_path / f"fedactors-socket-{place}-1-999-1").symlink_to(target)
+    (tmp_path / f"fedactors-socket-{location}-1-999-1").symlink_to(target)
     dead = (
-        tmp_path / f"fedactors-socket-{place}-{os.getpid()}-1-1"
+        tmp_path / f"fedactors-socket-{location}-{os.getpid()}-1-1"
     )  # a process of this number that began at another time
     dead.mkdir()
     assert cleanup.remove_orphans() == [dead]

@@ -133,19 +133,19 @@ def test_an_embedded_cluster_listens_on_the_loopback_only_and_leaves_no_process(
 def test_payloads_are_read_by_place_and_a_freed_or_reused_slot_is_noticed() -> None:
     store, reader = PayloadStore(), PayloadReader()
     try:
-        first, place = store.put([b"abc", memoryview(b"defg")], ALL)
-        assert reader.read(place, first) == b"abcdefg" == store.read(first)
+        first, location = store.put([b"abc", memoryview(b"defg")], ALL)
+        assert reader.read(location, first) == b"abcdefg" == store.read(first)
         store.free(first)
         store.free(first)
         with pytest.raises(PayloadGone, match=f"payload {first} was freed by its owner"):
-            reader.read(place, first)
-        second, same_place = store.put([b"other"], ALL)
-        assert same_place == place
+            reader.read(location, first)
+        second, same_location = store.put([b"other"], ALL)
+        assert same_location == location
         with pytest.raises(PayloadGone):
-            reader.read(place, first)
+            reader.read(location, first)
         with pytest.raises(KeyError):
             store.read(first)
-        assert reader.read(place, second) == b"other"
+        assert reader.read(location, second) == b"other"
     finally:
         reader.close()
         store.close()
@@ -156,8 +156,8 @@ def test_payloads_of_many_sizes_do_not_overlap() -> None:
     try:
         sizes = [0, 1, 4031, 4032, 4033, 100_000, 20_000_000, 3_000_000]
         kept = {size: store.put([bytes([size % 251]) * size], ALL) for size in sizes}
-        for size, (key, place) in kept.items():
-            assert reader.read(place, key) == bytes([size % 251]) * size
+        for size, (key, location) in kept.items():
+            assert reader.read(location, key) == bytes([size % 251]) * size
     finally:
         reader.close()
         store.close()
@@ -261,7 +261,7 @@ def test_a_process_that_ray_holds_ends_at_once(is_held: bool, left: str) -> None
     code = (
         "import atexit\nfrom fedactors.cli.terminal import end_process\n"
         "from fedactors.runtime.ray import cluster\natexit.register(print, 'the usual end')\n"
-        f"{is_held} and cluster.held.set()\nprint('said')\nend_process(3)"
+        f"{is_held} and cluster.has_stuck_thread.set()\nprint('said')\nend_process(3)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (3, f"said\n{left}")

@@ -13,7 +13,7 @@ from fedactors.config import build
 from fedactors.errors import BadInput
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
-from fedactors.runs.party_states import PartyStates, StateLocations, is_reference, make_places
+from fedactors.runs.party_states import PartyStates, StateLocations, is_reference, make_locations
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
@@ -22,26 +22,26 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 PARTIES = ("active", "passive")
 
 
-def go(places: StateLocations, resume: Snapshot | None = None, **words: object) -> MemoryRecorder:
+def go(locations: StateLocations, resume: Snapshot | None = None, **words: object) -> MemoryRecorder:
     protocol, recorder = find_protocol("pubsub-vfl"), MemoryRecorder()
     settings = {"algorithm": "vfl", "float64": "true", "num_layers": "2", "hidden_size": "8", "num_epochs": "2"}
     config = build(protocol.Config, {**settings, **{name: str(value) for name, value in words.items()}})
     data = load_data(protocol, config, "breast-cancer", 0)
     runtime = RayRuntime(num_cpus=2, recorder=recorder)
-    runtime.states = places
+    runtime.states = locations
     runtime.execute(lambda: protocol.run(config, data, runtime), resume)
     return recorder
 
 
-def states_in(place: Path) -> list[Path]:
-    return [path for path in place.rglob("*") if path.is_file()]
+def states_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def test_states_stay_with_their_processes_and_a_run_goes_on_from_them(tmp_path, monkeypatch):
     for party in PARTIES:
         (tmp_path / f"{party}.key").write_text(base64.b64encode(os.urandom(32)).decode())
     where = {party: str(tmp_path / party) for party in PARTIES}
-    places = make_places(where, {party: f"file:{tmp_path / party}.key" for party in PARTIES})
+    locations = make_locations(where, {party: f"file:{tmp_path / party}.key" for party in PARTIES})
     plain = go(StateLocations())
 
     def forbidden(*_: object) -> None:
@@ -50,7 +50,7 @@ def test_states_stay_with_their_processes_and_a_run_goes_on_from_them(tmp_path, 
     # in this process, the driver's, alone: the parties' processes import the class anew
     for name in ("keep", "fetch", "drop", "begin", "_cipher"):
         monkeypatch.setattr(PartyStates, name, forbidden)
-    kept = go(StateLocations(places, "first"))
+    kept = go(StateLocations(locations, "first"))
     assert kept.rounds == plain.rounds
     frames = kept.checkpoints["last"].actors
     assert set(frames) == set(plain.checkpoints["last"].actors)
@@ -58,11 +58,11 @@ def test_states_stay_with_their_processes_and_a_run_goes_on_from_them(tmp_path, 
         name for name in frames if name.partition("/")[0] in PARTIES
     }
     # the states of the two checkpoints that there are, and none of those that they replaced
-    own = [name for name in frames if name.startswith("passive")]
-    assert len(states_in(tmp_path / "passive")) == len(own) * len(kept.checkpoints)
+    local = [name for name in frames if name.startswith("passive")]
+    assert len(states_in(tmp_path / "passive")) == len(local) * len(kept.checkpoints)
 
     last = kept.checkpoints["last"]
-    longer = go(StateLocations(places, "second"), Snapshot(last.actors, last.driver), num_epochs=3)
+    longer = go(StateLocations(locations, "second"), Snapshot(last.actors, last.driver), num_epochs=3)
     whole = go(StateLocations(), num_epochs=3)
     assert longer.rounds[-1].keys() == whole.rounds[-1].keys()
     for name, value in whole.rounds[-1].items():
@@ -70,11 +70,11 @@ def test_states_stay_with_their_processes_and_a_run_goes_on_from_them(tmp_path, 
 
 
 def test_a_place_or_key_that_is_none_ends_the_run_before_it_trains(tmp_path):
-    for places, message in [
-        (make_places({"passive": str(tmp_path)}, {"passive": "env:NOWHERE"}), "passive: no variable NOWHERE where"),
-        (make_places({"passive": "/proc/none"}, {}), "--checkpoint-dir: passive: cannot write /proc/none"),
-        (make_places({"pasive": str(tmp_path)}, {}), "'pasive' is not allowed: the parties are"),
+    for locations, message in [
+        (make_locations({"passive": str(tmp_path)}, {"passive": "env:NOWHERE"}), "passive: no variable NOWHERE where"),
+        (make_locations({"passive": "/proc/none"}, {}), "--checkpoint-dir: passive: cannot write /proc/none"),
+        (make_locations({"pasive": str(tmp_path)}, {}), "'pasive' is not allowed: the parties are"),
     ]:
         with pytest.raises(BadInput, match=message):
-            go(StateLocations(places))
+            go(StateLocations(locations))
     assert states_in(tmp_path) == []

@@ -21,11 +21,11 @@ from fedactors.runtime.calls import CallPath
 from fedactors.runtime.failures import UnawaitedCall
 from fedactors.runtime.ray.transport import (
     HELLO,
-    LEAST_PLACED,
-    MOST_PLACED,
-    PLACED,
+    LEAST_SHARED,
+    MOST_SHARED,
     REPLY,
     REQUEST,
+    SHARED,
     TAKEN,
     UNREAD,
     Address,
@@ -52,8 +52,8 @@ def recognise(hello: memoryview) -> Caller | None:
 
 def transport_to(socket: Path, me: str = "a", shown: bytes | None = None) -> LocalTransport:
     transport = LocalTransport(me, "here", True, 5.0, UnawaitedCall(lambda error: None, lambda name: True))
-    own = ticket(KEY, me) if shown is None else shown
-    transport.update({"b": Address("b", "server", "here", str(socket), 1, 1, None, PATH.endpoints, own)})
+    credential = ticket(KEY, me) if shown is None else shown
+    transport.update({"b": Address("b", "server", "here", str(socket), 1, 1, None, PATH.endpoints, credential)})
     return transport
 
 
@@ -101,7 +101,7 @@ def test_who_shows_a_ticket_that_is_not_its_own_is_not_heard(tmp_path: Path, sho
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", [REQUEST, REPLY, 77, TAKEN, UNREAD, PLACED | REQUEST, PLACED | HELLO])
+@pytest.mark.parametrize("kind", [REQUEST, REPLY, 77, TAKEN, UNREAD, SHARED | REQUEST, SHARED | HELLO])
 def test_a_connection_begins_with_a_greeting_or_ends(tmp_path: Path, kind: int) -> None:
     async def serve(caller: Caller, body: memoryview) -> tuple[int, Any]:
         raise AssertionError("served")
@@ -169,11 +169,11 @@ async def echo(caller: Caller, body: memoryview) -> tuple[int, Any]:
 class Blind(PayloadReader):
     """Reads nothing, as another user's process would."""
 
-    def read(self, place: tuple[int, ...], key: int) -> bytes:
+    def read(self, location: tuple[int, ...], key: int) -> bytes:
         raise PermissionError
 
 
-@pytest.mark.parametrize("size", [LEAST_PLACED - 4096, LEAST_PLACED, 3_000_000, MOST_PLACED + 1])
+@pytest.mark.parametrize("size", [LEAST_SHARED - 4096, LEAST_SHARED, 3_000_000, MOST_SHARED + 1])
 @pytest.mark.parametrize("there", [Memory(), Memory(reader=Blind()), None])
 @pytest.mark.parametrize("here", [Memory(), Memory(reader=Blind())])
 def test_a_large_body_arrives_as_it_was_whoever_can_read_whose_memory(
@@ -218,33 +218,33 @@ def test_a_large_body_takes_the_socket_where_there_is_no_more_shared_memory(
         server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, None), str(tmp_path / "socket"))
         transport = transport_to(tmp_path / "socket")
         async with asyncio.timeout(30):
-            body = encode_parts(("note", Carry((bytes(LEAST_PLACED),))))
+            body = encode_parts(("note", Carry((bytes(LEAST_SHARED),))))
             found = await transport.send(transport.address("b", "a"), PATH, body)
         transport.close()
         server.close()
         return found
 
     monkeypatch.setattr(os, "memfd_create", full)
-    assert asyncio.run(main()).values == (bytes(LEAST_PLACED),)
+    assert asyncio.run(main()).values == (bytes(LEAST_SHARED),)
 
 
 def test_large_bodies_lie_in_shared_memory_and_small_ones_do_not(tmp_path: Path) -> None:
     async def main() -> list[int]:
-        there, placed = Memory(), []
+        there, sizes = Memory(), []
         put = there.store.put
-        there.store.put = lambda parts, readers: placed.append(sum(map(len, parts))) or put(parts, readers)  # type: ignore[method-assign,func-returns-value]
+        there.store.put = lambda parts, readers: sizes.append(sum(map(len, parts))) or put(parts, readers)  # type: ignore[method-assign,func-returns-value]
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(lambda: Incoming(recognise, echo, None, there), str(tmp_path / "socket"))
         transport = transport_to(tmp_path / "socket")
-        for size in (10, LEAST_PLACED // 2, LEAST_PLACED, MOST_PLACED // 2, MOST_PLACED):
+        for size in (10, LEAST_SHARED // 2, LEAST_SHARED, MOST_SHARED // 2, MOST_SHARED):
             await transport.send(transport.address("b", "a"), PATH, encode_parts(("note", Carry((bytes(size),)))))
         transport.close()
         server.close()
         there.close()
-        return placed
+        return sizes
 
     found = asyncio.run(main())
-    assert [size // LEAST_PLACED for size in found] == [1, MOST_PLACED // LEAST_PLACED // 2]
+    assert [size // LEAST_SHARED for size in found] == [1, MOST_SHARED // LEAST_SHARED // 2]
 
 
 def test_a_place_that_is_not_in_the_senders_own_memory_is_not_looked_at(tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ def test_a_place_that_is_not_in_the_senders_own_memory_is_not_looked_at(tmp_path
         path = str(tmp_path / f"lane{file}")
         server = await loop.create_unix_server(lambda: Incoming(recognise, serve, None, Memory()), path)
         reader, writer = await asyncio.open_unix_connection(path)
-        hello, place = encode(("a", ticket(KEY, "a"))), struct.pack("<QQQ40x", 5, file, 0)
-        for kind, body in ((HELLO, hello), (PLACED | REQUEST, place)):
+        hello, location = encode(("a", ticket(KEY, "a"))), struct.pack("<QQQ40x", 5, file, 0)
+        for kind, body in ((HELLO, hello), (SHARED | REQUEST, location)):
             writer.write(struct.pack("<QIB51x", len(body), 1, kind) + body)
         async with asyncio.timeout(5.0):
             head = await reader.readexactly(64)

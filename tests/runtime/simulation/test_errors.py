@@ -11,7 +11,7 @@ import pytest
 from fedactors.actors.context import Work
 from fedactors.errors import BadInput, Deadlock, FedactorsError, PartyFailed, Stopped
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from tests.runtime.actors import CLOSED, COSTS, Echo, Memory, Trainer, line, play, process_id, said
+from tests.runtime.actors import CLOSED, COSTS, Echo, Memory, Trainer, carry_endpoint, line, play, process_id
 
 # --- errors and waits ---
 
@@ -218,7 +218,7 @@ def test_a_job_may_be_begun_once_under_a_key() -> None:
         async def open(self) -> None:
             pass
 
-        @said
+        @carry_endpoint
         async def twice(self) -> None:
             job = self.begin("step", process_id, work=Work("step"))
             assert self.job("step") is job

@@ -10,7 +10,7 @@ import pytest
 from fedactors.errors import BadInput, PartyLost
 from fedactors.network.links import Link, Network
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from tests.runtime.actors import COSTS, Echo, Memory, line, rounds_of_training, said
+from tests.runtime.actors import COSTS, Echo, Memory, carry_endpoint, line, rounds_of_training
 
 WAN = Network(default=Link(latency=1.0))
 
@@ -22,7 +22,7 @@ class Planned(Echo):
         super().__init__()
         self._plan = plan
 
-    @said
+    @carry_endpoint
     async def do(self) -> int:
         self._plan["done"] += 1
         return self._plan["done"]

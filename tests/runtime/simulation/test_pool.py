@@ -99,5 +99,5 @@ def test_a_process_that_another_one_started_may_share_its_folder_and_leaves_it(
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if is_child else None)
     made = compute.ProcessPool(1)
     made.close()
-    own = [made._folder] if is_child else [made._folder, multiprocessing.util.get_temp_dir()]
-    assert given == [tuple(own)]
+    local = [made._folder] if is_child else [made._folder, multiprocessing.util.get_temp_dir()]
+    assert given == [tuple(local)]

@@ -15,7 +15,7 @@ from fedactors.messages.codec import CodecError
 from fedactors.network.links import HostCapacity, Link, Network
 from fedactors.runtime.interface import Costs
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from tests.runtime.actors import INSTANT, Echo, Memory, line, play, said
+from tests.runtime.actors import INSTANT, Echo, Memory, carry_endpoint, line, play
 
 # --- time on links ---
 
@@ -46,13 +46,13 @@ def test_the_drivers_calls_take_no_time_and_are_recorded_apart() -> None:
 
 def test_a_server_that_sends_to_k_clients_at_once_takes_k_times_as_long() -> None:
     class Sender(Echo):
-        @said
+        @carry_endpoint
         async def send_all(self, names: tuple[str, ...]) -> float:
             await asyncio.gather(*(self.line(name).take(np.zeros(242)) for name in names))
             return self.clock.now()
 
     class Receiver(Echo):
-        @said
+        @carry_endpoint
         async def take(self, values: np.ndarray) -> None:
             """Take it."""
 

@@ -31,9 +31,9 @@ def vector(value: float) -> np.ndarray:
 
 
 def arrival(
-    value: float, *, container=0, start=0.0, version=0, num_samples=10, loss_rms=1.0, seconds=4.0, place=0
+    value: float, *, container=0, start=0.0, version=0, num_samples=10, loss_rms=1.0, seconds=4.0, slot=0
 ) -> tuple[Task, TrainingResult]:
-    task = Task(1, container, place, version, vector(start))
+    task = Task(1, container, slot, version, vector(start))
     return task, TrainingResult(1, "oregon", num_samples, loss_rms, seconds, vector(value))
 
 
@@ -164,7 +164,7 @@ def test_pisces_forgets_old_staleness():
 
 def test_gitfl_counts_the_push_before_the_pull():
     server = GitFL([vector(0), vector(4)], versions=[1, 1])
-    server.arrive(*arrival(2, place=0))
+    server.arrive(*arrival(2, slot=0))
     # versions (2, 1), master (2 * 2 + 4) / 3 = 8/3, gap 0.5, weight 10.5
     np.testing.assert_allclose(server.branches[0], (10.5 * 2 + 8 / 3) / 11.5, rtol=1e-6)
     assert server.versions == [2, 1]
@@ -186,7 +186,7 @@ def test_servers_stay_between_what_they_were_given(given_values):
         mixing.arrive(*arrival(value))
         partial.arrive(*arrival(value, container=number))
         partial.aggregate(0.0)
-        git.arrive(*arrival(value, place=number % 3))
+        git.arrive(*arrival(value, slot=number % 3))
         for model in (mixing.model, partial.model, git.model, *git.branches):
             assert least - 1e-4 <= model[0] <= greatest + 1e-4
 
@@ -212,7 +212,7 @@ def test_a_snapshot_gives_the_same_future(make):
     first.arrive(*arrival(3, container=1))
     second.load_state_dict(through_a_frame(first))
     for server in (first, second):
-        server.arrive(*arrival(5, container=2, place=1))
+        server.arrive(*arrival(5, container=2, slot=1))
         server.arrive(*arrival(7, container=3))
         if server.due(9.0, []):
             server.aggregate(9.0)

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedactors.learning.local_training import weighted_mean
 from fedactors.runtime import snapshots
+from fedactors.serving.parts import softmax
 from protocols.nebulafl.baselines import hierarchical
 from protocols.nebulafl.baselines.hierarchical import (
     MeanRound,
@@ -19,7 +20,6 @@ from protocols.nebulafl.baselines.hierarchical import (
     ensemble,
     kmeans,
     rings,
-    softmax,
 )
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.messages import ClusterLogits, RoundOrder, RoundResult
@@ -58,9 +58,9 @@ def test_who_was_not_called_or_answers_twice_is_refused():
     made = MeanRound([[3, 5, 8]], vector(0))
     made.finished(8, trained(8), 0.0)
     made.lose(5)
-    for stranger in (5, 4, 8):
+    for outsider in (5, 4, 8):
         with pytest.raises(ValueError, match="was not called"):
-            made.finished(stranger, trained(0), 0.0)
+            made.finished(outsider, trained(0), 0.0)
     made.finished(3, trained(2), 0.0)
     np.testing.assert_allclose(made.parameters_P, 5.0)
 

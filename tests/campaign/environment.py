@@ -40,7 +40,7 @@ def _run(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, check=check, capture_output=True, text=True)
 
 
-class Place:
+class Environment:
     """See the module.
 
     Args:
@@ -223,7 +223,7 @@ def whether_possible() -> dict[str, str | None]:
     why: dict[str, str | None] = {}
     for what in ("network", "disk"):
         try:
-            Place(**{what: True}).remove()
+            Environment(**{what: True}).remove()
             why[what] = None
         except (subprocess.CalledProcessError, OSError) as error:
             why[what] = str(getattr(error, "stderr", "") or error).strip()
