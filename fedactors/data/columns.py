@@ -430,7 +430,8 @@ def without_values(
         rule, others = f'type = "{category}", missing = "indicator"', 'or "drop", and not under categorical too'
     else:
         rule, others = 'missing = "indicator"', '"median" or "drop"'
-    return f"{found}{more}; say under columns what to do, such as {key} = {{ {rule} }}, {others}"
+    for_all = f', or for all columns of a file at once "*" = {{ {rule} }}' if more else ""
+    return f"{found}{more}; say under columns what to do, such as {key} = {{ {rule} }}, {others}{for_all}"
 
 
 def _key(name: str) -> str:

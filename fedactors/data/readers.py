@@ -84,6 +84,9 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
 """What files begin with."""
 
 
+_COLUMNAR = ("parquet", "arrow")
+
+
 def _kind_of(begins: bytes) -> str:
     if begins[8:12] == b"DUCK":
         return "a DuckDB database"
@@ -91,10 +94,13 @@ def _kind_of(begins: bytes) -> str:
 
 
 def _content(path: Path) -> tuple[str, bytes]:
-    """Return what a file is by its content, and that, unpacked."""
+    """Return what a file is by its content, and that, unpacked; nothing of one that Arrow reads column by column."""
     with open(path, "rb") as file:
+        kind = _kind_of(file.read(16))
+        if kind in _COLUMNAR:
+            return kind, b""
+        file.seek(0)
         raw = file.read()
-    kind = _kind_of(raw[:16])
     if kind == "gzip":
         raw = gzip.decompress(raw)
     elif kind == "bz2":
@@ -111,7 +117,10 @@ def _content(path: Path) -> tuple[str, bytes]:
             raw = packed.read(names[0])
     else:
         return kind, raw
-    return _kind_of(raw[:16]), raw
+    kind = _kind_of(raw[:16])
+    if kind in _COLUMNAR:
+        raise ValueError(f"a {kind} file that is packed; unpack it, for it is packed inside")
+    return kind, raw
 
 
 # --- CSV --------------------------------------------------------------------------------------------------------------
@@ -396,8 +405,8 @@ def read_arrays(
         if kind == "npy":
             arrays = _read_npy(content)
             return arrays, list(arrays)
-        if kind in ("parquet", "arrow"):
-            return _read_arrow(kind, content, f"{party}: {path}", wanted)
+        if kind in _COLUMNAR:
+            return _read_arrow(kind, path, party, wanted)
         if kind != "csv":
             where = "; its tables are read with layout = relational" if kind.endswith("database") else ""
             raise BadInput(f"{party}: path: {path} is {kind}, which is not allowed: give a {ENDINGS} file{where}")
@@ -414,17 +423,15 @@ def read_arrays(
         return read_csv(content, path, party, wanted=wanted, csv=csv)
 
 
-def _read_arrow(
-    kind: str, content: bytes, where: str, wanted: Sequence[str] | None
-) -> tuple[dict[str, Any], list[str]]:
+def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
     import pyarrow.parquet as pa_parquet
 
-    file = pa.BufferReader(content)
-    opened = pa_parquet.ParquetFile(file) if kind == "parquet" else pa.ipc.open_file(file)
-    present = list((opened.schema_arrow if kind == "parquet" else opened.schema).names)
-    chosen = present if wanted is None else [name for name in present if name in wanted]
-    _refuse_doubled(chosen, where)
-    table = opened.read(columns=chosen) if kind == "parquet" else opened.read_all().select(chosen)
+    with open(path, "rb") as file:
+        opened = pa_parquet.ParquetFile(file) if kind == "parquet" else pa.ipc.open_file(file)
+        present = list((opened.schema_arrow if kind == "parquet" else opened.schema).names)
+        chosen = present if wanted is None else [name for name in present if name in wanted]
+        _refuse_doubled(chosen, f"{party}: {path}")
+        table = opened.read(columns=chosen) if kind == "parquet" else opened.read_all().select(chosen)
     return dict(zip(table.column_names, table.columns, strict=True)), present
 
 
@@ -435,10 +442,10 @@ def _read_folder_of_parts(folder: Path, party: str, wanted: Sequence[str] | None
     present: list[str] = []
     for file in files:
         with reading(party, file):
-            kind, content = ("folder", b"") if file.is_dir() else _content(file)
+            kind = "folder" if file.is_dir() else _content(file)[0]
             if kind != "parquet":
                 raise BadInput(f"{party}: path: {file} is no Parquet file: a folder may hold those of one table only")
-            part, names = _read_arrow(kind, content, f"{party}: {file}", wanted)
+            part, names = _read_arrow(kind, file, party, wanted)
         if parts and names != present:
             raise BadInput(f"{party}: {file} has the columns {', '.join(names)}, {files[0].name} {', '.join(present)}")
         parts.append(part)

@@ -16,7 +16,7 @@ import pytest
 
 from fedactors.data.columns import ColumnRule, resolve_rules
 from fedactors.data.description import load_description
-from fedactors.data.party_rows import prepare, refuse_moved, split
+from fedactors.data.party_rows import check_block, prepare, refuse_moved, split
 from fedactors.data.readers import read_columns
 from fedactors.data.sources import FileSource
 from fedactors.data.values import Column, CsvFormat, parse_date, row_names
@@ -317,6 +317,12 @@ def test_rules_by_pattern(tmp_path):
     assert np.isnan(block.features[0, 1])
     assert block.features[0, 2] == 7
     assert resolve_rules((("*", mean), ("b", constant)), ["b", "c"]) == {"b": constant, "c": mean}
+    path_of_many = csv(
+        tmp_path, ",".join(f"g{number}" for number in range(12)) + "\n" + "," * 11 + "\n" + "1," * 11 + "1\n", "m.csv"
+    )
+    with pytest.raises(BadInput, match=r'and 4 columns more.* "\*" = . missing = "indicator" .'):
+        check_block(source(path_of_many).load(), "bank", "binary", 2)
+    assert source(path_of_many, rules=(("*", ColumnRule(missing="indicator")),)).load().features.shape == (2, 24)
     with pytest.raises(BadInput, match=r"columns: 'z\*' is not among the features"):
         source(path, rules=(("z*", mean), ("*", constant))).load()
 
