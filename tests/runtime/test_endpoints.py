@@ -514,7 +514,7 @@ class Burglar(Client):
             "snapshot": lambda: actor.snapshot.remote(address.ticket),
             "load": lambda: actor.load.remote(address.ticket, None),
             "close": lambda: actor.close.remote(address.ticket),
-            "meet": lambda: actor.meet.remote(address.ticket, {}),
+            "meet": lambda: actor.meet.remote(address.ticket, {}, []),
             "call": lambda: actor.call.remote("driver", address.ticket, np.zeros(8, np.uint8)),
         }[say.word]
         try:
