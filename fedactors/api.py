@@ -6,9 +6,7 @@
     run.metrics["test/auc"], run.rounds.to_pandas()
 
 Settings of a protocol are keyword arguments, checked by its config. All of it works inside a running event loop, such
-as a notebook's: a run then gets a thread of its own. The commands that run, resume, predict, export, audit and compare
-call this module.
-Importing it loads nothing heavy.
+as a notebook's: a run then gets a thread of its own. The commands call this module. Importing it loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from fedactors.network.links import Network
     from fedactors.runs.folder import RunFolder
     from fedactors.runs.metrics import Summary
+    from fedactors.runtime.ray.doctor import Finding
     from fedactors.serving.parts import Part
     from fedactors.trained import Audit, Predictions
 
@@ -120,11 +119,9 @@ def execute(
     from fedactors.launch import in_thread_if_needed, launch, launch_with_retries, resolve
 
     config, options = resolve(protocol, settings, options)
-    if options.auto_resume:
-        summaries = in_thread_if_needed(lambda signals: launch_with_retries(protocol, config, options, signals=signals))
-    else:
-        given = simulated or {}
-        summaries = in_thread_if_needed(lambda signals: launch(protocol, config, options, signals=signals, **given))
+    start: Callable[..., list[Summary]] = functools.partial(launch, **(simulated or {}))
+    start = launch_with_retries if options.auto_resume else start
+    summaries = in_thread_if_needed(lambda signals: start(protocol, config, options, signals=signals))
     return [Run(summary.run, summary, simulated) for summary in summaries]
 
 
@@ -409,9 +406,7 @@ def write_report(
     if path.is_dir():
         raise BadInput(f"--output: {str(to)!r} is a folder; give the name of the page")
     apart_from_records(path, "--output")
-    drawn = None if figures is None else local_path(figures, "--figures")
-    if drawn is not None:
-        apart_from_records(drawn, "--figures")
+    drawn = None if figures is None else _page(figures, "--figures")
     write_atomic(path, render_report(loaded).encode(), "--output")
     if drawn is None:
         return path, []
@@ -516,18 +511,17 @@ class Comparison:
     def plot(self, to: str | Path, metric: str | None = None) -> Path:
         """Draw a metric (by default the protocol's main one) against the rounds, into a .png file."""
         from fedactors.report.charts import plot_comparison
-        from fedactors.runs.storage import local_path
 
-        path = local_path(to, "--plot")
+        path = _page(to, "--plot")
         plot_comparison(self.runs, path, metric=metric)
         return path
 
     def report(self, to: str | Path) -> Path:
         """Write a page: paired differences, curves, and each run."""
         from fedactors.report.page import render_report
-        from fedactors.runs.storage import local_path, write_atomic
+        from fedactors.runs.storage import write_atomic
 
-        path = local_path(to, "--report")
+        path = _page(to, "--report")
         write_atomic(path, render_report(self.runs).encode(), "--report")
         return path
 
@@ -546,6 +540,75 @@ class Comparison:
     def _repr_html_(self) -> str:
         parts = [self.groups._repr_html_(), *([self.differences._repr_html_()] if self._found["differences"] else [])]
         return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in self.notes)])
+
+
+def plan(
+    protocol: str | Protocol,
+    profiles: Sequence[str | Path] = (),
+    *,
+    measure: bool = False,
+    settings: Words = (),
+    **where: Any,
+) -> dict[str, Any]:
+    """Choose settings by what parties, links and graph are like; return them, and what they are predicted to cost.
+
+    Args:
+        protocol: which one; see `protocols`.
+        profiles: files (.toml or .json) that say what a party has.
+        measure: let each party measure its machine and links instead, in a process of its own.
+        settings: that are not to be chosen.
+        where: for `measure`: ``data``, ``runtime``, ``address`` or ``placement``.
+
+    Raises:
+        BadInput: the protocol has no planner, or profiles and options do not go together.
+    """
+    from fedactors.config import build_given
+    from fedactors.runs.metrics import jsonable
+    from fedactors.validation import read_tree
+
+    known = _protocol(protocol)
+    if known.plan is None:
+        raise BadInput(f"protocol: {known.name} has no planner")
+    config = build_given(known.Config, settings)
+    found = [read_tree(path, "--profile") for path in profiles]
+    for path, one in zip(profiles, found, strict=True):
+        if not isinstance(one, dict):
+            raise BadInput(f"--profile: {path!r} is not a table of names and values")
+    if measure:
+        from fedactors.launch import in_thread_if_needed
+        from fedactors.launch import measure as measured
+
+        if found:
+            raise BadInput("--measure: not together with --profile: it makes all of them")
+        options = RunOptions.checked(**_where(where))
+        found = in_thread_if_needed(lambda _: measured(known, config, options))
+    elif given := [name for name in ("data", "runtime", "address", "placement") if where.get(name)]:
+        raise BadInput(f"--{given[0]}: needs --measure")
+    return dict(jsonable(known.plan(config, found)))
+
+
+def doctor(
+    address: str | None = None, tell: Callable[[str], None] = lambda text: None
+) -> tuple[list[Finding], list[Finding]]:
+    """Look at this installation, and at what a cluster lets strangers do.
+
+    Args:
+        address: of the cluster's dashboard, ``http://HEAD:8265``; by default only what is started from here is.
+        tell: hears what is looked at.
+
+    Returns:
+        Whether this machine can run fedactors; who can reach it and the cluster.
+    """
+    tell("looking at this machine")
+    from fedactors.runtime.ray.doctor import examine_cluster, examine_here, examine_machine
+    from fedactors.runtime.ray.jobs import job_address
+
+    cluster = None if address is None else job_address(address)
+    machine, others = examine_machine(tell), examine_here()
+    if cluster is not None:
+        tell(f"looking at {cluster}")
+        others += examine_cluster(cluster)
+    return machine, others
 
 
 # --- what there is --------------------------------------------------------------------------------------------------
@@ -652,6 +715,18 @@ def datasets() -> Table:
             for one in catalogue()
         ]
     )
+
+
+def fetch(dataset: str) -> list[Path]:
+    """Download the files of a named data set, unless they are here, and return them.
+
+    Raises:
+        BadInput: there is no such data set, or what came is another file.
+        DataMissing: a file could not be downloaded.
+    """
+    from fedactors.data.datasets.download import fetch
+
+    return list(fetch(dataset))
 
 
 def settings(protocol: str | Protocol) -> Table:
@@ -794,6 +869,14 @@ def _where(given: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := next((name for name in given if name not in known), None):
         raise BadInput(f"{unknown}: unknown option (known: {', '.join(known)})")
     return {**given, "data": _data(given.get("data"))}
+
+
+def _page(given: str | Path, field: str) -> Path:
+    """Return the path of a page, picture or folder that is to be written; it is no part of a run's record."""
+    from fedactors.runs.folder import apart_from_records
+    from fedactors.runs.storage import local_path
+
+    return apart_from_records(local_path(given, field), field)
 
 
 def _location(given: Run | str | Path) -> str:

@@ -118,7 +118,7 @@ def check_runtime_flags(options: RunOptions, runtime: str) -> None:
 
 
 def _described_states(data: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the places and keys of parties' states that a description of own data gives."""
+    """Return the locations and keys of parties' states that a description of own data gives."""
     if not (data.endswith(".toml") and Path(data).is_file()):
         return {}, {}
     from fedactors.data.description import load_states
@@ -127,7 +127,7 @@ def _described_states(data: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
 
 
 def _with_states(options: RunOptions, known: tuple[Mapping[str, str], Mapping[str, str]]) -> RunOptions:
-    """Return the options with the places and keys of states that are known, below those that they have."""
+    """Return the options with the locations and keys of states that are known, below those that they have."""
     where, keys = {**known[0], **dict(options.checkpoint_dir)}, {**known[1], **dict(options.checkpoint_key)}
     make_locations(where, keys)
     return dataclasses.replace(options, checkpoint_dir=tuple(where.items()), checkpoint_key=tuple(keys.items()))
@@ -203,11 +203,11 @@ def states_of(
     Args:
         folder: the run's.
         frames: of the checkpoint, by actor.
-        checkpoint_dir: party to place, where another one is given than the run's.
+        checkpoint_dir: party to location, where another one is given than the run's.
         keys: party to the name of its key, likewise.
 
     Raises:
-        BadInput: a place or key is none.
+        BadInput: a location or key is none.
     """
     where, known = _stored_states(_options_of(folder), frames)
     return CheckpointStates(frames, make_locations({**where, **checkpoint_dir}, {**known, **keys}))
@@ -216,7 +216,7 @@ def states_of(
 def _stored_states(
     earlier: Mapping[str, Any], frames: Mapping[str, bytes]
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the places and keys that a run had for its parties' states, of those that its checkpoint confirms."""
+    """Return the locations and keys that a run had for its parties' states, of those that its checkpoint confirms."""
     where = proven_locations(dict(earlier["checkpoint_dir"]), frames)
     return where, {party: key for party, key in earlier["checkpoint_key"] if party in where}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 from fedactors.errors import BadInput
@@ -110,6 +111,10 @@ def _option(default: Any, help: str, **more: Any) -> Any:
     return field(default=default, metadata={"flag": Flag(help=help, **more)})
 
 
+_kept = partial(_option, federation="never", is_stored=True)
+"""An option of the run's own processes, which hold when it is resumed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """Where and how to run, beside the settings of the protocol; None means that the option was not given."""
@@ -132,41 +137,33 @@ class RunOptions:
         federation="never",
         travels=False,
     )
-    placement: tuple[tuple[str, str], ...] = _option(
+    placement: tuple[tuple[str, str], ...] = _kept(
         (),
         "put a party's actors on hosts that have this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
         metavar="PARTY=LABEL",
         read=_pairs("party=label"),
         repeats=True,
         ray_only="it has hosts",
-        federation="never",
-        is_stored=True,
     )
-    pool: int | None = _option(
+    pool: int | None = _kept(
         None,
         "simulated runtime: N processes for computes (default 0: none)",
         metavar="N",
         read=whole_number(MOST_WORKERS),
-        federation="never",
-        is_stored=True,
     )
-    emulate: float | None = _option(
+    emulate: float | None = _kept(
         None,
         "ray: emulate the protocol's links and compute times, S wall seconds for each second of theirs",
         metavar="S",
         read=_positive,
         ray_only="the simulated runtime's clock is virtual",
-        federation="never",
-        is_stored=True,
     )
-    heartbeat_timeout: float | None = _option(
+    heartbeat_timeout: float | None = _kept(
         None,
         "ray: seconds without a sign of life after which a process counts as lost (default 15)",
         metavar="S",
         read=_positive,
         ray_only="in simulation no process can hang",
-        federation="never",
-        is_stored=True,
     )
     seed: int | None = _option(None, "seed of the run (default 0)", metavar="N", read=read_seed, decides=True)
     seeds: tuple[int, ...] | None = _option(
@@ -187,31 +184,25 @@ class RunOptions:
     paper: bool = _option(False, "the setting of the paper", decides=True)
     quiet: bool = _option(False, "no progress")
     track: tuple[str, ...] = _option((), "also log to tensorboard, mlflow or wandb", metavar="NAMES", read=_names)
-    checkpoint_dir: tuple[tuple[str, str], ...] = _option(
+    checkpoint_dir: tuple[tuple[str, str], ...] = _kept(
         (),
         "keep a party's checkpoints in a folder of its host, or at an address, not in the run folder; repeatable",
         metavar="PARTY=URI",
         read=_pair("party=uri"),
         repeats=True,
-        federation="never",
-        is_stored=True,
     )
-    checkpoint_key: tuple[tuple[str, str], ...] = _option(
+    checkpoint_key: tuple[tuple[str, str], ...] = _kept(
         (),
         "encrypt them (AES-256-GCM) with the key in file:PATH or env:NAME, as the party's process finds it",
         metavar="PARTY=KEY",
         read=_pair("party=file:PATH or party=env:NAME"),
         repeats=True,
-        federation="never",
-        is_stored=True,
     )
-    spread: str | None = _option(
+    spread: str | None = _kept(
         None,
         "how actors are laid over the cluster's hosts",
         choices=SPREADS,
         ray_only="it has hosts",
-        federation="never",
-        is_stored=True,
     )
     format: str = _option(
         "text", "json: the last line on standard output is one JSON object", choices=FORMATS, travels=False

@@ -215,8 +215,27 @@ def _part(name: str, default: str) -> Any:
     return property(get)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProtocolFacts:
+    """What a protocol says of itself, apart from its parts; see `Protocol`."""
+
+    name: str
+    summary: str
+    partition: str
+    default_data: str
+    headline: Headline
+    party_loss: frozenset[str] = frozenset({"stop"})
+    default_party_loss: str = "stop"
+    smoke: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    takes_queries: bool = False
+    takes_nodes: bool = False
+    problem: str = ""
+    emulate: float | None = None
+
+
 @dataclass(frozen=True)
-class LazyProtocol:
+class LazyProtocol(ProtocolFacts):
     """A `Protocol` whose heavy parts are imported at first use.
 
         PROTOCOL = LazyProtocol("acme.ring", name="ring", ...)
@@ -228,11 +247,6 @@ class LazyProtocol:
 
     package: str = ""
     _: KW_ONLY
-    name: str
-    summary: str
-    partition: str
-    default_data: str
-    headline: Headline
     config_at: str | None = None
     run_at: str | None = None
     messages_at: str | None = None
@@ -247,14 +261,6 @@ class LazyProtocol:
     network_at: str | None = None
     neighbours_at: str | None = None
     surface_at: str | None = None
-    party_loss: frozenset[str] = frozenset({"stop"})
-    default_party_loss: str = "stop"
-    smoke: Mapping[str, Any] = field(default_factory=dict)
-    paper: Mapping[str, Any] = field(default_factory=dict)
-    takes_queries: bool = False
-    takes_nodes: bool = False
-    problem: str = ""
-    emulate: float | None = None
 
     @property
     def Config(self) -> type[Any]:  # noqa: N802

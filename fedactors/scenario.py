@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from fedactors.cli.flags import Parser, add_run_flags, run_options
+from fedactors.cli.main import run_and_print
 from fedactors.cli.terminal import end_process, guarded
 from fedactors.plugins import (
     Actors,
@@ -31,20 +32,16 @@ from fedactors.plugins import (
     Network,
     Plan,
     Predict,
+    ProtocolFacts,
     Run,
     Surface,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario:
+class Scenario(ProtocolFacts):
     """A `fedactors.plugins.Protocol` made of a script's config and run function."""
 
-    name: str
-    summary: str
-    partition: str
-    default_data: str
-    headline: Headline
     Config: type[Any]
     run: Run
     messages: ModuleType | None = None
@@ -59,14 +56,6 @@ class Scenario:
     network: Network | None = None
     neighbours: Neighbours | None = None
     surface: Surface | None = None
-    party_loss: frozenset[str] = frozenset({"stop"})
-    default_party_loss: str = "stop"
-    smoke: Mapping[str, Any] = field(default_factory=dict)
-    paper: Mapping[str, Any] = field(default_factory=dict)
-    takes_queries: bool = False
-    takes_nodes: bool = False
-    problem: str = ""
-    emulate: float | None = None
 
 
 def main(
@@ -118,10 +107,10 @@ def main(
     parser.explained = scenario
     add_run_flags(parser)
 
-    def action() -> int:
-        from fedactors.cli.commands import run_and_print
-
-        args = parser.parse_intermixed_args(argv)
-        return run_and_print(scenario, args.words, run_options(args))
-
-    end_process(guarded(action))
+    try:
+        with guarded():
+            args = parser.parse_intermixed_args(argv)
+            code = run_and_print(scenario, args.words, run_options(args))
+    except SystemExit as done:
+        code = int(done.code or 0)
+    end_process(code)

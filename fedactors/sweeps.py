@@ -31,14 +31,12 @@ import json
 import math
 import multiprocessing
 import multiprocessing.connection
-import os
 import random
 import re
 import shlex
 import signal
 import statistics
 import sys
-import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +57,7 @@ from fedactors.runs.metrics import RunResult, Summary, is_number, jsonable
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.storage import write_atomic
 from fedactors.runs.table import RunRow, write_table
-from fedactors.runtime.compute import one_thread, one_torch_thread
+from fedactors.runtime.compute import end_with_owner, one_thread, one_torch_thread
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.validation import read_tree
@@ -726,14 +724,7 @@ def _work(function: Callable[[Any], Any], pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the caller takes care
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     one_thread()
-    owner = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if owner is not None:
-            multiprocessing.connection.wait([owner.sentinel])
-            os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+    end_with_owner()
     while True:
         argument = pipe.recv()
         try:

@@ -107,13 +107,7 @@ class Predictions:
 
 
 def predict(folder: RunFolder, to: str, options: RunOptions, label: str | None = None) -> Predictions:
-    """Predict on new rows with the trained model of a run.
-
-    Args:
-        folder: of the run.
-        to: where the party that owns the predictions writes them; over a federation the name of a file.
-        options: the new data, and where to run (on what the run was on, unless they say).
-        label: of the checkpoint; by default ``best``, else the newest.
+    """Predict on new rows; see `fedactors.api.Run.predict`. Options that are not given are the run's own.
 
     Raises:
         BadInput: the protocol cannot predict, data, states or file are not what is needed, or what is released could
@@ -163,7 +157,7 @@ def _predict_federated(model: Trained, options: RunOptions, to: str) -> Outcomes
         raise BadInput(f"{folder.path}: the run was over a federation: give --federation FILE")
     if check_ending(to) != Path(to).name:
         raise BadInput(
-            f"--output: {to!r} is not allowed over a federation: a name, for the folder of whoever owns them"
+            f"--output: {to!r} is not allowed over a federation: a name, for the folder of the party that owns them"
         )
     prepared = prepare_prediction(protocol, config, folder, model.checkpoint.driver, options, folder.config["seed"])
     # what each site wrote then is known here by its digest
@@ -191,17 +185,7 @@ def stored_state(states: CheckpointStates, actor: str) -> StoredState:
 def export(
     folder: RunFolder, to: str | None, options: RunOptions, *, party: str | None = None, label: str | None = None
 ) -> dict[str, list[Path]]:
-    """Write the parties' parts of the trained model, each into a folder of its own.
-
-    Args:
-        folder: of the run.
-        to: parent of the parties' folders; by default ``exported`` in the run's.
-        options: where the parties keep their states, and code that may be imported.
-        party: the only one to export; by default all.
-        label: of the checkpoint; by default ``best``, else the newest.
-
-    Returns:
-        The files that were written, by party.
+    """Write the parties' parts of the trained model; see `fedactors.api.Run.export`.
 
     Raises:
         BadInput: the protocol cannot export, there is no such party, or the folder leads elsewhere.
@@ -279,22 +263,9 @@ def audit(
     data: str | None = None,
     allow_import: Sequence[str] = (),
 ) -> Audit:
-    """Recompute every privacy figure of a run; replay it with one record changed, and attack its model, if asked to.
+    """Recompute every privacy figure of a run; see `fedactors.api.Run.audit`.
 
     What replays or attacks found is kept in the folder of a run that has ended, for its report.
-
-    Args:
-        folder: of the run.
-        settings: of the replays, which may run smaller than the run did.
-        replay: whether to replay each party with one record changed.
-        attacks: whether to attack the trained model.
-        neighbours: number of records to change, of each kind.
-        party: the only one to replay; by default all.
-        data: the data now; by default the data set that the run had.
-        allow_import: the code that the run names and that may be imported.
-
-    Raises:
-        BadInput: the run or the arguments allow none of that.
     """
     if neighbours < 1:
         raise BadInput(f"--neighbours: {neighbours} is not allowed: give at least 1")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -211,6 +212,23 @@ def choice_of(value: Any, allowed: tuple[str, ...], field: str) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise BadInput(f"{field}: {shown(value)} is not allowed: give one of {', '.join(allowed)}")
     return str(value)
+
+
+def number_of(
+    value: Any, field: str, *, least: float = 0.0, above: float | None = None, most: float = sys.float_info.max
+) -> float:
+    """Return a value of a file that must be a number: `least` or more (or more than `above`), and at most `most`.
+
+    Raises:
+        BadInput: it is none, or another one; infinity is allowed where `most` is.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (value >= least if above is None else value > above) or value > most:
+        allowed = f"{least:g} or more" if above is None else f"above {above:g}"
+        limit = f", at most {most:g}" if most < sys.float_info.max else ""
+        what = "missing" if value is None else f"{shown(value)} is not allowed"
+        raise BadInput(f"{field}: {what}: give a number {allowed}{limit}")
+    return float(value)
 
 
 def check_keys(given: Any, known: Collection[str], where: str) -> None:

@@ -414,6 +414,7 @@ def drawn(rows: Sequence[tuple[str, RunRow]], number: int, seed: int) -> list[tu
     return random.Random(seed).sample(able, min(number, len(able)))
 
 
+@guarded()
 def main(argv: Sequence[str] | None = None) -> int:
     """Compute every figure again, some by running, and say what differs."""
     parser = argparse.ArgumentParser(
@@ -424,25 +425,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--draw-seed", type=int, metavar="N", help="decides which (default: others each time)")
     args = parser.parse_args(argv)
 
-    def action() -> int:
-        rows = list(rows_with_figures(args.folder))
-        if not rows:
-            raise BadInput(f"{args.folder}: no row states an epsilon or a mu")
-        found, left = check(rows)
-        print(summary(found), *left, sep="\n", flush=True)
-        seed = random.SystemRandom().randrange(2**31) if args.draw_seed is None else args.draw_seed
-        chosen = drawn(rows, args.again, seed)
-        for table, row in chosen:
-            ones = list(by_running(table, row))
-            found += ones
-            print(f"run again: {table}/{row.study}/{row.name} seed {row.seed}: {len(ones)} figures", flush=True)
-        wrong = [one for one in found if not one.agrees]
-        print(*wrong, sep="\n")
-        number = sum(one.stated is not None for one in found)
-        print(f"{number} figures, {len(chosen)} rows run again (--draw-seed {seed}), {len(wrong)} figures differ")
-        return int(bool(wrong))
-
-    return guarded(action)
+    rows = list(rows_with_figures(args.folder))
+    if not rows:
+        raise BadInput(f"{args.folder}: no row states an epsilon or a mu")
+    found, left = check(rows)
+    print(summary(found), *left, sep="\n", flush=True)
+    seed = random.SystemRandom().randrange(2**31) if args.draw_seed is None else args.draw_seed
+    chosen = drawn(rows, args.again, seed)
+    for table, row in chosen:
+        ones = list(by_running(table, row))
+        found += ones
+        print(f"run again: {table}/{row.study}/{row.name} seed {row.seed}: {len(ones)} figures", flush=True)
+    wrong = [one for one in found if not one.agrees]
+    print(*wrong, sep="\n")
+    number = sum(one.stated is not None for one in found)
+    print(f"{number} figures, {len(chosen)} rows run again (--draw-seed {seed}), {len(wrong)} figures differ")
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedactors.cli.commands import report_command
+from fedactors.api import write_report
 from fedactors.cli.terminal import guarded, table_lines
 from fedactors.launch import launch, resolve
 from fedactors.network.links import Link, Network
@@ -212,8 +212,8 @@ def run_demo(out: str, smoke: bool, picture: str | None, readme: bool) -> int:
     path = Path(picture) if picture else Path(folders[-1]) / "demo.svg"
     path.parent.mkdir(parents=True, exist_ok=True)
     draw(simulated, real, path)
-    print(f"picture: {path}\nreport: ", end="", flush=True)
-    return report_command(argparse.Namespace(runs=folders, to=None, figures=None, format="text"))
+    print(f"picture: {path}\nreport: {write_report(folders)[0]}", flush=True)
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -226,7 +226,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--readme", action="store_true", help="write what is printed into README.md")
     given = parser.parse_args(argv)
-    raise SystemExit(guarded(lambda: run_demo(given.out, given.smoke, given.picture, given.readme)))
+    with guarded():
+        raise SystemExit(run_demo(given.out, given.smoke, given.picture, given.readme))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ current whenever theirs are. A document marks where the tables go:
 ``most``). ``column`` may be a table of columns with weights, whose sum is meant.
 
 Where both sides have two seeds in common, the result is over these pairs: the mean of the differences, or the median of
-the ratios, with the 95 % interval of `fedactors.runs.compare`. A row that is a summary names the columns of its
+the ratios, with the 95 % interval of `scenarios.paper.pairs`. A row that is a summary names the columns of its
 ``interval`` and of its number of ``pairs``. A claim holds if its whole interval does, and does not if none of it does.
 """
 
@@ -40,8 +40,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from fedactors.errors import BadInput
-from fedactors.runs.compare import paired_difference, paired_ratio
+from fedactors.runs.compare import paired_difference
 from fedactors.runs.table import NOT_REACHED, RunRow, read_table
+from scenarios.paper.pairs import paired_ratio
 
 _AIM = re.compile(r"(<=|>=)\s*(-?[0-9.]+)")
 _CONFIG = ConfigDict(extra="forbid")

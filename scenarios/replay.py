@@ -89,6 +89,7 @@ def made_again(row: RunRow, folder: Path = RESULTS) -> bool:
     return done.returncode == 0
 
 
+@guarded()
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw rows, make them again, and say how it went."""
     parser = argparse.ArgumentParser(
@@ -102,20 +103,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--draw-seed", type=int, metavar="N", help="decides what is drawn (default: another each time)")
     args = parser.parse_args(argv)
 
-    def action() -> int:
-        seed = random.SystemRandom().randrange(2**31) if args.draw_seed is None else args.draw_seed
-        print(f"drawn with --draw-seed {seed}", flush=True)
-        rows = draw(args.folder, args.rows, args.within, random.Random(seed))
-        if not rows:
-            raise BadInput(f"{args.folder}: no page has a row that can be made again here")
-        different = 0
-        for page, row in rows.items():
-            print(f"{page.name}: {row.command}", flush=True)
-            different += not made_again(row, page.parent.resolve())
-        print(f"{len(rows)} rows made again, {different} of them different")
-        return int(different > 0)
-
-    return guarded(action)
+    seed = random.SystemRandom().randrange(2**31) if args.draw_seed is None else args.draw_seed
+    print(f"drawn with --draw-seed {seed}", flush=True)
+    rows = draw(args.folder, args.rows, args.within, random.Random(seed))
+    if not rows:
+        raise BadInput(f"{args.folder}: no page has a row that can be made again here")
+    different = 0
+    for page, row in rows.items():
+        print(f"{page.name}: {row.command}", flush=True)
+        different += not made_again(row, page.parent.resolve())
+    print(f"{len(rows)} rows made again, {different} of them different")
+    return int(different > 0)
 
 
 def has_data(row: RunRow) -> bool:

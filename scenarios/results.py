@@ -126,6 +126,7 @@ def markdown_table(base: Path, rows: str, columns: Sequence[str], *, always: boo
     return "".join("| " + " | ".join(line) + " |\n" for line in lines) + older_text(named)
 
 
+@guarded()
 def main(argv: Sequence[str] | None = None) -> int:
     """Write or check every Markdown document under a folder."""
     parser = argparse.ArgumentParser(prog="python -m scenarios.results", description=__doc__)
@@ -133,21 +134,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if a document is not current")
     args = parser.parse_args(argv)
 
-    def action() -> int:
-        stale = []
-        _load.cache_clear()
-        for document in sorted(args.folder.rglob("*.md")):
-            text = document.read_text()
-            made = render_document(text, document.parent)
-            if made != text:
-                stale.append(document)
-                if not args.check:
-                    write_atomic(document, made.encode())
-        for document in stale:
-            print(f"{document}: {'not current' if args.check else 'written'}")
-        return 1 if stale and args.check else 0
-
-    return guarded(action)
+    stale = []
+    _load.cache_clear()
+    for document in sorted(args.folder.rglob("*.md")):
+        text = document.read_text()
+        made = render_document(text, document.parent)
+        if made != text:
+            stale.append(document)
+            if not args.check:
+                write_atomic(document, made.encode())
+    for document in stale:
+        print(f"{document}: {'not current' if args.check else 'written'}")
+    return 1 if stale and args.check else 0
 
 
 def _cell(members: Sequence[RunRow], column: str, always: bool) -> str:

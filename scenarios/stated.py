@@ -11,7 +11,7 @@ from fedactors.runs.table import RunRow
 
 RELATIVE = 1e-6
 Figures = dict[str, float | None]
-"""What a row must state, by its place; None: nothing (``none``, ``inf`` or left out)."""
+"""What a row must state, by key; None: nothing (``none``, ``inf`` or left out)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Compared:
 
 
 def stated(row: RunRow) -> Figures:
-    """Return every epsilon and mu of a row by its place, but what replays measured."""
+    """Return every epsilon and mu of a row by key, but what replays measured."""
     found: Figures = {}
     for group in ("metrics", "extra"):
         found.update(_figures(getattr(row, group), ""))

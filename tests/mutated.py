@@ -24,8 +24,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "protocols/mtcd/roaming.py": ("tests/protocols/mtcd/test_roaming.py",),
     "protocols/nebulafl/staleness.py": ("tests/protocols/nebulafl/test_staleness.py",),
     "protocols/nebulafl/scheduler.py": ("tests/protocols/nebulafl/test_scheduler.py",),
-    "protocols/pubsub_vfl/broker.py": ("tests/protocols/pubsub_vfl/test_broker.py",),
-    "protocols/pubsub_vfl/pipeline.py": ("tests/protocols/pubsub_vfl/test_pipeline.py",),
+    "protocols/pubsub_vfl/broker.py": (
+        "tests/protocols/pubsub_vfl/test_broker.py",
+        "tests/protocols/pubsub_vfl/test_pipeline.py",
+    ),
     "fedactors/privacy/accounting.py": (
         "tests/privacy/test_accounting.py",
         "tests/privacy/test_claims.py",

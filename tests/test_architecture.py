@@ -29,6 +29,13 @@ cli scenario | __main__
 """The packages and modules of `fedactors` from the lowest floor up: each imports from its own floor and lower ones."""
 USERS_OF_RAY = ("fedactors/runtime/ray/", "fedactors/federation/ray_hosting.py")
 USERS_OF_CLI = ("fedactors/cli/", "fedactors/scenario.py", "fedactors/__main__.py")
+NOT_IN_THE_API = {
+    "fedactors.federation": "an operator's commands, on the folder and the log of one site",
+    "fedactors.runtime.ray.jobs": "a job runs a command: Python calls Ray's own client",
+    "fedactors.data.schema": "a job's description names files, of which none is sent",
+    "fedactors.testing.runs": "the demo starts sites as the conformance kit does",
+}
+"""What commands import beside the modules of the reference, and why."""
 NOT_FOR_PROTOCOLS = ("fedactors.runtime.ray", "fedactors.federation", "fedactors.cli", "scenarios", "tests")
 EXPORTING = ("fedactors/__init__.py", "fedactors/testing/__init__.py")
 """Packages whose names are used from the package itself."""
@@ -132,6 +139,29 @@ def test_nothing_imports_the_command_line() -> None:
         yield from (name for name in imported(path) if name == "fedactors.cli" or name.startswith("fedactors.cli."))
 
     assert offences([path for path in FRAMEWORK if not relative(path).startswith(USERS_OF_CLI)], check) == []
+
+
+def test_commands_import_the_api_and_modules_of_the_reference() -> None:
+    """What a command does a script can do as well; see `NOT_IN_THE_API` for what only commands do."""
+    pages = "\n".join(path.read_text() for path in (ROOT / "docs" / "reference").rglob("*.md"))
+    public = set(re.findall(r"^::: (fedactors\.[\w.]+)$", pages, re.M))
+    assert {"fedactors.api", "fedactors.options", "fedactors.sweeps"} <= public
+    modules = {relative(path).removesuffix(".py").replace("/", ".") for path in FRAMEWORK}
+    commands = [path for path in FRAMEWORK if relative(path).startswith("fedactors/cli/")]
+    others = {name for path in commands for name in imported(path) & modules if not name.startswith("fedactors.cli")}
+    left = {name for name in others - public if not name.startswith(tuple(NOT_IN_THE_API))}
+    assert left == set()
+    idle = [name for name in NOT_IN_THE_API if not any(one.startswith(name) for one in others)]
+    assert idle == [], "exceptions that nothing needs"
+
+
+def test_every_command_calls_the_api() -> None:
+    """`run` does by `run_and_print`, as scenario scripts do; the others here write texts, and start nothing."""
+    found = [node for node in parsed(ROOT / "fedactors/cli/main.py").body if isinstance(node, ast.FunctionDef)]
+    commands = {node.name: ast.unparse(node) for node in found if node.name.endswith(("_command", "run_and_print"))}
+    assert len(commands) > 10
+    without = {name for name, text in commands.items() if not re.search(r"from fedactors\.(api|sweeps) import", text)}
+    assert without == {"run_command", "new_command", "completion_command"}
 
 
 def test_the_framework_knows_no_protocol() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from fedactors.cli.main import _parsers
+from fedactors.cli.parsers import parsers
 from fedactors.messages.ledger import Usage
 from tests.runtime.hosts import Hosts, whether_possible
 
@@ -44,7 +44,7 @@ def test_the_image_serves_a_site_whose_folder_is_a_volume():
     assert made.end() < text.index(f"USER {made.group(1)}"), "made by root, for the user"
     said = re.sub(r"\\\n#?\s*", "", text)
     words = re.findall(rf"fedactors(?::{re.escape(VERSION)})? (site .*--folder /site.*)$", said, re.M)
-    asked = [_parsers()[0].parse_args(line.split()) for line in words]
+    asked = [parsers()[0].parse_args(line.split()) for line in words]
     assert [(args.action, args.folder) for args in asked] == [
         ("init", "/site"),
         ("start", "/site"),
@@ -61,7 +61,7 @@ def test_the_unit_starts_a_site_and_systemd_takes_it(tmp_path):
     text = (DEPLOY / "fedactors-site.service").read_text()
     command = re.search(r"^ExecStart=(\S+) (.*)$", text, re.M)
     assert command is not None
-    args = _parsers()[0].parse_args(command.group(2).split())
+    args = parsers()[0].parse_args(command.group(2).split())
     assert (args.command, args.action, args.format) == ("site", "start", "json")
     assert args.folder.startswith(re.search(r"^ReadWritePaths=(\S+)$", text, re.M).group(1))
     if (verify := shutil.which("systemd-analyze")) is None:

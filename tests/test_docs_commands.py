@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from fedactors.cli import main as cli
+from fedactors.cli.parsers import parsers
 from fedactors.data.datasets.catalogue import catalogue
 from fedactors.data.datasets.download import is_present
 
@@ -214,11 +215,11 @@ def test_commands_of_a_results_page_name_scripts_that_exist(page):
 def test_the_synopsis_of_the_command_line_is_whole():
     """Every command and every long flag of the parser stands on the page, and no other."""
     page = (DOCS / "reference/command-line.md").read_text()
-    _, parsers = cli._parsers()
+    _, commands = parsers()
     synopsis = {command.split()[1] for command in ALL["reference/command-line.md"]}
-    assert synopsis == set(parsers)
-    known = {flag for parser in parsers.values() for action in parser._actions for flag in action.option_strings}
+    assert synopsis == set(commands)
+    known = {flag for parser in commands.values() for action in parser._actions for flag in action.option_strings}
     shown = set(re.findall(r"--[a-z][a-z-]*", page))
     assert shown <= known | {"--resources"}, shown - known
-    of_a_run = {flag for action in parsers["run"]._actions for flag in action.option_strings if flag != "-h"}
+    of_a_run = {flag for action in commands["run"]._actions for flag in action.option_strings if flag != "-h"}
     assert of_a_run - {"--help"} <= shown, of_a_run - shown

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from fedactors.errors import BadInput
-from fedactors.runs.table import RunRow, put_rows
+from fedactors.runs.table import RunRow
 from scenarios.headlines import headline_tables
+from scenarios.paper.study import put_rows
 from scenarios.results import main as results_main
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"

@@ -19,7 +19,9 @@ IDENTIFIERS = re.compile(
     | ContainerNews | FirstOrders | JoinTold | (?-i:^Lacks$) | __plain__ | launch_again
     | fence_late_workers | (^|_)fenced$ | cut_bits | least_cosine | (test|validation)_share$
     | num_hidden | network_width
-    | waiting_seconds | outside_seconds | ^money$ | own_(layer|network|files)$ | ^load_own
+    | waiting_seconds | outside_seconds | ^money$
+    | (^|_)plac(e|es|ed)($|_) | (^|_)own($|_) | (?-i:(^|_)Own[A-Z])
+    | (^|_)strangers?($|_) | (?-i:^Outside$) | ^reasons$ | told_abroad | rows_told
     """
 )
 """Parts of identifiers that are the left column of the list of names."""
@@ -29,6 +31,9 @@ HERE = {
     "lanes": "fedactors/report",
     "MAX_LANES": "fedactors/report",
     "misfit": "tests/learning",
+    "in_place": "",  # as the trailing underscore of PyTorch's methods
+    "in_a_process_of_its_own": "tests",
+    "in_a_folder_of_its_own": "tests",
 }
 """Identifiers that mean something else in a place."""
 
@@ -76,6 +81,8 @@ FILES = {
     "operators",
     "crooked",
     "fast_lane",
+    "own",
+    "places",
 }
 """Names of modules that are given up."""
 
@@ -91,9 +98,9 @@ SETTINGS = {
     "network_width",
     "rounds",
     "secure_sums",
-    "own_layer",
-    "own_network",
 }
+PARTICIPLES = re.compile(r"(?i)^(told|said|asked|made|found|held)$")
+"""What a class, a public function, a field or a constant is not called: a noun or a verb says what it is."""
 FLAGS = re.compile(r"(?<![\w-])--(go-on|state|state-key|trust|to|full|seat|lease|place)(?![\w-])")
 METRICS = re.compile(r"(?<![\w-])(fedactors_site_(?:doing|trouble)|usage\.(?:money|waiting_seconds))\b")
 
@@ -127,11 +134,32 @@ def test_no_identifier_is_one_that_was_given_up() -> None:
     assert found == []
 
 
-def test_no_module_has_a_name_that_was_given_up() -> None:
+def test_no_module_or_page_has_a_name_that_was_given_up() -> None:
     found = [
         str(path.relative_to(ROOT))
         for path in sources()
         if path.stem.removeprefix("test_") in FILES and not str(path.relative_to(ROOT)).startswith("scenarios/paper")
+    ]
+    assert [*found, *(ROOT / "docs").rglob("own-*")] == []
+
+
+def definitions(tree: ast.Module) -> Iterator[str]:
+    """Yield the classes, functions, fields and constants of a module, but no local variable."""
+    for body in [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]:
+        for node in body:
+            match node:
+                case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    yield name
+                case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                    yield name
+
+
+def test_nothing_that_is_defined_is_called_by_a_bare_participle() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources()
+        for name in definitions(ast.parse(path.read_text()))
+        if PARTICIPLES.search(name)
     ]
     assert found == []
 

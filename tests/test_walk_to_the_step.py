@@ -18,7 +18,7 @@ from fedactors.cli.main import main
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST_FILES = 14
+MOST_FILES = 11
 
 
 def _callers() -> Iterator[str]:
@@ -58,7 +58,7 @@ def test_the_walk_from_the_command_to_the_step_is_the_documented_one(
         walks.append(_passed_here() | {"fedactors/learning/optimizers.py"})
         return step(*args, **kwargs)
 
-    import protocols.pubsub_vfl.run  # noqa: F401  (whoever takes the step by its name has it from here on)
+    import protocols.pubsub_vfl.run  # noqa: F401  (modules that take the step by its name have it from here on)
 
     for module in list(sys.modules.values()):
         if getattr(module, "optimizer_step", None) is step:

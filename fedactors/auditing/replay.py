@@ -47,9 +47,8 @@ from fedactors.privacy.accounting import (
 )
 from fedactors.privacy.noise import Gaussian, Law, observing
 from fedactors.runs.recorder import MemoryRecorder
-from fedactors.runtime.simulation.network import Call, SimulatedContext, Wire
+from fedactors.runtime.simulation.network import Call, SimulatedContext, Wire, current_actor
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.runtime.simulation.virtual_loop import current_actor
 
 _RELATIVE = 1e-5
 """What single precision may add to a norm that was clipped to its bound."""
@@ -57,7 +56,7 @@ _RELATIVE = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """How far the releases of one place moved."""
+    """How far the releases of one name moved."""
 
     release_name: str
     """Actor and name of the release."""
@@ -276,13 +275,13 @@ def seen_of(protocol: Protocol, config: Any, party: str, data: Any, other: Any, 
 
 @dataclass
 class Transcript:
-    """What one party's actors released and sent in the recorded run, by place, in the order of leaving."""
+    """What one party's actors released and sent in the recorded run, by release name, in the order of leaving."""
 
     party: str
     sent: dict[tuple[str, str, str], list[Any]] = field(default_factory=dict)
     """(sender, receiver, what) to messages."""
     released: dict[str, list[tuple[Any, Law, Any]]] = field(default_factory=dict)
-    """Place to (exact value, law, release)."""
+    """Release name to (exact value, law, release)."""
 
     def cross(self, sender: str, receiver: str, what: str, value: Any) -> Any:
         """Keep a message that leaves the party, and let it go."""
@@ -297,7 +296,7 @@ class Transcript:
         return made
 
     def release_name(self, name: str) -> str | None:
-        """Return where a release is made; None if it is another party's."""
+        """Return the name of a release, its actor first; None if it is another party's."""
         actor = current_actor.get()
         return f"{actor} {name or 'release'}" if is_of(actor, self.party) else None
 
@@ -310,7 +309,7 @@ class Comparison(Transcript):
         self.bare: dict[str, None] = {}
         self.to_driver: dict[str, None] = {}
         self.exact: dict[tuple[str, int], Any] = {}
-        """What was noised here, by place and number of its release."""
+        """What was noised here, by name and number of its release."""
         self._recorded = recorded
         self._num: dict[Any, int] = {}
         self._mus: dict[str, list[float]] = {}
@@ -362,7 +361,7 @@ class Comparison(Transcript):
                 self.differs(release_name, "all", "one release less")
 
     def shifts(self) -> tuple[Shift, ...]:
-        """Return what moved, by place."""
+        """Return what moved, by release name."""
         return tuple(
             Shift(
                 release_name=release_name,

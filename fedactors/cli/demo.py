@@ -5,14 +5,13 @@ Every step is a command that a person could have typed, and is shown as one.
 
 from __future__ import annotations
 
-import contextlib
-import io
+import functools
 import json
-import os
 import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,14 @@ import numpy as np
 from fedactors.cli.terminal import print_json, print_metrics, print_table, say
 from fedactors.errors import BadInput, CallTimeout, PartyFailed
 from fedactors.federation.operations import agree, learned
-from fedactors.plugins import discover, resolve_address
+from fedactors.plugins import discover
 from fedactors.runs.progress import format_bytes
-from fedactors.runtime.addresses import free_port
+from fedactors.testing.runs import START_SECONDS, Sites, environment
 from fedactors.validation import writing
 
 BANK, SHOP, CARRIER, FEDERATION = "bank", "shop", "carrier", "credit-risk"
 SITES = (BANK, SHOP, CARRIER)
 NUM_CUSTOMERS = 600
-_START_SECONDS = 90.0
 _RUN_SECONDS = 110.0
 _SITE = {
     BANK: """
@@ -65,26 +63,22 @@ def demo(folder: Path, form: str) -> int:
         folder.mkdir(parents=True)
     protocol = _protocol()
     quiet = form == "json"
-    _make_sites(folder, quiet)
-    sites: list[subprocess.Popen[str]] = []
+    tell = _say_nothing if quiet else functools.partial(say, flush=True)
+    # nobody's data: where a broker runs, if the protocol has one, is agreed before
+    sites = Sites(folder, SITES, FEDERATION, {BANK: "broker"}, tell)
+    for name in SITES:
+        with (folder / name / "site.toml").open("a") as file:
+            file.write(_SITE[name])
+    _write_data(folder)
     try:
         begun = time.monotonic()
-        sites.extend(_start(folder / name, quiet) for name in SITES)
-        for name, site in zip(SITES, sites, strict=True):
-            _wait_for(folder / name, site)
+        sites.start()
         took = time.monotonic() - begun
-        if not quiet:
-            say(f"all three listen after {took:.1f} s", flush=True)
-        found = _train(folder, protocol, quiet)
-        parts = {name: _export(folder / name, quiet) for name in SITES}
+        tell(f"all three listen after {took:.1f} s")
+        found = _train(folder, sites, protocol, tell)
+        parts = {name: _export(sites, name) for name in SITES}
     finally:
-        for site in sites:
-            site.terminate()
-        for site in sites:
-            try:
-                site.wait(20)
-            except subprocess.TimeoutExpired:
-                site.kill()
+        sites.end()
     run = _ended(folder / SHOP)
     paths = {name: folder / name for name in SITES}
     crossed = {name: learned(path, run) for name, path in paths.items()}
@@ -103,48 +97,16 @@ def demo(folder: Path, form: str) -> int:
     return 0
 
 
+def _say_nothing(text: str) -> None:
+    """Take the place of `say` where only JSON is printed."""
+
+
 def _protocol() -> str:
     """Return the protocol that joins columns of two organisations and is installed."""
     names = [found.name for found in discover() if found.protocol is not None and found.hidden_by is None]
     if "pubsub-vfl" not in names:
         raise BadInput("demo: pubsub-vfl is not installed")
     return "pubsub-vfl"
-
-
-def _command(*words: str, quiet: bool) -> dict[str, Any]:
-    """Run ``fedactors`` with these words, in this process, and return the JSON that it prints."""
-    main = resolve_address("fedactors.cli.main:main")
-    if not quiet:
-        say(f"$ fedactors {shlex.join(words)}", flush=True)
-    out, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
-        code = main([*words, "--format", "json"])
-    if code:
-        raise PartyFailed("demo", f"fedactors {words[0]} {words[1]}: {said.getvalue().strip().splitlines()[-1]}")
-    found: dict[str, Any] = json.loads(out.getvalue().splitlines()[-1])
-    return found
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def _make_sites(folder: Path, quiet: bool) -> None:
-    federation = str(folder / FEDERATION)
-    _command("federation", "init", federation, quiet=quiet)
-    for name in SITES:
-        address = f"127.0.0.1:{free_port()}"
-        site = str(folder / name)
-        _command("site", "init", name, "--folder", site, "--listen", address, quiet=quiet)
-        # nobody's data: where a broker runs, if the protocol has one, is agreed before
-        host = ("--host", "broker") if name == BANK else ()
-        request = f"{site}/{name}.csr"
-        _command("federation", "admit", federation, request, "--address", address, *host, quiet=quiet)
-        with (folder / name / "site.toml").open("a") as file:
-            file.write(_SITE[name])
-    for name in SITES:
-        (folder / name / "federation.toml").write_text((folder / FEDERATION / "federation.toml").read_text())
-    _write_data(folder)
 
 
 def _write_data(folder: Path) -> None:
@@ -164,47 +126,28 @@ def _write_data(folder: Path) -> None:
     write(folder / CARRIER / "calls.csv", ("calls", calls), ("minutes", minutes))
 
 
-def _start(site: Path, quiet: bool) -> subprocess.Popen[str]:
-    if not quiet:
-        say(f"$ fedactors site start --folder {site} &", flush=True)
-    with (site / "site.log").open("w") as log:
-        words = [sys.executable, "-m", "fedactors", "site", "start", "--folder", str(site)]
-        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, text=True, env=_environment())
-
-
-def _wait_for(site: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until a site listens."""
-    end = time.monotonic() + _START_SECONDS
-    while "listens at" not in (said := (site / "site.log").read_text()):
-        if process.poll() is not None or time.monotonic() > end:
-            last = (said.strip().splitlines() or ["it said nothing"])[-1]
-            raise CallTimeout(site.name, f"its site did not start: {last}")
-        time.sleep(0.1)
-
-
-def _train(folder: Path, protocol: str, quiet: bool) -> dict[str, Any]:
+def _train(folder: Path, sites: Sites, protocol: str, tell: Callable[[str], None]) -> dict[str, Any]:
     """Start the run at the bank, answer at both sites, and return its summary."""
     data = f"{BANK}=customers,{SHOP}=orders,{CARRIER}=calls"
     network = ("num_parties=3", "num_layers=2", "hidden_size=16", "embedding_size=8")
     settings = ("num_epochs=4", "learning_rate=0.01", "batch_size=64", *network)
     flags = ("--federation", str(folder / BANK / "federation.toml"), "--data", data, "--out", str(folder / "runs"))
     words = ("run", protocol, *flags, *settings)
-    if not quiet:
-        say(f"$ fedactors {shlex.join(words)} &", flush=True)
+    tell(f"$ fedactors {shlex.join(words)} &")
     driver = subprocess.Popen(
         [sys.executable, "-m", "fedactors", *words, "--quiet", "--format", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=_environment(),
+        env=environment(),
     )
     try:
         for name in reversed(SITES):
             site = str(folder / name)
             run = _pending(folder / name, driver)
             if name == SHOP:
-                _command("site", "show", run, "--folder", site, quiet=quiet)
-            _command("site", "approve", run, "--folder", site, quiet=quiet)
+                sites.type("site", "show", run, "--folder", site)
+            sites.type("site", "approve", run, "--folder", site)
         out, said = driver.communicate(timeout=_RUN_SECONDS)
     except subprocess.TimeoutExpired:
         raise CallTimeout("demo", f"the run did not end within {_RUN_SECONDS:g} s") from None
@@ -222,7 +165,7 @@ def _pending(site: Path, driver: subprocess.Popen[str]) -> str:
     from fedactors.federation.approval import kept_proposals
     from fedactors.federation.site_folder import SiteFolder
 
-    end = time.monotonic() + _START_SECONDS
+    end = time.monotonic() + START_SECONDS
     folder = SiteFolder(site)
     while not (known := kept_proposals(folder)):
         if driver.poll() is not None:
@@ -234,10 +177,11 @@ def _pending(site: Path, driver: subprocess.Popen[str]) -> str:
     return next(reversed(known))
 
 
-def _export(site: Path, quiet: bool) -> list[str]:
+def _export(sites: Sites, name: str) -> list[str]:
     """Export a site's own part of the model from its own records."""
+    site = sites.home(name)
     (run,) = (site / "runs").iterdir()
-    found = _command("export", str(run), "--output", str(site / "model"), quiet=quiet)
+    found = sites.type("export", str(run), "--output", str(site / "model"))
     return [path for paths in found["files"].values() for path in paths]
 
 

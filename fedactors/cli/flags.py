@@ -139,21 +139,6 @@ def protocol_help(protocol: Protocol, width: int = 80) -> str:
     return "\n".join(lines) + "\n"
 
 
-def settings_tables(config: type[Any]) -> str:
-    """Return the settings of a config as Markdown tables, one a section."""
-    from fedactors.inspection import by_section
-
-    lines: list[str] = []
-    for section, settings in by_section(config).items():
-        lines += ["", *([f"## {section}", ""] if section else []), "| setting | default | allowed | meaning |"]
-        lines.append("|---|---|---|---|")
-        for setting in settings:
-            default = f"`{setting.default}`" if setting.default else ""
-            cells = [f"`{setting.name}`", default, setting.allowed.replace(" | ", ", "), setting.meaning]
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines).strip() + "\n"
-
-
 VARIABLE = "_FEDACTORS_COMPLETE"
 
 BASH = f"""\

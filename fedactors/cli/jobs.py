@@ -206,7 +206,7 @@ def fetch_command(args: argparse.Namespace) -> int:
 
 
 def is_shared(location: str) -> bool:
-    """Say whether hosts of a cluster and a submitter can share a place: an address, or an absolute path."""
+    """Say whether hosts of a cluster and a submitter can share a location: an address, or an absolute path."""
     return "://" in location or Path(location).is_absolute()
 
 

@@ -1,39 +1,58 @@
-"""The command line: ``fedactors COMMAND``. Only flags live here; what a command does is in `commands`.
+"""The command line: ``fedactors COMMAND``. Each command calls the API and prints what it returns.
 
-Importing this module loads neither torch nor ray nor pydantic, so that ``--help`` and ``list`` answer at once.
+Importing this module loads neither torch nor ray nor pydantic, so that ``--help`` and ``list`` answer at once; imports
+are inside the commands, each of which pays for its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import dataclasses
+import itertools
+import math
 import os
+import shutil
+import statistics
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from fedactors import __version__
-from fedactors.cli.commands import SUMMARY as SWEEP
-from fedactors.cli.commands import add_sweep_flags
-from fedactors.cli.flags import (
-    SHELLS,
-    VARIABLE,
-    Parser,
-    add_federation_flags,
-    add_flags,
-    add_run_flags,
-    add_words,
-    print_candidates,
+from fedactors.cli.flags import SHELLS, VARIABLE, Parser, given_options, print_candidates, run_options
+from fedactors.cli.jobs import fetch_command as fetch_command
+from fedactors.cli.jobs import is_shared
+from fedactors.cli.jobs import submit_command as submit_command
+from fedactors.cli.parsers import parsers
+from fedactors.cli.sites import federation_command as federation_command
+from fedactors.cli.sites import help_of
+from fedactors.cli.sites import relay_command as relay_command
+from fedactors.cli.sites import site_command as site_command
+from fedactors.cli.terminal import (
+    answer,
+    end_process,
+    format_value,
+    guarded,
+    moving_line,
+    print_json,
+    print_metrics,
+    print_table,
+    say,
+    say_filled,
 )
-from fedactors.cli.sites import FEDERATION_ACTIONS, SITE_ACTIONS, help_of
-from fedactors.cli.terminal import end_process, guarded
+from fedactors.errors import BadInput, Stopped
+from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, canonical, find_protocol, protocol_names
+from fedactors.validation import PARTY_NAME, shown
 
-_EPILOG = (
-    "exit codes: 0 success, 1 internal error, 2 bad input, 3 a party failed, 4 data missing, "
-    "5 an audit refutes a claim, "
-    "130 interrupted, 143 terminated (both write a checkpoint first)"
-)
+if TYPE_CHECKING:
+    from fedactors.auditing.audit import Attack, LedgerAudit
+    from fedactors.auditing.replay import ReplayAudit
+    from fedactors.runs.table import RunRow
+    from fedactors.sweeps import Sweep, Trial
+
+REFUTED = 5
+"""Exit code of an audit that refutes a claim."""
 
 
 def command() -> NoReturn:
@@ -43,29 +62,24 @@ def command() -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-
-    def action() -> int:
-        parser, commands = _parsers()
-        words = list(sys.argv[1:] if argv is None else argv)
-        if VARIABLE in os.environ:
-            return print_candidates(commands, words)
-        # key=value words may stand between flags, which argparse understands only in a parser without sub-commands
-        if words and words[0] in commands:
-            asks = bool({"-h", "--help"} & set(words))
-            commands[words[0]].explained = _protocol_of(commands[words[0]], words[1:]) if asks else None
-            if asks and (one := help_of(commands[words[0]], words)) is not None:
-                one.print_help()
-                return 0
-            args = commands[words[0]].parse_intermixed_args(words[1:], argparse.Namespace(command=words[0]))
-        else:
-            args = parser.parse_args(words)
-        from fedactors.cli import commands as handlers
-
-        code: int = getattr(handlers, f"{args.command.replace('-', '_')}_command")(args)
-        return code
-
     try:
-        return guarded(action)
+        with guarded():
+            parser, commands = parsers()
+            words = list(sys.argv[1:] if argv is None else argv)
+            if VARIABLE in os.environ:
+                return print_candidates(commands, words)
+            # key=value words may stand between flags, which argparse takes only in a parser without sub-commands
+            if words and words[0] in commands:
+                asks = bool({"-h", "--help"} & set(words))
+                commands[words[0]].explained = _protocol_of(commands[words[0]], words[1:]) if asks else None
+                if asks and (one := help_of(commands[words[0]], words)) is not None:
+                    one.print_help()
+                    return 0
+                args = commands[words[0]].parse_intermixed_args(words[1:], argparse.Namespace(command=words[0]))
+            else:
+                args = parser.parse_args(words)
+            code: int = globals()[f"{args.command}_command"](args)
+            return code
     except SystemExit as done:  # so argparse ends --help and --version
         return int(done.code or 0)
 
@@ -81,198 +95,460 @@ def _protocol_of(parser: Parser, words: Sequence[str]) -> Protocol | None:
     return find_protocol(named[0]) if named else None
 
 
-@functools.cache
-def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    parser = Parser(prog="fedactors", description="Federated learning across organisations on Ray.", epilog=_EPILOG)
-    parser.add_argument("--version", action="version", version=f"fedactors {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    made: dict[str, Parser] = {}
+def audit_command(args: argparse.Namespace) -> int:
+    """Recompute, replay, attack; the exit code says whether a claim is refuted."""
+    from fedactors.api import Run
 
-    def add(name: str, text: str) -> Parser:
-        made[name] = commands.add_parser(name, help=text, description=text, epilog=_EPILOG, allow_abbrev=False)
-        return made[name]
-
-    add_flags(add("list", "protocols that are installed, data sets, and which fit which"), "format")
-
-    run = add("run", "run a protocol")
-    run.add_argument(
-        "protocol",
-        metavar="PROTOCOL",
-        help="name of a protocol, see fedactors list; PROTOCOL --help explains its settings",
+    found = Run(args.run).audit(
+        replay=args.replay,
+        attacks=args.attacks,
+        neighbours=args.neighbours,
+        party=args.party,
+        data=args.data,
+        allow_import=args.allow_import,
+        settings=args.words,
     )
-    add_run_flags(run)
-    add_federation_flags(run)
+    if args.format == "json":
+        print_json(found.as_dict())
+    else:
+        _print(found.ledger, found.replays, found.attacks, found.refuted)
+    return REFUTED if found.refuted else 0
 
-    site = add("site", "an organisation's own process: make it, start it, answer what others propose to run")
-    site.add_argument("action", choices=SITE_ACTIONS, help="fedactors site ACTION --help says what it does")
-    site.add_argument("name", nargs="?", metavar="NAME|RUN", help="of the site that init makes; else the run's id")
-    site.add_argument("--folder", metavar="DIR", help="the site's folder (default: here; init: a new one, NAME)")
-    site.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        help="init: address and port of this host that the site listens at, 0.0.0.0:7443 for all of its addresses; the "
-        "firewall must let the other sites in; the name that they dial is federation admit --address",
+
+def _print(
+    ledger: LedgerAudit, replays: Sequence[ReplayAudit], attacks: Sequence[Attack], refuted: Sequence[str]
+) -> None:
+    from fedactors.auditing.audit import table_of
+
+    rows = [
+        [
+            line.record.party,
+            line.record.message_type,
+            line.record.neighbour,
+            line.record.mechanism,
+            _number(line.record.rigorous_mu),
+            _number(line.mu),
+            _number(line.record.epsilon),
+            _number(line.epsilon),
+            "agrees" if line.agrees else "DISAGREES",
+        ]
+        for line in (*ledger.lines, *ledger.predictions)
+    ]
+    if rows:
+        print_table(["party", "release", "one", "mechanism", "mu", "recomputed", "epsilon", "recomputed", ""], rows)
+    else:
+        say("nothing is claimed: the ledger holds no line")
+    say()
+    spoken = [*((claim, "") for claim in ledger.claims)]
+    spoken += [(claim, ", in all predictions together") for claim in ledger.prediction_claims]
+    for claim, where in spoken:
+        holds = f"mu {_number(claim.mu)}, epsilon {_number(claim.epsilon)} at delta {claim.delta:g}"
+        said = holds if claim.covered else f"no guarantee ({'; '.join(claim.uncovered)})"
+        say_filled(f"{claim.party}, one {claim.neighbour}{where}: {said}")
+    for line in ledger.not_counted:
+        say_filled(line)
+    for audit in replays:
+        for kind, worst in audit.worst.items():
+            stated = audit.claims.get(kind)
+            claimed = _number(stated.mu) if stated is not None and stated.covered else "nothing"
+            more = f"; without noise: {', '.join(worst.bare[:3])}" if worst.bare else ""
+            say_filled(
+                f"{audit.party}, one {kind}, replayed: claimed {claimed}, moved mu {_number(worst.mu)} "
+                f"({worst.neighbour}){more}"
+            )
+    if attacks:
+        say()
+        print_table(*table_of(attacks))
+    for line in refuted:
+        say_filled(f"REFUTED: {line}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else "none" if math.isinf(value) else f"{value:.4g}"
+
+
+def sweep_command(args: argparse.Namespace) -> int:
+    """Plan, run, and print what was found."""
+    from fedactors.runs.storage import local_path
+    from fedactors.sweeps import Cache, Criterion, plan, read_settings, settings_of, sweep
+
+    protocol = find_protocol(args.protocol)
+    if args.address is not None and args.jobs != 1:
+        raise BadInput("--jobs and --address exclude each other: the cluster runs as many as it has cores")
+    if args.address is not None and args.runtime != "simulated":
+        raise BadInput("--address: needs --runtime simulated; each run of a sweep is one task of the cluster")
+    criterion = None if args.choose is None else Criterion.parse(args.choose)
+    listed = () if args.settings is None else read_settings(args.settings)
+    settings = settings_of(args.words, listed=listed, draws=args.draws, draw_seed=args.draw_seed)
+    options = RunOptions(
+        data=args.data, runtime=args.runtime, seeds=args.seeds, smoke=args.smoke, paper=args.paper, quiet=True
     )
-    site.add_argument("--relay", metavar="HOST:PORT", help="init, start: nobody can dial the site; it is called there")
-    site.add_argument("--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log")
-    site.add_argument("--verify", action="store_true", help="audit: only say whether the site's signed log is whole")
-    site.add_argument(
-        "--against", metavar="LOG", help="audit: another site's audit.log: do they agree on what crossed?"
-    )
-    add_flags(site, "format")
-
-    federation = add("federation", "the sites that may work together: make a federation, admit a site, see a demo")
-    federation.add_argument(
-        "action", choices=FEDERATION_ACTIONS, help="init FOLDER, admit FOLDER REQUEST, demo [FOLDER]"
-    )
-    federation.add_argument("name", nargs="?", metavar="FOLDER", help="of whoever organises it; its name is the name")
-    federation.add_argument("request", nargs="?", metavar="REQUEST", help="admit: the site's .csr file")
-    federation.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="admit: name or address, and port, by which the others dial the site: bank.example:7443; not 0.0.0.0",
-    )
-    federation.add_argument("--relay", metavar="HOST:PORT", help="admit: nobody can dial the site; it is called there")
-    federation.add_argument("--renew", action="store_true", help="admit: the site has a new key (fedactors site renew)")
-    federation.add_argument(
-        "--host",
-        action="append",
-        default=[],
-        metavar="PARTY",
-        help="admit: the site hosts this party, which is nobody's data (a broker); else the coordinator's site does",
-    )
-    add_flags(federation, "format")
-
-    relay = add("relay", "a process that sites dial out to, of which one or both cannot be dialled")
-    relay.add_argument(
-        "--federation", metavar="FILE", required=True, help="whose sites it admits: their federation.toml"
-    )
-    relay.add_argument("--listen", metavar="HOST:PORT", required=True, help="where the sites dial it")
-    add_flags(relay, "format")
-
-    add_sweep_flags(add("sweep", SWEEP))
-
-    submit = add("submit", "run a protocol or a scenario script on a Ray cluster, as a job")
-    submit.add_argument("target", metavar="PROTOCOL|SCRIPT", help="name of a protocol, or path of a scenario script")
-    add_run_flags(submit)
-    submit.add_argument(
-        "--runtime-env",
-        metavar="FILE",
-        help="JSON of what the job needs besides: pip, uv, conda, env_vars, as Ray has it",
-    )
-    submit.add_argument("--wait", action="store_true", help="follow the log, fetch the run folder; exit with its code")
-    submit.add_argument(
-        "--working-dir", metavar="DIR", help="folder to send along (default: the present one for a script, else none)"
-    )
-
-    fetch = add("fetch", "bring the run folder of an ended job here, if its --out was not a shared place")
-    fetch.add_argument("job", metavar="JOB", help="id of the job, as submit names it")
-    fetch.add_argument("--address", metavar="A", help="dashboard of the cluster: http://HEAD:8265")
-    fetch.add_argument("--wait", action="store_true", help="follow the log until the job has ended")
-    fetch.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
-    add_flags(fetch, "format")
-
-    doctor = add("doctor", "say what this installation has, and what a cluster leaves open")
-    doctor.add_argument("--address", metavar="A", help="dashboard of a cluster: http://HEAD:8265")
-    add_flags(doctor, "format")
-
-    compare = add("compare", "put runs side by side: mean and deviation over seeds, differences")
-    either = "run folders, or tables of sweeps"
-    compare.add_argument("runs", nargs="+", metavar="RUN", help=f"{either}; the first group is the baseline")
-    compare.add_argument("--plot", metavar="FILE", help="also draw the main metric against the rounds (.png)")
-    compare.add_argument(
-        "--report", metavar="FILE", help="also write a page: paired differences, curves, each run (.html)"
-    )
-    compare.add_argument("--metric", metavar="NAME", help="metric of the plot (default: the protocol's main one)")
-    add_flags(compare, "format")
-
-    report = add("report", "write one self-contained HTML page about runs")
-    report.add_argument("runs", nargs="+", metavar="RUN", help=either)
-    report.add_argument("--output", metavar="FILE", help="the page (default: in the run folder, or beside the table)")
-    report.add_argument("--figures", metavar="DIR", help="also write every curve as SVG, PDF and CSV into this folder")
-    add_flags(report, "format")
-
-    plan = add("plan", "choose settings by what parties, links and graph are like, and predict what they cost")
-    plan.add_argument("protocol", metavar="PROTOCOL")
-    plan.add_argument(
-        "--profile", nargs="+", action="extend", default=[], metavar="FILE", help=".toml or .json: what a party has"
-    )
-    plan.add_argument(
-        "--measure", action="store_true", help="let each party measure its machine and links, in a process of its own"
-    )
-    plan.add_argument("--data", metavar="NAME|FILE", help="with --measure: the data set, or a description of your own")
-    add_flags(plan, "runtime", "address", "placement")
-    add_words(plan)
-    add_flags(plan, "format")
-
-    inspect = add("inspect", "show every message that would leave a party, before anything runs")
-    inspect.add_argument("protocol", metavar="PROTOCOL")
-    add_words(inspect)
-    add_flags(inspect, "format")
-
-    predict = add("predict", "use the trained model of a run")
-    predict.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
-    predict.add_argument("--data", required=True, metavar="NAME|FILE", help="new rows: nobody needs labels")
-    predict.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
-    predict.add_argument(
-        "--output",
-        default="predictions.parquet",
-        metavar="FILE",
-        help="where the party that owns the labels writes them (.parquet or .csv; default: predictions.parquet); over "
-        "a federation a name: the file is predictions/RUN/NAME in the folder of that party's site",
-    )
-    predict.add_argument(
-        "--federation",
-        metavar="FILE",
-        help="of a run over a federation: your site's federation.toml; --data is then SITE=NAME,SITE=NAME",
-    )
-    add_flags(predict, "runtime", "address", "placement")
-    add_flags(predict, "checkpoint_dir", "checkpoint_key")
-    add_flags(predict, "allow_import")
-    add_flags(predict, "format")
-
-    export = add("export", "write the parties' parts of the trained model, to be used without fedactors' actors")
-    export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
-    export.add_argument("--party", metavar="P", help="name of the party (default: all)")
-    export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
-    export.add_argument(
-        "--output", metavar="DIR", help=("each party gets a folder in it (default: exported/ in the run's)")
-    )
-    add_flags(export, "checkpoint_dir", "checkpoint_key")
-    add_flags(export, "allow_import")
-    add_flags(export, "format")
-
-    audit = add("audit", "recompute every privacy figure of a run, replay it with one record otherwise, attack it")
-    audit.add_argument("run", metavar="RUN", help="run folder")
-    audit.add_argument("--replay", action="store_true", help="replay each party with one record otherwise (simulated)")
-    audit.add_argument(
-        "--neighbours", type=int, default=10, metavar="N", help="records to replace, of each kind (default: 10)"
-    )
-    audit.add_argument("--party", metavar="P", help="replay this party only")
-    audit.add_argument("--attacks", action="store_true", help="attack the trained model of the run's checkpoint")
-    audit.add_argument(
-        "--data", metavar="NAME|FILE", help="the data now (default: the data set that the run had; own data: name them)"
-    )
-    add_flags(audit, "allow_import")
-    add_words(audit)
-    add_flags(audit, "format")
-
-    new = add("new", "write a working start: a protocol in a package of its own, or a scenario script")
-    new.add_argument("what", choices=("protocol", "scenario"))
-    new.add_argument("name", metavar="NAME", help="lower-case, for example secure-mean")
-    new.add_argument("--protocol", metavar="P", help="protocol that a scenario runs (default: the first installed)")
-    new.add_argument("--output", default=".", metavar="DIR", help="folder that it is written into (default: here)")
-    add_flags(new, "format")
-
-    data = add("data", "data sets: list them, fetch one")
-    data.add_argument("action", choices=("list", "fetch"))
-    data.add_argument("name", nargs="?", metavar="NAME", help="data set to fetch")
-    add_flags(data, "format")
-
-    completion = add("completion", "print a script that completes commands, settings and names at the Tab key")
-    completion.add_argument("shell", choices=SHELLS, help="for example: source <(fedactors completion bash)")
-    return parser, made
+    trials = plan(protocol, settings, options)
+    if args.name is not None and not PARTY_NAME.fullmatch(args.name):
+        raise BadInput(
+            f"--name: {shown(args.name)} is not allowed: letters, digits, '.', '_' and '-', a letter or digit first; "
+            "for the folder see --out"
+        )
+    table = local_path(args.out) / f"{args.name or protocol.name}.parquet"
+    cache = Cache(table.parent / "cache")
+    cached = {trial.digest for trial in trials if not args.again and cache.get(trial.digest) is not None}
+    if args.dry_run:
+        return _list(trials, cached, args.format)
+    if not args.quiet:
+        say(f"{len(trials)} runs, {len(cached)} of them cached", file=sys.stderr, flush=True)
+    try:
+        found = sweep(
+            trials,
+            table,
+            jobs=args.jobs,
+            address=args.address,
+            again=args.again,
+            criterion=criterion,
+            progress=None if args.quiet else _progress,
+        )
+    except KeyboardInterrupt:
+        raise Stopped("interrupted; the same command goes on where it stopped", 130) from None
+    _show(found, trials, args.format)
+    return 3 if found.num_failed == len(found.rows) else 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _list(trials: list[Trial], cached: set[str], form: str) -> int:
+    if form == "json":
+        listed = [
+            {"settings": dict(t.settings), "seed": t.seed, "digest": t.digest, "command": t.command}
+            | {"cached": t.digest in cached}
+            for t in trials
+        ]
+        print_json({"runs": listed, "cached": len(cached)})
+        return 0
+    for trial in trials:
+        say(f"{'cached' if trial.digest in cached else 'to run'}  {trial.command}")
+    say(f"{len(trials)} runs, {len(cached)} of them cached")
+    return 0
+
+
+def _progress(done: int, total: int, trial: Trial, row: RunRow) -> None:
+    result = f"failed: {row.failure}" if row.status == "failed" else f"{_first(row)} ({row.wall_seconds:.1f} s)"
+    say(f"[{done}/{total}] {trial.label}: {result}", file=sys.stderr, flush=True)
+
+
+def _first(row: RunRow) -> str:
+    return next((f"{name} {format_value(value)}" for name, value in row.metrics.items()), "no metrics")
+
+
+def _show(found: Sweep, trials: list[Trial], form: str) -> None:
+    from fedactors.runs.metrics import jsonable
+    from fedactors.sweeps import by_setting
+
+    settings = {trial.digest: trial.settings for trial in trials}
+    groups: list[dict[str, Any]] = []
+    for rows in by_setting(found.rows):
+        finished = [row for row in rows if row.status == "finished"]
+        names = [name for name, value in finished[0].metrics.items() if type(value) in (int, float)] if finished else []
+        values = {name: [row.metrics[name] for row in finished if name in row.metrics] for name in names}
+        groups.append(
+            {
+                "settings": dict(settings[rows[0].digest]),
+                "seeds": [row.seed for row in finished],
+                "failed": {row.seed: row.failure for row in rows if row.status == "failed"},
+                "mean": {name: statistics.fmean(numbers) for name, numbers in values.items()},
+                "std": {name: statistics.stdev(n) if len(n) > 1 else 0.0 for name, n in values.items()},
+            }
+        )
+    if form == "json":
+        counts = {"runs": len(found.rows), "cached": found.num_cached, "failed": found.num_failed}
+        print_json(jsonable({"table": str(found.table), **counts, "settings": groups, "choice": found.choice}))
+        return
+    keys = list(dict.fromkeys(key for group in groups for key in group["settings"]))
+    shown = list(dict.fromkeys(name for group in groups for name in group["mean"]))[:4]
+    print_table([*keys, "seeds", "failed", *shown], [_sweep_line(group, keys, shown) for group in groups])
+    say(f"{len(found.rows)} runs, {found.num_cached} of them cached, {found.num_failed} failed")
+    say(f"table: {found.table}")
+    if found.choice is not None:
+        how = (
+            f"chosen by {found.choice['metric']}:{found.choice['mode']} among {found.choice['settings_tried']} settings"
+        )
+        chosen = " ".join(f"{key}={value}" for key, value in found.choice["settings"].items())
+        say(f"{how}: {chosen or 'the defaults'} ({format_value(found.choice['mean'])})")
+
+
+def _sweep_line(group: dict[str, Any], keys: list[str], shown: list[str]) -> list[str]:
+    cells = [str(group["settings"].get(key, "-")) for key in keys]
+    cells += [str(len(group["seeds"])), str(len(group["failed"]))]
+    for name in shown:
+        spread = f" ± {format_value(group['std'][name])}" if len(group["seeds"]) > 1 else ""
+        cells.append(f"{format_value(group['mean'][name])}{spread}" if name in group["mean"] else "-")
+    return cells
+
+
+def list_command(args: argparse.Namespace) -> int:
+    """Print the protocols found, the data sets, and which fit which."""
+    from fedactors.api import datasets, protocols
+
+    found = list(protocols())
+    if args.format == "json":
+        print_json({"protocols": [_entry(one) for one in found], "datasets": list(datasets())})
+        return 0
+    rows = [
+        [one["name"], one["partition"], one["problem"] or one["summary"]]
+        if one["error"] is None
+        else [one["name"], "-", f"BROKEN: {one['error']}"]
+        for one in found
+        if one["hidden_by"] is None
+    ]
+    print_table(["protocol", "data layout", "for"], rows, wrap=True)
+    hidden: dict[str, list[str]] = defaultdict(list)
+    for one in found:
+        if one["hidden_by"] is not None:
+            hidden[one["hidden_by"]].append(one["name"])
+    for package, names in hidden.items():
+        say(f"{package} hides {', '.join(names)}: rename it, or start from another folder")
+    say()
+    _print_datasets(datasets())
+    return 0
+
+
+def _entry(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a protocol as JSON has it: a broken one has no more than its error."""
+    return {
+        name: value
+        for name, value in protocol.items()
+        if name in ("name", "package", "error") or (name != "hidden_by" and protocol["error"] is None)
+    }
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Run a protocol."""
+    return run_and_print(find_protocol(args.protocol), args.words, run_options(args))
+
+
+def run_and_print(protocol: Protocol, words: Sequence[str], options: RunOptions) -> int:
+    """Run a protocol and print the results; also what every scenario script does."""
+    from fedactors.api import execute
+    from fedactors.runs.metrics import combine
+
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and not is_shared(options.out):
+        say(
+            f"warning: --out {options.out} is relative: the run folder lies in the job's own directory, and goes with "
+            "it; give a path that all hosts share, an address such as s3://bucket/runs, or use fedactors submit",
+            file=sys.stderr,
+        )
+    summaries = [run.summary for run in execute(protocol, words, options)]
+    several = len(summaries) > 1
+    if options.format == "json":
+        print_json(combine(summaries) if several else summaries[0].as_dict())
+        return 0
+    for summary in summaries:
+        print_metrics(f"{summary.protocol} (seed {summary.seed}, {summary.runtime})", summary.metrics)
+        for note in summary.extra.get("notes", ()):
+            say_filled(f"note: {note}")
+        say(f"run: {summary.run}")
+    if several:
+        both = combine(summaries)
+        say()
+        deviations = both["std"]["metrics"]
+        rows = [
+            [name, f"{format_value(mean)} ± {format_value(deviations[name])}"]
+            for name, mean in both["mean"]["metrics"].items()
+        ]
+        print_table([f"{len(summaries)} seeds", "mean ± standard deviation"], rows)
+    return 0
+
+
+def doctor_command(args: argparse.Namespace) -> int:
+    """Look at this installation and at a cluster."""
+    from fedactors.api import doctor
+
+    with moving_line() as show:
+        machine, others = doctor(args.address, show)
+    findings = [*machine, *others]
+    if args.format == "json":
+        from fedactors.runs.folder import describe_environment
+
+        listed = [dataclasses.asdict(finding) for finding in findings]
+        print_json({"environment": describe_environment(), "findings": listed})
+        return 0
+    rows = [[f.state, f.what, f"{f.result}{'. Do: ' if f.advice else ''}{f.advice}"] for f in findings]
+    print_table(["", "", "found, and what to do"], rows, wrap=True)
+    say()
+    faults = [f.what for f in machine if f.state == "fault"]
+    say(f"This machine cannot run fedactors yet: {', '.join(faults)}." if faults else "This machine can run fedactors.")
+    say_filled("One Ray cluster is one trust domain: anyone who can submit to it can run code in it.", indent="")
+    return 0
+
+
+def compare_command(args: argparse.Namespace) -> int:
+    """Put runs side by side."""
+    from fedactors.api import compare
+    from fedactors.runs.compare import table_rows
+
+    comparison = compare(*args.runs)
+    if args.plot is not None:
+        comparison.plot(args.plot, args.metric)
+    if args.report is not None:
+        comparison.report(args.report)
+    if args.format == "json":
+        print_json({**comparison.as_dict(), "plot": args.plot, "report": args.report})
+        return 0
+    for index, (header, rows) in enumerate(table_rows(comparison.as_dict())):
+        if index:
+            say()
+        # a screen has room for a few groups side by side, not for all metrics
+        if len(rows) <= 4:
+            names, *metrics = [list(cells) for cells in zip(header, *rows, strict=True)]
+            print_table(names, metrics)
+        else:
+            print_table(header, rows)
+    for note in comparison.notes:
+        print(textwrap.fill(note, shutil.get_terminal_size().columns))
+    for name in ("plot", "report"):
+        if getattr(args, name):
+            say(f"{name}: {getattr(args, name)}")
+    return 0
+
+
+def report_command(args: argparse.Namespace) -> int:
+    """Write the page."""
+    from fedactors.api import write_report
+
+    path, figures = write_report(args.runs, args.output, args.figures)
+    return answer(args.format, {"report": str(path), "figures": list(map(str, figures))}, path, *figures)
+
+
+def plan_command(args: argparse.Namespace) -> int:
+    """Choose settings from profiles."""
+    from fedactors.api import plan
+
+    where = given_options(args)
+    planned = plan(args.protocol, args.profile, measure=args.measure, settings=args.words, **where)
+    if args.format == "json":
+        print_json(planned)
+    else:
+        print_table(["setting", "value"], [[key, format_value(value)] for key, value in planned.items()])
+    return 0
+
+
+def inspect_command(args: argparse.Namespace) -> int:
+    """Show every message that would leave a party."""
+    from fedactors.api import Messages
+
+    found = Messages(find_protocol(args.protocol), args.words)
+    if args.format == "json":
+        print_json(found.as_dict())
+        return 0
+    say("Protection\n")
+    for one in found.protections:
+        settings = ", ".join(f"{name}={value}" for name, value in one["settings"].items())
+        say(f"{one['kind']}: {'ON' if one['on'] else 'off'}{f'  ({settings})' if settings else ''}")
+        say_filled(f"  {one['means']}", indent="")
+    say("" if found.protections else "the protocol says nothing about it\n")
+    headings = {
+        "Between parties": [entry for entry in found.messages if not entry["control"]],
+        "What the run's driver learns": [entry for entry in found.messages if entry["control"]],
+        "Where a query joins the rows, or nodes lie in tables, before training and predictions": found.joins,
+        "In predictions with the trained model": found.predictions,
+    }
+    for heading, entries in headings.items():
+        if entries:
+            say(f"{heading}\n")
+        for entry in entries:
+            say_filled(f"{entry['message']} -> {entry['receiver']}", indent="    ")
+            say_filled(f"  from: {entry['sender']}")
+            say_filled(f"  reveals: {entry['reveals']}")
+            if entry["bounds"]:
+                say_filled(f"  at one actor: {'; '.join(entry['bounds'])}")
+            for field in entry["fields"]:
+                shape = "" if field["shape"] is None else f"  {field['shape']}"
+                say(f"  {field['name']}: {field['type']}{shape}")
+            say()
+    return 0
+
+
+def predict_command(args: argparse.Namespace) -> int:
+    """Use the trained model of a run: the parties' actors predict, and the predictions stay with their owner."""
+    from fedactors.api import Run
+
+    found = Run(args.run).predict(to=args.output, checkpoint=args.checkpoint, **given_options(args))
+    if args.format == "json":
+        print_json(found.as_dict())
+        return 0
+    for one in found.outcomes:
+        counts = one.counts
+        others = f", {counts.num_alone} without a partner" if counts.num_alone else ""
+        others += f", {counts.num_refused} refused" if counts.num_refused else ""
+        say(f"{one.party}: {counts.num_predicted} of {counts.num_rows} rows predicted{others}, in {one.to}")
+        for reason, number in one.counts.rejections:
+            say(f"{one.party}: {number} rows without a prediction: {reason}")
+        if counts.unpredicted:
+            what = "1 class is" if counts.unpredicted == 1 else f"{counts.unpredicted} classes are"
+            say(f"{one.party}: {what} predicted for no row: look at the run's test metrics before you use the model")
+    for party, lines in found.privacy.items():
+        for message, line in lines.items():
+            if line["covered"]:
+                what = f"one {line['neighbour']} in this prediction, not training rows"
+                say(f"{party}: {message} under noise, mu {line['rigorous_mu']:.3g} for {what}")
+    if found.privacy:
+        say(f"counted in the run's folder: fedactors audit {args.run} composes all predictions")
+    return 0
+
+
+def export_command(args: argparse.Namespace) -> int:
+    """Write the parties' parts of the trained model, each into a folder of its own."""
+    from fedactors.api import Run
+
+    run = Run(args.run)
+    written = run.export(args.output, party=args.party, checkpoint=args.checkpoint, **given_options(args))
+    files = {party: [str(path) for path in paths] for party, paths in written.items()}
+    return answer(args.format, {"run": str(run.path), "files": files}, *itertools.chain(*files.values()))
+
+
+def new_command(args: argparse.Namespace) -> int:
+    """Write a working start."""
+    from fedactors.cli.scaffold import write_protocol, write_scenario
+    from fedactors.runs.folder import apart_from_records
+    from fedactors.runs.storage import local_path
+
+    parent = apart_from_records(local_path(args.output, "--output"), "--output", wholly=True)
+    if args.what == "scenario":
+        paths = write_scenario(args.name, parent, args.protocol)
+    else:
+        paths = write_protocol(args.name, parent)
+    written = [str(path) for path in paths]
+    return answer(args.format, {"files": written}, *written)
+
+
+def data_command(args: argparse.Namespace) -> int:
+    """List the data sets, or fetch one."""
+    if args.action == "list":
+        if args.name is not None:
+            raise BadInput(f"data list takes no name ({args.name!r} given)")
+        from fedactors.api import datasets
+
+        if args.format == "json":
+            print_json({"datasets": list(datasets())})
+        else:
+            _print_datasets(datasets())
+        return 0
+    if args.name is None:
+        raise BadInput("data fetch needs the name of a data set, see fedactors data list")
+    from fedactors.api import fetch
+
+    paths = [str(path) for path in fetch(args.name)]
+    return answer(args.format, {"name": args.name, "files": paths}, *(paths or [f"{args.name} needs no download"]))
+
+
+def completion_command(args: argparse.Namespace) -> int:
+    """Print the script for a shell."""
+    say(SHELLS[args.shell], end="")
+    return 0
+
+
+def _print_datasets(found: Iterable[Mapping[str, Any]]) -> None:
+    rows, terms = [], defaultdict(list)
+    for entry in found:
+        here = "here" if entry["present"] else "fetch"
+        rows.append([entry["name"], entry["task"], f"{entry['rows']:,}", here, ", ".join(entry["layouts"])])
+        terms[entry["terms"]].append(entry["name"])
+    print_table(["data set", "task", "rows", "files", "layouts"], rows)
+    say()
+    print_table(["terms", "of"], [[text, ", ".join(names)] for text, names in terms.items()], wrap=True)

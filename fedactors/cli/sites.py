@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedactors.cli.flags import Parser
-from fedactors.cli.terminal import print_json, print_table, say
+from fedactors.cli.terminal import answer, print_json, print_table, say
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused, Stopped
 from fedactors.validation import one_line, party_name, path_of, writing
 
@@ -100,12 +100,12 @@ def renew(folder: SiteFolder, args: argparse.Namespace) -> int:
     path, request = folder.path / NEXT_KEY, folder.path / f"{folder.name}.csr"
     key = read_key(path) if path.exists() else make_key(path)
     request.write_bytes(make_request(key, folder.name))
-    if args.format == "json":
-        print_json({"site": folder.name, "key": str(path), "request": str(request)})
-        return 0
-    say(f"{request}: send this to whoever organises the federation; {path} stays here")
-    say("it is taken as soon as the federation.toml here certifies it; what runs goes on")
-    return 0
+    return answer(
+        args.format,
+        {"site": folder.name, "key": str(path), "request": str(request)},
+        f"{request}: send this to the federation's organiser; {path} stays here",
+        "it is taken as soon as the federation.toml here certifies it; what runs goes on",
+    )
 
 
 def one_run(given: str, known: Collection[str], otherwise: str) -> str:
@@ -183,11 +183,7 @@ def stop(folder: SiteFolder, args: argparse.Namespace) -> int:
         if time.monotonic() > end:
             raise CallTimeout(folder.name, f"its process did not stop the run within {_STOP_SECONDS:g} s")
         time.sleep(0.1)
-    if args.format == "json":
-        print_json({"run": args.name, "stopped": True, "why": why})
-    else:
-        say(f"{args.name}: stopped")
-    return 0
+    return answer(args.format, {"run": args.name, "stopped": True, "why": why}, f"{args.name}: stopped")
 
 
 _STOP_SECONDS = 60.0
@@ -199,7 +195,7 @@ def _shown(value: Any) -> str:
 
 SITE_ACTIONS = {
     "init": "NAME: make a folder for a site: its key, site.toml, and a request for a certificate (.csr), which goes to "
-    "whoever organises the federation",
+    "the federation's organiser",
     "start": "run the site's process, which answers other sites and hosts this site's actors, until it is stopped: "
     "Ctrl-C, or SIGTERM",
     "status": "say what the site's process does; exit code 3 where none runs",
@@ -332,12 +328,12 @@ def _init_site(args: argparse.Namespace) -> int:
     request = folder / f"{name}.csr"
     request.write_bytes(make_request(make_key(folder / KEY), name))
     (folder / SITE).write_text(_SITE.format(name=quoted(name), where=f"{flag} = {quoted(address)}"))
-    if args.format == "json":
-        print_json({"site": name, "folder": str(folder), "request": str(request)})
-        return 0
-    say(f"{folder / SITE}: say there which data the site has")
-    say(f"{request}: send this to whoever organises the federation; {folder / KEY} stays here")
-    return 0
+    return answer(
+        args.format,
+        {"site": name, "folder": str(folder), "request": str(request)},
+        f"{folder / SITE}: say there which data the site has",
+        f"{request}: send this to the federation's organiser; {folder / KEY} stays here",
+    )
 
 
 _SITE = """name = {name}
@@ -458,11 +454,8 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
     if approved:
         check_proposal(proposal, folder)
     decide(folder, proposal, approved=approved, why=args.why or "")
-    if args.format == "json":
-        print_json({"run": run, "approved": approved, "why": args.why or ""})
-    else:
-        say(f"{run}: {'approved' if approved else 'rejected'}")
-    return 0
+    said = f"{run}: {'approved' if approved else 'rejected'}"
+    return answer(args.format, {"run": run, "approved": approved, "why": args.why or ""}, said)
 
 
 def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
@@ -501,7 +494,7 @@ def _print_proposal(shown: dict[str, Any]) -> None:
     said = ", ".join(f"{name}={_word(value)}" for name, value in task.items() if value and name not in skipped)
     say(f"task: {said}; stated by {next(iter(shown['data']))}")
     hosts = ", ".join(f"{party} at {site}" for party, site in shown["hosts"].items())
-    say(f"whoever is nobody's data: {hosts or 'at ' + shown['coordinator']}")
+    say(f"actors without data: {hosts or 'at ' + shown['coordinator']}")
     if shown["shared_seed"] is not None:
         say("A TEST: the coordinator knows the seeds of your initial weights and shuffles")
     # what the task says is no setting of a run of own data
@@ -530,7 +523,7 @@ _ROWS = ("alignment", "split")
 
 
 def federation_command(args: argparse.Namespace) -> int:
-    """Do what whoever organises a federation is asked."""
+    """Make a federation, admit a site, or show a demo."""
     _refuse_others(args, _OF_FEDERATION, _FEDERATION_TAKES)
     if args.action == "demo":
         from fedactors.cli.demo import demo
@@ -549,11 +542,8 @@ def _init_federation(folder: Path, args: argparse.Namespace) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = make_authority(make_key(folder / _AUTHORITY_KEY), name)
     (folder / FEDERATION).write_text(federation_text(Federation(name, as_pem(authority), {}, {})))
-    if args.format == "json":
-        print_json({"federation": name, "file": str(folder / FEDERATION)})
-    else:
-        say(f"{folder / FEDERATION}: every site gets a copy; {folder / _AUTHORITY_KEY} signs, and stays here")
-    return 0
+    said = f"{folder / FEDERATION}: every site gets a copy; {folder / _AUTHORITY_KEY} signs, and stays here"
+    return answer(args.format, {"federation": name, "file": str(folder / FEDERATION)}, said)
 
 
 def _admit(folder: Path, args: argparse.Namespace) -> int:
@@ -597,12 +587,9 @@ def _admit(folder: Path, args: argparse.Namespace) -> int:
         raise BadInput(f"--host: {min(taken)!r} is not allowed: it is the name of a site")
     text = federation_text(Federation(federation.name, federation.authority, sites, hosts))
     write_atomic(file, text.encode(), "FOLDER")  # sites may be reading it
-    if args.format == "json":
-        print_json({"site": name, "file": str(file)})
-    else:
-        first = f"every other site gets the new {file}, and {name} after them" if known else f"every site gets {file}"
-        say(f"{name} is {'certified anew' if known else 'admitted'}: {first}")
-    return 0
+    first = f"every other site gets the new {file}, and {name} after them" if known else f"every site gets {file}"
+    said = f"{name} is {'certified anew' if known else 'admitted'}: {first}"
+    return answer(args.format, {"site": name, "file": str(file)}, said)
 
 
 def relay_command(args: argparse.Namespace) -> int:

@@ -48,32 +48,37 @@ def end_process(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def guarded(action: Callable[[], int]) -> int:
-    """Run `action` and return its exit code; every error becomes one line on standard error and a code."""
+@contextmanager
+def guarded() -> Iterator[None]:
+    """End with an exit code where an error comes, which becomes one line on standard error.
+
+    Raises:
+        SystemExit: with the code.
+    """
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_Clean())
     try:
-        return action()
+        yield
     except FedactorsError as error:
         _say(str(error))
         if isinstance(error, PartyFailed) and error.traceback_text:
             say(error.traceback_text.rstrip(), file=sys.stderr)
         _details(error)
-        return error.exit_code
+        raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         _say("interrupted")
-        return 130
+        raise SystemExit(130) from None
     except BrokenPipeError:
         # the reader of a pipe went away: point the descriptor elsewhere, so that the interpreter can flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        raise SystemExit(1) from None
     except Exception as error:
         if is_out_of_memory(error):
             _say(f"not enough memory for what was asked: {str(error) or 'no more is free'}")
-            return 2
+            raise SystemExit(2) from None
         _say(f"internal error: {type(error).__name__}: {error}")
         _details(error)
-        return 1
+        raise SystemExit(1) from None
 
 
 @contextmanager
@@ -118,6 +123,15 @@ class _Clean(logging.Formatter):
 def print_json(value: Any) -> None:
     """Print one JSON object on one line of standard output."""
     print(json.dumps(value, allow_nan=False), flush=True)
+
+
+def answer(form: str, facts: Mapping[str, Any], *lines: object) -> int:
+    """Print what a command found as one JSON object, or as lines; return the code of success."""
+    if form == "json":
+        print_json(facts)
+    else:
+        say(*lines, sep="\n")
+    return 0
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrap: bool = False) -> None:

@@ -228,7 +228,7 @@ def built_with(
     """Return positional and named arguments of the actor `name`, from the frame that the driver sends.
 
     A state of an earlier run is asked for by the actor's name and the digest of what the site wrote then; the site puts
-    its own in that place.
+    its own instead.
 
     Raises:
         Refused: they hold something else, another config, or data that are not approved or are another's.

@@ -1,4 +1,4 @@
-"""A party's network: a value that computes wherever it is needed, and the parameters that an actor trains.
+"""A party's network as a value that computes wherever it is needed; what an actor trains is `optimizers.Network`.
 
     actor:  network = Network(spec, optimizer, seed)
             z = await self.compute(algorithm.embed, network.model, x_BF, work=...)      # embed(model, x) -> array
@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,7 +36,6 @@ from torch import Tensor, nn
 from fedactors.config import DEVICE_PATTERN
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
 
 Array = NDArray[Any]
 
@@ -269,61 +268,19 @@ class Model:
     def output(self, x_BF: Array | Tensor) -> Array:
         """Return the outputs (B x O) without keeping a graph, for evaluation."""
         with torch.no_grad():
-            return on_host(self(to_device(x_BF, self.device, self.spec.dtype)))
+            return on_host(self(self.to_device(x_BF)))
 
     def flat_gradient(self, output: Tensor, upstream: Tensor | None = None) -> Tensor:
         """Return the gradient (P) of `output`, which was computed with this model; its graph is then freed."""
         return torch.cat([part.reshape(-1) for part in torch.autograd.grad(output, self.views, upstream)])
 
+    def at(self, vector_P: Array | Tensor) -> Model:
+        """Return the same network at other parameters; graphs of these stay valid."""
+        return Model(self.spec, vector_P, self.device)
+
+    def to_device(self, values: Array | Tensor) -> Tensor:
+        """Return values as the network computes with them, on its device."""
+        return to_device(values, self.device, self.spec.dtype)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Model, (self.spec, on_host(self._vector), str(self.device))
-
-
-class Network:
-    """The parameters that an actor trains: a `Model`, its optimiser's moments and the number of steps taken so far.
-
-    Args:
-        spec: what the network is.
-        optimizer: how it follows its gradients.
-        seed: of its first parameters.
-        device: where parameters and moments are.
-    """
-
-    def __init__(self, spec: ModelSpec, optimizer: OptimizerSpec, seed: int, device: Device = "cpu") -> None:
-        # half a second, which torch would else take at the first gradient, on the run's clock
-        import torch.fx.experimental.symbolic_shapes  # noqa: F401
-
-        self.spec = spec
-        self.optimizer = optimizer
-        self.model = Model(spec, initial_vector(spec, seed), device)
-        """The network at the present parameters."""
-        self.version = 0
-        self.rate = 1.0
-        """Factor of the step size, by a schedule; whoever keeps one sets it."""
-        self._moments = OptimizerState()
-
-    @property
-    def vector(self) -> Array:
-        """A copy of the flat parameters (P)."""
-        return self.model.vector
-
-    def load(self, vector_P: Array) -> None:
-        """Replace the parameters (after an average, say); moments stay, graphs of earlier ones stay valid."""
-        self.model = Model(self.spec, vector_P, self.model.device)
-
-    def apply(self, gradient_P: Array | Tensor) -> None:
-        """Take one optimiser step with a flat gradient."""
-        gradient, device = to_device(gradient_P, self.model.device, self.spec.dtype), self.model.device
-        rule = self.optimizer.scaled(self.rate)
-        self.model = Model(self.spec, optimizer_step(rule, self.model.tensor, gradient, self._moments), device)
-        self.version += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return parameters, moments and version for a snapshot."""
-        return {"vector": self.vector, "moments": self._moments.state_dict(), "version": self.version}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.load(state["vector"])
-        self._moments.load_state_dict(on_device(state["moments"], self.model.device))
-        self.version = state["version"]

@@ -1,5 +1,8 @@
 """SGD with momentum, Adam and AdamW: one description, one step, for torch and for numpy, without importing torch.
 
+    network = Network(spec, optimizer, seed)                                            # what an actor trains
+    network.apply(gradient_P)                                                           # network.model is another now
+
     spec, moments = OptimizerSpec(name="adam", learning_rate=0.01), OptimizerState()
     vector_P = optimizer_step(spec, vector_P, gradient_P, moments)                      # a flat vector, torch or numpy
     tensors = optimizer_step(spec, tensors, gradients, moments)                         # a model's tensors
@@ -31,6 +34,9 @@ from fedactors.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fedactors.learning.models import ModelSpec
+    from fedactors.learning.network import Device
 
 Array = NDArray[Any]
 NAMES = ("sgd", "adam", "adamw")
@@ -269,6 +275,59 @@ def _copied(moments: Any) -> Any:
     if isinstance(moments, np.ndarray):
         return moments.copy()
     return [one.clone() for one in moments] if isinstance(moments, Sequence) else moments.clone()
+
+
+class Network:
+    """The parameters that an actor trains: a `Model`, its optimiser's moments and the number of steps taken so far.
+
+    Args:
+        spec: what the network is.
+        optimizer: how it follows its gradients.
+        seed: of its first parameters.
+        device: where parameters and moments are.
+    """
+
+    def __init__(self, spec: ModelSpec, optimizer: OptimizerSpec, seed: int, device: Device = "cpu") -> None:
+        # half a second, which torch would else take at the first gradient, on the run's clock
+        import torch.fx.experimental.symbolic_shapes  # noqa: F401
+
+        from fedactors.learning.network import Model, initial_vector
+
+        self.spec = spec
+        self.optimizer = optimizer
+        self.model = Model(spec, initial_vector(spec, seed), device)
+        """The network at the present parameters."""
+        self.version = 0
+        self.rate = 1.0
+        """Factor of the step size, by a schedule; whoever keeps one sets it."""
+        self._moments = OptimizerState()
+
+    @property
+    def vector(self) -> Array:
+        """A copy of the flat parameters (P)."""
+        return self.model.vector
+
+    def load(self, vector_P: Array) -> None:
+        """Replace the parameters (after an average, say); moments stay, graphs of earlier ones stay valid."""
+        self.model = self.model.at(vector_P)
+
+    def apply(self, gradient_P: Array | Tensor) -> None:
+        """Take one optimiser step with a flat gradient."""
+        rule, model = self.optimizer.scaled(self.rate), self.model
+        self.model = model.at(optimizer_step(rule, model.tensor, model.to_device(gradient_P), self._moments))
+        self.version += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters, moments and version for a snapshot."""
+        return {"vector": self.vector, "moments": self._moments.state_dict(), "version": self.version}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        from fedactors.learning.network import on_device
+
+        self.load(state["vector"])
+        self._moments.load_state_dict(on_device(state["moments"], self.model.device))
+        self.version = state["version"]
 
 
 @config

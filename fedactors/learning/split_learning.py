@@ -5,11 +5,11 @@
 
 A gradient must be back-propagated through the activation *of its own publication*, however many optimiser steps came
 between: a `Publication` is a batch at the model of its time. Nothing is computed when it is made; the activation is
-computed where it is first asked for, and kept there with its graph. So a compute function takes it as an argument:
+computed where it is first asked for, and kept there with its graph. So `compute` takes it as an argument:
 
     publication = Publication(self.bottom.model, x_BF)
-    z_BE = await self.compute(forward, publication, work=...)                # forward: return publication.embedding
-    g_P = await self.compute(backward, publication, g_BE, work=...)          # backward: return publication.gradient(g)
+    z_BE = await self.compute(Publication.embed, publication, work=...)
+    g_P = await self.compute(Publication.gradient, publication, g_BE, work=...)
 
 In the actor's own process the second call finds the graph of the first. To another process a publication travels as
 plain values, and the activation is computed again: the same numbers, to the bit.
@@ -35,7 +35,6 @@ from torch import Tensor
 from fedactors.learning.metrics import Task
 from fedactors.learning.models import weighted_loss
 from fedactors.learning.network import Array, Model, on_host, resident, to_device
-from fedactors.learning.network import initial_vector as initial_vector
 
 Fusion = Literal["concatenate", "sum"]
 
@@ -55,22 +54,20 @@ class Publication:
         self.inputs = x_BF
         self._activation: Tensor | None = None
 
-    @property
-    def activation(self) -> Tensor:
-        """The embedding with its graph (B x E)."""
+    def activate(self) -> Tensor:
+        """Return the embedding with its graph (B x E), computed by the first call."""
         if self._activation is None:
-            self._activation = self.model(to_device(self.inputs, self.model.device, self.model.spec.dtype))
+            self._activation = self.model(self.model.to_device(self.inputs))
         return self._activation
 
-    @property
-    def embedding(self) -> Array:
-        """The activation as a private array, ready to be sent (B x E)."""
-        return on_host(self.activation).copy()
+    def embed(self) -> Array:
+        """Return the activation as a private array, ready to be sent (B x E)."""
+        return on_host(self.activate()).copy()
 
     def gradient(self, gradient_BE: Array | Tensor) -> Array | Tensor:
         """Return the flat gradient (P) through this activation, whose graph is then freed; it stays on its device."""
-        activation, self._activation = self.activation, None
-        upstream = to_device(gradient_BE, self.model.device, self.model.spec.dtype)
+        activation, self._activation = self.activate(), None
+        upstream = self.model.to_device(gradient_BE)
         return resident(self.model.flat_gradient(activation, upstream))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -98,7 +95,7 @@ def loss_gradients(
     weights_B: Array | Tensor | None = None,
 ) -> TopGradient:
     """Return loss, outputs and all gradients of one batch at the top's parameters; rows count by their weights."""
-    leaves = [to_device(z_BE, top.device, top.spec.dtype).detach().requires_grad_() for z_BE in embeddings]
+    leaves = [top.to_device(z_BE).detach().requires_grad_() for z_BE in embeddings]
     output_BO = top(fuse(leaves, fusion))
     weights = None if weights_B is None else to_device(weights_B, top.device)
     loss = weighted_loss(task, output_BO, to_device(target_B, top.device), weights)
@@ -111,10 +108,39 @@ def loss_gradients(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class ActiveGradients:
+    """What one batch gives at a label holder with features: the loss, and gradients.
+
+    dloss/dz for each other party (B x E), and flat ones of the own models, which stay on their device.
+    """
+
+    loss: float
+    embeddings: tuple[Array, ...]
+    bottom: Array | Tensor
+    top: Array | Tensor
+
+
+def active_gradients(
+    bottom: Model,
+    top: Model,
+    task: Task,
+    x_BF: Array | Tensor,
+    embeddings: Sequence[Array],
+    target_B: Array | Tensor,
+    weights_B: Array | Tensor | None = None,
+) -> ActiveGradients:
+    """Return the loss and all gradients of one batch at the parameters of the label holder's bottom and top."""
+    publication = Publication(bottom, x_BF)
+    found = loss_gradients(top, [publication.activate(), *embeddings], target_B, task, weights_B=weights_B)
+    local = publication.gradient(found.embedding_gradients[0])
+    return ActiveGradients(found.loss, tuple(map(on_host, found.embedding_gradients[1:])), local, found.gradient)
+
+
 def joint_output(top: Model, embeddings: Sequence[Array], fusion: Fusion = "concatenate") -> Array:
     """Return the outputs (B x O) without keeping a graph, for evaluation."""
     with torch.no_grad():
-        return on_host(top(fuse([to_device(z_BE, top.device, top.spec.dtype) for z_BE in embeddings], fusion)))
+        return on_host(top(fuse([top.to_device(z_BE) for z_BE in embeddings], fusion)))
 
 
 def fuse(embeddings: Sequence[Tensor], fusion: Fusion) -> Tensor:
@@ -223,15 +249,15 @@ def local_gradients(
     loss's gradient with respect to the received embeddings, all of them in a row, with that of then.
     """
     publication = Publication(bottom, x_BF)
-    local_BE = publication.activation.detach().requires_grad_()
-    received = [to_device(z_BE, top.device, top.spec.dtype).requires_grad_() for z_BE in exchange.embeddings]
+    local_BE = publication.activate().detach().requires_grad_()
+    received = [top.to_device(z_BE).requires_grad_() for z_BE in exchange.embeddings]
     output_BO = top(fuse([local_BE, *received], "concatenate"))
     weights = None if weights_B is None else to_device(weights_B, top.device)
     loss = weighted_loss(task, output_BO, to_device(target_B, top.device), weights)
     # a row's loss depends on its own output alone: weighting that gradient's rows is weighting the losses
     (upstream_BO,) = torch.autograd.grad(loss, output_BO)
     now = torch.autograd.grad(output_BO, received, upstream_BO, retain_graph=True)
-    then = [to_device(gradient, top.device, top.spec.dtype) for gradient in exchange.gradients]
+    then = [top.to_device(gradient) for gradient in exchange.gradients]
     weight_B = row_weights(torch.cat(now, dim=1), torch.cat(then, dim=1), min_cosine_similarity)
     found = torch.autograd.grad(output_BO, [local_BE, *top.views], weight_B[:, None] * upstream_BO)
     return publication.gradient(found[0]), resident(torch.cat([gradient.reshape(-1) for gradient in found[1:]]))

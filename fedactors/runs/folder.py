@@ -455,7 +455,7 @@ class RunFolder:
         self.release()
         shutil.rmtree(self.path, ignore_errors=True)
         if self._mirror is not None:
-            self._mirror.remove()
+            self._mirror.remove_all()
 
     def release(self) -> None:
         """Close the line files without writing anything more."""

@@ -64,7 +64,7 @@ class StateLocation:
 
 
 def make_locations(where: Mapping[str, str], keys: Mapping[str, str]) -> dict[str, StateLocation]:
-    """Return the place of each party that has one.
+    """Return the location of each party that has one.
 
     Args:
         where: party to folder or address.
@@ -80,10 +80,11 @@ def make_locations(where: Mapping[str, str], keys: Mapping[str, str]) -> dict[st
 
 
 def proven_locations(where: Mapping[str, str], frames: Mapping[str, bytes]) -> dict[str, str]:
-    """Return those of the places that a run folder names whose party keeps all its states of a checkpoint elsewhere.
+    """Return those of the locations that a run folder names whose party keeps all its states of a checkpoint elsewhere.
 
-    A run folder may be a stranger's. Each of such a party's processes finds its state, with its digest, at the place
-    before it writes there (`Places.check`, `OwnStates.begin`); a place that is merely named would be written to unseen.
+    A run folder may be a stranger's. Each of such a party's processes finds its state, with its digest, at the location
+    before it writes there (`StateLocations.check`, `PartyStates.begin`); a location that is merely named would be
+    written to unseen.
     An address is given again by the user: whoever owns the store that it names could have put the states there.
     """
     kept: dict[str, bool] = {}
@@ -307,7 +308,7 @@ class CheckpointStates(Mapping[str, bytes]):
         self._locations = locations
 
     def stored(self, actor: str) -> tuple[bytes, StateLocation | None]:
-        """Return what the run folder holds of an actor, and the place of its party if it has one."""
+        """Return what the run folder holds of an actor, and the location of its party if it has one."""
         return self._frames[actor], self._locations.get(actor.partition("/")[0])
 
     def __getitem__(self, actor: str) -> bytes:

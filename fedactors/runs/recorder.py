@@ -211,17 +211,11 @@ class Recorder(Protocol):
     def ledger_sink(self, rows: list[Row]) -> None:
         """Take the next rows of the traffic ledger: (time, sender, receiver, kind, type, bytes)."""
 
-    def privacy(self, records: Iterable[Any]) -> None:
+    def privacy(self, records: list[Any]) -> None:
         """Take privacy records (dataclasses or mappings)."""
 
     def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
         """Keep a checkpoint."""
-
-    def load_checkpoint(self, label: str | None = None) -> Checkpoint | None:
-        """Return the checkpoint to go on from, or None for a run that starts afresh."""
-
-    def close(self) -> None:
-        """Write everything that is still held."""
 
 
 class MemoryRecorder:

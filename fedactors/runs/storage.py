@@ -232,20 +232,51 @@ _BLOCK = 1 << 20
 
 
 def is_remote(text: object) -> bool:
-    """Say whether a place is an address rather than a path."""
+    """Say whether a location is an address rather than a path."""
     return "://" in str(text)
 
 
-class Mirror:
-    """The copy of one run folder at an address.
+class Store:
+    """Single files at an address.
 
     Raises:
-        BadInput: no such kind of address, or its library is not installed.
+        BadInput: no such kind of address, its library is not installed, or it refuses.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
         self._files, self._root = _connect(self.address)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file."""
+        with _errors(self.address):
+            target = f"{self._root}/{name}"
+            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            self._files.pipe_file(target, data)
+
+    def read(self, name: str, most: int) -> bytes:
+        """Return a file's content, or more than `most` bytes of it if it has so many.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with _errors(self.address):
+            if self._files.exists(f"{self._root}/{name}"):
+                return bytes(self._files.cat_file(f"{self._root}/{name}", start=0, end=most + 1))
+        raise FileNotFoundError(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with _errors(self.address):
+            if self._files.exists(f"{self._root}/{name}"):
+                self._files.rm_file(f"{self._root}/{name}")
+
+
+class Mirror(Store):
+    """The copy of one run folder at an address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
         self._sent: dict[str, str] = {}
 
     def exists(self) -> bool:
@@ -258,9 +289,9 @@ class Mirror:
         with _errors(self.address):
             for name, entry in entries.items():
                 if self._sent.get(name) != entry["sha256"]:
-                    self._put(folder / name, name)
+                    self.write(name, (folder / name).read_bytes())
                     self._sent[name] = entry["sha256"]
-            self._put(folder / manifest, manifest)
+            self.write(manifest, (folder / manifest).read_bytes())
             for name in [name for name in self._sent if name not in entries]:
                 self._files.rm_file(f"{self._root}/{name}")
                 del self._sent[name]
@@ -293,16 +324,11 @@ class Mirror:
                     if left <= 0 and grows:
                         return
 
-    def remove(self) -> None:
+    def remove_all(self) -> None:
         """Remove the copy."""
         with _errors(self.address):
             if self._files.exists(self._root):
                 self._files.rm(self._root, recursive=True)
-
-    def _put(self, source: Path, name: str) -> None:
-        target = f"{self._root}/{name}"
-        self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
-        self._files.pipe_file(target, source.read_bytes())
 
 
 def free_mirror(out: str, name: str) -> Mirror:
@@ -312,42 +338,6 @@ def free_mirror(out: str, name: str) -> Mirror:
         if not mirror.exists():
             return mirror
     raise BadInput(f"--out: {out} already holds 9999 runs called {name}")
-
-
-class Store:
-    """Single files at an address.
-
-    Raises:
-        BadInput: no such kind of address, its library is not installed, or it refuses.
-    """
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._files, self._root = _connect(address)
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file."""
-        with _errors(self._address):
-            target = f"{self._root}/{name}"
-            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
-            self._files.pipe_file(target, data)
-
-    def read(self, name: str, most: int) -> bytes:
-        """Return a file's content, or more than `most` bytes of it if it has so many.
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
-        with _errors(self._address):
-            if self._files.exists(f"{self._root}/{name}"):
-                return bytes(self._files.cat_file(f"{self._root}/{name}", start=0, end=most + 1))
-        raise FileNotFoundError(name)
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        with _errors(self._address):
-            if self._files.exists(f"{self._root}/{name}"):
-                self._files.rm_file(f"{self._root}/{name}")
 
 
 def _connect(address: str) -> tuple[Any, str]:

@@ -27,13 +27,10 @@ kinds, is text with one JSON value a row; its field's metadata says so. What a r
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import io
 import json
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +38,7 @@ from typing import Any
 from fedactors.errors import BadInput
 from fedactors.runs.folder import SCHEMA_VERSION
 from fedactors.runs.metrics import Summary, jsonable
-from fedactors.runs.storage import disk_errors, write_atomic
+from fedactors.runs.storage import write_atomic
 
 USAGE = (
     "rounds", "bytes", "messages", "header_bytes", "seconds", "cost_usd", "cpu_utilisation", "idle_seconds",
@@ -185,46 +182,6 @@ def read_facts(path: str | Path) -> dict[str, Any]:
     """Read the facts that a table carries about itself."""
     found: dict[str, Any] = json.loads((_open(path).schema.metadata or {})[_FACTS])
     return found
-
-
-def put_rows(path: Path, rows: Iterable[RunRow], order: Sequence[str] = (), whole: Sequence[str] = ()) -> None:
-    """Put rows into the table at `path`, in place of those of the same study and name; several processes may at a time.
-
-    Args:
-        path: of the table, which need not exist.
-        rows: the new ones.
-        order: names in the order in which their study shall have them; names that are not in it stand before.
-        whole: studies of which the new rows are all there is; others that they had go.
-    """
-    new: dict[tuple[str, str], list[RunRow]] = {}
-    for row in rows:
-        new.setdefault((row.study, row.name), []).append(row)
-    with _locked(path):
-        kept: dict[tuple[str, str], list[RunRow]] = {}
-        for row in read_table(path) if path.exists() else ():
-            if row.study not in whole:
-                kept.setdefault((row.study, row.name), []).append(row)
-        groups = {**kept, **new}
-        studies = list(dict.fromkeys(study for study, _ in groups))
-        position = {name: index for index, name in enumerate(order)}
-        changed = {study for study, _ in new}
-
-        def rank(key: tuple[str, str]) -> tuple[int, int]:
-            return studies.index(key[0]), position.get(key[1], -1) if key[0] in changed else 0
-
-        write_table(path, [row for key in sorted(groups, key=rank) for row in groups[key]])
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
 
 
 def _open(path: str | Path) -> Any:

@@ -370,7 +370,7 @@ class Arguments:
         self._known: dict[int, SharedArray] = {}
 
     def share(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return `args` with each large array among them replaced by its place."""
+        """Return `args` with each large array among them replaced by where it is shared."""
         return tuple(self._share(value) if is_large(value) else value for value in args)
 
     def _share(self, array: np.ndarray) -> Any:
@@ -394,7 +394,7 @@ def _mapped_before(shared: SharedArray) -> np.ndarray:
 
 
 def call(folder: str, function: Any, args: tuple[Any, ...]) -> Any:
-    """Run `function` in the receiving process, on mapped arguments; large arrays of its result are placed."""
+    """Run `function` in the receiving process, on mapped arguments; large arrays of its result are shared."""
     result = function(*(_mapped_before(value) if isinstance(value, SharedArray) else value for value in args))
     if is_large(result):
         return share_array(result, folder)
@@ -451,8 +451,8 @@ def one_torch_thread() -> None:
     one_thread()
 
 
-def start_worker(*folders: str) -> None:
-    """Make a fresh worker ready: one torch thread, and no life without the pool's owner, whose folders then go too."""
+def end_with_owner(*folders: str) -> None:
+    """End this process, and remove these folders, as soon as the process that started it is gone."""
     owner = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -463,6 +463,11 @@ def start_worker(*folders: str) -> None:
             os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
+
+
+def start_worker(*folders: str) -> None:
+    """Make a fresh worker ready: one torch thread, and no life without the pool's owner, whose folders then go too."""
+    end_with_owner(*folders)
     np.seterr(over="ignore", invalid="ignore", divide="ignore")  # as in the runtime's own process
     one_torch_thread()
 

@@ -1,7 +1,7 @@
 """What becomes of an exception: it names its party, stops the run even if nobody awaited it, and travels as a value.
 
     an actor raises ──as_party_error──▶ error_fields, encode_error ──▶ decode_reply raises at the caller
-                    ──raised_by──▶ error_for_sites: to another site its kind and its place only
+                    ──raised_by──▶ error_for_sites: to another site its kind and its origin only
 
 A party's code may raise anything, errors of fedactors' own kinds too, and may put values of its data into text, cause,
 notes, attributes, or the name of a class. So between sites whatever comes out of an actor's code is marked with the

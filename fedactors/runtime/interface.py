@@ -9,11 +9,12 @@ What the runtimes share stands here, so that they cannot drift apart.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, cast
 
 import numpy as np
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fedactors.actors.actor import Actor
     from fedactors.messages.ledger import Ledger
     from fedactors.network.links import Network
+    from fedactors.runs.recorder import Recorder
 
 T = TypeVar("T")
 LOSS_POLICIES = ("stop", "continue", "restart")
@@ -97,26 +99,13 @@ class Snapshot:
     folder: str = ""
 
 
-class RecorderLike(Protocol):
-    """Where a runtime writes: a run folder, or memory in tests (see `fedactors.runs.recorder`)."""
+class RuntimeSettings(TypedDict, total=False):
+    """What every runtime takes; see `Runtime`."""
 
-    keeps_checkpoints: bool
-    """Whether anybody can go on from what `save_checkpoint` takes."""
-
-    def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
-        """Add one round's metrics."""
-
-    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
-        """Add one span to the timeline."""
-
-    def ledger_sink(self, rows: list[Any]) -> None:
-        """Add a block of ledger rows."""
-
-    def privacy(self, records: list[Any]) -> None:
-        """Add privacy records."""
-
-    def save_checkpoint(self, label: str, actors: Mapping[str, bytes], driver: bytes) -> None:
-        """Write a checkpoint."""
+    seed: int
+    recorder: Recorder | None
+    checkpoint_every: int
+    reproducible_noise: bool
 
 
 LossHandler = Callable[[str], Awaitable[None]]
@@ -141,7 +130,7 @@ class Runtime(Caller):
         self,
         *,
         seed: int = 0,
-        recorder: RecorderLike | None = None,
+        recorder: Recorder | None = None,
         checkpoint_every: int = 1,
         reproducible_noise: bool = False,
     ) -> None:
@@ -165,6 +154,9 @@ class Runtime(Caller):
         self._last_snapshot: Snapshot | None = None
         self._num_checkpoints = 0
         self._stop_code: int | None = None
+        self._failure: BaseException | None = None
+        self._main: asyncio.Task[Any] | None = None
+        self._is_closing = False
 
     # --- the driver's verbs ---
 
@@ -279,6 +271,13 @@ class Runtime(Caller):
         """Offer a protocol's own links; a network that the user gave takes precedence."""
 
     # --- shared by the runtimes ---
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the run with its first failure."""
+        if self._failure is None and not self._is_closing:
+            self._failure = error
+            if self._main is not None:
+                self._main.cancel()
 
     def loss_policy(self, name: str) -> str:
         """Return what follows the loss of the actor `name`."""

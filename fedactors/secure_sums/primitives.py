@@ -60,10 +60,10 @@ def _product(a: Bytes, b: Bytes) -> Bytes:
 
 
 def split(secrets_S: Bytes, num_shares: int, threshold: int, entropy: Callable[[int], bytes] = os.urandom) -> Bytes:
-    """Return shares (n x S); the share at place p (1 to n) is row p - 1.
+    """Return shares (n x S); the share of index p (1 to n) is row p - 1.
 
     Raises:
-        ValueError: a threshold that is no number from 1 to `num_shares`, or more shares than the field has places.
+        ValueError: a threshold that is no number from 1 to `num_shares`, or more shares than the field has indices.
     """
     if not 1 <= threshold <= num_shares <= MOST_SHARES:
         raise ValueError(f"threshold {threshold} of {num_shares} shares is not allowed: 1 <= threshold <= n <= 255")
@@ -80,7 +80,7 @@ def join(shares_kS: Bytes, indices_k: NDArray[np.integer]) -> Bytes:  # type: ig
     """Return the secrets (S) from as many shares as the threshold asks for; with fewer, bytes that mean nothing.
 
     Raises:
-        ValueError: no shares, two of one place, or a place that is none.
+        ValueError: no shares, two of one index, or an index that is none.
     """
     indices = np.asarray(indices_k)
     if (
@@ -89,7 +89,7 @@ def join(shares_kS: Bytes, indices_k: NDArray[np.integer]) -> Bytes:  # type: ig
         or indices.min() < 1
         or indices.max() > MOST_SHARES
     ):
-        raise ValueError(f"places {indices.tolist()} are not allowed: different numbers from 1 to {MOST_SHARES}")
+        raise ValueError(f"indices {indices.tolist()} are not allowed: different numbers from 1 to {MOST_SHARES}")
     x = indices.astype(np.uint8)
     secrets = np.zeros(shares_kS.shape[1], dtype=np.uint8)
     for row, (share_S, point) in enumerate(zip(shares_kS, x, strict=True)):

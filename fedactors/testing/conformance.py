@@ -65,62 +65,17 @@ class Remark:
         return f"[{self.check}] {self.text}"
 
 
-def check_protocol(
-    protocol: Protocol,
-    *,
-    config: Mapping[str, Any] | None = None,
-    data: str | None = None,
-    seed: int = 0,
-    deterministic: bool = True,
-    relative: float = 1e-6,
-    agree: Mapping[str, float] | None = None,
-    raw_columns: Mapping[str, Any] | None = None,
-    allowed: tuple[str, ...] = (),
-    on_ray: bool = True,
-    num_sites: int = 0,
-    site_config: Mapping[str, Any] | None = None,
-    num_cpus: int | None = None,
-    timeout: float = 120.0,
-) -> None:
+def check_protocol(protocol: Protocol, **checks: Any) -> None:
     """Check a protocol against the contract.
 
     Args:
         protocol: the plugin's protocol.
-        config: config values beside those of its ``smoke`` setting; at least two rounds are needed.
-        data: data set; the protocol's default one unless given.
-        seed: of all runs.
-        deterministic: whether the result does not depend on timing, so that both runtimes must give equal numbers.
-        relative: how much final metrics of the two runtimes may differ, if `deterministic`.
-        agree: else, per final metric, by how much the runtimes may differ.
-        raw_columns: name to feature matrix (samples first), for data that does not come through `fedactors.data`.
-        allowed: message types, or single fields of them (``Smashed.labels``), that are meant to reveal raw values.
-        on_ray: whether to run on Ray as well (the cluster of this process, else an embedded one).
-        num_sites: between how many sites (2 or 3, processes of this machine, TLS between them) to run as well, on small
-            data of the protocol's layout; they are called north, south and west, and the protocol must be installed.
-            0: none.
-        site_config: all config values of the run between sites, where own data refuse some of those of ``smoke``.
-        num_cpus: cores of an embedded cluster.
-        timeout: seconds after its start (all processes are up) after which a run on Ray counts as hanging.
+        checks: what is checked and how strictly: the fields of `fedactors.testing.runs.Subject`.
 
     Raises:
         NotConforming: with all remarks.
     """
-    subject = Subject(
-        protocol=protocol,
-        config=dict(config or {}),
-        data=data or "",
-        seed=seed,
-        deterministic=deterministic,
-        relative=relative,
-        agree=dict(agree or {}),
-        raw_columns=dict(raw_columns or {}),
-        allowed=allowed,
-        on_ray=on_ray,
-        num_sites=num_sites,
-        site_config=site_config,
-        num_cpus=num_cpus,
-        timeout=timeout,
-    )
+    subject = Subject(protocol=protocol, **checks)
     remarks = list(review(subject))
     if remarks:
         lines = "\n".join(f"  {number}. {remark}" for number, remark in enumerate(remarks, start=1))

@@ -41,9 +41,8 @@ from fedactors.actors.actor import Resources
 from fedactors.actors.context import Ref
 from fedactors.actors.remote import DRIVER
 from fedactors.runtime.failures import words_of
-from fedactors.runtime.simulation.network import SimulatedContext
+from fedactors.runtime.simulation.network import SimulatedContext, current_actor
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from fedactors.runtime.simulation.virtual_loop import current_actor
 from fedactors.testing.leaks import MIN_DISTINCT, MIN_DRAWN, RawData
 
 T = TypeVar("T")

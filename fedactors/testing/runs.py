@@ -17,6 +17,7 @@ import json
 import math
 import os
 import pickle
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ import psutil
 
 from fedactors.actors.remote import DRIVER
 from fedactors.config import build
-from fedactors.errors import BadInput, CallTimeout, FedactorsError
+from fedactors.errors import BadInput, CallTimeout, PartyFailed
 from fedactors.federation.approval import decide, kept_proposals
 from fedactors.federation.audit_log import AUDIT, check
 from fedactors.federation.operations import compare
@@ -57,25 +58,35 @@ _NOT_THERE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is checked and how strictly; see `check_protocol`."""
+    """What is checked and how strictly."""
 
     protocol: Protocol
     config: Mapping[str, Any] = field(default_factory=dict)
+    """Values beside those of the protocol's ``smoke`` setting; at least two rounds are needed."""
     data: str = ""
-    """The protocol's default one if it is empty."""
+    """Data set; the protocol's default one if it is empty."""
     seed: int = 0
     deterministic: bool = True
+    """Whether the result does not depend on timing, so that both runtimes must give equal numbers."""
     relative: float = 1e-6
+    """How much final metrics of the two runtimes may differ, if `deterministic`."""
     agree: Mapping[str, float] = field(default_factory=dict)
+    """Else, per final metric, by how much the runtimes may differ."""
     raw_columns: Mapping[str, Any] = field(default_factory=dict)
+    """Name to feature matrix (samples first), for data that does not come through `fedactors.data`."""
     allowed: tuple[str, ...] = ()
+    """Message types, or single fields of them (``Smashed.labels``), that are meant to reveal raw values."""
     on_ray: bool = True
+    """Whether to run on Ray as well (the cluster of this process, else an embedded one)."""
     num_sites: int = 0
-    """Between which it runs as well."""
+    """Between how many sites (2 or 3, processes of this machine, TLS between them) to run as well, on small data of the
+    protocol's layout; they are called north, south and west, and the protocol must be installed. 0: none."""
     site_config: Mapping[str, Any] | None = None
-    """Of the run between sites; as for all others if it is None."""
+    """All config values of the run between sites, where own data refuse some of those of ``smoke``."""
     num_cpus: int | None = None
+    """Cores of an embedded cluster."""
     timeout: float = 120.0
+    """Seconds after its start (all processes are up) after which a run on Ray counts as hanging."""
 
     def make_config(self, **overrides: Any) -> Any:
         """Return the config, with the smallest meaningful values unless others were given."""
@@ -449,7 +460,7 @@ def _random_word(value: Any) -> str:
 
 SITES = ("north", "south", "west")
 """What the sites are called, the one with the label first."""
-_START_SECONDS = 90.0
+START_SECONDS = 90.0
 _END_SECONDS = 30.0
 _LOOK_SECONDS = 2.0
 _BUSY_SHARE = 0.05
@@ -470,38 +481,67 @@ class Sites:
     Args:
         folder: an empty one.
         names: of the sites.
-        layout: of the data that they have.
+        federation: its name.
+        hosts: the party without data that a site hosts, by the site's name; the coordinator's hosts all others.
+        tell: hears every command, as a person types it.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], layout: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        federation: str = "federation",
+        hosts: Mapping[str, str] = MappingProxyType({}),
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.names = tuple(names)
+        self.data = ""
+        """What a run's ``--data`` calls what they have."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = folder
-        federation = str(folder / "federation")
-        _type("federation", "init", federation)
+        self._federation = federation
+        self._tell = tell
+        made = str(folder / federation)
+        self.type("federation", "init", made)
         for name in names:
             home, address = str(folder / name), f"127.0.0.1:{free_port()}"
-            _type("site", "init", name, "--folder", home, "--listen", address)
-            _type("federation", "admit", federation, f"{home}/{name}.csr", "--address", address)
+            self.type("site", "init", name, "--folder", home, "--listen", address)
+            host = ("--host", hosts[name]) if name in hosts else ()
+            self.type("federation", "admit", made, f"{home}/{name}.csr", "--address", address, *host)
         for name in names:
-            (folder / name / "federation.toml").write_text((folder / "federation/federation.toml").read_text())
-        self.data = write_small_data(folder, names, layout)
+            (folder / name / "federation.toml").write_text((folder / federation / "federation.toml").read_text())
+
+    def type(self, *words: str) -> dict[str, Any]:
+        """Do what a person types, and return the JSON that it prints.
+
+        Raises:
+            PartyFailed: it did not work.
+        """
+        self._tell(f"$ fedactors {shlex.join(words)}")
+        out, said = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            code = resolve_address("fedactors.cli.main:main")([*words, "--format", "json"])
+        if code:
+            raise PartyFailed(self._federation, f"fedactors {words[0]} {words[1]}: {_last(said.getvalue())}")
+        found: dict[str, Any] = json.loads(out.getvalue().splitlines()[-1])
+        return found
 
     def start(self) -> None:
         """Start them, and wait until each listens.
 
         Raises:
-            BadInput: one does not.
+            CallTimeout: one does not.
         """
         for name in self.names:
+            self._tell(f"$ fedactors site start --folder {self.home(name)} &")
             with self.log(name).open("wb") as log:
                 words = [sys.executable, "-u", "-m", "fedactors", "site", "start", "--folder", str(self.home(name))]
-                self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, env=_environment())
-        until = time.monotonic() + _START_SECONDS
+                self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, env=environment())
+        until = time.monotonic() + START_SECONDS
         for name, process in self.processes.items():
             while "listens at" not in (said := self.log(name).read_text()):
                 if process.poll() is not None or time.monotonic() > until:
-                    raise BadInput(f"{name}: its site did not start: {_last(said)}")
+                    raise CallTimeout(name, f"its site did not start: {_last(said)}")
                 time.sleep(0.05)
 
     def home(self, name: str) -> Path:
@@ -510,14 +550,14 @@ class Sites:
 
     def log(self, name: str) -> Path:
         """Return the file of what a site's process says."""
-        return self._folder / f"{name}.log"
+        return self.home(name) / "site.log"
 
     def simulate(self, subject: Subject) -> Done:
         """Run on the same data in one process."""
         return self._run(subject, "--runtime", "simulated", "--data", str(self._folder / "parties.toml"))
 
     def train(self, subject: Subject) -> Done:
-        """Run between the sites; whoever is asked at them says yes."""
+        """Run between the sites, each of which approves."""
         federation = str(self.home(self.names[0]) / "federation.toml")
         is_over = threading.Event()
         person = threading.Thread(target=self._answer, args=(is_over,), daemon=True)
@@ -551,11 +591,11 @@ class Sites:
         out, said = (self._folder / f"driver.{end}" for end in ("out", "err"))
         with out.open("wb") as to, said.open("wb") as errors:  # no pipes, which a process that is left would hold open
             command = [sys.executable, "-m", "fedactors", *words]
-            driver = subprocess.Popen(command, env=_environment(), stdout=to, stderr=errors)
+            driver = subprocess.Popen(command, env=environment(), stdout=to, stderr=errors)
             try:
-                code = driver.wait(_START_SECONDS + subject.timeout)
+                code = driver.wait(START_SECONDS + subject.timeout)
             except subprocess.TimeoutExpired:
-                return Done(None, f"it had not ended after {_START_SECONDS + subject.timeout:g} s")
+                return Done(None, f"it had not ended after {START_SECONDS + subject.timeout:g} s")
             finally:
                 driver.kill()
                 driver.wait()
@@ -602,7 +642,8 @@ def remarks_on_sites(subject: Subject) -> Iterator[str]:
         yield "a site must know its actors, messages and data: give actors_at, messages_at and load_data_at"
         return
     with tempfile.TemporaryDirectory(prefix="fedactors-sites-") as folder:
-        sites = Sites(Path(folder), SITES[: subject.num_sites], installed.partition)
+        sites = Sites(Path(folder), SITES[: subject.num_sites])
+        sites.data = write_small_data(Path(folder), sites.names, installed.partition)
         try:
             sites.start()
             yield from _remarks_on_runs(subject, sites, sites.simulate(subject), sites.train(subject))
@@ -676,20 +717,8 @@ def _remarks_on_what_goes_on(sites: Sites) -> Iterator[str]:
             yield f"the site {name} takes {100 * share:.0f} % of a core after the run: something of an actor goes on"
 
 
-def _type(*words: str) -> None:
-    """Do what a person types, without its text.
-
-    Raises:
-        FedactorsError: it did not work.
-    """
-    said = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-        code = resolve_address("fedactors.cli.main:main")(list(words))
-    if code:
-        raise FedactorsError(f"fedactors {' '.join(words[:2])}: {_last(said.getvalue())}")
-
-
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment of processes of this Python and path, one thread each."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 

@@ -144,7 +144,7 @@ class GraphClient(ProtectedClient):
         self.feature_factor = self._local.factor
         check_degrees(config, self._local)
         self.num_features = self._local.features_NF.shape[1]
-        self._network = algorithm.network_of(config, self.num_features, self._local.num_classes, self._position)
+        self._network = Network.of(config, self.num_features, self._local.num_classes, self._position)
         backbones.check_layers(self._network, [0])
         self.parameters = self._first_parameters(self._common_seed)
         if self._is_secret:

@@ -40,9 +40,7 @@ from protocols.glasu.backbones import (
     operator,
     user_layer,
 )
-from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import ClientGraph
-from protocols.glasu.messages import Floats
 from protocols.glasu.sampling import SampledLayer
 
 
@@ -72,27 +70,6 @@ class Stale:
 
     aggregated_SW: Tensor
     local_SD: Tensor
-
-
-def network_of(config: GlasuConfig, num_features: int, num_classes: int, position: int) -> Network:
-    """Return the shape of the network of the client at `position`."""
-    return Network(
-        backbone="own" if config.user_layer else config.backbone,
-        user_layer=config.user_layer,
-        num_layers=config.num_layers,
-        aggregation_layers=config.resolved_layers,
-        aggregation=config.aggregation,
-        num_clients=config.num_networks,
-        position=position if config.num_networks > 1 else 0,
-        num_features=num_features,
-        hidden_size=config.hidden_size,
-        num_classes=num_classes,
-        num_heads=config.num_heads,
-        alpha=config.alpha,
-        lam=config.lam,
-        dropout=config.dropout,
-        clip_norm=config.clip_norm,
-    )
 
 
 def full_batch(local: ClientGraph, num_layers: int, dtype: torch.dtype, device: str = "cpu") -> ClientBatch:
@@ -347,11 +324,6 @@ def first_segment(parameters: Parameters, network: Network, batch: ClientBatch) 
     """Return H_m^+ of the lowest aggregation layer and GCNII's h0 (Algorithm 3)."""
     h, h0 = initial_representation(parameters, network, batch)
     return segment(parameters, network, batch, 0, h, h0), h0
-
-
-def tensor(values: Floats) -> Tensor:
-    """Return an array that was received, and may be read-only, as a tensor of its own on the host."""
-    return to_device(values, "cpu")
 
 
 def head_gradient(parameters: Parameters, network: Network, batch: ClientBatch, h_SW: Tensor) -> tuple[float, Tensor]:

@@ -17,6 +17,7 @@ from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
 from fedactors.messages.codec import wire_type
 from protocols.glasu import algorithm
+from protocols.glasu.backbones import Network
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import AnyPart, GraphSource, load_client, parts_of, read_blocks
 from protocols.glasu.messages import Floats
@@ -92,7 +93,7 @@ def first_representations(
             continue
         blocks = read_blocks(parts_of(config, data, name))
         local, _ = load_client(config, blocks, position)
-        network = algorithm.network_of(config, local.features_NF.shape[1], local.num_classes, position)
+        network = Network.of(config, local.features_NF.shape[1], local.num_classes, position)
         dtype = torch.float64 if config.float64 else torch.float32
         batch = algorithm.full_batch(local, config.num_layers, dtype)
         parameters = best_of(actor_state(states, name))

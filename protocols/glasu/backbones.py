@@ -23,6 +23,7 @@ from torch.nn import functional
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 from fedactors.learning.network import on_device
 from fedactors.learning.user_models import check_model
+from protocols.glasu.config import GlasuConfig
 from protocols.glasu.sampling import Block
 
 Backbone = Literal["gcn", "gat", "gcnii", "own"]
@@ -50,6 +51,27 @@ class Network:
     lam: float = 0.5
     dropout: float = 0.0
     clip_norm: float | None = None
+
+    @classmethod
+    def of(cls, config: GlasuConfig, num_features: int, num_classes: int, position: int) -> Network:
+        """Return the shape of the network of the client at `position`."""
+        return cls(
+            backbone="own" if config.user_layer else config.backbone,
+            user_layer=config.user_layer,
+            num_layers=config.num_layers,
+            aggregation_layers=config.resolved_layers,
+            aggregation=config.aggregation,
+            num_clients=config.num_networks,
+            position=position if config.num_networks > 1 else 0,
+            num_features=num_features,
+            hidden_size=config.hidden_size,
+            num_classes=num_classes,
+            num_heads=config.num_heads,
+            alpha=config.alpha,
+            lam=config.lam,
+            dropout=config.dropout,
+            clip_norm=config.clip_norm,
+        )
 
     @property
     def segments(self) -> tuple[range, ...]:

@@ -220,18 +220,14 @@ class GlasuConfig(StepSettings):
             if any(layer < 0 or layer > last for layer in layers):
                 raise ValueError(f"aggregation_layers: {layers} is not allowed: layers are 0 to {last}")
             if last not in layers:
-                raise ValueError(
-                    f"aggregation_layers: {layers} is not allowed: the last layer, {last}, must be among them"
-                )
+                raise ValueError(f"aggregation_layers: {layers} is not allowed: the last layer, {last}, must be in it")
             if any(after <= before for before, after in pairwise(layers)):
                 raise ValueError(f"aggregation_layers: {layers} is not allowed: each layer once, in ascending order")
             fixed = _fixed_layers(self.special_case, self.num_layers)
             if fixed is not None and layers != fixed:
                 raise ValueError(f"aggregation_layers: {layers} is not allowed: {self.special_case} fixes {fixed}")
         if self.backbone == "gat" and self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"num_heads: {self.num_heads} is not allowed: it must divide hidden_size {self.hidden_size}"
-            )
+            raise ValueError(f"num_heads: {self.num_heads} is not allowed: must divide hidden_size {self.hidden_size}")
         if self.num_neighbours is not None and self.batch_size is None:
             raise ValueError(
                 f"num_neighbours: {self.num_neighbours} is not allowed: the full graph is not sampled, give batch_size"
@@ -243,9 +239,7 @@ class GlasuConfig(StepSettings):
         if self.noise_multiplier and self.clip_norm is None:
             raise ValueError(f"noise_multiplier: {self.noise_multiplier} is not allowed: noise needs clip_norm")
         if self.noise_multiplier and self.max_degree is None:
-            raise ValueError(
-                f"noise_multiplier: {self.noise_multiplier} is not allowed: its statement needs max_degree"
-            )
+            raise ValueError(f"noise_multiplier: {self.noise_multiplier} is not allowed: the account needs max_degree")
         if self.noise_multiplier and self.num_networks == 1:
             raise ValueError(
                 f"noise_multiplier: {self.noise_multiplier} is not allowed: {self.special_case} sends nothing"

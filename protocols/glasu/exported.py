@@ -35,7 +35,7 @@ _NOTHING = np.zeros(0, np.int64)
 
 def settings_of(config: GlasuConfig, num_features: int, num_classes: int, factor: float) -> dict[str, Any]:
     """Return what else is needed to apply a client's parameters, as plain values."""
-    network = replace(algorithm.network_of(config, num_features, num_classes, position=0), dropout=0.0)
+    network = replace(Network.of(config, num_features, num_classes, position=0), dropout=0.0)
     by_row = config.scale_features and config.noise_multiplier > 0
     return {"network": asdict(network), "feature_factor": factor, "scaled_by_row": by_row}
 

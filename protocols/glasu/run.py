@@ -12,7 +12,6 @@ from fedactors.actors.context import derived_seed
 from fedactors.actors.groups import ActorGroup, OnLoss
 from fedactors.data.alignment.nodes import align_nodes
 from fedactors.learning.metrics import of_split
-from fedactors.network.links import Link, Network
 from fedactors.privacy.accounting import budgets
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Costs, Runtime
@@ -25,12 +24,10 @@ from protocols.glasu.data import GraphSource, parts_of
 from protocols.glasu.messages import RoundOrder
 
 SERVER = "server"
-US_UK = Link(latency=0.0375, bandwidth=1.25e7)
-"""Between the east of the United States and London: 75 ms there and back, 100 Mbit/s for one transfer. Assumed."""
 _MOST_WAITS = 1000
 """How often the server may wait for clients in one round: the driver's patience with it, in client timeouts."""
 _OVERHEAD, _PER_OPERATION = 2.0e-4, 5.0e-11
-RoundServer = AggregationServer | LoneClient
+Trainer = AggregationServer | LoneClient
 _log = logging.getLogger(__name__)
 
 
@@ -99,7 +96,7 @@ async def run(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> RunRe
     return await rounds.result(chosen, extra)
 
 
-def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> ActorGroup[RoundServer]:
+def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> ActorGroup[Trainer]:
     """Spawn the clients and, where they communicate, the server; return whom the driver gives its orders."""
     names = data.parties[:1] if config.special_case == "centralised" else data.parties
     common_seed = derived_seed(runtime.seed, "all clients", "nodes")
@@ -113,7 +110,7 @@ def assemble(config: GlasuConfig, data: GraphSource, runtime: Runtime) -> ActorG
     if config.works_alone:
         on_loss: OnLoss = "drop" if config.on_party_loss == "continue" else "stop"
         return ActorGroup(runtime, clients, on_loss=on_loss, timeout=config.client_timeout)
-    server: RoundServer = runtime.spawn(AggregationServer, SERVER, config, names)
+    server: Trainer = runtime.spawn(AggregationServer, SERVER, config, names)
     return ActorGroup(runtime, {SERVER: server}, timeout=_MOST_WAITS * config.client_timeout)
 
 
@@ -124,7 +121,7 @@ def actors(config: GlasuConfig) -> dict[str, type[Actor]]:
     return {"clients": GraphClient, "server": AggregationServer}
 
 
-async def train(federation: ActorGroup[RoundServer], order: RoundOrder) -> dict[str, float]:
+async def train(federation: ActorGroup[Trainer], order: RoundOrder) -> dict[str, float]:
     """Let a round be done; return its metrics, over the clients that work alone their means."""
     found = list((await federation.ask(lambda one: one.train(order))).values())
     return {
@@ -134,7 +131,7 @@ async def train(federation: ActorGroup[RoundServer], order: RoundOrder) -> dict[
     }
 
 
-async def evaluate(federation: ActorGroup[RoundServer], order: RoundOrder) -> dict[str, float]:
+async def evaluate(federation: ActorGroup[Trainer], order: RoundOrder) -> dict[str, float]:
     """Let the clients infer on the whole graph; return metrics, as far as there are nodes to measure them on."""
     found = list((await federation.ask(lambda one: one.evaluate(order))).values())
     measured = {
@@ -172,8 +169,3 @@ def default_costs() -> Costs:
             "unmask": (_OVERHEAD, 1.0e-8),
         }
     )
-
-
-def us_uk() -> Network:
-    """Return a network whose clients reach the server over `US_UK`."""
-    return Network(by_kind={"client-server": US_UK})

@@ -25,10 +25,10 @@ from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import DRIVER, SERVER, remote
 from fedactors.data.alignment.nodes import NewShare, align_nodes, load_new_nodes
 from fedactors.data.columns import Preprocessing
-from fedactors.data.layouts.graph import NewGraph
-from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart
+from fedactors.data.layouts.graph import GraphTables, GraphTablesPart, NewGraph
 from fedactors.data.new_rows import ActorState, Listing, NoPart, Predicted, PredictOrder, StoredState, actor_state
 from fedactors.errors import BadInput
+from fedactors.learning.network import to_device
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.messages import Masked
@@ -37,7 +37,7 @@ from fedactors.serving.predictions import LONGEST, Application, Outcomes, ask_wr
 from protocols.glasu import algorithm, privacy
 from protocols.glasu.actors import ProtectedClient
 from protocols.glasu.aggregation import add, average, concatenate
-from protocols.glasu.backbones import Parameters, initial_parameters
+from protocols.glasu.backbones import Network, Parameters, initial_parameters
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import GraphSource, NewGraphPart, check_degrees, load_new_client, parts_of, renumber
 from protocols.glasu.exported import settings_of
@@ -73,7 +73,7 @@ class PredictingClient(ProtectedClient):
         blocks = {part.party: await self._load_new(part) for part in self._parts}
         local, self._ids = load_new_client(config, blocks, self._position, state["feature_factor"], num_classes)
         num_features = local.features_NF.shape[1]
-        network = algorithm.network_of(config, num_features, num_classes, self._position)
+        network = Network.of(config, num_features, num_classes, self._position)
         self._network = replace(network, dropout=0.0)
         check_degrees(config, local)
         self._local, self._numbers = local, np.arange(local.graph.num_nodes)
@@ -112,7 +112,7 @@ class PredictingClient(ProtectedClient):
     async def infer(self, below: Aggregated) -> Representation | Masked:
         """Return the own representation at the next aggregation."""
         members, index = (self._parameters, self._network, self._batch), below.segment + 1
-        arguments = (index, algorithm.tensor(below.values), self._h0)
+        arguments = (index, to_device(below.values, "cpu"), self._h0)
         found = await self.compute(algorithm.segment, *members, *arguments, work=self._work())
         return self._protected(index, len(self._network.segments[index]), found.numpy())
 
@@ -120,7 +120,7 @@ class PredictingClient(ProtectedClient):
     async def classify(self, last: Aggregated) -> Logits | Masked:
         """Return the own logits of all nodes, from the last aggregate."""
         self._record(privacy.prediction_records(self._config, self.party, self.releases))
-        logits: Floats = algorithm.classify(self._parameters, algorithm.tensor(last.values)).numpy()
+        logits: Floats = algorithm.classify(self._parameters, to_device(last.values, "cpu")).numpy()
         return self._masked("logits", logits) if self._config.secure_aggregation else Logits(logits)
 
     @remote(caller=SERVER, once=True)

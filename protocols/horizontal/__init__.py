@@ -6,14 +6,14 @@
     FedAvgM   Hsu et al., "Measuring the Effects of Non-Identical Data Distribution ...", 2019
     FedAdagrad, FedAdam, FedYogi      Reddi et al., "Adaptive Federated Optimization", 2021
 
-                 TrainOrder: model (SCAFFOLD: and c)
-    Coordinator ------------------------------------> Site: its chosen clients train on their own rows
-         ^  <---------------------------------------- Change: mean change of their models (and of their c_i)
-         `- next model = rule(model, mean change)
+            TrainOrder: model (SCAFFOLD: and c)
+    server ------------------------------------> site: its chosen clients train on their own rows
+      ^  <-------------------------------------- Change: mean change of their models (and of their c_i)
+      `- next model = rule(model, mean change)
 
-Who waits for whom: the coordinator for the answers of all sites that it asked, each for at most `client_timeout`.
+Who waits for whom: the server for the answers of all sites that it asked, each for at most `client_timeout`.
 A site is one organisation, one process; it holds one client, or many small ones that train in one batched call.
 
-From `fedactors run horizontal` to a step: run.run -> actors.Coordinator -> actors.Site -> algorithm.train ->
-fedactors.learning.many_clients (or averaging.train_locally).
+From `fedactors run horizontal` to a step: run.run -> actors.HorizontalServer -> actors.ClientProcess ->
+algorithm.train -> fedactors.learning.many_clients.train_clients.
 """

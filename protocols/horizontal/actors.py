@@ -1,8 +1,8 @@
-"""The coordinator and the sites: each method unpacks a message, calls a function of `algorithm`, packs a message.
+"""The server and the sites: each method unpacks a message, calls a function of `algorithm`, packs a message.
 
-A site with several clients sends their mean change alone; with `secure_aggregation` the coordinator reads the sum over
-the sites only. What depends on chance is derived from (run, client or
-coordinator, round), so that it is the same whichever site a client is at, and after a resume.
+A site with several clients sends their mean change alone; with `secure_aggregation` the server reads the sum over the
+sites only. What depends on chance is derived from (run, client or server, round), so that it is the same whichever site
+a client is at, and after a resume.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ClientProcess(SecureSummand):
 
     @remote(caller=SERVER, once=True)
     async def introduce(self) -> messages.Introduction:
-        """Say what the coordinator must know before the first round."""
+        """Say what the server must know before the first round."""
         names = () if self._part.columns else self._reading.names
         csv = csv_text(self._reading.csv.get(self.party))
         return messages.Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv)

@@ -28,9 +28,7 @@ def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -
             "with validation_fraction or a column"
         )
     if (config.clients_per_round or 0) > data.num_clients:
-        raise BadInput(
-            f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients} clients"
-        )
+        raise BadInput(f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients}")
     check_model(model_spec(config, inputs=data.shape, task=data.task, num_classes=data.num_classes))
     return data
 

@@ -18,7 +18,7 @@ from protocols.horizontal.config import HorizontalConfig
 
 Floats = NDArray[np.floating[Any]]
 
-# --- between the coordinator and the sites ---
+# --- between the server and the sites ---
 
 
 @message(
@@ -26,7 +26,7 @@ Floats = NDArray[np.floating[Any]]
     "none, and how the CSV file is written where it says so"
 )
 class Introduction:
-    """What the coordinator must know before the first round.
+    """What the server must know before the first round.
 
     A width of 0: the data's description tells it; `csv` is of `fedactors.data.layouts.horizontal.csv_text`.
     """
@@ -95,7 +95,7 @@ class RoundOrder:
 
 @message(reveals="how many clients there are, and how many numbers the model has")
 class Federation:
-    """What the coordinator found."""
+    """What the server found."""
 
     num_clients: int
     num_parameters: int

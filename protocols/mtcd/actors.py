@@ -17,6 +17,7 @@ outdates the copy of the earlier one. Two tokens may be here at once: each works
 from __future__ import annotations
 
 import hmac
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -279,7 +280,7 @@ class TokenHolder(LinkedParty):
 
     async def _deliver(self, token: messages.Token, name: str) -> None:
         with surviving_loss("whoever issued the token is told, and issues it again or stops"):
-            await self.peer(name, TokenHolder).visit(token)
+            await self.peer(name, type(self)).visit(token)
 
     async def _report(self, done: messages.RoamingDone, station: str) -> None:
         """Tell the issuer; without a link to the server the word goes over a neighbour."""
@@ -297,9 +298,9 @@ class TokenHolder(LinkedParty):
         self.theta = theta
         return True
 
+    @abstractmethod
     def _end_walk(self, token: messages.Token) -> None:
         """Let the walk end here."""
-        raise NotImplementedError
 
 
 class ServedParty(LinkedParty):
@@ -366,9 +367,6 @@ class ServedParty(LinkedParty):
 
     async def _represent(self, round_: int) -> messages.Representation | Masked:
         """Return h_k on a round's rows, as the configuration lets it leave."""
-        return await self._representation(round_)
-
-    async def _representation(self, round_: int) -> messages.Representation:
         rows, transforms = self._rows_of(round_), self._transforms
         h = await self._do(self._block.represent(self.theta, rows))
         penalty = 0.0 if transforms.noise is not None else self._block.penalty(self.theta)
@@ -441,7 +439,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         return await self._represent(order.round_ + 1) if order.send_representation else None
 
     async def _represent(self, round_: int) -> messages.Representation | Masked:
-        found = await self._representation(round_)
-        if not self._config.secure_aggregation:
+        found = await super()._represent(round_)
+        if not self._config.secure_aggregation or isinstance(found, Masked):
             return found
         return self.masked(summand(unpack(found.h), found.penalty), point_of(self._config))

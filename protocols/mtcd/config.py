@@ -257,9 +257,7 @@ class MtcdConfig(ScheduleSettings):
         if self.algorithm == "dcpa" and (self.compression or self.noise):
             raise ValueError("compression, noise: not allowed for dcpa; use none")
         if self.algorithm == "stcd" and self.compression == "top-k":
-            raise ValueError(
-                "compression: top-k is not allowed for stcd, which sends tokens only; use quantise or none"
-            )
+            raise ValueError("compression: top-k is not allowed for stcd: it sends tokens only; use quantise or none")
         if self.local_arithmetic == "gram" and (self.problem != "ridge" or self.batch_size is not None):
             raise ValueError("local_arithmetic: gram is allowed only for problem=ridge with batch_size=none")
         if self.walk == "sweep" and (self.algorithm != "mtcd" or self.start != "uniform"):
@@ -328,11 +326,7 @@ class MtcdConfig(ScheduleSettings):
             ("num_clients", self.num_clients < FEWEST, f"of a sum of two each knows the other's part; use {FEWEST}"),
             ("server_links", self.server_links != "all", "others cannot relay a client's part of a sum"),
             ("compression", self.compression is not None, "what is compressed cannot be added up under masks"),
-            (
-                "on_party_loss",
-                self.on_party_loss != "stop",
-                "what the lost one had sent would be the difference of sums",
-            ),
+            ("on_party_loss", self.on_party_loss != "stop", "what a lost one had sent would be the difference of sums"),
             ("learning_rate", linear and self.learning_rate == "auto", "it is found with the clients' own norms"),
         ):
             if is_wrong:

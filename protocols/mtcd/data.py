@@ -208,9 +208,7 @@ def _user_data(config: MtcdConfig, user_data: VerticalData) -> VerticalData:
 def _generated(config: MtcdConfig, seed: int) -> GeneratedData:
     kinds = {"mlp": "table", "multi-view-cnn": "views"}
     if config.problem == "network" and config.network not in kinds:
-        raise BadInput(
-            f"network: {config.network} is not allowed for generated data; give --data digits or another set"
-        )
+        raise BadInput(f"network: {config.network} is not allowed for generated data; give --data digits or another")
     kind: Any = kinds[config.network] if config.problem == "network" else config.problem
     if kind == "views" and config.num_clients != NUM_VIEWS:
         raise BadInput(f"num_clients: {config.num_clients} is not allowed, generated objects have {NUM_VIEWS} views")

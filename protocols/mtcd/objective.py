@@ -30,28 +30,22 @@ class Problem(Protocol):
 
     def loss(self, z_B: Array, y_B: Array, num_samples: int, weights_B: Array | None = None) -> float:
         """Return phi over the given rows, as an unbiased estimate of phi over `num_samples` rows."""
-        ...
 
     def slope(self, z_B: Array, y_B: Array, num_samples: int, out: Array, weights_B: Array | None = None) -> Array:
         """Write dphi/dZ of the estimate of `loss` into `out` and return it."""
-        ...
 
     def curvature(self, num_samples: int) -> float:
         """Return the largest second derivative of phi along one sample of weight 1, over the full batch."""
-        ...
 
     @property
     def smooth_penalty(self) -> float:
         """Curvature of the smooth part of the regulariser."""
-        ...
 
     def penalty(self, theta_D: Array) -> float:
         """Return r(theta_k)."""
-        ...
 
     def shrink(self, theta_D: Array, step: float) -> None:
         """Apply the proximal step of the part of r that is not smooth, in place."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from fedactors.actors.context import derived_seed
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 from fedactors.network import topology
-from fedactors.network import topology as routes
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.messages import Links
 
@@ -167,7 +166,7 @@ def lay_out(
         topology.check_clusters(graph, clusters)
         found = tuple(tuple(sorted(cluster)) for cluster in clusters)
     elif clusters == "auto":
-        found = routes.even_clusters(graph, num_tokens)
+        found = topology.even_clusters(graph, num_tokens)
     elif clusters == "whole":
         found = (tuple(sorted(graph)),)
         topology.check_clusters(graph, found)
@@ -207,7 +206,7 @@ class Roaming:
         self._graph.add_edges_from(plan.edges.tolist())
         self._linked = set(plan.linked)
         self._clusters = None if plan.clusters is None else [tuple(cluster) for cluster in plan.clusters]
-        self._walks = self._graph if plan.clusters is None else routes.inside_clusters(self._graph, plan.clusters)
+        self._walks = self._graph if plan.clusters is None else topology.inside_clusters(self._graph, plan.clusters)
         self._sweeps: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._round = 0
         self._members: dict[int, tuple[int, ...]] = {}
@@ -271,7 +270,7 @@ class Roaming:
 
     def route(self, client: int) -> tuple[int, ...]:
         """Return the clients over which the server reaches `client`, the last being itself; empty if it cannot."""
-        return tuple(reversed(routes.way_to(self._graph, client, self._linked)))
+        return tuple(reversed(topology.way_to(self._graph, client, self._linked)))
 
     # --- losses ---
 
@@ -366,7 +365,7 @@ class Roaming:
         if members not in self._sweeps:
             is_closed = self._clusters is None
             inside = self._walks.subgraph(members)
-            route = routes.route_over_all(inside, starts=self._linked.intersection(members), closed=is_closed)
+            route = topology.route_over_all(inside, starts=self._linked.intersection(members), closed=is_closed)
             if route is None:
                 raise BadInput(
                     f"walk: sweep is not allowed on cluster {sorted(members)}, no {'closed ' * is_closed}route along "

@@ -21,7 +21,6 @@ from fedactors.data.layouts.vertical import VerticalData
 from fedactors.errors import BadInput, Diverged, PartyLost
 from fedactors.learning.metrics import of_split
 from fedactors.network import topology
-from fedactors.network import topology as routes
 from fedactors.privacy.accounting import budgets
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Runtime
@@ -183,7 +182,7 @@ async def stcd_stretches(federation: Federation, first: int, last: int) -> int:
             clients = range(config.num_clients)
             state.holder = config.start[0] if isinstance(config.start, tuple) else start_client(seed, clients)
             if config.problem == "network" and config.num_clients > 1:
-                way = routes.tour(federation.graph, state.holder)
+                way = topology.tour(federation.graph, state.holder)
         order = messages.WalkOrder(num_hops, step_of(federation, round_), way)
         state.holder = (await federation.holder(state.holder).walk_on(order)).holder
     return (last - first) * (config.num_hops + 1)

@@ -153,10 +153,7 @@ class RepresentationExchange(_InWords, SumExchange):
 
 
 async def predict(config: MtcdConfig, data: MtcdData, runtime: Runtime, asked: Application) -> Outcomes:
-    """Predict rows that all parties have, under the noise and the masks that training had.
-
-    See `fedactors.serving.predictions` and `fedactors.serving.predictions`.
-    """
+    """Predict rows that all parties have, under the noise and the masks that training had."""
     parts = {name: part_of(data, client) for client, name in enumerate(data.parties)}
     return await predict_vertical(
         parts,

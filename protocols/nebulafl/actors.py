@@ -31,15 +31,7 @@ from protocols.nebulafl.containers import ContainerCenter, RunMembers, check_spe
 from protocols.nebulafl.hardware import Bill, Rental
 from protocols.nebulafl.scheduler import Assignment, Request
 from protocols.nebulafl.staleness import CenterModels, RotationTimer
-from protocols.nebulafl.training import (
-    Model,
-    Trained,
-    evaluate,
-    initial_parameters,
-    run_model,
-    train,
-    train_batched,
-)
+from protocols.nebulafl.training import Model, Trained, evaluate, initial_parameters, run_model, train, train_batched
 
 AUDITOR = "auditor"
 EVALUATION = "evaluation"

@@ -60,13 +60,10 @@ def master_model(planets: Sequence[Floats], versions: Sequence[float]) -> Floats
     return weighted_mean(planets, versions)
 
 
-def version_offset(mean_version: float, stellar_version: float) -> float:
-    """Return v_os = v_avg - v_s, how far this center is ahead of the one its stellar model came from."""
-    return mean_version - stellar_version
-
-
 def version_gap(version: float, mean_version: float, offset: float, *, paper_literal: bool = False) -> float:
     """Return dv = v_p - v_i + v_os: above zero for a planet that is ahead (Equation 4).
+
+    v_os = v_avg - v_s is how far the center is ahead of the one that its stellar model came from.
 
     The paper prints - v_os, which would call the planets of a lagging center advanced and slow them further;
     `paper_literal` keeps the print.
@@ -207,19 +204,16 @@ def choose_type(
     times_R: Numbers,
     gap: float,
     uniform: float,
-    *,
-    use_cost: bool = True,
-    use_time: bool = True,
-    paper_literal: bool = False,
+    **factors: bool,
 ) -> int:
-    """Return the available type that a policy takes; `uniform` in [0, 1) decides for ``random``."""
+    """Return the available type that a policy takes; `uniform` in [0, 1) is for ``random``, `factors` for `assign`."""
     if policy == "random":
         return min(int(uniform * len(prices_R)), len(prices_R) - 1)
     if policy == "cheapest":
         return int(np.lexsort((times_R, prices_R))[0])
     if policy == "fastest":
         return int(np.lexsort((prices_R, times_R))[0])
-    return assign(prices_R, times_R, gap, use_cost=use_cost, use_time=use_time, paper_literal=paper_literal)
+    return assign(prices_R, times_R, gap, **factors)
 
 
 # --- rotation ---

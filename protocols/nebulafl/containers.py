@@ -23,15 +23,7 @@ from fedactors.learning.network import find_device
 from fedactors.messages.codec import wire_type
 from protocols.nebulafl import messages
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.training import (
-    LeaseBook,
-    Trainings,
-    begin_training,
-    job_key,
-    run_model,
-    train,
-    train_batched,
-)
+from protocols.nebulafl.training import LeaseBook, Trainings, begin_training, job_key, run_model, train, train_batched
 
 
 @wire_type

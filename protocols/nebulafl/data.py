@@ -7,7 +7,6 @@ the test file.
 from __future__ import annotations
 
 import itertools
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +22,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, model_for
 from fedactors.learning.user_models import check_model
 from fedactors.network.links import HostCapacity
-from fedactors.validation import first_line, party_name, read_tree, shown
+from fedactors.validation import check_keys, first_line, number_of, party_name, read_tree, shown
 from protocols.nebulafl.config import EXAMPLES, NebulaFLConfig, path_of
 from protocols.nebulafl.hardware import Catalogue, HardwareType, InterCenterLink, InterCenterNetwork
 
@@ -45,7 +44,7 @@ def load_data(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> 
     _check_outages(config, dict(zip(centers, map(len, containers_of(config, made)), strict=True)))
     if made.task == "regression":
         raise BadInput(f"data: {made.name} is not allowed: nebulafl trains classifiers")
-    name_of_model = model_name(config, made.shape)
+    name_of_model = model_for(config.model, made.shape)
     for center in centers:
         for hardware in catalogue.types_of(center):
             hardware.samples_per_second(name_of_model)
@@ -72,11 +71,6 @@ def containers_of(config: NebulaFLConfig, data: HorizontalData) -> tuple[tuple[i
         return tuple(tuple(client for client, at in enumerate(data.centers) if at == name) for name in names)
     ends = np.cumsum((0, *config.center_sizes)).tolist()
     return tuple(tuple(range(first, end)) for first, end in itertools.pairwise(ends))
-
-
-def model_name(config: NebulaFLConfig, shape: tuple[int, ...]) -> str:
-    """Return the model of a run; ``auto`` is decided by the shape of a sample."""
-    return model_for(config.model, shape)
 
 
 def _data_set(config: NebulaFLConfig, name: str, seed: int) -> HorizontalData:
@@ -156,9 +150,7 @@ def _check_outages(config: NebulaFLConfig, sizes: Mapping[str, int]) -> None:
         if center not in sizes:
             raise BadInput(f"outages: center {center!r} is not allowed: the centers are {', '.join(sizes)}")
         if number >= sizes[center]:
-            raise BadInput(
-                f"outages: {center}/{number} is not allowed: {center} has containers 0 to {sizes[center] - 1}"
-            )
+            raise BadInput(f"outages: {center}/{number} is not allowed: it has containers 0 to {sizes[center] - 1}")
 
 
 # --- hardware and network ---
@@ -186,20 +178,18 @@ def exchange_name(config: NebulaFLConfig) -> str:
 
 
 def _make_catalogue(tree: Mapping[str, Any], source: str) -> Catalogue:
-    _no_other_keys(tree, {"illustrative", "spread", "types", "centers"}, source)
+    check_keys(tree, {"illustrative", "spread", "types", "centers"}, source)
     types_tree, centers_tree = _table(tree, "types", source), _table(tree, "centers", source)
-    spread = _number(tree.get("spread", 0.05), f"{source}: spread", least=0.0)
+    spread = number_of(tree.get("spread", 0.05), f"{source}: spread")
     types = {}
     for name, entry in types_tree.items():
         location = f"{source}: types.{name}"
-        _no_other_keys(entry, {"price", "throughput"}, location)
-        if "price" not in entry:
-            raise BadInput(f"{location}.price: missing; give dollars an hour")
+        check_keys(entry, {"price", "throughput"}, location)
         speeds = _table(entry, "throughput", location)
         types[name] = HardwareType(
             name=name,
-            price=_number(entry["price"], f"{location}.price", least=0.0),
-            throughput={m: _number(v, f"{location}.throughput.{m}", above=0.0) for m, v in speeds.items()},
+            price=number_of(entry.get("price"), f"{location}.price"),
+            throughput={m: number_of(v, f"{location}.throughput.{m}", above=0.0) for m, v in speeds.items()},
         )
     centers: dict[str, dict[str, int]] = {}
     for center, entry in centers_tree.items():
@@ -212,7 +202,7 @@ def _make_catalogue(tree: Mapping[str, Any], source: str) -> Catalogue:
                 raise BadInput(f"{location}.{name}: unknown resource type (known: {', '.join(types)})")
             if not isinstance(count, int) or isinstance(count, bool) or count < 0:
                 raise BadInput(
-                    f"{location}.{name}: {shown(count)} is not allowed: give a whole number of units, 0 or more"
+                    f"{location}.{name}: {shown(count)} is not allowed: give a whole number of units, from 0"
                 )
         if not any(entry.values()):
             raise BadInput(f"{location}: no resource type; give at least one unit of {', '.join(types)}")
@@ -221,26 +211,23 @@ def _make_catalogue(tree: Mapping[str, Any], source: str) -> Catalogue:
 
 
 def _make_network(tree: Mapping[str, Any], source: str) -> InterCenterNetwork:
-    _no_other_keys(tree, {"illustrative", "hub", "links", "capacity"}, source)
+    check_keys(tree, {"illustrative", "hub", "links", "capacity"}, source)
     entries = tree.get("links")
     if not isinstance(entries, list) or not entries:
         raise BadInput(f"{source}: links: missing; give at least one [[links]] table")
     made = []
     for number, entry in enumerate(entries, start=1):
         location = f"{source}: link {number}"
-        _no_other_keys(entry, {"between", "latency_ms", "bandwidth_mbit", "egress_per_gb"}, location)
+        check_keys(entry, {"between", "latency_ms", "bandwidth_mbit", "egress_per_gb"}, location)
         ends = entry.get("between")
         if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1] or {str} != set(map(type, ends)):
             raise BadInput(f"{location}.between: {shown(ends)} is not allowed: give two different places")
-        for name in ("latency_ms", "bandwidth_mbit"):
-            if name not in entry:
-                raise BadInput(f"{location}.{name}: missing; give a number above 0")
         made.append(
             InterCenterLink(
                 ends=(str(ends[0]), str(ends[1])),
-                latency=_number(entry["latency_ms"], f"{location}.latency_ms", above=0.0) / 1e3,
-                bandwidth=_number(entry["bandwidth_mbit"], f"{location}.bandwidth_mbit", above=0.0) * 1e6 / 8,
-                egress_price=_number(entry.get("egress_per_gb", 0.0), f"{location}.egress_per_gb", least=0.0) / 1e9,
+                latency=number_of(entry.get("latency_ms"), f"{location}.latency_ms", above=0.0) / 1e3,
+                bandwidth=number_of(entry.get("bandwidth_mbit"), f"{location}.bandwidth_mbit", above=0.0) * 1e6 / 8,
+                egress_price=number_of(entry.get("egress_per_gb", 0.0), f"{location}.egress_per_gb") / 1e9,
             )
         )
     hub = tree.get("hub")
@@ -256,10 +243,10 @@ def _capacities(tree: Mapping[str, Any], nodes: set[str], source: str) -> dict[s
         location = f"{source}: capacity.{name}"
         if name not in nodes:
             raise BadInput(f"{location}: no link ends there (places: {', '.join(sorted(nodes))})")
-        _no_other_keys(entry, {"egress_mbit", "ingress_mbit"}, location)
+        check_keys(entry, {"egress_mbit", "ingress_mbit"}, location)
         if not entry:
             raise BadInput(f"{location}: {{}} is not allowed: give egress_mbit, ingress_mbit or both")
-        limits = {key: _number(value, f"{location}.{key}", above=0.0) * 1e6 / 8 for key, value in entry.items()}
+        limits = {key: number_of(value, f"{location}.{key}", above=0.0) * 1e6 / 8 for key, value in entry.items()}
         made[name] = HostCapacity(**{key.removesuffix("_mbit"): value for key, value in limits.items()})
     return made
 
@@ -277,24 +264,8 @@ def _tree(name_or_path: str, kind: str) -> Mapping[str, Any]:
     return tree
 
 
-def _no_other_keys(tree: Any, known: set[str], location: str) -> None:
-    if not isinstance(tree, Mapping):
-        raise BadInput(f"{location}: {shown(tree)} is not allowed: give a table with {', '.join(sorted(known))}")
-    for key in tree:
-        if key not in known:
-            raise BadInput(f"{location}: unknown entry {key!r} (known: {', '.join(sorted(known))})")
-
-
 def _table(tree: Mapping[str, Any], key: str, location: str) -> Mapping[str, Any]:
     table = tree.get(key)
     if not isinstance(table, Mapping) or not table:
         raise BadInput(f"{location}: {key}: missing; give at least one entry")
     return table
-
-
-def _number(value: Any, location: str, *, least: float | None = None, above: float | None = None) -> float:
-    allowed = f"{least:g} or more" if least is not None else f"above {above:g}"
-    number = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
-    if not number or (least is not None and value < least) or (above is not None and value <= above):
-        raise BadInput(f"{location}: {shown(value)} is not allowed: give a number {allowed}")
-    return float(value)

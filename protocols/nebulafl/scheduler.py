@@ -130,7 +130,7 @@ class Request:
     container: int | None = None
     """In which container; None: the center chooses."""
     gap: float | None = None
-    """Version gap; None: asked for when the training is placed."""
+    """Version gap; None: asked for when the training is assigned."""
     rate_factor: float = 1.0
     """Factor of the learning rate."""
 
@@ -205,9 +205,9 @@ class Scheduler(Stateful):
         self.requests[request.slot] = request
 
     def assign(self, now: float, gap_of: Callable[[int], float]) -> list[Assignment]:
-        """Place those that wait, first come, first served, and return the new assignments.
+        """Assign those that wait, first come, first served, and return the new assignments.
 
-        Who finds no idle container keeps its turn; when no hardware is free nobody is placed.
+        Who finds no idle container keeps its turn; when no hardware is free nobody is assigned.
         """
         made = []
         for request in [r for r in self.requests.values() if r.slot not in self.running]:
@@ -277,7 +277,7 @@ class Scheduler(Stateful):
         return assignment, self.requests.pop(slot)
 
     def withdraw(self, slot: int) -> None:
-        """Forget a request that was not placed yet."""
+        """Forget a request that was not assigned yet."""
         del self.requests[slot]
 
     def lose(self, container: int) -> tuple[Assignment, Request] | None:
@@ -286,10 +286,6 @@ class Scheduler(Stateful):
         given_up = None if broken is None else self.give_up(broken)
         self.table.lose(container)
         return given_up
-
-    def regain(self, container: int) -> None:
-        """Take a lost container in again."""
-        self.table.regain(container)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a snapshot needs, requests and assignments as plain values."""

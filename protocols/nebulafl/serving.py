@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from fedactors.data.layouts.horizontal import HorizontalData, read_reading
 from fedactors.data.new_rows import ActorState, NoPart, actor_state
+from fedactors.learning.models import model_for
 from fedactors.runtime.interface import Runtime
 from fedactors.serving.parts import Part, TrainedModel
 from fedactors.serving.predictions import (
@@ -24,7 +25,6 @@ from fedactors.serving.predictions import (
 )
 from protocols.nebulafl.algorithm import master_model
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import model_name
 from protocols.nebulafl.training import model_spec
 
 
@@ -45,7 +45,7 @@ def make_part(config: NebulaFLConfig, party: str, state: ActorState) -> Part | N
         vector_P = master_model(branches, method["versions"]) if branches else method["model_P"]
     else:
         vector_P = state["parameters_P"]
-    name = model_name(config, tuple(shape))
+    name = model_for(config.model, tuple(shape))
     model = TrainedModel(model_spec((name, tuple(shape), num_classes, config.normalisation)), vector_P)
     return site_part(party, model, "multiclass", num_classes, read_reading(state["reading"]), protocol="nebulafl")
 
@@ -63,7 +63,7 @@ class PredictingContainer(PredictingSite):
 
     def make_model(self, found: WholeModel) -> TrainedModel:
         """Return the model that the run ended with."""
-        name = model_name(self.config, found.inputs)
+        name = model_for(self.config.model, found.inputs)
         spec = model_spec((name, found.inputs, found.num_classes, self.config.normalisation))
         return TrainedModel(spec, found.parameters)
 

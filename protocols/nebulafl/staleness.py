@@ -14,7 +14,6 @@ from protocols.nebulafl.algorithm import (
     planet_update,
     stellar_decay,
     version_gap,
-    version_offset,
 )
 from protocols.nebulafl.config import PlanetRule
 
@@ -60,7 +59,7 @@ class CenterModels(Stateful):
 
     def gap(self, planet: int) -> float:
         """Return the version gap of a planet now (Equation 4)."""
-        offset = version_offset(self.sent_version, self.stellar_version)
+        offset = self.sent_version - self.stellar_version
         return version_gap(self.versions[planet], self.mean_version, offset, paper_literal=self.paper_literal)
 
     def trained(self, planet: int, parameters_P: Floats, now: float, handed_out_P: Floats | None = None) -> None:

@@ -44,13 +44,13 @@ from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalResult, LocalTraining, distil, model_outputs, train_locally
 from fedactors.learning.many_clients import can_be_batched, rows_on, train_clients
 from fedactors.learning.metrics import known, task_metrics
-from fedactors.learning.models import ModelSpec
+from fedactors.learning.models import ModelSpec, model_for
 from fedactors.learning.network import find_device, initial_vector
 from fedactors.learning.optimizers import OptimizerSpec
 from fedactors.runtime.compute import together
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.data import model_name, read_catalogue
+from protocols.nebulafl.data import read_catalogue
 from protocols.nebulafl.messages import ContainerOrder, ContainerResult, LeaseClosed, LeaseOpened
 from protocols.nebulafl.scheduler import Assignment, Request, Scheduler
 
@@ -72,7 +72,12 @@ Attestation = Callable[[str, bytes], bool]
 
 def run_model(config: NebulaFLConfig, data: HorizontalData | HorizontalPart, shape: tuple[int, ...] = ()) -> Model:
     """Return the model of a run; `shape` is that of a sample where the data's description has none."""
-    return model_name(config, data.shape), tuple(data.shape or shape), max(data.num_classes, 2), config.normalisation
+    return (
+        model_for(config.model, data.shape),
+        tuple(data.shape or shape),
+        max(data.num_classes, 2),
+        config.normalisation,
+    )
 
 
 def model_spec(model: Model) -> ModelSpec:
@@ -418,7 +423,7 @@ class Trainings:
 
     def regain(self, container: int) -> None:
         """Take a container in again."""
-        self.scheduler.regain(container)
+        self.scheduler.table.regain(container)
         self.pump()
 
     def withdraw(self, slot: int) -> None:

@@ -1,17 +1,20 @@
 """The parties' workers: each unpacks a message, calls a function of `algorithm`, packs a message.
 
     passive worker ──embedding ref──▶ broker ──claim: refs of all parties──▶ active worker: bottom, top, loss
-    passive worker ◀──gradient ref── broker ◀──gradient refs── active worker        (see `pipeline`)
+    passive worker ◀──gradient ref── broker ◀──gradient refs── active worker      (see `broker.Pipeline`)
 
-Worker 0 of each party also aligns the rows, takes part in evaluations and answers for the party.
+Worker 0 of each party also aligns the rows, takes part in evaluations and answers for the party. A worker's models are
+its `Replica`, whose optimiser steps here or at the party's parameter server (`replicas`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -26,15 +29,21 @@ from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import import_metrics, known
-from fedactors.learning.network import DeviceArrays, Network, find_device
-from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_learning import ExchangeTable, Publication, local_gradients, weighted_rows
+from fedactors.learning.network import DeviceArrays, find_device, on_host
+from fedactors.learning.optimizers import Network, OptimizerSpec
+from fedactors.learning.split_learning import (
+    ActiveGradients,
+    ExchangeTable,
+    Publication,
+    active_gradients,
+    local_gradients,
+    weighted_rows,
+)
 from fedactors.messages.compression import Encoded, decode
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.mechanisms import add_gaussian, clip_and_noise, clip_rows_backward
 from protocols.pubsub_vfl import algorithm
-from protocols.pubsub_vfl.algorithm import ActiveGradients
-from protocols.pubsub_vfl.broker import BROKER
+from protocols.pubsub_vfl.broker import BROKER, Pipeline
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import PartyRows
 from protocols.pubsub_vfl.messages import (
@@ -46,6 +55,7 @@ from protocols.pubsub_vfl.messages import (
     Evaluated,
     Gradient,
     InitialOrders,
+    Parameters,
     PartEmbedding,
     PartRequest,
     Payload,
@@ -53,9 +63,8 @@ from protocols.pubsub_vfl.messages import (
     RowOrder,
     Stamp,
 )
-from protocols.pubsub_vfl.pipeline import Pipeline
 from protocols.pubsub_vfl.privacy import Counts, KeptReleases, active_records, add_counts, bottom_sigma, passive_records
-from protocols.pubsub_vfl.replicas import AveragingServer, Replica
+from protocols.pubsub_vfl.replicas import AveragingServer, Vector, syncs
 
 
 class PartyWorker(Client):
@@ -370,7 +379,7 @@ class PassiveWorker(PartyWorker):
             gradient_BE = clip_rows_backward(values, gradient_BE, config.clip_norm)
         work = self._work("bottom-backward", len(gradient_BE), updates=self.updates)
         if config.bottom_training == "plain":
-            return await self.compute(algorithm.backward, publication, gradient_BE, work=work)
+            return await self.compute(Publication.gradient, publication, gradient_BE, work=work)
         clip = config.bottom_clip_norm
         total_P = await self.compute(algorithm.clipped_backward, publication, gradient_BE, clip, work=work)
         self.counts.step(positions)
@@ -388,7 +397,7 @@ class PassiveWorker(PartyWorker):
         if self._sigma > 0:
             gradient_BE = clip_rows_backward(now_BE, gradient_BE, self.config.clip_norm)
         work = self._work("bottom-backward", len(gradient_BE), updates=True)
-        self.replica.step([await self.compute(algorithm.backward, publication, gradient_BE, work=work)])
+        self.replica.step([await self.compute(Publication.gradient, publication, gradient_BE, work=work)])
         return True
 
     def forget(self, stamp: Stamp) -> None:
@@ -409,7 +418,7 @@ class PassiveWorker(PartyWorker):
         features_BF = self._held.take("features", self.rows.train.features, positions)
         publication = Publication(self._bottom.model, features_BF)
         work = self._work("bottom-forward", len(positions))
-        return publication, await self.compute(algorithm.embed, publication, work=work), positions
+        return publication, await self.compute(Publication.embed, publication, work=work), positions
 
     def _work(self, kind: str, num_rows: int, *, updates: bool = False) -> Work:
         return Work(kind, algorithm.operations(num_rows, self.replica.sizes[0], updates=updates))
@@ -532,7 +541,7 @@ class ActiveWorker(PartyWorker):
         targets = self._targets(positions)
         work = Work("active-step", algorithm.operations(len(x_BF), sum(self.replica.sizes), updates=self.updates))
         networks, task = (self._bottom.model, self._top.model), self._data.task
-        return await self.compute(algorithm.active_gradients, *networks, task, x_BF, received, *targets, work=work)
+        return await self.compute(active_gradients, *networks, task, x_BF, received, *targets, work=work)
 
     async def update_locally(self) -> bool:
         """Step on a kept batch with the gradient of then, weighted by how far its embedding has moved."""
@@ -578,3 +587,170 @@ class ActiveWorker(PartyWorker):
             deviation = self.rows.prepared.label_deviation
             metrics |= {name: metrics[name] * deviation for name in ("rmse", "mae") if name in metrics}
         return Evaluated(known(metrics), unpredicted)
+
+
+class Replica:
+    """The models of one worker, changed only here.
+
+    Args:
+        networks: freshly initialised alike in all workers of the party.
+        config: its schedule counts batches in `mixing`.
+    """
+
+    def __init__(self, networks: Sequence[Network], config: PubSubVflConfig) -> None:
+        self.networks = tuple(networks)
+        self._config = config
+        self._initial = self._base = self.vectors
+        self.sizes = tuple(vector.size for vector in self._initial)
+        """Parameters of each model."""
+        self._best: tuple[Vector, ...] | None = None
+        self._num_unpushed = 0
+        self._is_following = False
+        self._server: AveragingServer | None = None
+        self._num_steps = 0
+        self._is_due = False
+        self._mix_under_way: asyncio.Future[None] | None = None
+        self._steps_under_way: deque[asyncio.Future[None]] = deque()
+        self._newest = 0
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """The flat parameters of each model."""
+        return tuple(network.vector for network in self.networks)
+
+    def load(self, vectors: Sequence[Vector]) -> None:
+        """Replace the parameters."""
+        for network, vector in zip(self.networks, vectors, strict=True):
+            network.load(vector)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Let steps be as large as the schedule says for an epoch, counted from 1."""
+        rate = self._config.rate_schedule.at(epoch - 1, self._config.num_epochs)
+        for network in self.networks:
+            network.rate = rate
+
+    def step(self, gradients: Sequence[Vector | Tensor]) -> None:
+        """Step on one's own gradients (Eq. 2); while `mixing`, start to mix where it is time and none is under way."""
+        for network, gradient in zip(self.networks, gradients, strict=True):
+            network.apply(gradient)
+        self._num_unpushed += 1
+        if self._server is not None:
+            self._mix_when_due(self._server)
+
+    async def average(self, server: AveragingServer, epoch: int) -> None:
+        """Continue from the mean of all workers' parameters (Algorithm 1, line 31)."""
+        self.load((await server.average(Parameters(epoch, 0, 1.0, self.vectors))).vectors)
+
+    async def step_together(
+        self, gradients: Sequence[Vector | Tensor], num_rows: int, server: AveragingServer, epoch: int, step: int
+    ) -> None:
+        """Step on the mean gradient over the rows of all workers; who has no rows gives none."""
+        vectors = tuple(map(on_host, gradients)) if num_rows else tuple(np.zeros_like(v) for v in self.vectors)
+        self.step((await server.average(Parameters(epoch, step, float(num_rows), vectors))).vectors)
+
+    async def step_at(self, server: AveragingServer, gradients: Sequence[Vector | Tensor], epoch: int) -> None:
+        """Let the server step on a gradient, and wait only if more than `server_window` of them are under way."""
+        push = server.step(Parameters(epoch, 0, 1.0, tuple(map(on_host, gradients))))
+        self._steps_under_way.append(asyncio.ensure_future(self._follow_server(push)))
+        while len(self._steps_under_way) > self._config.server_window:
+            await self._steps_under_way.popleft()
+
+    async def adopt(self, server: AveragingServer, epoch: int) -> None:
+        """Continue from the server's parameters, when no gradient is under way any more."""
+        while self._steps_under_way:
+            await self._steps_under_way.popleft()
+        await self._follow_server(server.adopt(Parameters(epoch, 0, 1.0, self.vectors)))
+
+    async def _follow_server(self, answer: Awaitable[Parameters]) -> None:
+        found = await answer
+        if found.step >= self._newest:  # answers may overtake one another
+            self._newest = found.step
+            self.load(found.vectors)
+
+    def must_follow(self, every: int) -> bool:
+        """Say whether to `follow` now: after `every` steps, if that is not under way already."""
+        if self._num_unpushed < every or self._is_following:
+            return False
+        self._is_following = True
+        return True
+
+    async def follow(self, server: AveragingServer, epoch: int) -> None:
+        """Push the change since the last push, and continue from the sum of all workers' changes.
+
+        Steps taken while the answer is under way stay, and go with the next push.
+        """
+        self._is_following, self._num_unpushed = True, 0
+        pushed = self.vectors
+        change = tuple(now - base for now, base in zip(pushed, self._base, strict=True))
+        total = (await server.add(Parameters(epoch, 0, 1.0, change))).vectors
+        self._base = tuple(first + all_ for first, all_ in zip(self._initial, total, strict=True))
+        self._continue_from(self._base, pushed)
+        self._is_following = False
+
+    @contextlib.asynccontextmanager
+    async def mixing(self, server: AveragingServer | None) -> AsyncIterator[None]:
+        """Mix through `server` after some of the steps taken inside (None: after none); the last mix is waited for.
+
+        Algorithm 1 with `t` counted as its loop counts it: in lines 4 to 34 each worker takes one batch, and line 30
+        asks whether to average; the text of Section 4.2 calls t an epoch. No worker waits: it trains on while its
+        parameters are under way, and keeps what it learned meanwhile.
+        """
+        self._server = server
+        try:
+            yield
+            if self._mix_under_way is not None:
+                await self._mix_under_way
+        finally:
+            self._server = None
+            if self._mix_under_way is not None:
+                self._mix_under_way.cancel()
+                self._mix_under_way = None
+
+    def _mix_when_due(self, server: AveragingServer) -> None:
+        config, under_way = self._config, self._mix_under_way
+        self._num_steps += 1
+        self._is_due = self._is_due or syncs(self._num_steps, config.sync_interval, config.sync_schedule)
+        if not self._is_due or (under_way is not None and not under_way.done()):
+            return
+        if under_way is not None:
+            under_way.result()
+        self._is_due = False
+        self._mix_under_way = asyncio.ensure_future(self._mix(server))
+
+    async def _mix(self, server: AveragingServer) -> None:
+        pushed = self.vectors
+        mean = (await server.mix(Parameters(0, self._num_steps, 1.0, pushed))).vectors
+        self._continue_from(mean, pushed)
+
+    def _continue_from(self, received: Sequence[Vector], pushed: Sequence[Vector]) -> None:
+        """Go on from what was received, with what was learned since the push."""
+        learned = (now - then for now, then in zip(self.vectors, pushed, strict=True))
+        self.load([vector + change for vector, change in zip(received, learned, strict=True)])
+
+    def remember(self) -> None:
+        """Keep the present parameters as the best so far."""
+        self._best = self.vectors
+
+    def recall(self) -> None:
+        """Go back to the best parameters."""
+        if self._best is not None:
+            self.load(self._best)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return models, optimisers and best parameters as plain values."""
+        return {
+            "networks": [network.state_dict() for network in self.networks],
+            "best": None if self._best is None else list(self._best),
+            "base": list(self._base),
+            "num_steps": self._num_steps,
+            "is_due": self._is_due,
+            "newest": self._newest,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for network, content in zip(self.networks, state["networks"], strict=True):
+            network.load_state_dict(content)
+        self._best = None if state["best"] is None else tuple(state["best"])
+        self._base = tuple(state["base"])
+        self._num_steps, self._is_due, self._newest = state["num_steps"], state["is_due"], state["newest"]

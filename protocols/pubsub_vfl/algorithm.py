@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart
 from fedactors.learning.local_training import clipped_gradient_sum
 from fedactors.learning.metrics import Task, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec, output_width
-from fedactors.learning.network import Model, on_host
-from fedactors.learning.split_learning import Publication, TopGradient, joint_output, loss_gradients
+from fedactors.learning.network import Model
+from fedactors.learning.split_learning import Publication, joint_output
 from fedactors.learning.user_models import check_model
 from fedactors.messages.compression import Encoded, Quantise, dense
 from fedactors.privacy.mechanisms import pubsub_sigma
@@ -119,67 +117,9 @@ def default_costs(config: PubSubVflConfig, speed: dict[str, float] | None = None
 # --- a batch --------------------------------------------------------------------------------------------------------
 
 
-def embed(publication: Publication) -> Array:
-    """Return the embedding of a batch (B x E), to be sent; the publication keeps its graph (lines 5 to 8)."""
-    return publication.embedding
-
-
-def embed_here(publication: Publication) -> Tensor:
-    """Compute the embedding of a batch of one's own (B x E); it stays on its device."""
-    return publication.activation
-
-
-def backward(publication: Publication, gradient_BE: Array | Tensor) -> Array | Tensor:
-    """Return the flat gradient (P) through the activation of `publication` (line 26); it stays on its device."""
-    return publication.gradient(gradient_BE)
-
-
 def clipped_backward(publication: Publication, gradient_BE: Array, clip_norm: float) -> Array:
     """Return the sum of each row's own gradient (P), clipped; `gradient_BE` is of the mean loss, the rows are not."""
     return clipped_gradient_sum(publication.model, publication.inputs, gradient_BE * len(gradient_BE), clip_norm)
-
-
-@dataclass(frozen=True, eq=False)
-class ActiveGradients:
-    """What one batch gives at the active party: the loss, dloss/dz for each passive party (B x E), flat gradients.
-
-    The gradients of the own models stay on their device.
-    """
-
-    loss: float
-    embeddings: tuple[Array, ...]
-    bottom: Array | Tensor
-    top: Array | Tensor
-
-
-def active_gradients(
-    bottom: Model,
-    top: Model,
-    task: Task,
-    x_BF: Array | Tensor,
-    embeddings: Sequence[Array],
-    target_B: Array | Tensor,
-    weights_B: Array | Tensor | None = None,
-) -> ActiveGradients:
-    """Compute the own embedding, the loss and all gradients of one batch (lines 16 and 17)."""
-    publication = Publication(bottom, x_BF)
-    found = loss_gradients(top, [publication.activation, *embeddings], target_B, task, weights_B=weights_B)
-    local = publication.gradient(found.embedding_gradients[0])
-    return ActiveGradients(found.loss, tuple(map(on_host, found.embedding_gradients[1:])), local, found.gradient)
-
-
-def cut_gradients(
-    top: Model,
-    task: Task,
-    local_BE: Array | Tensor,
-    embeddings: Sequence[Array],
-    target_B: Array | Tensor,
-    weights_B: Array | Tensor | None = None,
-) -> TopGradient:
-    """Compute the loss and all gradients at the top, half of a step; what others get is on the host."""
-    found = loss_gradients(top, [local_BE, *embeddings], target_B, task, weights_B=weights_B)
-    local, *others = found.embedding_gradients
-    return replace(found, embedding_gradients=(local, *map(on_host, others)))
 
 
 def compress(values: Array, bits: int, seed: int) -> Encoded:

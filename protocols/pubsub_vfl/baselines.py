@@ -28,7 +28,7 @@ from torch import Tensor
 from fedactors.actors.context import Work
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.learning.network import on_host
-from fedactors.learning.split_learning import Publication, TopGradient
+from fedactors.learning.split_learning import Publication, TopGradient, loss_gradients
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.data import num_batches
@@ -231,20 +231,20 @@ class PairedActiveWorker(ActiveWorker):
         x_BF = self._held.take("features", self.rows.train.features, positions)
         publication = Publication(self._bottom.model, x_BF)
         work = Work("bottom-forward", algorithm.operations(len(positions), self.replica.sizes[0]))
-        return publication, await self.compute(algorithm.embed_here, publication, work=work)
+        return publication, await self.compute(Publication.activate, publication, work=work)
 
     async def _cut(self, positions: np.ndarray, local: Tensor, embeddings: Sequence[Embedding]) -> TopGradient:
         """Return the loss and the gradients at the top, those that are to be sent among them."""
-        targets = self._targets(positions)
+        labels_B, weights_B = self._targets(positions)
         received = [await self._values(embedding) for embedding in embeddings]
         work = Work("top-step", algorithm.operations(len(positions), self.replica.sizes[1], updates=True))
-        top, task = self._top.model, self._data.task
-        return await self.compute(algorithm.cut_gradients, top, task, local, received, *targets, work=work)
+        args = (self._top.model, [local, *received], labels_B, self._data.task, "concatenate", weights_B)
+        return await self.compute(loss_gradients, *args, work=work)
 
     async def _backward_local(self, publication: Publication, gradient_BE: np.ndarray | Tensor) -> np.ndarray | Tensor:
         """Return the flat gradient of one's own bottom model, when the gradients of others are under way."""
         work = Work("bottom-backward", algorithm.operations(len(gradient_BE), self.replica.sizes[0], updates=True))
-        return await self.compute(algorithm.backward, publication, gradient_BE, work=work)
+        return await self.compute(Publication.gradient, publication, gradient_BE, work=work)
 
     def _no_gradient(self, epoch: int) -> Gradient:
         kind = np.float64 if self.config.float64 else np.float32

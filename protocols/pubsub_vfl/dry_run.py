@@ -21,15 +21,15 @@ from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import CLIENT, SAME_PARTY, remote
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.data.sources import ArraySource
-from fedactors.learning.network import Network
+from fedactors.learning.optimizers import Network
+from fedactors.learning.split_learning import ActiveGradients
 from fedactors.messages.codec import wire_type
 from fedactors.network import links
 from fedactors.network.links import HostCapacity, Link
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
-from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
-from protocols.pubsub_vfl.algorithm import ActiveGradients
+from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker, Replica
 from protocols.pubsub_vfl.broker import BROKER, BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import Index, PartyRows
@@ -44,7 +44,7 @@ from protocols.pubsub_vfl.messages import (
     Report,
     Stamp,
 )
-from protocols.pubsub_vfl.replicas import AveragingServer, Replica
+from protocols.pubsub_vfl.replicas import AveragingServer
 from protocols.pubsub_vfl.run import Federation
 
 ACTIVE = "active"
@@ -151,7 +151,8 @@ def _assemble(config: PubSubVflConfig, problem: Problem, runtime: Runtime) -> Fe
     for party in (ACTIVE, *problem.passive_parties):
         is_active = party == ACTIVE
         cls: type[DryActiveWorker | DryPassiveWorker] = DryActiveWorker if is_active else DryPassiveWorker
-        names = [f"{party}/worker-{i}" for i in range(_num_workers(config, is_active))]
+        count = config.num_active_workers if is_active else config.num_passive_workers
+        names = [f"{party}/worker-{i}" for i in range(count)]
         for name in names:
             handles[name] = runtime.spawn(cls, name, config, problem, party, names)
         if len(names) > 1:
@@ -166,10 +167,6 @@ def _assemble(config: PubSubVflConfig, problem: Problem, runtime: Runtime) -> Fe
         first=(),
         with_server=(),
     )
-
-
-def _num_workers(config: PubSubVflConfig, is_active: bool) -> int:
-    return config.num_active_workers if is_active else config.num_passive_workers
 
 
 def _network(problem: Problem) -> links.Network:

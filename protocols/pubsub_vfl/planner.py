@@ -30,6 +30,7 @@ from typing import Any, Literal, cast
 
 from fedactors.errors import BadInput
 from fedactors.network.links import LAN
+from fedactors.validation import check_keys, choice_of, number_of
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.dry_run import Problem, epoch_seconds, seconds_of
 from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
@@ -175,65 +176,44 @@ def profile_from(values: Mapping[str, Any]) -> PartyProfile:
     optional = {name: default for name, default in known.items() if default is not dataclasses.MISSING}
     if missing := sorted(known.keys() - optional.keys() - values.keys()):
         raise BadInput(f"profile: {', '.join(missing)} missing")
-    if unknown := sorted(values.keys() - known.keys() - set(_OF_THE_LINK)):
-        raise BadInput(f"profile: {', '.join(unknown)} is not known")
-    if values["role"] not in ("active", "passive"):
-        raise BadInput(f"profile: role: {values['role']!r} is not allowed: active or passive")
+    check_keys(values, {*known, *_OF_THE_LINK}, "profile")
+    role = choice_of(values["role"], ("active", "passive"), "profile: role")
     if not isinstance(values["phases"], Sequence) or not values["phases"]:
         raise BadInput(f"profile: phases: {values['phases']!r} is not allowed: a list of tables of scale and exponent")
     phases = tuple(_law("phases", law) for law in values["phases"])
     if not any(law.scale for law in phases):
         raise BadInput("profile: phases: every scale is 0: a batch takes some time")
-    cores = _number("cores", values["cores"], is_positive=True)
-    if not cores.is_integer():
+    named = known.keys() & values.keys() - {"role", "phases", "memory_per_batch", "host"}
+    numbers = {name: _number(name, values[name]) for name in named}
+    if not (cores := numbers.pop("cores")).is_integer():
         raise BadInput(f"profile: cores: {values['cores']!r} is not allowed: it must be a whole number")
     memory = _law("memory_per_batch", values["memory_per_batch"])
     if memory.scale and memory.exponent <= 0:
-        raise BadInput(
-            f"profile: memory_per_batch: exponent {memory.exponent:g} is not allowed: it must be more than 0"
-        )
-    return PartyProfile(
-        role=values["role"],
-        cores=int(cores),
-        phases=phases,
-        memory_base=_number("memory_base", values["memory_base"]),
-        memory_per_batch=memory,
-        memory_available=_number("memory_available", values["memory_available"], is_endless=True),
-        sync_seconds=_number("sync_seconds", values["sync_seconds"]),
-        host=str(values.get("host", "")),
-        local_bandwidth=_number(
-            "local_bandwidth", values.get("local_bandwidth", math.inf), is_positive=True, is_endless=True
-        ),
-        **{name: _number(name, values[name]) for name in optional.keys() & values.keys() - {"host", "local_bandwidth"}},
-    )
+        raise BadInput(f"profile: memory_per_batch: exponent {memory.exponent:g} is not allowed: it must be above 0")
+    host = str(values.get("host", ""))
+    return PartyProfile(role=role, cores=int(cores), phases=phases, memory_per_batch=memory, host=host, **numbers)
 
 
 _OF_THE_LINK = ("num_rows", "bandwidth", "latency")
+_POSITIVE = ("cores", "local_bandwidth", "num_rows", "bandwidth")
+_ENDLESS = ("memory_available", "local_bandwidth")
 _MOST = 1e18
 
 
-def _number(name: str, value: Any, *, is_positive: bool = False, is_endless: bool = False) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise BadInput(f"profile: {name}: {value!r} is not a number") from None
-    too_much = number > _MOST and not (is_endless and math.isinf(number))
-    if math.isnan(number) or number < 0 or (is_positive and not number) or too_much:
-        least = "more than 0" if is_positive else "0 or more"
-        raise BadInput(f"profile: {name}: {value!r} is not allowed: it must be {least} and at most {_MOST:g}")
-    return number
+def _number(name: str, value: Any) -> float:
+    above, most = 0.0 if name in _POSITIVE else None, math.inf if name in _ENDLESS else _MOST
+    return number_of(value, f"profile: {name}", above=above, most=most)
 
 
 def _law(name: str, value: Any) -> PowerLaw:
-    if not isinstance(value, Mapping) or value.keys() != {"scale", "exponent"}:
+    check_keys(value, ("scale", "exponent"), f"profile: {name}")
+    if value.keys() != {"scale", "exponent"}:
         raise BadInput(f"profile: {name}: {value!r} is not allowed: a table of scale and exponent")
-    exponent = value["exponent"]
-    if isinstance(exponent, bool) or not isinstance(exponent, int | float) or not abs(exponent) <= _STEEPEST:
-        raise BadInput(f"profile: {name}: exponent: {exponent!r} is not allowed: between -{_STEEPEST} and {_STEEPEST}")
-    return PowerLaw(_number(f"{name}: scale", value["scale"]), float(exponent))
+    exponent = number_of(value["exponent"], f"profile: {name}: exponent", least=-_STEEPEST, most=_STEEPEST)
+    return PowerLaw(_number(f"{name}: scale", value["scale"]), exponent)
 
 
-_STEEPEST = 10
+_STEEPEST = 10.0
 
 
 def row_bytes(config: PubSubVflConfig) -> float:
@@ -256,10 +236,7 @@ def problem_of(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -
     passive = [profile for profile in parties if profile.role == "passive"]
     if len(active) != 1 or not passive:
         raise BadInput(f"--profile: {len(active)} active and {len(passive)} passive given: one and at least one needed")
-    stated = {
-        name: [_number(name, each[name], is_positive=name != "latency") for each in profiles if name in each]
-        for name in _OF_THE_LINK
-    }
+    stated = {name: [_number(name, each[name]) for each in profiles if name in each] for name in _OF_THE_LINK}
     if min(stated["num_rows"], default=1) < 1:
         raise BadInput(f"profile: num_rows: {min(stated['num_rows']):g} is not allowed: it must be 1 or more")
     return Problem(
@@ -350,12 +327,9 @@ def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> dict
         found[objective] = [asdict(made) for made in plans[:_SHOWN]]
     best = Plan(**found["replay"][0])
     chosen = with_plan(config, problem, best)
+    settings = ("num_active_workers", "num_passive_workers", "batch_size", "max_in_flight", "prefetch")
     return {
-        "num_active_workers": chosen.num_active_workers,
-        "num_passive_workers": chosen.num_passive_workers,
-        "batch_size": chosen.batch_size,
-        "max_in_flight": chosen.max_in_flight,
-        "prefetch": chosen.prefetch,
+        **{name: getattr(chosen, name) for name in settings},
         "predicted_epoch_seconds": best.cost,
         "given_epoch_seconds": predict(config, problem),
         "max_batch_size": max_batch_size((problem.active, problem.passive)),

@@ -3,7 +3,7 @@
 Seconds are CPU seconds of the computing thread, the median of some repetitions over a few batches in turn, not over
 one that stays in the caches. Parties that share a machine should measure at the same time, as they will train. A phase
 is fitted as fixed + per_row B (two power laws, of exponents 0 and 1), which fits small batches far better than the
-paper's single power law; both goodnesses of fit are reported by `fit_affine` and `fit_power_law`.
+paper's single power law.
 
     fedactors plan pubsub-vfl --measure      driver ──measure_machine──▶ PARTY/worker-0, all at once
                                              driver ──measure_link──▶ the active party's ──Probe──▶ each passive one's
@@ -26,6 +26,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,9 @@ from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart
 from fedactors.data.party_rows import Part
 from fedactors.errors import BadInput
-from fedactors.learning.network import Network, initial_vector
-from fedactors.learning.optimizers import OptimizerState
+from fedactors.learning.optimizers import Network, OptimizerState
 from fedactors.learning.split_learning import Publication, loss_gradients
-from fedactors.network import links
-from fedactors.runtime.interface import CostModel, Costs, Runtime
+from fedactors.runtime.interface import Costs, Runtime
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.broker import BROKER, BatchBroker
@@ -77,37 +76,28 @@ Seconds = NDArray[np.float64]
 Batches = Iterator[NDArray[np.float32]]
 
 
-def profile_party(
-    config: PubSubVflConfig, data: VerticalData, party: str, *, num_cores: int | None = None, repetitions: int = 10
-) -> PartyProfile:
-    """Measure a party's models on batches of random values shaped as its own rows.
-
-    Args:
-        config: sizes of the algorithm.
-        data: tells the party's columns; its rows are loaded but not used.
-        party: whose machine this is.
-        num_cores: cores that it will give (default: all of this machine).
-        repetitions: of each measurement, the median counts.
-    """
-    num_features = data.load(party).features.shape[1]
-    return profile_machine(config, data.part(party), num_features, num_cores, repetitions)
-
-
 def profile_machine(
     config: PubSubVflConfig, data: VerticalPart, num_features: int, num_cores: int | None = None, repetitions: int = 10
 ) -> PartyProfile:
-    """Measure the models of a party of `num_features` columns; see `profile_party`."""
+    """Measure a party's models on batches of random values, shaped as its own rows are.
+
+    Args:
+        config: sizes of the algorithm.
+        data: the party's part, whose task the labels are for.
+        num_features: columns of its rows.
+        num_cores: cores that it will give (default: all of this machine).
+        repetitions: of each measurement, the median counts.
+    """
     torch.set_num_threads(1)
-    is_active = data.party == data.label_party
-    seconds = _measure(config, data, num_features, is_active, repetitions)
+    networks = _networks(config, data, num_features)
+    seconds = _measure(config, data, num_features, networks, repetitions)
     phases = [law for measured in seconds.values() for law in fit_affine(BATCH_SIZES, measured)[0]]
     memory = psutil.virtual_memory()
     cores = num_cores or os.cpu_count() or 1
     row_bytes = (8 if config.float64 else 4) * (num_features + 2 * config.num_layers * config.hidden_size)
-    networks = _networks(config, data, num_features)
     bottom = networks[0].vector
     return PartyProfile(
-        role="active" if is_active else "passive",
+        role="active" if len(networks) > 1 else "passive",
         cores=cores,
         phases=tuple(phases),
         memory_base=float(psutil.Process().memory_info().rss),
@@ -306,58 +296,6 @@ async def _try_messages(
     return found
 
 
-def profile_of_costs(
-    config: PubSubVflConfig, data: VerticalData, party: str, costs: CostModel, num_cores: int, local: links.Link
-) -> PartyProfile:
-    """Return a party's profile in the simulated runtime, from its cost model instead of measurements.
-
-    Messages cost the simulated processors nothing.
-
-    Args:
-        config: sizes of the models.
-        data: tells the party's columns.
-        party: whose profile.
-        costs: of the runtime.
-        num_cores: of the party.
-        local: the link between actors of the party.
-    """
-    is_active = party == data.label_party
-    bottom = initial_vector(algorithm.bottom_spec(config, data.load(party).features.shape[1]), 0).size
-    size = bottom + (initial_vector(algorithm.top_spec(config, data), 0).size if is_active else 0)
-
-    def law(kind: str, *, updates: bool) -> tuple[PowerLaw, PowerLaw]:
-        units = [algorithm.operations(rows, size, updates=updates) for rows in (0, 1)]
-        fixed, one = (costs.seconds(party, Work(kind, unit)) for unit in units)
-        return PowerLaw(fixed, 0.0), PowerLaw(one - fixed, 1.0)
-
-    def rounding(kind: str) -> tuple[PowerLaw, PowerLaw]:
-        fixed, one = (costs.seconds(party, Work(kind, units)) for units in (0.0, float(config.embedding_size)))
-        return PowerLaw(fixed, 0.0), PowerLaw(one - fixed, 1.0)
-
-    compress, decompress = (rounding("compress"), rounding("decompress")) if config.quantization_bits else ((), ())
-    last = "active-step" if is_active else "bottom-backward"
-    ahead = () if is_active else law("bottom-forward", updates=False)
-    steps = [
-        costs.seconds(party, Work(last, algorithm.operations(0, size, updates=updates))) for updates in (False, True)
-    ]
-    sums = [costs.seconds(party, Work("average", units)) for units in (0.0, float(size))]
-    parameter_bytes = size * (8.0 if config.float64 else 4.0)
-    return PartyProfile(
-        role="active" if is_active else "passive",
-        cores=num_cores,
-        phases=(*ahead, *compress, *decompress, *law(last, updates=True)),
-        memory_base=0.0,
-        memory_per_batch=PowerLaw(0.0, 1.0),
-        memory_available=1.0,
-        sync_seconds=sums[1] - sums[0],
-        step_seconds=steps[1] - steps[0],
-        server_step_seconds=costs.seconds(party, Work("server-step", float(size))),
-        parameter_bytes=parameter_bytes,
-        local_latency=local.latency,
-        local_bandwidth=local.bandwidth,
-    )
-
-
 def fit_affine(batch_sizes: Sequence[int], seconds: Seconds) -> tuple[tuple[PowerLaw, PowerLaw], float]:
     """Fit fixed + per_row B by least squares of relative errors; return both terms and the largest relative error."""
     design = np.stack([np.ones(len(seconds)), np.asarray(batch_sizes, np.float64)], axis=1)
@@ -365,15 +303,6 @@ def fit_affine(batch_sizes: Sequence[int], seconds: Seconds) -> tuple[tuple[Powe
     found = np.maximum(found, 0.0)
     error = float(np.abs(design @ found / seconds - 1).max())
     return (PowerLaw(float(found[0]), 0.0), PowerLaw(float(found[1]), 1.0)), error
-
-
-def fit_power_law(batch_sizes: Sequence[int], seconds: Seconds) -> tuple[PowerLaw, float]:
-    """Fit lambda B^gamma by least squares of logarithms (Eqs. 6 to 8); return it and R^2."""
-    x, y = np.log(batch_sizes), np.log(seconds)
-    gamma, intercept = np.polyfit(x, y, 1)
-    residual = y - gamma * x - intercept
-    spread = float(y.var())
-    return PowerLaw(float(np.exp(intercept)), float(gamma)), 1.0 - float(residual.var()) / spread if spread else 1.0
 
 
 def _host() -> str:
@@ -413,11 +342,9 @@ def _measure_steps(config: PubSubVflConfig, networks: Sequence[Network], repetit
 
 
 def _measure(
-    config: PubSubVflConfig, data: VerticalPart, num_features: int, is_active: bool, repetitions: int
+    config: PubSubVflConfig, data: VerticalPart, num_features: int, networks: Sequence[Network], repetitions: int
 ) -> dict[str, Seconds]:
-    rng = np.random.default_rng(0)
-    bottom = Network(algorithm.bottom_spec(config, num_features), config.step_rule, 0)
-    top = Network(algorithm.top_spec(config, data), config.step_rule, 0)
+    rng, (bottom, *tops) = np.random.default_rng(0), networks
     found: dict[str, list[float]] = {}
     for size in BATCH_SIZES:
         shape = (_NUM_BATCHES, size)
@@ -427,20 +354,20 @@ def _measure(
 
         def whole(xs: Batches = xs, zs: Batches = zs) -> None:
             publication = Publication(bottom.model, next(xs))
-            algorithm.embed(publication)
-            bottom.apply(algorithm.backward(publication, next(zs)))
+            publication.embed()
+            bottom.apply(publication.gradient(next(zs)))
 
-        def top_step(zs: Batches = zs, target: NDArray[np.generic] = target) -> None:
+        def top_step(top: Network, zs: Batches = zs, target: NDArray[np.generic] = target) -> None:
             top.apply(loss_gradients(top.model, [next(zs) for _ in data.parties], target, data.task).gradient)
 
         def forward(xs: Batches = xs) -> None:
-            algorithm.embed(Publication(bottom.model, next(xs)))
+            Publication(bottom.model, next(xs)).embed()
 
         ahead = _median(forward, repetitions)
         found.setdefault("forward", []).append(ahead)
         found.setdefault("backward", []).append(max(_median(whole, repetitions) - ahead, 1e-9))
-        if is_active:
-            found.setdefault("top", []).append(_median(top_step, repetitions))
+        for top in tops:
+            found.setdefault("top", []).append(_median(partial(top_step, top), repetitions))
     return {kind: np.asarray(values) for kind, values in found.items()}
 
 

@@ -52,7 +52,7 @@ class TableClient(JoinMember, MaskedTable):
     """One client with one horizontal partition of one table.
 
     Args:
-        table_owner: which table and partition it has, and where its rows lie; no other client's place is known here.
+        table_owner: which table and partition it has, and where its rows lie; no other client's location is known here.
     """
 
     state: ClassVar[tuple[str, ...]] = (
@@ -337,7 +337,7 @@ class TableClient(JoinMember, MaskedTable):
 
         Only under differential privacy is it a secret, and no two runs are alike; else all who know the run's seed do.
         """
-        return data.secret_order(self.row_order) if self.row_order else self.rng("row order")
+        return np.random.default_rng(self.row_order) if self.row_order else self.rng("row order")
 
     def _send(self, values_nC: Array, positions: NDArray[Any] | None) -> messages.Predictions | Masked:
         return messages.Predictions(values_nC) if positions is None else self.mask(values_nC[positions])

@@ -46,7 +46,7 @@ _UNBALANCED, _CHANGE = 4.0, 10.0
 
 @dataclass(frozen=True)
 class BatchRows:
-    """The rows of one table in one batch: ``rows_u`` distinct, ``position_B`` the place in them of each batch row."""
+    """The rows of one table in one batch: ``rows_u`` distinct, ``position_B`` each batch row's position in them."""
 
     rows_u: Index
     position_B: Index
@@ -106,7 +106,7 @@ def scatter_union(values_n: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[
 
 
 def split_rows(rows_u: NDArray[np.integer[Any]], sizes: Sequence[int]) -> list[tuple[Index, Index]]:
-    """Return for each partition (places in `rows_u`, row numbers inside the partition) of a batch's distinct rows."""
+    """Return for each partition (positions in `rows_u`, row numbers in the partition) of a batch's distinct rows."""
     ends = np.cumsum(sizes)
     owner = np.searchsorted(ends, rows_u, side="right")
     found = []

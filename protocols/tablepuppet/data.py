@@ -1,6 +1,6 @@
 """From a description of organisations' tables to one client's rows as numbers.
 
-    parties.toml, a named data set or a scenario's `stated` --> RelationalData        (the driver)
+    parties.toml, a named data set, or what a scenario states --> RelationalData      (the driver)
     --seat_clients--> Seat: a client with one partition and its source                (the driver)
     --column_facts--> Facts --design_matrix--> x_nD, y_n                              (that client alone)
 
@@ -23,14 +23,12 @@ import pyarrow as pa
 import pyarrow.compute
 import scipy.sparse
 from numpy.typing import NDArray
-from sqlglot import exp
 
 from fedactors.data.columns import ColumnRule, Encoded, FittedColumn, Preprocessing, encode
-from fedactors.data.databases import TableSource, parse_address
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.description import load_description_as
 from fedactors.data.layouts.relational import TableOwner, column_of, fit_table, partitions_of
-from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, RelationalQuery, relational
+from fedactors.data.layouts.vertical import RelationalData, RelationalQuery, relational
 from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature, FeatureTypeError, LabelError
 from fedactors.errors import BadInput
@@ -73,47 +71,6 @@ def _ruled(config: TablePuppetConfig, user_data: RelationalData) -> RelationalDa
     return user_data
 
 
-def stated(
-    sql: str | exp.Expression,
-    addresses: Mapping[str, str | TableSource],
-    *,
-    label: str,
-    task: str = "regression",
-    num_classes: int = 1,
-    categorical: tuple[str, ...] = (),
-) -> RelationalData:
-    """Return a training set stated in a scenario: SQL, and for each table in it the organisation's database.
-
-    Args:
-        sql: the union of conjunctive queries, as text or as a tree made with sqlglot.
-        addresses: table (or partition) in the SQL to its address (see `fedactors.data.databases.parse_address`); the
-            organisation is called like the table.
-        label: ``table.column``, or ``column`` where one table has it.
-        task: regression, binary or multiclass.
-        num_classes: of a multiclass task; 2 for binary, 1 for regression.
-        categorical: columns that are categories.
-    """
-    if task not in ("regression", "binary", "multiclass"):
-        raise BadInput(f"task: {task!r} is not allowed: give one of regression, binary, multiclass")
-    return RelationalData(
-        name="stated",
-        sql=sql if isinstance(sql, str) else sql.sql(dialect="duckdb"),
-        label=label,
-        task=task,  # type: ignore[arg-type]
-        num_classes=num_classes,
-        partitions=tuple(
-            RelationalPartition(
-                party=table,
-                table=table,
-                partition=0,
-                source=parse_address(address) if isinstance(address, str) else address,
-            )
-            for table, address in addresses.items()
-        ),
-        categorical=categorical,
-    )
-
-
 def name_tables(
     config: TablePuppetConfig, table_owners: Sequence[TableOwner]
 ) -> tuple[dict[str, tuple[str, ...]], str]:
@@ -123,9 +80,7 @@ def name_tables(
         tables[table_owner.table] = (*tables.get(table_owner.table, ()), table_owner.name)
     if config.secure_aggregation and (len(tables) < FEWEST or any(len(parties) > 1 for parties in tables.values())):
         sizes = ", ".join(f"{table} {len(parties)}" for table, parties in tables.items())
-        raise BadInput(
-            f"secure_aggregation: {FEWEST} tables of one partition each are needed at least, there are {sizes}"
-        )
+        raise BadInput(f"secure_aggregation: {FEWEST} tables of one partition each are needed, there are {sizes}")
     server = "server"
     if config.server_in is not None:
         if config.server_in not in tables:
@@ -180,11 +135,6 @@ def assign_clients(config: TablePuppetConfig, data: RelationalData) -> tuple[Tab
 
 
 # --- a client's own rows -------------------------------------------------------------------------------------------
-
-
-def secret_order(numbers: Sequence[int]) -> np.random.Generator:
-    """Return what shuffles a client's rows where their order is its secret, drawn as four numbers."""
-    return np.random.default_rng(tuple(numbers))
 
 
 def choose_test(num_rows: int, test_fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:

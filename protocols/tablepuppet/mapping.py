@@ -177,9 +177,7 @@ def _size(counts: Sequence[NDArray[np.int64]]) -> int:
 def _check_parts(num_train: int, num_test: int) -> None:
     for part, size in (("training", num_train), ("test", num_test)):
         if size == 0:
-            raise EmptyJoinError(
-                f"join: none of the {num_train + num_test} joined rows is a {part} row; see test_fraction"
-            )
+            raise EmptyJoinError(f"join: none of {num_train + num_test} joined rows is a {part} row; see test_fraction")
 
 
 # --- sums over joined rows ---

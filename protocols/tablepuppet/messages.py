@@ -239,7 +239,7 @@ class JoinedOutputs:
     """What the owner of the label's table is told of its n rows, which occur in N joined rows.
 
     `rows`: its row of each joined row (N); `values`: h of each (N x C, zeros where a partner misses values); `misses`:
-    the table in which it does (N); `unmatched`: the one in which a row has none (n). Places in `tables`; -1: none.
+    the table in which it does (N); `unmatched`: the one in which a row has none (n). Indices of `tables`; -1: none.
     """
 
     tables: tuple[str, ...]

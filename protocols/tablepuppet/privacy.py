@@ -124,7 +124,7 @@ def _read(config: TablePuppetConfig, data: RelationalData, seed: int) -> tuple[J
         order = derived_rng(seed, table_owner.name, "row order")
         if config.feature_dp or config.label_dp:
             drawn = noise_rng(seed, table_owner.name, "row order", True).integers(0, 2**63, 4).tolist()
-            order = tables.secret_order(drawn)
+            order = np.random.default_rng(drawn)
         rows = read_rows(
             table_owner.partition.source, table, table_owner.index, order, dropped_for(table_owner.partition)
         ).data

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from fedactors.learning.network import Network
-from fedactors.learning.optimizers import OptimizerState
+from fedactors.learning.optimizers import Network, OptimizerState
 from fedactors.learning.split_learning import (
     Exchange,
     Publication,
+    active_gradients,
     joint_output,
     local_gradients,
     loss_gradients,
@@ -71,13 +71,13 @@ def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> li
 
         def backward(x: Any = x, z: Any = z) -> float:
             publication = Publication(bottom.model, x)
-            algorithm.embed(publication)
+            publication.embed()
             start = time.thread_time()
-            bottom.apply(algorithm.backward(publication, z))
+            bottom.apply(publication.gradient(z))
             return time.thread_time() - start
 
         def active(x: Any = x, z: Any = z, y: Any = y) -> None:
-            found = algorithm.active_gradients(bottom.model, top.model, "binary", x, [z], y)
+            found = active_gradients(bottom.model, top.model, "binary", x, [z], y)
             bottom.apply(found.bottom)
             top.apply(found.top)
 
@@ -85,7 +85,7 @@ def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> li
             top.apply(loss_gradients(top.model, [z, z], y, "binary").gradient)
 
         def embed(x: Any = x) -> None:
-            algorithm.embed(Publication(bottom.model, x))
+            Publication(bottom.model, x).embed()
 
         def top_forward(z: Any = z) -> None:
             joint_output(top.model, [z, z])
@@ -208,7 +208,7 @@ def local_seconds(repetitions: int, active: dict[str, float]) -> dict[str, dict[
             then = Exchange(rows=np.arange(batch_size), embeddings=(z,), gradients=(z,))
 
             def step(bottom: Network = bottom, x: Any = x, z: Any = z, y: Any = y) -> None:
-                found = algorithm.active_gradients(bottom.model, top.model, "binary", x, [z], y)
+                found = active_gradients(bottom.model, top.model, "binary", x, [z], y)
                 bottom.apply(found.bottom)
                 top.apply(found.top)
 

@@ -28,7 +28,7 @@ from fedactors.data.layouts.graph import graph
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
 from protocols.glasu import algorithm, sampling
 from protocols.glasu.aggregation import add
-from protocols.glasu.backbones import initial_parameters
+from protocols.glasu.backbones import Network, initial_parameters
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import client_graph, load_client, parts_of, read_blocks, scale_features
 
@@ -84,7 +84,7 @@ def plain_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
 def glasu_step(config: GlasuConfig, block: Any, num_classes: int) -> Any:
     """Return GLASU's step of its centralised case: the function that a client's actor hands to `compute`."""
     local = scale_features(client_graph("all", block))
-    network = algorithm.network_of(config, local.features_NF.shape[1], num_classes, 0)
+    network = Network.of(config, local.features_NF.shape[1], num_classes, 0)
     batch = algorithm.full_batch(local, config.num_layers, torch.float32)
     optimizer = OptimizerSpec(name="adam", learning_rate=config.step_size, weight_decay=config.weight_decay)
     parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
@@ -150,7 +150,7 @@ def measure_costs(data: str) -> dict[str, Any]:
     source = graph(data, 3)
     blocks = read_blocks(parts_of(config, source, "client-0"))
     local, _ = load_client(config, blocks, 0)
-    network = algorithm.network_of(config, local.features_NF.shape[1], local.num_classes, 0)
+    network = Network.of(config, local.features_NF.shape[1], local.num_classes, 0)
     parameters = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
     batch = algorithm.full_batch(local, config.num_layers, torch.float32)
     part, h0 = algorithm.first_segment(parameters, network, batch)
@@ -192,7 +192,7 @@ def compare_one_update(data: str) -> dict[str, Any]:
     config = build(GlasuConfig, {"dropout": 0.5, "num_clients": 3, "aggregation_layers": "1,3"})
     source = graph(data, 3)
     local, _ = load_client(config, read_blocks(parts_of(config, source, "client-0")), 0)
-    network = algorithm.network_of(config, local.features_NF.shape[1], local.num_classes, 0)
+    network = Network.of(config, local.features_NF.shape[1], local.num_classes, 0)
     first = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
     batch = algorithm.full_batch(local, config.num_layers, torch.float32)
     optimizer, state = OptimizerSpec(name="adam", learning_rate=0.01), OptimizerState()

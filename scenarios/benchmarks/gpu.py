@@ -35,15 +35,15 @@ from fedactors.data.datasets.load import to_csr
 from fedactors.data.layouts.graph import NodeSplit
 from fedactors.learning.local_training import LocalTraining, train_locally
 from fedactors.learning.models import ModelSpec, build_model
-from fedactors.learning.network import DeviceArrays, Network, find_device, initial_vector, on_device, on_host, to_device
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState
-from fedactors.learning.split_learning import Publication
+from fedactors.learning.network import DeviceArrays, find_device, initial_vector, on_device, on_host, to_device
+from fedactors.learning.optimizers import Network, OptimizerSpec, OptimizerState
+from fedactors.learning.split_learning import Publication, active_gradients
 from protocols.glasu import algorithm as glasu
+from protocols.glasu.backbones import Network as GlasuNetwork
 from protocols.glasu.backbones import initial_parameters
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.data import ClientGraph
 from protocols.glasu.sampling import Adjacency
-from protocols.pubsub_vfl import algorithm as pubsub
 from scenarios.benchmarks.batched_clients import MODELS, measure
 
 REPEATS = 5
@@ -100,16 +100,16 @@ def split_learning(hidden: int, rows: int, device: torch.device) -> dict[str, fl
         def step() -> None:
             begun = time.perf_counter()
             publication = Publication(networks[1].model, held[1].take("x", x[1], everything))
-            sent = pubsub.embed(publication)
+            sent = publication.embed()
             half = time.perf_counter()
             mine = held[0].take("x", x[0], everything)
             target = held[0].take("y", y, everything)
-            found = pubsub.active_gradients(networks[0].model, networks[2].model, "binary", mine, [sent], target)
+            found = active_gradients(networks[0].model, networks[2].model, "binary", mine, [sent], target)
             networks[0].apply(found.bottom)
             networks[2].apply(found.top)
             _wait(where)
             then = time.perf_counter()
-            networks[1].apply(pubsub.backward(publication, found.embeddings[0]))
+            networks[1].apply(publication.gradient(found.embeddings[0]))
             _wait(where)
             if where == device:
                 spent["active"] = min(spent["active"], then - half)
@@ -151,7 +151,7 @@ def graph_update(num_nodes: int, degree: int, hidden: int, device: torch.device)
     local = ClientGraph("client", Adjacency(indptr, indices), features, split, num_classes)
     settings = {"special_case": "centralised", "backbone": "gcn", "num_layers": 2, "hidden_size": hidden, "dropout": 0}
     config = build(GlasuConfig, settings)
-    network = glasu.network_of(config, width, num_classes, 0)
+    network = GlasuNetwork.of(config, width, num_classes, 0)
     batch = glasu.full_batch(local, config.num_layers, torch.float32)
     first = initial_parameters(network, np.random.default_rng(0), np.random.default_rng(1))
 

@@ -23,7 +23,7 @@ import numpy as np
 from fedactors.actors.context import derived_seed
 from fedactors.config import as_dict, build
 from fedactors.runs.metrics import RunResult
-from fedactors.runs.table import RunRow, put_rows
+from fedactors.runs.table import RunRow
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.sweeps import code_digest, data_digest, versions
 from protocols.mtcd import algorithm
@@ -33,6 +33,10 @@ from protocols.mtcd.objective import problem_of
 from protocols.mtcd.plugin import PROTOCOL
 from protocols.mtcd.roaming import Roaming, make_graph, next_client, plan_roaming, start_client, walk_seed
 from protocols.mtcd.run import run
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from scenarios.paper.study import put_rows
 
 
 def plain_loop(config: MtcdConfig, data: GeneratedData, blocks: list[Any], seed: int) -> tuple[float, int, Any]:

@@ -4,8 +4,8 @@ Bound: batch size over the slower party's own seconds per batch, each party's ar
 its own, before and after the run. Bound together: the same with both at work at the same time, in two processes that
 exchange nothing, and as many batches embedded ahead as the window allows: caches and memory are shared.
 Protocol: two parties, one worker each, broker, deadline, ledger and handles all on.
-Usage: python scenarios/benchmarks/pubsub_pipeline.py [--hidden 64] [--rows 100000] [--epochs 7] [--windows 12,24,4]
-       [report_interval=0.02,prefetch=8]
+Usage: python scenarios/benchmarks/pubsub_pipeline.py [--hidden-size 64] [--rows 100000] [--epochs 7]
+       [--windows 12,24,4] [report_interval=0.02,prefetch=8]
 Prints one JSON line: samples per second, the bound, their ratio, and per window, and per further settings, the
 validation AUC (staleness).
 """
@@ -50,8 +50,8 @@ def seconds_a_batch(
         num_batches: how many are measured.
     """
     one_torch_thread()
-    from fedactors.learning.network import Network
-    from fedactors.learning.split_learning import Publication
+    from fedactors.learning.optimizers import Network
+    from fedactors.learning.split_learning import Publication, active_gradients
 
     data = load_data(config, "synthetic:2000x500", 0)
     rng = np.random.default_rng(0)
@@ -68,11 +68,11 @@ def seconds_a_batch(
         start = time.perf_counter()
         if role == "passive":
             publications.append(Publication(bottom.model, x[rows]))
-            algorithm.embed(publications[-1])
+            publications[-1].embed()
             if len(publications) > held:
-                bottom.apply(algorithm.backward(publications.popleft(), z))
+                bottom.apply(publications.popleft().gradient(z))
         else:
-            found = algorithm.active_gradients(bottom.model, top.model, "binary", x[rows], [z], y[rows])
+            found = active_gradients(bottom.model, top.model, "binary", x[rows], [z], y[rows])
             top.apply(found.top)
             bottom.apply(found.bottom)
         return time.perf_counter() - start
@@ -156,7 +156,7 @@ def measure_protocol(config: PubSubVflConfig, rows: int, epochs: int) -> dict[st
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--hidden-size", type=int, default=64)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--epochs", type=int, default=7)
     parser.add_argument(
@@ -182,7 +182,7 @@ def main() -> None:
         json.dumps(
             {
                 "benchmark": "pubsub_pipeline",
-                "hidden": given.hidden_size,
+                "hidden_size": given.hidden_size,
                 "alone_ms_per_batch": {role: 1000 * s for role, s in alone.items()},
                 "alone_ms_before_after": [before, after],
                 "together_ms_per_batch": {role: 1000 * s for role, s in together.items()},

@@ -23,10 +23,10 @@ from pydantic import Field
 
 from fedactors.config import build, config, parse_words
 from fedactors.data.databases import in_memory
+from fedactors.data.layouts.vertical import stated
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.run import run
 
 SQL = "SELECT * FROM visits JOIN offers ON visits.town = offers.town JOIN users ON visits.user = users.user"

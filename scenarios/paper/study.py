@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import fcntl
 import functools
+import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -27,7 +30,8 @@ from fedactors.cli.terminal import format_value
 from fedactors.config import as_dict, build
 from fedactors.errors import BadInput, Diverged
 from fedactors.plugins import find_protocol
-from fedactors.runs.table import RunRow, put_rows, read_table
+from fedactors.runs.storage import disk_errors
+from fedactors.runs.table import RunRow, read_table, write_table
 from fedactors.sweeps import code_digest, data_digest, run_all, versions
 from scenarios.paper.repeat import Repeat
 
@@ -288,3 +292,43 @@ def _code(protocol: str) -> str:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
+
+
+def put_rows(path: Path, rows: Iterable[RunRow], order: Sequence[str] = (), whole: Sequence[str] = ()) -> None:
+    """Put rows into the table at `path`, in place of those of the same study and name; several processes may at a time.
+
+    Args:
+        path: of the table, which need not exist.
+        rows: the new ones.
+        order: names in the order in which their study shall have them; names that are not in it stand before.
+        whole: studies of which the new rows are all there is; others that they had go.
+    """
+    new: dict[tuple[str, str], list[RunRow]] = {}
+    for row in rows:
+        new.setdefault((row.study, row.name), []).append(row)
+    with _locked(path):
+        kept: dict[tuple[str, str], list[RunRow]] = {}
+        for row in read_table(path) if path.exists() else ():
+            if row.study not in whole:
+                kept.setdefault((row.study, row.name), []).append(row)
+        groups = {**kept, **new}
+        studies = list(dict.fromkeys(study for study, _ in groups))
+        position = {name: index for index, name in enumerate(order)}
+        changed = {study for study, _ in new}
+
+        def rank(key: tuple[str, str]) -> tuple[int, int]:
+            return studies.index(key[0]), position.get(key[1], -1) if key[0] in changed else 0
+
+        write_table(path, [row for key in sorted(groups, key=rank) for row in groups[key]])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from fedactors.cli.main import _parsers, main
+from fedactors.cli.main import main
+from fedactors.cli.parsers import parsers
 from fedactors.runs.folder import RunFolder
 from fedactors.runtime import snapshots
 from tests import drawing
@@ -73,7 +74,7 @@ def content(folder: Path) -> dict[str, bytes | None]:
 def test_there_are_enough_of_them_and_each_is_another() -> None:
     assert len(CASES) >= 800
     assert len({(case.words, case.base, case.change, tuple(case.environ.items())) for case in CASES}) == len(CASES)
-    commands = _parsers()[1]
+    commands = parsers()[1]
     assert set(commands) <= {case.words[0] for case in CASES if case.words}
     for protocol in world.SMALL:
         assert sum(protocol in case.words for case in CASES) >= 50

@@ -28,7 +28,7 @@ from fedactors.plugins import find_protocol
 from fedactors.runs.folder import MANIFEST, ROUND_METRICS, RunFolder
 from fedactors.runs.metrics import Summary
 from fedactors.runs.recorder import read_ledger
-from fedactors.runtime.simulation.virtual_loop import VirtualLoop
+from fedactors.runtime.simulation.network import VirtualLoop
 
 SETTINGS: dict[str, tuple[list[str], str | None]] = {
     "pubsub-vfl": (["num_epochs=4", "batch_size=64", "num_layers=2", "hidden_size=8", "embedding_size=4"], None),

@@ -12,6 +12,7 @@ import pytest
 
 from fedactors.cli import main as cli
 from fedactors.cli.flags import SHELLS, candidates
+from fedactors.cli.parsers import parsers
 from tests.tiny import install_plugin
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ def plugin(tmp_path, monkeypatch):
 def complete(line: str) -> list[str]:
     """Return the candidates at the end of a line, as a shell divides it."""
     words = line.split(" ")
-    return candidates(cli._parsers()[1], words)
+    return candidates(parsers()[1], words)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_what_may_stand_at_the_end_of_a_line(line, expected):
 
 
 def test_every_command_is_a_candidate():
-    assert complete("") == list(cli._parsers()[1])
+    assert complete("") == list(parsers()[1])
 
 
 @pytest.mark.parametrize("shell", SHELLS)

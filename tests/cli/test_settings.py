@@ -12,7 +12,6 @@ from pydantic import Field
 
 from docs import settings_pages
 from fedactors.cli import main as cli
-from fedactors.cli.flags import settings_tables
 from fedactors.config import build, config
 from fedactors.inspection import ADDED, by_section, settings_of
 from fedactors.plugins import find_protocol
@@ -105,7 +104,7 @@ def test_a_config_of_a_third_party_needs_neither_sections_nor_docstrings():
 
 
 def test_a_page_escapes_what_ends_a_cell():
-    page = settings_tables(Everything)
+    page = settings_pages.settings_tables(Everything)
     assert "| `kind` | `slow` | fast, slow | How. |" in page
     assert page.index("## Numbers") < page.index("`limit`") < page.index("## Words")
 
@@ -156,5 +155,7 @@ def test_the_page_of_the_documentation_is_current(tmp_path, built_in, name):
 
 
 def test_pages_need_a_folder(capsys):
-    assert settings_pages.main([]) == 2
+    with pytest.raises(SystemExit) as ended:
+        settings_pages.main([])
+    assert ended.value.code == 2
     assert "give a folder" in capsys.readouterr().err

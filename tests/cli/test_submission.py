@@ -10,8 +10,9 @@ import pytest
 from ray._private.runtime_env.packaging import create_package
 
 from fedactors.cli import main as cli
-from fedactors.cli.commands import run_and_print
 from fedactors.cli.jobs import _brought_home, check_paths, is_shared, lay_out, named_locations, staying
+from fedactors.cli.main import run_and_print
+from fedactors.cli.parsers import parsers
 from fedactors.errors import BadInput
 from fedactors.options import RunOptions
 from tests.tiny_parties import PROTOCOL
@@ -162,8 +163,6 @@ def test_a_run_in_a_job_of_ray_warns_of_a_folder_that_goes_with_it(tmp_path, mon
 
 
 def test_every_command_has_a_handler():
-    from fedactors.cli import commands
-
-    parser, parsers = cli._parsers()
+    parser, commands = parsers()
     assert isinstance(parser, argparse.ArgumentParser)
-    assert all(callable(getattr(commands, f"{name.replace('-', '_')}_command")) for name in parsers)
+    assert all(callable(getattr(cli, f"{name}_command")) for name in commands)

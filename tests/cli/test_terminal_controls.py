@@ -89,14 +89,16 @@ def test_of_a_plugin(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
 
 
 def test_of_a_peer(capfd: pytest.CaptureFixture[str]) -> None:
-    def action() -> int:
+    def action() -> None:
         logging.getLogger("fedactors.x").warning("%s: refused", EVIL)
         error = PartyFailed("bank", f"ValueError: {EVIL}\n{EVIL}", f"Traceback: {EVIL}")
         error.add_note(f"details: {EVIL}")
         raise error
 
     logging.getLogger("fedactors.x").propagate = True
-    assert guarded(action) == 3
+    with pytest.raises(SystemExit) as ended, guarded():
+        action()
+    assert ended.value.code == 3
     check(said := capfd.readouterr().err)
     assert said.splitlines()[-3].startswith("fedactors: bank: ValueError: ")
 

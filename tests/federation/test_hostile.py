@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fedactors.cli.main import main
-from fedactors.data.readers import CsvFormat
 from fedactors.data.sources import FileSource
+from fedactors.data.values import CsvFormat
 from fedactors.errors import FedactorsError, Refused
 from fedactors.federation import identity
 from fedactors.federation.approval import Proposal, as_tree

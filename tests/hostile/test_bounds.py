@@ -57,7 +57,7 @@ def stretched(monkeypatch: pytest.MonkeyPatch, protocol: str, by: int) -> None:
 def refused(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") -> list[str]:
     """Run what is hostile; return what the shop wrote down of it."""
     before = len(world.refusals(SHOP))
-    assert federated(world, words, protocol=protocol) in (2, 3), world.said
+    assert federated(world, words, protocol=protocol) in (2, 3), world.output
     return world.refusals(SHOP)[before:]
 
 

@@ -84,7 +84,7 @@ def test_others_than_were_approved_are_not_spawned(world: World, monkeypatch: py
 def test_each_site_finds_out_by_itself_whom_a_run_spawns(world: World, what: str) -> None:
     """Where the protocol needs two organisations; those of three, and with secrets, run in the tests of sites."""
     protocol, words = OTHERS.get(what, ("pubsub-vfl", SMALL))
-    assert federated(world, words, protocol=protocol) == 0, world.said
+    assert federated(world, words, protocol=protocol) == 0, world.output
 
 
 def test_a_sum_of_two_is_refused_at_the_proposal(world: World) -> None:

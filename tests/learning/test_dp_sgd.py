@@ -8,8 +8,7 @@ import torch
 
 from fedactors.learning.local_training import clipped_gradient_sum, per_sample_gradients
 from fedactors.learning.models import ModelSpec, build_model
-from fedactors.learning.network import Network
-from fedactors.learning.optimizers import OptimizerSpec
+from fedactors.learning.optimizers import Network, OptimizerSpec
 
 SPEC = ModelSpec(name="mlp", inputs=(4,), outputs=3, hidden_size=5, layers=3, float64=True)
 LOSS = torch.nn.functional.cross_entropy

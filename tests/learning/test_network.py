@@ -14,8 +14,8 @@ from fedactors.actors.context import Work
 from fedactors.actors.remote import DRIVER, PEERS, remote
 from fedactors.learning import network as networks
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import Model, Network, initial_vector, on_host
-from fedactors.learning.optimizers import OptimizerSpec
+from fedactors.learning.network import Model, initial_vector, on_host
+from fedactors.learning.optimizers import Network, OptimizerSpec
 from fedactors.learning.split_learning import Publication, joint_output, loss_gradients
 from fedactors.messages.codec import message
 from fedactors.runtime.interface import Costs
@@ -38,7 +38,7 @@ class Trained:
 
 def embed(publication: Publication) -> np.ndarray:
     """Return the embedding to be sent."""
-    return publication.embedding
+    return publication.embed()
 
 
 def back_propagate(publication: Publication, gradient: np.ndarray) -> np.ndarray:
@@ -121,11 +121,11 @@ def test_in_the_actors_process_the_backward_pass_uses_the_graph_of_the_forward_p
 def test_a_publication_travels_as_plain_values_and_gives_the_same_gradient() -> None:
     x, g = np.ones((3, 5)), np.full((3, 4), 0.5)
     kept = Publication(Network(SPEC, ADAM, 0).model, x, version=7)
-    embedding = kept.embedding
+    embedding = kept.embed()
     sent = pickle.loads(pickle.dumps(kept))
     assert sent.version == 7
     assert sent._activation is None
-    np.testing.assert_array_equal(sent.embedding, embedding)
+    np.testing.assert_array_equal(sent.embed(), embedding)
     np.testing.assert_array_equal(sent.gradient(g), kept.gradient(g))
 
 

@@ -8,8 +8,8 @@ import torch
 
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, build_model, task_loss
-from fedactors.learning.network import Model, Network, initial_vector, to_vector
-from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, optimizer_step
+from fedactors.learning.network import Model, initial_vector, to_vector
+from fedactors.learning.optimizers import Network, OptimizerSpec, OptimizerState, optimizer_step
 from fedactors.learning.split_learning import (
     Publication,
     joint_output,
@@ -63,7 +63,7 @@ def test_split_training_equals_the_monolithic_network_at_every_step(optimizer, t
     for _ in range(12):
         x, y = batch(rng, task)
         publications = [publish(bottom, part) for bottom, part in zip(bottoms, x, strict=True)]
-        found = loss_gradients(top.model, [p.embedding for p in publications], y, task, fusion)
+        found = loss_gradients(top.model, [p.embed() for p in publications], y, task, fusion)
         top.apply(found.gradient)
         for bottom, publication, gradient in zip(bottoms, publications, found.embedding_gradients, strict=True):
             bottom.apply(publication.gradient(gradient))
@@ -118,7 +118,7 @@ def test_a_model_of_the_same_vector_gives_the_same_numbers():
     publications = [publish(network, part) for network, part in zip(networks, x, strict=True)]
     embeddings = [Model(s, n.vector).output(part) for s, n, part in zip(BOTTOMS, networks, x, strict=True)]
     for publication, network, part, embedding in zip(publications, networks, x, embeddings, strict=True):
-        np.testing.assert_array_equal(publication.embedding, embedding)
+        np.testing.assert_array_equal(publication.embed(), embedding)
         np.testing.assert_array_equal(network.model.output(part), embedding)
     stateful = loss_gradients(top.model, embeddings, y, "binary")
     pure = loss_gradients(Model(spec, top.vector), embeddings, y, "binary")
@@ -150,7 +150,7 @@ def test_single_precision_and_initial_vector():
     spec = ModelSpec(name="mlp", inputs=(5,), outputs=4)
     network = Network(spec, OptimizerSpec(), 11)
     np.testing.assert_array_equal(network.vector, initial_vector(spec, 11))
-    assert publish(network, np.zeros((2, 5))).embedding.dtype == np.float32
+    assert publish(network, np.zeros((2, 5))).embed().dtype == np.float32
 
 
 def test_optimizer_step_leaves_its_inputs():

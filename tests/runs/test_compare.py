@@ -17,12 +17,9 @@ from fedactors.runs.compare import (
     compare,
     describe_values,
     difference,
-    difference_row,
     group_runs,
     load_runs,
     make_curve,
-    median_spent,
-    ratio_row,
     shared_metrics,
     table_rows,
 )
@@ -30,6 +27,7 @@ from fedactors.runs.folder import SUMMARY, RunFolder
 from fedactors.runs.metrics import Summary
 from fedactors.runs.recorder import FolderRecorder
 from fedactors.runs.table import RunRow
+from scenarios.paper.pairs import difference_row, median_spent, ratio_row
 
 
 def make_run(out: Path, auc: float, seed: int, **config: object) -> Path:

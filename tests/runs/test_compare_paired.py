@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from fedactors.runs.compare import paired_difference, paired_ratio
+from fedactors.runs.compare import paired_difference
+from scenarios.paper.pairs import paired_ratio
 
 
 def test_two_seeds_by_hand():

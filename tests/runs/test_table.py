@@ -9,7 +9,8 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.runs.metrics import Summary
-from fedactors.runs.table import RunRow, put_rows, read_facts, read_table, write_table
+from fedactors.runs.table import RunRow, read_facts, read_table, write_table
+from scenarios.paper.study import put_rows
 
 
 def row(name="a", seed=0, **more):

@@ -10,8 +10,7 @@ from fedactors.actors.actor import Client
 from fedactors.data.new_rows import StoredState, actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import Network
-from fedactors.learning.optimizers import OptimizerSpec
+from fedactors.learning.optimizers import Network, OptimizerSpec
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from tests.runtime.actors import Memory
 

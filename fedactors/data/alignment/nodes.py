@@ -31,8 +31,7 @@ from fedactors.data.alignment.ids import (
     row_notes,
 )
 from fedactors.data.columns import Preprocessing
-from fedactors.data.layouts.graph import GraphBlock, NewGraph
-from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart, node_parts
+from fedactors.data.layouts.graph import GraphBlock, GraphTables, GraphTablesPart, NewGraph, node_parts
 from fedactors.data.new_rows import Fault, Listing, NoPart, StoredState
 from fedactors.data.party_rows import PARTS, PartyBlock, Split, prepare
 from fedactors.errors import BadInput
@@ -125,7 +124,7 @@ class NodeHolder(Client):
         self._block: PartyBlock = self._part.read()
 
     async def open(self) -> None:
-        """After a resume, place the nodes again."""
+        """After a resume, number the ends of edges again."""
         if self.rows is not None:
             self._index_edges()
 

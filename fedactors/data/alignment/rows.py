@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedactors.actors.actor import Actor, Client, Server
@@ -38,7 +39,7 @@ from fedactors.data.columns import COLUMNS, FittedColumn, Preprocessing
 from fedactors.data.databases import SourceError, in_memory, rows_of
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.description import layout_of, load_description
-from fedactors.data.join import EmptyJoinError, hash_rows, partners_of
+from fedactors.data.join import empty_join, hash_rows, partners_of
 from fedactors.data.layouts.relational import (
     RowsToPredict,
     Schema,
@@ -61,8 +62,8 @@ from fedactors.data.layouts.vertical import RelationalData, RelationalQuery, Ver
 from fedactors.data.new_rows import ActorState, Fault, Listing, NewRows, NoPart, StoredState, check_called
 from fedactors.data.party_rows import PartyBlock, check_block, prepare_like
 from fedactors.data.query import JoinPlan
-from fedactors.data.readers import Column
 from fedactors.data.sources import FileSource, HolderSource
+from fedactors.data.values import Column
 from fedactors.errors import BadInput, FedactorsError, RowsChangedError
 from fedactors.messages.codec import message
 from fedactors.runtime.interface import Costs, Runtime
@@ -101,7 +102,7 @@ class JoinMember(Client):
 
     Args:
         query: what everybody knows of the join.
-        table_owner: which table and partition it has, and where its rows lie; no other owner's place is known here.
+        table_owner: which table and partition it has, and where its rows lie; no other owner's location is known here.
         members: names of all owners.
     """
 
@@ -228,7 +229,7 @@ class NewRowsMember(JoinMember):
     def called_by(self) -> tuple[str, ...]:
         """The columns that rows are called by in predictions."""
         given = self._table_owner.partition.id_column
-        return (given,) if given else self._table.keys
+        return (given,) if given else self._table.called_by
 
     async def _read(self) -> UserRows:
         check_called(self.called_by, self.name)
@@ -442,7 +443,7 @@ class RowHolder(JoinMember):
 
     @remote(caller=SAME_PARTY)
     async def give_slice(self) -> TableSlice:
-        """Return the own rows and their places to an actor of the own party."""
+        """Return the own rows and their positions to an actor of the own party."""
         assert self.positions is not None
         block = self._block()
         return TableSlice(
@@ -471,7 +472,7 @@ class RowHolder(JoinMember):
             }
         columns = {feature.column: column_of(rows, feature.column, rules[feature.column]) for feature in table.features}
         if self._label is not None:
-            columns[self._label] = Column(self._label, rows.column(self._label).to_numpy())
+            columns[self._label] = Column(self._label, rows.column(self._label))
         if not self._is_alone:
             columns = {name: _with_one_missing(column) for name, column in columns.items()}
         source = FileSource(
@@ -487,9 +488,7 @@ class RowHolder(JoinMember):
 
 
 def _with_one_missing(column: Column) -> Column:
-    kinds = {"O": np.array([None], object), "M": np.array(["NaT"], "datetime64[us]")}
-    nothing = kinds.get(column.values.dtype.kind, np.array([np.nan]))
-    return Column(column.name, np.concatenate([column.values, nothing]))
+    return Column(column.name, pa.concat_arrays([column.values, pa.nulls(1, column.values.type)]))
 
 
 class NewRowHolder(NewRowsMember, RowHolder):
@@ -520,7 +519,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
 
     @remote(caller=SAME_PARTY)
     async def give_new(self, trained: ColumnsTrained) -> NewSlice:
-        """Return the own rows as training encoded them, and their places, to an actor of the own party."""
+        """Return the own rows as training encoded them, and their positions, to an actor of the own party."""
         assert self.positions is not None
         block = self._block(COLUMNS.validate_json(trained.columns))
         whole, order, tables, unmatched = (
@@ -544,7 +543,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
 
 
 class RowMapper(Server):
-    """Joins the hashed keys, and tells each owner its places.
+    """Joins the hashed keys, and tells each owner its rows' positions.
 
     Args:
         query: what everybody knows of the join.
@@ -580,7 +579,7 @@ class RowMapper(Server):
         found = await self.compute(partners_of, *args, work=Work("join", float(sum(sizes.values()))))
         num_joined = found.mapping.num_joined
         if not num_joined:
-            raise EmptyJoinError(f"join: no row of {', '.join(sizes)} joins (are the keys of the same kind of thing?)")
+            raise empty_join(sizes)
         order = self.noise_rng("order of joined rows").permutation(num_joined)
         for (table, members), rows in zip(self._members.items(), found.mapping.rows, strict=True):
             ends = np.cumsum(keys[table].sizes)

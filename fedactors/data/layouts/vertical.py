@@ -8,16 +8,17 @@ speak of: one row or label replaced, by typical values and by extreme ones that 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+from sqlglot import exp
 
 from fedactors.data.alignment.ids import Alignment
 from fedactors.data.columns import ColumnRule, Preprocessing
-from fedactors.data.databases import TableSource
+from fedactors.data.databases import TableSource, parse_address
 from fedactors.data.datasets.catalogue import Task, describe
 from fedactors.data.partitioners import ColumnPartitioner
 from fedactors.data.party_rows import (
@@ -91,6 +92,13 @@ class VerticalPart:
         self._check_alignment(trained)
         if isinstance(source, FileSource) and source.csv is None:
             source = replace(source, csv=trained.csv)
+        if isinstance(source, FileSource) and source.id_rules != trained.id_rules:
+            if source.id_rules:
+                raise BadInput(
+                    f"parties.{self.party}.id_rules: {list(source.id_rules)} is not allowed: training compared ids by "
+                    f"{list(trained.id_rules)}"
+                )
+            source = replace(source, id_rules=trained.id_rules)
         block = with_clear_ids(source.load(trained.columns), self.alignment)
         check_usable(block, f"{self.party}: {block.origin}")
         return block, prepare_like(block, trained)
@@ -313,6 +321,47 @@ class RelationalData:
         if not found:
             raise BadInput(f"table: {table!r} is not allowed: the tables are {', '.join(self.query.tables)}")
         return found
+
+
+def stated(
+    sql: str | exp.Expression,
+    addresses: Mapping[str, str | TableSource],
+    *,
+    label: str,
+    task: str = "regression",
+    num_classes: int = 1,
+    categorical: tuple[str, ...] = (),
+) -> RelationalData:
+    """Return a training set stated in a scenario: SQL, and for each table in it the organisation's database.
+
+    Args:
+        sql: the union of conjunctive queries, as text or as a tree made with sqlglot.
+        addresses: table (or partition) in the SQL to its address (see `fedactors.data.databases.parse_address`); the
+            organisation is called like the table.
+        label: ``table.column``, or ``column`` where one table has it.
+        task: regression, binary or multiclass.
+        num_classes: of a multiclass task; 2 for binary, 1 for regression.
+        categorical: columns that are categories.
+    """
+    if task not in ("regression", "binary", "multiclass"):
+        raise BadInput(f"task: {task!r} is not allowed: give one of regression, binary, multiclass")
+    return RelationalData(
+        name="stated",
+        sql=sql if isinstance(sql, str) else sql.sql(dialect="duckdb"),
+        label=label,
+        task=task,  # type: ignore[arg-type]
+        num_classes=num_classes,
+        partitions=tuple(
+            RelationalPartition(
+                party=table,
+                table=table,
+                partition=0,
+                source=parse_address(address) if isinstance(address, str) else address,
+            )
+            for table, address in addresses.items()
+        ),
+        categorical=categorical,
+    )
 
 
 # Columns that are known only after the label (such as the delay at departure) are not asked for.

@@ -47,7 +47,6 @@ from fedactors.runtime.interface import ActorSpec, CostModel
 from fedactors.runtime.ray.transport import (
     ERROR,
     REPLY,
-    Address,
     Caller,
     LocalTransport,
     as_array,
@@ -350,10 +349,10 @@ class ActorProcess:
         self._life = Life.PREPARED
         return host, path, self._process
 
-    async def meet(self, driver: bytes, addresses: dict[str, Address]) -> None:
-        """Learn where the other actors live."""
+    async def meet(self, driver: bytes, packed: dict[str, bytes], tickets: list[bytes]) -> None:
+        """Learn where the other actors live, and the tickets with which this one calls there."""
         self._check_driver(driver, Life.PREPARED)
-        self._context.transport.update(addresses)
+        self._context.transport.learn(packed, tickets)
 
     async def bar(self, driver: bytes, name: str, incarnation: int) -> None:
         """Hear no process of that name any more that came before this incarnation."""

@@ -45,7 +45,7 @@ from fedactors.runtime.failures import decode_reply
 from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.actor_process import HEARTBEAT_TIMEOUT, ActorProcess, Drained, Settings
-from fedactors.runtime.ray.transport import Address, LocalTransport, ticket
+from fedactors.runtime.ray.transport import Address, LocalTransport, pack, ticket
 
 _LOOKS = 10
 """At a heartbeat that is waited for."""
@@ -280,10 +280,9 @@ class Processes:
             self._coming_up[name] = process  # it may have answered before its first heartbeat came
         others = [name for name in self._transport.book if name in self._actors and name not in fresh]
         self._transport.update(fresh)
-        await self._all(
-            actor_specs, self._actors, lambda actor, _, name: self._introduce(actor, name, self._transport.book)
-        )
-        await self._tell(self._introduce(self._actors[name], name, fresh) for name in others)
+        introduce = self._introductions(self._transport.book)
+        await self._all(actor_specs, self._actors, lambda _, __, name: introduce(name))
+        await self._tell(map(self._introductions(fresh), others))
         for actor_spec in actor_specs:
             watching = (self._watch(actor_spec.name), self._keep_heartbeat(actor_spec.name))
             self._watchers[actor_spec.name] = [asyncio.ensure_future(watcher) for watcher in watching]
@@ -398,9 +397,18 @@ class Processes:
     def _ticket(self, name: str, caller: str = DRIVER) -> bytes:
         return ticket(self._keys[name], caller, self._incarnations.get(caller, 0))
 
-    def _introduce(self, actor: Any, name: str, book: Mapping[str, Address]) -> Any:
-        """Tell an actor where others are, with the tickets that let it call them in its own name."""
-        return actor.meet.remote(self._ticket(name), self.as_seen_by(name, book))
+    def _introductions(self, book: Mapping[str, Address]) -> Callable[[str], Any]:
+        """Return what tells an actor where others are, with the tickets that let it call them in its own name.
+
+        The addresses are one object of Ray's; 32 bytes of ticket are each actor's own.
+        """
+        packed = ray.put(pack(book))
+
+        def introduce(name: str) -> Any:
+            tickets = [self._ticket(other, name) for other in book]
+            return self._actors[name].meet.remote(self._ticket(name), packed, tickets)
+
+        return introduce
 
     def as_seen_by(self, name: str, book: Mapping[str, Address]) -> dict[str, Address]:
         """Return addresses with the tickets that let somebody call there in that name."""

@@ -22,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import ray
 from ray.util.metrics import Gauge
@@ -36,7 +36,7 @@ from fedactors.runtime import calls, snapshots
 from fedactors.runtime.addresses import greets, refuses
 from fedactors.runtime.compute import WallClock
 from fedactors.runtime.failures import UnawaitedCall, first_error, note_loss
-from fedactors.runtime.interface import ActorSpec, CostModel, RecorderLike, Runtime, Snapshot
+from fedactors.runtime.interface import ActorSpec, CostModel, Runtime, RuntimeSettings, Snapshot
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.actor_process import Accounts, Drained, Settings, Used
 from fedactors.runtime.ray.cleanup import DriverWatchdog, Reaper
@@ -90,10 +90,10 @@ class RayRuntime(Runtime):
         scale: wall seconds for each second of the actors' clocks, of links and of costs.
         emulate: whether to emulate the protocol's own links and costs where none are given.
         start_timeout: seconds within which all processes must be up.
-        heartbeat timeout: seconds without a heartbeat after which a process counts as lost.
+        heartbeat_timeout: seconds without a heartbeat after which a process counts as lost.
         call_timeout: seconds within which every call must be answered.
         use_sockets: whether actors of one host talk directly; otherwise every call goes through Ray.
-        seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.
+        settings: see `Runtime`.
     """
 
     def __init__(
@@ -111,17 +111,9 @@ class RayRuntime(Runtime):
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
         call_timeout: float = 3600.0,
         use_sockets: bool = True,
-        seed: int = 0,
-        recorder: RecorderLike | None = None,
-        checkpoint_every: int = 1,
-        reproducible_noise: bool = False,
+        **settings: Unpack[RuntimeSettings],
     ) -> None:
-        super().__init__(
-            seed=seed,
-            recorder=recorder,
-            checkpoint_every=checkpoint_every,
-            reproducible_noise=reproducible_noise,
-        )
+        super().__init__(**settings)
         if placement is not None and placement not in PLACEMENTS:
             raise BadInput(f"placement: {placement!r} is not allowed: use {', '.join(PLACEMENTS)}")
         self.network = network if network is not None else Network()
@@ -130,8 +122,19 @@ class RayRuntime(Runtime):
             raise BadInput(f"heartbeat timeout: {heartbeat_timeout} is not allowed: give a number of seconds above 0")
         if not scale > 0:
             raise BadInput(f"scale: {scale} is not allowed: give a number above 0")
-        self._emulated = (network, costs, scale)
-        self._settings: Settings
+        self._network_given = network is not None
+        self._settings = Settings(
+            seed=self.seed,
+            start=0.0,
+            offset=0.0,
+            reproducible_noise=self.reproducible_noise,
+            call_timeout=call_timeout,
+            use_sockets=use_sockets,
+            keep_rows=self.recorder is not None,
+            network=network,
+            costs=costs,
+            scale=scale,
+        )
         self._unawaited: UnawaitedCall
         self._emulate = emulate
         self._address = address
@@ -139,19 +142,14 @@ class RayRuntime(Runtime):
         self._placement = placement
         self._labels = dict(labels or {})
         self._start_timeout = start_timeout
-        self._call_timeout = call_timeout
-        self._use_sockets = use_sockets
         self._heartbeat_timeout = heartbeat_timeout
         self._processes: Processes
         self._left: list[Any] = []
         self._accounts = Accounts()
         self._gauges: RunGauges | None = None
-        self._driver_ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
+        self._driver_ledger = Ledger(self.recorder.ledger_sink if self.recorder is not None else None)
         self._wall_start = time.perf_counter()
         self._began: float | None = None
-        self._failure: BaseException | None = None
-        self._main: asyncio.Task[Any] | None = None
-        self._closing = False
         self._is_sick = False
         """Whether Ray's own services are gone."""
         self._watchdog: DriverWatchdog | None = None
@@ -174,7 +172,7 @@ class RayRuntime(Runtime):
             self._settings = replace(self._settings, costs=costs)
 
     def use_network(self, network: Network) -> None:
-        if self._emulated[0] is None:
+        if not self._network_given:
             self.network = network  # prices hold in any case
             if self._emulate:
                 self._settings = replace(self._settings, network=network)
@@ -259,7 +257,7 @@ class RayRuntime(Runtime):
         run_seconds = end - self._began if self._began is not None else 0.0
         used = self._accounts.used()
         return self._usage(
-            seconds=run_seconds / self._emulated[2] + self._offset,
+            seconds=run_seconds / self._settings.scale + self._offset,
             wall_seconds=end - self._wall_start,
             cpu_utilisation=used.cpu / (run_seconds * self._cluster_cpus) if run_seconds > 0 else 0.0,
             idle_seconds=used.waiting,
@@ -275,7 +273,7 @@ class RayRuntime(Runtime):
         await self._drain()
 
     async def _keep_current(self) -> None:
-        """Ask for the processes' records every second, for whoever watches."""
+        """Ask for the processes' records every second while they are shown."""
         while self.watched:
             await asyncio.sleep(_LOOK_SECONDS)
             if self.watched and self._began is not None:
@@ -345,36 +343,27 @@ class RayRuntime(Runtime):
                 self.state = dict(snapshots.unpack(content["state"]))
                 earlier = snapshots.totals(content["ledger"], snapshots.DRIVERS)
                 self._accounts = Accounts(earlier=earlier, before=Used(waiting=waiting))
-        network, costs, scale = self._emulated
         script = sys.modules["__main__"]
-        start = time.time()
-        self.clock = WallClock(start, self._offset, scale)
-        self._settings = Settings(
-            seed=self.seed,
-            start=start,
+        self._settings = settings = replace(
+            self._settings,
+            start=time.time(),
             offset=self._offset,
-            reproducible_noise=self.reproducible_noise,
-            call_timeout=self._call_timeout,
-            use_sockets=self._use_sockets,
-            keep_rows=self.recorder is not None,
-            network=network,
-            costs=costs,
-            scale=scale,
             script_types=(*message_types(script), *wire_types(script)),
             checkpoint="" if resume is None else resume.folder,
         )
+        self.clock = WallClock(settings.start, self._offset, settings.scale)
         self._services = await cluster.services()
         if self._watchdog is not None:
             self._watchdog.watch(self._services)
         host = ray.get_runtime_context().get_node_id()
         self._unawaited = UnawaitedCall(self.fail, lambda name: self.loss_policy(name) != "stop")
         self._loop.set_exception_handler(self._unawaited)
-        self._transport = LocalTransport(DRIVER, host, self._use_sockets, self._call_timeout, self._unawaited)
+        self._transport = LocalTransport(DRIVER, host, settings.use_sockets, settings.call_timeout, self._unawaited)
         self._processes = Processes(
             self._transport,
             placement=self._placement,
             start_timeout=self._start_timeout,
-            call_timeout=self._call_timeout,
+            call_timeout=settings.call_timeout,
             heartbeat_timeout=self._heartbeat_timeout,
             states=self.states,
             lost=self._lose,
@@ -441,7 +430,7 @@ class RayRuntime(Runtime):
 
     async def _finish(self) -> list[bytes | None]:
         """Close everything; return, encoded, what failed at the actors' ends."""
-        self._closing = True
+        self._is_closing = True
         if self._failure is not None and not self._is_sick:
             heartbeats = (within(_HANDSHAKE_SECONDS, partial(greets, address)) for address in self._services.values())
             self._is_sick = not all(await asyncio.gather(*heartbeats))
@@ -460,16 +449,9 @@ class RayRuntime(Runtime):
         self._transport.close()
         return errors
 
-    def fail(self, error: BaseException) -> None:
-        """Stop the run with its first failure."""
-        if self._failure is None and not self._closing:
-            self._failure = error
-            if self._main is not None:
-                self._main.cancel()
-
     async def _lose(self, loss: PartyLost) -> None:
         """Do what the protocol's policy says about a process that is gone, or that hangs."""
-        if self._closing:
+        if self._is_closing:
             return
         if not await self._check_services():
             return  # no fresh process can be had

@@ -37,12 +37,13 @@ import secrets
 import socket
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from ray import cloudpickle
 from ray.exceptions import RayActorError
 
 from fedactors.actors.remote import Endpoint, Endpoints
@@ -70,7 +71,7 @@ class PayloadStore:
         self._readers: dict[int, frozenset[str]] = {}
 
     def put(self, parts: list[bytes | memoryview], readers: frozenset[str]) -> tuple[int, tuple[int, int, int]]:
-        """Store a frame given in parts for `readers`; return its key and its place."""
+        """Store a frame given in parts for `readers`; return its key and its location."""
         length = sum(len(part) for part in parts)
         size = max(4096, 1 << (length + _HEADER - 1).bit_length())
         spare = self._free.get(size)
@@ -149,7 +150,7 @@ class PayloadReader:
         memory = self._maps.get((pid, descriptor))
         if memory is None:
             where = f"/proc/{pid}/fd/{descriptor}"
-            # a place is a claim of whoever sent it: nothing but a segment of payloads is opened
+            # a location is a claim of whoever sent it: nothing but a segment of payloads is opened
             if not os.readlink(where).startswith(f"/memfd:{_SEGMENT_NAME}"):
                 raise PayloadGone(f"payload {key} does not lie where its reference says")
             with open(where, "rb") as file:
@@ -179,9 +180,9 @@ _LOCATION = struct.Struct("<QQQ40x")
 _KEY = struct.Struct("<Q")
 _PEER = struct.Struct("3i")
 LEAST_SHARED, MOST_SHARED = 1 << 17, 1 << 24
-"""Bytes of a body that is worth shared memory, and of one that is too large to keep a place for."""
+"""Bytes of a body that is worth shared memory, and of one that is too large to keep memory for."""
 _MOST_UNTOLD = 4
-"""Bodies that were taken and are not said to be: their sender cannot use their places again."""
+"""Bodies that were taken and are not said to be: their sender cannot use their memory again."""
 PAYLOAD = CallPath(Endpoints("", {}, ()), Endpoint("a fetch", (), (), frozenset()), "", "", "")
 """Stands for the path where it is a payload that is asked for, by its key."""
 _SWEEP_SECONDS = 1.0
@@ -241,7 +242,7 @@ class _Frames(asyncio.Protocol):
     """Cuts the byte stream into frames and hands each to `on_frame(kind, number, body)`.
 
     Args:
-        memory: where large bodies are placed; None: none is.
+        memory: where large bodies are shared; None: none is.
     """
 
     transport: asyncio.Transport
@@ -259,7 +260,7 @@ class _Frames(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        # whose memory a place is in is the kernel's word, not the sender's
+        # whose memory a location is in is the kernel's word, not the sender's
         options = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         self._peer = _PEER.unpack(options)[0]
 
@@ -352,7 +353,7 @@ class _Frames(asyncio.Protocol):
         self.on_frame(kind, number, memoryview(body))
 
     def _free(self, key: int) -> tuple[int, int]:
-        """Use a place again; return kind and number of the frame whose body was there."""
+        """Use a location again; return kind and number of the frame whose body was there."""
         if self._memory is not None and key in self._shared:
             self._memory.store.free(key)
         return self._shared.pop(key, (0, 0))
@@ -518,6 +519,47 @@ class Address:
     """How many processes of this name were lost before it."""
 
 
+class AddressBook(Mapping[str, Address]):
+    """Where actors live; an entry that came packed is unpacked when it is first used.
+
+    A run of N actors packs N entries once and sends them to all as one object; most actors use a few of them.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Address | tuple[bytes, bytes]] = {}
+        """Addresses, or those that were not used yet: a pickled one without its ticket, and the ticket."""
+
+    def __getitem__(self, name: str) -> Address:
+        entry = self._entries[name]
+        if isinstance(entry, tuple):
+            entry = self._entries[name] = replace(cloudpickle.loads(entry[0]), ticket=entry[1])
+        return entry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def used(self, name: str) -> Address | None:
+        """Return an entry if it has been used."""
+        entry = self._entries.get(name)
+        return None if isinstance(entry, tuple) else entry
+
+    def put(self, address: Address) -> None:
+        """Learn where an actor lives."""
+        self._entries[address.name] = address
+
+    def put_packed(self, name: str, frame: bytes, ticket: bytes) -> None:
+        """Learn where an actor lives, as `pack` gives it."""
+        self._entries[name] = (frame, ticket)
+
+
+def pack(book: Mapping[str, Address]) -> dict[str, bytes]:
+    """Return the entries of an address book for others, whose tickets are not in it."""
+    return {name: cloudpickle.dumps(replace(address, ticket=b"")) for name, address in book.items()}
+
+
 class LocalTransport:
     """The ways out of one process.
 
@@ -530,7 +572,7 @@ class LocalTransport:
     """
 
     def __init__(self, me: str, host: str, use_sockets: bool, call_timeout: float, unawaited: UnawaitedCall) -> None:
-        self.book: dict[str, Address] = {}
+        self.book = AddressBook()
         self.memory = Memory()
         """What this process shares with others of its host."""
         self._me = me
@@ -548,7 +590,7 @@ class LocalTransport:
     def bar(self, name: str, incarnation: int) -> None:
         """Give up all processes of a name before this incarnation: one that was cut off may come back."""
         self._least[name] = max(incarnation, self.least(name))
-        known = self.book.get(name)
+        known = self.book.used(name)
         if known is not None and known.incarnation < incarnation and (gone := self._open.pop(name, None)) is not None:
             gone.transport.close()
 
@@ -556,15 +598,23 @@ class LocalTransport:
         """Return the first incarnation of a name that was not given up as lost."""
         return self._least.get(name, 0)
 
-    def update(self, addresses: dict[str, Address]) -> None:
+    def update(self, addresses: Mapping[str, Address]) -> None:
         """Learn addresses; a connection to an actor that has moved is dropped."""
         for name, address in addresses.items():
-            old = self.book.get(name)
-            self.book[name] = address
+            old = self.book.used(name)
+            self.book.put(address)
             if old is not None and old.socket != address.socket:
                 gone = self._open.pop(name, None)
                 if gone is not None and gone.is_open:
                     gone.transport.close()
+
+    def learn(self, packed: Mapping[str, bytes], tickets: Sequence[bytes]) -> None:
+        """Learn packed addresses, whose tickets come in the same order."""
+        for (name, frame), ticket in zip(packed.items(), tickets, strict=True):
+            if self.book.used(name) is None:
+                self.book.put_packed(name, frame, ticket)
+            else:
+                self.update({name: replace(cloudpickle.loads(frame), ticket=ticket)})
 
     def address(self, receiver: str, sender: str) -> Address:
         """Return where an actor lives; an unknown one is a `BadInput` that lists those there are."""

@@ -20,7 +20,7 @@ import gc
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
 
@@ -33,9 +33,8 @@ from fedactors.network.links import Network
 from fedactors.runtime import snapshots
 from fedactors.runtime.compute import Batches, Pool, ProcessPool, computed, is_marked, one_thread
 from fedactors.runtime.failures import UnawaitedCall, as_party_error, first_error, note_loss
-from fedactors.runtime.interface import CostModel, RecorderLike, Runtime, Snapshot
-from fedactors.runtime.simulation.network import SimulatedContext, VirtualClock, Wire
-from fedactors.runtime.simulation.virtual_loop import VirtualLoop, finish
+from fedactors.runtime.interface import CostModel, Runtime, RuntimeSettings, Snapshot
+from fedactors.runtime.simulation.network import SimulatedContext, VirtualClock, VirtualLoop, Wire, finish
 from fedactors.runtime.snapshots import digests_of_files
 
 
@@ -114,7 +113,7 @@ class SimulatedRuntime(Runtime):
         pool: number of worker processes that run computes (0: here), or a `Pool`.
         faults: actor name to the virtual time at which its process is lost.
         restart_seconds: virtual time that bringing an actor back takes.
-        seed, recorder, checkpoint_every, reproducible_noise: see `Runtime`.
+        settings: see `Runtime`.
     """
 
     def __init__(
@@ -126,20 +125,12 @@ class SimulatedRuntime(Runtime):
         pool: int | Pool = 0,
         faults: Mapping[str, float] | None = None,
         restart_seconds: float = 1.0,
-        seed: int = 0,
-        recorder: RecorderLike | None = None,
-        checkpoint_every: int = 1,
-        reproducible_noise: bool = False,
+        **settings: Unpack[RuntimeSettings],
     ) -> None:
-        super().__init__(
-            seed=seed,
-            recorder=recorder,
-            checkpoint_every=checkpoint_every,
-            reproducible_noise=reproducible_noise,
-        )
+        super().__init__(**settings)
         self.network = network if network is not None else Network()
         self._network_given = network is not None
-        self.ledger = Ledger(recorder.ledger_sink if recorder is not None else None)
+        self.ledger = Ledger(self.recorder.ledger_sink if self.recorder is not None else None)
         self.loop: VirtualLoop
         self.clock = VirtualClock(self, DRIVER)
         self.cores = Cores(self, costs, cores or {})
@@ -148,15 +139,13 @@ class SimulatedRuntime(Runtime):
         self.contexts: dict[str, SimulatedContext] = {}
         self._pool = pool
         self._faults = dict(faults or {})
-        self._keeps_snapshots = bool(faults) or (recorder is not None and recorder.keeps_checkpoints)
+        self._keeps_snapshots = bool(faults) or (self.recorder is not None and self.recorder.keeps_checkpoints)
         """Whether anybody can go on from a snapshot: a later run, or a fresh process of an actor that is lost."""
         self._restart_seconds = restart_seconds
         self.num_passing_waits = 0
         """Waits under way that a snapshot cannot hold: unkeyed sleeps, timeouts, computes, payloads on the wire."""
         self._num_moves_wanted = 0
         self._wanted: list[tuple[str | None, asyncio.Future[None]]] = []
-        self._failure: BaseException | None = None
-        self._main: asyncio.Task[Any] | None = None
         self._idle_seconds = 0.0
         self._wall_start = time.perf_counter()
         self._resume: Snapshot | None = None
@@ -310,13 +299,6 @@ class SimulatedRuntime(Runtime):
         # and a process that runs many scenarios would grow by the data of each
         for context in self.contexts.values():
             del context.actor
-
-    def fail(self, error: BaseException) -> None:
-        """Stop the run with its first failure."""
-        if self._failure is None:
-            self._failure = error
-            if self._main is not None:
-                self._main.cancel()
 
     def send(self, sender: str, receiver: str, method: str, value: Any) -> asyncio.Future[Any]:
         """Send a call from one actor (or the driver) to another; see `Wire`."""

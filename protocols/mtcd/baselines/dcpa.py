@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,7 +34,7 @@ from protocols.mtcd.actors import Party
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PublicPart
 from protocols.mtcd.messages import DualVector, IterateOrder
-from protocols.mtcd.objective import Array, Problem, Ridge, SparseLogistic, largest_gram_eigenvalue
+from protocols.mtcd.objective import Array, Problem, Ridge, SparseLogistic
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +60,6 @@ def consensus_matrix(weights_KK: Array) -> Array:
     return 0.5 * (np.eye(len(weights_KK)) - weights_KK)
 
 
-def auto_steps(
-    problem: Problem, blocks: Sequence[Array], consensus_KK: Array, dual: float | None = None, safety: float = 0.99
-) -> DcpaSteps:
-    """Return steps that meet the sufficient condition, its two terms sharing the room equally.
-
-    `dual` is mu_y. Left out, it is sqrt(alpha K c) / ||B||, which balances the strong convexity of the regulariser
-    (alpha) and of g*/K (1/(K c), c the curvature of the loss); without a smooth regulariser K c / 4, found by trial.
-    """
-    largest_block = max(largest_gram_eigenvalue([x_ND]) for x_ND in blocks)
-    consensus_norm = float(np.linalg.norm(consensus_KK, 2))
-    return steps_within(problem, largest_block, len(blocks[0]), len(blocks), consensus_norm, dual, safety)
-
-
 def steps_within(
     problem: Problem,
     largest_block: float,
@@ -83,7 +69,12 @@ def steps_within(
     dual: float | None = None,
     safety: float = 0.99,
 ) -> DcpaSteps:
-    """Return `auto_steps` from max_k ||B_k||^2 and ||L||, which is all that the clients need to tell."""
+    """Return steps that meet the sufficient condition, its two terms sharing the room equally.
+
+    They follow from max_k ||B_k||^2 and ||L||, which is all that the clients need to tell. `dual` is mu_y. Left out, it
+    is sqrt(alpha K c) / ||B||, which balances the strong convexity of the regulariser (alpha) and of g*/K (1/(K c), c
+    the curvature of the loss); without a smooth regulariser K c / 4, found by trial.
+    """
     curvature = problem.curvature(num_samples)
     if dual is None and problem.smooth_penalty > 0:
         dual = math.sqrt(problem.smooth_penalty * num_clients * curvature / largest_block)
@@ -92,11 +83,6 @@ def steps_within(
     room = 0.5 * safety / dual
     primal = room / (largest_block + 0.5 * room * problem.smooth_penalty)
     return DcpaSteps(primal=primal, dual=dual, consensus=room / consensus_norm)
-
-
-def start_state(num_samples: int, num_features: int) -> DcpaState:
-    """Return the state at zero."""
-    return DcpaState(np.zeros(num_features), np.zeros(num_samples), np.zeros(num_samples))
 
 
 def iterate(

@@ -9,6 +9,7 @@ else nobody.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -205,13 +206,13 @@ class Exchange(DataCenter):
         self.model_facts = run_model(self._config, self._part, shape)
         return initial_parameters(self.model_facts, self._members.run_seed)
 
+    @abstractmethod
     def _shared(self) -> tuple[int, Floats]:
         """Return how often the shared model was made, and the model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_over(self) -> bool:
         """Tell whether nothing new is started."""
-        raise NotImplementedError
 
     @remote(caller=SERVER)
     async def model(self) -> messages.SharedModel:

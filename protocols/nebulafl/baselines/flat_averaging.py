@@ -9,7 +9,7 @@ A `FlatMethod` decides; `FlatServer` knows which tasks are under way.
     Pisces     the idle container of greatest utility; aggregates by the clock              (Jiang et al., 2022)
     GitFL      branches that pull a master after every push; rewards choose                 (Hu et al., 2023)
 
-A *place* is one of the trainings that may be under way at once. Models are replaced, never written to.
+A *slot* is one of the trainings that may be under way at once. Models are replaced, never written to.
 
 Shapes: P length of a flat model, C containers of all centers.
 """
@@ -95,23 +95,23 @@ class FlatMethod(Stateful, ABC):
     # --- dispatch ---
 
     def is_open(self, num_running: int, has_aggregated: bool) -> bool:
-        """Tell whether free places may be given to containers now."""
+        """Tell whether free slots may be given to containers now."""
         return True
 
     def choose(
         self, table: ContainerTable, free: Sequence[int], generator: np.random.Generator
     ) -> list[tuple[int, int]]:
-        """Give free places to idle containers, and mark those busy; return (place, container)."""
+        """Give free slots to idle containers, and mark those busy; return (slot, container)."""
         return [(slot, self.pick(table, idle, slot, generator)) for slot in free if (idle := table.idle())]
 
     def pick(self, table: ContainerTable, idle: Sequence[int], slot: int, generator: np.random.Generator) -> int:
-        """Choose an idle container for a place, and mark it busy."""
+        """Choose an idle container for a slot, and mark it busy."""
         container = idle[min(int(generator.random() * len(idle)), len(idle) - 1)]
         table.occupy(container)
         return container
 
     def start(self, slot: int) -> tuple[Floats, int]:
-        """Return the model that a place trains from, and its version."""
+        """Return the model that a slot trains from, and its version."""
         return self.model_P, self.version
 
     def gap(self, slot: int) -> float:
@@ -380,7 +380,7 @@ def pull(branch_P: Floats, master_P: Floats, gap: float) -> Floats:
 
 
 class GitFL(FlatMethod):
-    """NebulaFL's ancestor: branches that pull a master after every push; a place is a branch.
+    """NebulaFL's ancestor: branches that pull a master after every push; a slot is a branch.
 
         push: version += 1 --> master = MasterGen(branches, versions) --> pull: branch <- (w branch + master) / (w + 1)
 
@@ -496,7 +496,7 @@ class FlatServer(Stateful):
         return self.advance(now)
 
     def advance(self, now: float) -> Orders:
-        """Aggregate if that is due, and give free places to containers; also how a run begins."""
+        """Aggregate if that is due, and give free slots to containers; also how a run begins."""
         method = self.method
         if not method.due(now, self._latencies()):
             return Orders(self._fill(now, False))
@@ -515,7 +515,7 @@ class FlatServer(Stateful):
         return self.method.due_at(self._latencies())
 
     def lost(self, number: int, now: float) -> Orders:
-        """A task's training was lost: its place is free again, nothing is counted."""
+        """A task's training was lost: its slot is free again, nothing is counted."""
         task = self.tasks.pop(number, None)
         if task is None:
             return Orders()

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.learning.local_training import weighted_mean
+from fedactors.serving.parts import softmax
 from protocols.nebulafl.algorithm import Floats, Numbers
 from protocols.nebulafl.baselines.flat_averaging import sample
 from protocols.nebulafl.config import NebulaFLConfig
@@ -378,9 +379,3 @@ def ensemble(logits: Sequence[Numbers], counts_GK: NDArray[np.integer]) -> Float
     for weight_K, logits_NK in zip(weights_GK, logits, strict=True):
         mixed_NK += weight_K * softmax(logits_NK)
     return np.asarray(mixed_NK / mixed_NK.sum(axis=1, keepdims=True), dtype=np.float32)
-
-
-def softmax(logits_NK: Numbers) -> Numbers:
-    """Return the probabilities that logits stand for."""
-    powers_NK = np.exp(logits_NK - logits_NK.max(axis=1, keepdims=True))
-    return np.asarray(powers_NK / powers_NK.sum(axis=1, keepdims=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from _study import RESULTS, GlasuStudy, best_row, glasu, measure, study_of
 
-from fedactors.runs.compare import difference_row
+from scenarios.paper.pairs import difference_row
 
 BACKBONES = ("gcn", "gat", "gcnii")
 CASES = {

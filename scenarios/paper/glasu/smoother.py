@@ -12,8 +12,8 @@ import statistics
 
 from _study import GlasuStudy, by_step, mean_over, study_of
 
-from fedactors.runs.compare import difference_row
 from fedactors.runs.table import RunRow
+from scenarios.paper.pairs import difference_row
 
 WIDTHS = {"three": 3, "last": 5}
 CASES = ("simulated-centralised", "centralised", "standalone")

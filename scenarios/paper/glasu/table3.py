@@ -5,7 +5,7 @@ python scenarios/paper/glasu/table3.py --data pubmed [--seeds 0,1,2,3,4] [--pape
 
 from _study import glasu, measure, study_of
 
-from fedactors.runs.compare import difference_row
+from scenarios.paper.pairs import difference_row
 
 LAYERS = {4: "0,1,2,3", 2: "1,3", 1: "3"}
 ROWS = {f"K={k}": glasu(1, aggregation_layers=layers) for k, layers in LAYERS.items()}

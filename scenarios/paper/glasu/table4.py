@@ -10,7 +10,7 @@ import statistics
 
 from _study import GlasuStudy, glasu, measure, study_of
 
-from fedactors.runs.compare import difference_row
+from scenarios.paper.pairs import difference_row
 
 GRID = {
     1: (0.01, 0.02, 0.04, 0.08),

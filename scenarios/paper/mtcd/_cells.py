@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from _study import by_name
 
-from fedactors.runs.compare import paired_difference, paired_ratio
+from fedactors.runs.compare import paired_difference
+from scenarios.paper.pairs import paired_ratio
 
 
 def summaries(study: str) -> dict[str, dict[str, Any]]:

@@ -39,7 +39,8 @@ def iterations(
     steps: dcpa.DcpaSteps,
 ) -> Iterator[list[dcpa.DcpaState]]:
     """Yield all clients' states after each iteration of DCPA."""
-    states = [dcpa.start_state(len(y_N), x_ND.shape[1]) for x_ND in blocks]
+    zero_N = np.zeros(len(y_N))
+    states = [dcpa.DcpaState(np.zeros(x_ND.shape[1]), zero_N, zero_N) for x_ND in blocks]
     while True:
         mixed_KN = laplacian_KK @ np.array([state.y for state in states])
         states = [
@@ -60,7 +61,9 @@ def run_dcpa(settings: dict[str, Any], seed: int, dual: float | None, most: int)
     blocks = [data.load(client).train for client in range(config.num_clients)]
     graph = make_graph(config, seed)
     laplacian_KK = dcpa.consensus_matrix(topology.metropolis_weights(graph))
-    steps = dcpa.auto_steps(problem, blocks, laplacian_KK, dual)
+    largest = max(objective.largest_gram_eigenvalue([x_ND]) for x_ND in blocks)
+    norm = float(np.linalg.norm(laplacian_KK, 2))
+    steps = dcpa.steps_within(problem, largest, len(y_N), len(blocks), norm, dual)
     curve: dict[str, Any] = {"dual_step": steps.dual, "iterations": [], "gap": [], "vectors": []}
     all_states = iterations(problem, blocks, y_N, laplacian_KK, steps)
     for iteration, states in zip(range(1, most + 1), all_states, strict=False):

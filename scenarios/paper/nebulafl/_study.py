@@ -22,7 +22,6 @@ from fedactors.data.layouts.horizontal import HorizontalData
 from fedactors.learning.metrics import of_split
 from fedactors.messages.ledger import INTER_DATA_CENTER
 from fedactors.network.links import SharedTransfers
-from fedactors.runs.compare import ratio_row
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.table import RunRow
 from fedactors.sweeps import run_once
@@ -33,6 +32,7 @@ from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
 from protocols.nebulafl.data import exchange_name, read_catalogue, read_network
 from protocols.nebulafl.plugin import PROTOCOL
 from protocols.nebulafl.run import measured_split
+from scenarios.paper.pairs import ratio_row
 from scenarios.paper.study import Study, rows_of, study_flags
 
 TARGET = 0.94

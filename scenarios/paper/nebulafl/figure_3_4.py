@@ -9,8 +9,8 @@ cheapest, whichever serves it better. 28 s are the most. No other baseline is ru
 
 from _study import SPAN, TARGET, Row, cloud, cloud_chosen, compared, measure, spent
 
-from fedactors.runs.compare import median_spent
 from fedactors.runs.table import RunRow
+from scenarios.paper.pairs import median_spent
 
 OURS = "nebulafl"
 BASELINE = "fedavg-hierarchical"

@@ -6,7 +6,7 @@ python scenarios/paper/nebulafl/figure_5.py [--paper]
 from _curves import draw
 from _study import Row, chosen, measure
 
-from fedactors.runs.compare import difference_row
+from scenarios.paper.pairs import difference_row
 
 INTERVALS = (500, 1000, 1500, 2000)
 FIXED = {**chosen("nebulafl"), "resource_policy": "fastest", "dirichlet": 0.1}

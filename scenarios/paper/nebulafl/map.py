@@ -36,11 +36,11 @@ from _study import (
     spent,
 )  # fmt: skip
 
-from fedactors.runs.compare import median_spent
 from fedactors.runs.table import RunRow
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from scenarios.paper.pairs import median_spent
 from scenarios.paper.study import Study
 
 OURS: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ that send every container's model are also given twice the time, at Dirichlet 0.
 
 from _study import BASELINES, DIGITS, FULL_IN_CLOUD, SPAN, Row, chosen, cloud, cloud_chosen, in_equal_time, measure
 
-from fedactors.runs.compare import difference_row
 from protocols.nebulafl.config import BY_CENTER
+from scenarios.paper.pairs import difference_row
 
 METHODS = {"nebulafl": {}, "nebulafl-fastest": {"resource_policy": "fastest"}} | {
     name: {"resource_policy": "fastest"} for name in BASELINES

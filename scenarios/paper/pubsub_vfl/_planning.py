@@ -23,7 +23,7 @@ from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.dry_run import Problem
 from protocols.pubsub_vfl.planner import Plan
-from protocols.pubsub_vfl.profiler import profile_of_costs
+from scenarios.paper.pubsub_vfl._profiles import profile_of_costs
 from scenarios.paper.study import Study
 
 ROWS = {"bank": 25_948, "breast-cancer": 358}

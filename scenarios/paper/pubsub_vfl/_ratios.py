@@ -8,8 +8,8 @@ from functools import partial
 
 from _watch import name_of, reaches, score_of
 
-from fedactors.runs import compare
 from fedactors.runs.table import RunRow
+from scenarios.paper import pairs
 
 CHANCE = 0.5
 """The AUC with which an untrained model begins; where the RMSE does, a run's first look says."""
@@ -38,13 +38,13 @@ def by_seed(rows: Sequence[RunRow], target: float) -> dict[int, float | None]:
 
 def median_seconds(rows: Sequence[RunRow], target: float) -> float:
     """Return the median time; infinite if fewer than half reached the target."""
-    return compare.median_spent(rows, partial(crossing, target=target))
+    return pairs.median_spent(rows, partial(crossing, target=target))
 
 
 def ratio_row(ours: Sequence[RunRow], theirs: Sequence[RunRow], target: float) -> RunRow:
     """Return the paired ratio of the times to a target as a row, and the ratio that looks alone would give."""
-    row = compare.ratio_row(ours, theirs, partial(crossing, target=target))
-    at_looks = compare.ratio_row(ours, theirs, lambda run: run.metrics.get(name_of(target)))
+    row = pairs.ratio_row(ours, theirs, partial(crossing, target=target))
+    at_looks = pairs.ratio_row(ours, theirs, lambda run: run.metrics.get(name_of(target)))
     if "ratio" not in at_looks.metrics:
         return dataclasses.replace(row, censored=(*row.censored, "ratio_of_looks"))
     return dataclasses.replace(row, metrics={**row.metrics, "ratio_of_looks": at_looks.metrics["ratio"]})

@@ -20,7 +20,6 @@ from _watch import blocks
 
 from fedactors.config import parse_words
 from fedactors.network.links import Network
-from fedactors.runs.compare import difference_row
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.table import NOT_REACHED, RunRow
 from fedactors.runtime.interface import Runtime
@@ -31,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.plugin import PROTOCOL
 from protocols.pubsub_vfl.run import HEADLINE
+from scenarios.paper.pairs import difference_row
 from scenarios.paper.study import Study, rows_of, study_flags
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"

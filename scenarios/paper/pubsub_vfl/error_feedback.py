@@ -20,8 +20,8 @@ from fedactors.actors.context import derived_seed
 from fedactors.config import as_dict
 from fedactors.data.party_rows import prepare, split
 from fedactors.learning.metrics import task_metrics
-from fedactors.learning.network import Network
-from fedactors.learning.split_learning import Publication, joint_output
+from fedactors.learning.optimizers import Network
+from fedactors.learning.split_learning import Publication, active_gradients, joint_output
 from fedactors.messages.compression import decode
 from fedactors.runs.table import RunRow
 
@@ -93,8 +93,8 @@ def train(point: Point, seed: int) -> RunRow:
         for number, rows in enumerate(batches(len(labels), config.batch_size, run_seed, epoch)):
             name = f"rounding {epoch} {number}"
             publication = Publication(networks[other].model, parts[other].train.features[rows])
-            received = up.send(publication.embedding, rows, derived_seed(seed, other, name))
-            found = algorithm.active_gradients(
+            received = up.send(publication.embed(), rows, derived_seed(seed, other, name))
+            found = active_gradients(
                 networks[local].model,
                 top.model,
                 data.task,

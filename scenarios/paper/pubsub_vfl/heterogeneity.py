@@ -22,11 +22,11 @@ from _planning import choice
 from _study import Point, perform_all, settings, study_of
 from _watch import network
 
-from fedactors.runs.compare import paired_ratio
 from fedactors.runs.table import RunRow
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from scenarios.paper.pairs import paired_ratio
 from scenarios.paper.study import Study
 
 CORES = ((50, 14), (48, 16), (40, 24), (36, 28))

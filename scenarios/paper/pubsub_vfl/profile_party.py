@@ -14,7 +14,7 @@ from pathlib import Path
 from fedactors.config import build, parse_words
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
-from protocols.pubsub_vfl.profiler import profile_party
+from protocols.pubsub_vfl.profiler import profile_machine
 
 
 def main() -> None:
@@ -28,9 +28,10 @@ def main() -> None:
     given = flags.parse_intermixed_args()
     config = build(PubSubVflConfig, parse_words(given.words))
     data = load_data(config, given.data, 0)
-    made = profile_party(config, data, given.party, num_cores=given.cores, repetitions=2 if given.smoke else 10)
+    block, repetitions = data.load(given.party), 2 if given.smoke else 10
+    made = profile_machine(config, data.part(given.party), block.features.shape[1], given.cores, repetitions)
     train = (1 - config.test_fraction) * (1 - config.validation_fraction)
-    values = {**dataclasses.asdict(made), "num_rows": round(len(data.load(given.party).ids) * train)}
+    values = {**dataclasses.asdict(made), "num_rows": round(len(block.ids) * train)}
     text = json.dumps(values, indent=1)
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)

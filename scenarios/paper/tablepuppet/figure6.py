@@ -36,4 +36,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    with guarded():
+        sys.exit(main())

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedactors.config import build
-from protocols.glasu import algorithm, backbones, sampling
+from protocols.glasu import backbones, sampling
 from protocols.glasu.config import GlasuConfig
 
 DOUBLE = torch.float64
@@ -72,7 +72,7 @@ def test_a_layer_of_ones_own_that_is_gcn_gives_its_numbers_and_gradients(sparse)
     h = backbones.sparse_features(features, torch.float64) if sparse else torch.from_numpy(features)
     matrix = backbones.operator(sampling.full_block(graph), torch.float64)
     config = build(GlasuConfig, {"user_layer": f"{USER_MODEL}:convolution", "hidden_size": 3, "num_layers": 2})
-    network = algorithm.network_of(config, 5, 2, 0)
+    network = backbones.Network.of(config, 5, 2, 0)
     made = backbones.initial_parameters(network, rng, rng, torch.float64)
     assert {name: tuple(one.shape) for name, one in made.items() if name.startswith("0.")} == {
         "0.weight": (5, 3), "0.bias": (3,)

@@ -12,6 +12,7 @@ from fedactors.api import load_part
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.inspection import describe_predictions
 from fedactors.launch import launch, resolve
+from fedactors.network.links import Link, Network
 from fedactors.options import RunOptions
 from fedactors.plugins import check_contract
 from fedactors.runs.folder import ROUND_METRICS
@@ -21,7 +22,7 @@ from protocols.glasu import algorithm, serving
 from protocols.glasu.data import load_data, read_blocks
 from protocols.glasu.messages import Aggregated, IndexSet, Representation, Targets
 from protocols.glasu.plugin import PROTOCOL
-from protocols.glasu.run import run, us_uk
+from protocols.glasu.run import run
 from tests.protocols.glasu.federation import DATA, Eavesdropper, Memory, altered, settings, simulate
 from tests.serving.predicting import predicted
 
@@ -205,9 +206,11 @@ def test_patience_ends_a_run_early():
 
 @pytest.mark.slow
 def test_a_distant_server_makes_lazy_aggregation_pay():
+    network = Network(by_kind={"client-server": Link(latency=0.0375, bandwidth=1.25e7)})
+
     def seconds(layers: str) -> float:
         config = settings(aggregation_layers=layers, num_rounds="3", evaluate_every="3")
-        return simulate(config, network=us_uk())[0].extra["training"]["seconds"]
+        return simulate(config, network=network)[0].extra["training"]["seconds"]
 
     four, two, one = seconds("0,1,2,3"), seconds("1,3"), seconds("3")
     assert four > two > one

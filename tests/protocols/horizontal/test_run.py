@@ -185,7 +185,7 @@ def test_rows_of_another_shape_are_refused(tmp_path):
         (["optimizer=adam", "momentum=0.9"], "momentum"),
         (["patience=3"], "patience: stopping early on test rows is not allowed"),
         (["num_clients=4", "clients_per_round=5"], "clients_per_round: 5 is more than the 4 clients"),
-        (["clients_per_round=11"], "clients_per_round: 11 is not allowed: there are 10 clients"),
+        (["clients_per_round=11"], "clients_per_round: 11 is not allowed: there are 10"),
         (["num_training=9999"], "num_training: 9999 is not allowed: digits has 1437 to deal"),
         (["device=gpu"], "device: 'gpu' is not allowed"),
         (["model=cnn9"], "model: 'cnn9' is not known"),

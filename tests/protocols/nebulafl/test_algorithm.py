@@ -54,7 +54,7 @@ def test_decay_falls_from_one_to_a_half_and_stays():
 
 
 def test_a_lagging_center_is_sped_up_by_default_and_slowed_by_the_print():
-    offset = algorithm.version_offset(mean_version=4.0, stellar_version=10.0)
+    offset = 4.0 - 10.0  # of the own mean version over the stellar model's
     assert algorithm.version_gap(4, 4.0, offset) == -6
     assert algorithm.version_gap(4, 4.0, offset, paper_literal=True) == 6
 

@@ -41,7 +41,7 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
         ("num_validation=1437", "num_validation: 1437 is not allowed: digits has 1437 training rows"),
         ("outages=oregon", "outages: 'oregon' is not allowed"),
         ("outages=paris/0@1-2", "outages: center 'paris' is not allowed: the centers are oregon, virginia"),
-        ("outages=oregon/10@1-2", "outages: oregon/10 is not allowed: oregon has containers 0 to 9"),
+        ("outages=oregon/10@1-2", "outages: oregon/10 is not allowed: it has containers 0 to 9"),
         ("device=gpu", "device: 'gpu' is not allowed"),
         ("device=cuda:77", "device: 'cuda:77' is not allowed: this process sees"),
         ("attestation=nowhere:hook", "attestation: 'nowhere:hook' is not allowed"),

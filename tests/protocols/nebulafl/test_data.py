@@ -99,7 +99,7 @@ def test_examples_are_marked_and_complete(name):
         ("[centers.x]", '[centers."x/y"]', "centers: 'x/y' is not allowed as the name of a party"),
         ("[centers.x]", "[centers.auditor]", "centers: 'auditor' is not allowed as the name of a party"),
         ("spread = 0.1", "spread = -0.1", "spread: -0.1 is not allowed"),
-        ("spread = 0.1", "sprad = 0.1", "unknown entry 'sprad'"),
+        ("spread = 0.1", "sprad = 0.1", "unknown key 'sprad'"),
         ("price = 0.5", "price = ", "not TOML"),
     ],
 )

@@ -127,7 +127,7 @@ class Center:
                 broken = self.scheduler.lose(container)
                 assert broken is not None
                 ended = broken[0]
-                self.scheduler.regain(container)
+                self.scheduler.table.regain(container)
                 self.num_lost += 1
             else:
                 ended, _ = self.scheduler.finish(planet, now)

@@ -6,9 +6,9 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import log_loss
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import Model, Network
-from fedactors.learning.optimizers import OptimizerSpec
-from fedactors.learning.split_learning import Publication, joint_output
+from fedactors.learning.network import Model
+from fedactors.learning.optimizers import Network, OptimizerSpec
+from fedactors.learning.split_learning import Publication, active_gradients, joint_output
 from fedactors.privacy.accounting import GaussianReleases
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
@@ -59,7 +59,7 @@ def test_gradients_are_those_of_the_joint_loss_by_finite_differences():
         models = Model(bottom.spec, bottom_P), Model(top.spec, top_P)
         return log_loss(y, joint_output(models[1], [algorithm.embed_rows(models[0], x), z_BE]))
 
-    found = algorithm.active_gradients(bottom.model, top.model, "binary", x, [z], y)
+    found = active_gradients(bottom.model, top.model, "binary", x, [z], y)
     at = [bottom.vector, top.vector, z]
     assert found.loss == pytest.approx(loss(*at))
     for index, gradient in enumerate((found.bottom, found.top, found.embeddings[0])):
@@ -77,11 +77,11 @@ def test_a_gradient_goes_through_the_activation_of_its_publication():
     bottom, _ = networks()
     x, g = rng.normal(size=(5, 3)), rng.normal(size=(5, 2))
     publication, before = Publication(bottom.model, x), bottom.vector
-    assert np.array_equal(algorithm.embed(publication), algorithm.embed_rows(Model(bottom.spec, before), x))
+    assert np.array_equal(publication.embed(), algorithm.embed_rows(Model(bottom.spec, before), x))
     bottom.apply(np.ones_like(before))
-    late = algorithm.backward(publication, g)
-    assert np.array_equal(late, algorithm.backward(Publication(Model(bottom.spec, before), x), g))
-    assert not np.array_equal(late, algorithm.backward(Publication(bottom.model, x), g))
+    late = publication.gradient(g)
+    assert np.array_equal(late, Publication(Model(bottom.spec, before), x).gradient(g))
+    assert not np.array_equal(late, Publication(bottom.model, x).gradient(g))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.dry_run import Problem
 from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
-from protocols.pubsub_vfl.profiler import profile_of_costs
 from protocols.pubsub_vfl.run import run
+from scenarios.paper.pubsub_vfl._profiles import profile_of_costs
 from tests.protocols.pubsub_vfl.runs import arrays, config_of
 
 LOCAL = Link(latency=5e-5, bandwidth=1e9)

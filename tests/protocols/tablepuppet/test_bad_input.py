@@ -100,7 +100,7 @@ def test_a_fault_of_the_query_or_the_tables_is_one_line_and_exit_code_2(given, n
         (["server_in=shops"], "server_in: 'shops' is not allowed: one of the tables o, i, c"),
         (["algorithm=rfl"], "algorithm: 'rfl' is not allowed"),
         (["rh=1"], "did you mean rho"),
-        (["test_fraction=0.999"], "none of the 40 joined rows is a training row"),
+        (["test_fraction=0.999"], "none of 40 joined rows is a training row"),
         (["memory_limit=tiny"], "memory_limit"),
         (["num_partitions=2"], "num_partitions: 2 is not allowed: it is for named data sets"),
         (["task=regression"], "task: 'regression' is not allowed"),

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from fedactors.config import build
+from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import loss_of, stated
+from protocols.tablepuppet.data import loss_of
 
 
 def test_defaults_and_words():

@@ -13,10 +13,10 @@ from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.data.databases import in_memory as rows_in_memory
 from fedactors.data.datasets.load import load_tables
+from fedactors.data.layouts.vertical import stated
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.run import run
 from tests.databases import PASSWORD, fill_postgres
 

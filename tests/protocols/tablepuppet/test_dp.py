@@ -173,7 +173,7 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
     assert np.array_equal(*told)
     # nor does a process that goes on from a checkpoint draw it anew
     restored = object.__new__(TableClient)
-    snapshots.apply(restored, snapshots.unseal(snapshots.seal(snapshots.capture(client, ("told",))), "orders"))
+    snapshots.apply(restored, snapshots.unseal(snapshots.seal(snapshots.capture(client, ("sent_labels",))), "orders"))
     with pytest.raises(StopIteration) as stopped:
         restored.send_labels().send(None)
     assert np.array_equal(stopped.value.value.train, told[0])

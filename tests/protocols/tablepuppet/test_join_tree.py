@@ -6,11 +6,12 @@ import pytest
 
 from fedactors.config import build
 from fedactors.data.join import EmptyJoinError
+from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.snapshots import unseal
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import loss_of, stated
+from protocols.tablepuppet.data import loss_of
 from tests.arrays import arrays_in
 from tests.protocols.tablepuppet.test_run import execute, in_memory
 
@@ -136,7 +137,7 @@ def test_a_tree_without_test_rows_says_so():
         return stated(sql, in_memory(visits=visits, offers=offers), label="spent")
 
     # one row joins, which is kept for the test or for training
-    with pytest.raises(EmptyJoinError, match=r"none of the 2 joined rows is a (test|training) row"):
+    with pytest.raises(EmptyJoinError, match=r"none of 2 joined rows is a (test|training) row"):
         execute(settings(join_by="tree"), joined([1, 1]))
     with pytest.raises(EmptyJoinError, match="no row of visits, offers joins"):
         execute(settings(join_by="tree"), joined([7]))

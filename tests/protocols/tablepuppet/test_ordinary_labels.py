@@ -8,12 +8,12 @@ import pytest
 from sklearn.metrics import f1_score, r2_score, roc_auc_score
 
 from fedactors.config import build
+from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet import algorithm
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.run import run
 from tests.protocols.tablepuppet.test_run import in_memory
 

@@ -10,10 +10,10 @@ import pytest
 
 from fedactors.config import build
 from fedactors.data.databases import in_memory
+from fedactors.data.layouts.vertical import stated
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.run import run
 
 pytestmark = pytest.mark.ray

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from fedactors.auditing import replay
-from fedactors.data.layouts.vertical import Neighbour
+from fedactors.data.layouts.vertical import Neighbour, stated
 from fedactors.errors import BadInput
 from fedactors.privacy.accounting import EVERYBODY, JOINED
 from fedactors.testing.conformance import remarks_on_claims
 from fedactors.testing.runs import Subject, simulate
 from protocols.tablepuppet import actors, local_solvers
-from protocols.tablepuppet.data import load_data, stated
+from protocols.tablepuppet.data import load_data
 from protocols.tablepuppet.plugin import PROTOCOL
 from protocols.tablepuppet.privacy import neighbours
 from tests.protocols.tablepuppet.test_run import in_memory, settings

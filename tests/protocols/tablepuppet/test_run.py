@@ -16,7 +16,7 @@ from fedactors.data.alignment import rows as joining
 from fedactors.data.alignment.rows import HashSecret
 from fedactors.data.databases import TableSource
 from fedactors.data.databases import in_memory as rows_in_memory
-from fedactors.data.layouts.vertical import RelationalPartition
+from fedactors.data.layouts.vertical import RelationalPartition, stated
 from fedactors.errors import PartyLost, Refused, RowsChangedError
 from fedactors.inspection import describe_predictions
 from fedactors.messages.codec import message_types
@@ -29,7 +29,7 @@ from protocols.tablepuppet import messages
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.costs import default_costs
-from protocols.tablepuppet.data import assign_clients, load_data, name_tables, stated
+from protocols.tablepuppet.data import assign_clients, load_data, name_tables
 from protocols.tablepuppet.loj_operator import JoinServer
 from protocols.tablepuppet.messages import Agreement, Facts, RoundOrder
 from protocols.tablepuppet.run import assemble, run

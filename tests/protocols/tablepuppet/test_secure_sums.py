@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fedactors.auditing.attacks import complete_by_differences
+from fedactors.data.layouts.vertical import stated
 from fedactors.errors import BadInput, PartyLost
 from fedactors.inspection import describe_messages
 from fedactors.launch import load_data
@@ -18,7 +19,6 @@ from fedactors.privacy.noise import mu_of_epsilon
 from fedactors.runtime.interface import Snapshot
 from fedactors.secure_sums.messages import Masked
 from protocols.tablepuppet import messages
-from protocols.tablepuppet.data import stated
 from protocols.tablepuppet.loj_operator import JoinServer
 from protocols.tablepuppet.mapping import JoinSplit, comparable_rows
 from protocols.tablepuppet.plugin import PROTOCOL

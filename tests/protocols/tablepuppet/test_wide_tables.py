@@ -6,11 +6,11 @@ import pytest
 import scipy.sparse
 
 from fedactors.config import build
+from fedactors.data.layouts.vertical import stated
 from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature
 from protocols.tablepuppet import data, local_solvers
 from protocols.tablepuppet.config import TablePuppetConfig
-from protocols.tablepuppet.data import stated
 from tests.protocols.tablepuppet.test_run import execute, in_memory
 
 SQL = "SELECT * FROM visits JOIN homes ON visits.home = homes.home"

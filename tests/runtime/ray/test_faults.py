@@ -162,11 +162,12 @@ def test_a_process_that_hangs_while_it_starts_is_named_in_time() -> None:
 def test_a_process_that_hangs_before_it_is_asked_to_load_is_named_in_time() -> None:
     """It has answered once, so that nobody waits for a first heartbeat, which may not have come yet."""
     runtime = RayRuntime(heartbeat_timeout=1.5, start_timeout=30.0)
-    met, heard = processes.Processes._introduce, processes.Processes._silence
+    met, heard = processes.Processes._introductions, processes.Processes._silence
 
-    def introduce(self: Any, actor: Any, name: str, book: Any) -> Any:
-        os.kill(self.pids["a"], signal.SIGSTOP)
-        return met(self, actor, name, book)
+    def introductions(self: Any, book: Any) -> Any:
+        if "a" in book:
+            os.kill(self.pids["a"], signal.SIGSTOP)
+        return met(self, book)
 
     async def silence(self: Any, name: str, actor: Any, ticket: bytes) -> str:
         if name not in self.pids:
@@ -178,7 +179,7 @@ def test_a_process_that_hangs_before_it_is_asked_to_load_is_named_in_time() -> N
         await runtime.start()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes.Processes, "_introduce", introduce)
+        patch.setattr(processes.Processes, "_introductions", introductions)
         patch.setattr(processes.Processes, "_silence", silence)
         with pytest.raises(PartyLost, match=r"^a: its process gave no heartbeat for 1\.5 s while it was being"):
             runtime.execute(main)
@@ -226,8 +227,9 @@ def test_a_process_that_is_busy_while_it_starts_is_waited_for() -> None:
     assert time.monotonic() - began > 10, "ten heartbeat timeouts without a sign, and it was not lost"
 
 
-@pytest.mark.parametrize(("is_near", "heartbeat_timeouts"), [(True, 1), (False, 4)], ids=["here", "elsewhere"])
-def test_a_process_that_sleeps_while_it_starts_is_lost(is_near: bool, heartbeat_timeouts: int) -> None:
+# one that is near is lost once it does no work: on a busy machine its imports may outlast several timeouts
+@pytest.mark.parametrize(("is_near", "silence"), [(True, r"[\d.]+"), (False, "6")], ids=["here", "elsewhere"])
+def test_a_process_that_sleeps_while_it_starts_is_lost(is_near: bool, silence: str) -> None:
     runtime = RayRuntime(heartbeat_timeout=1.5, start_timeout=60.0)
 
     async def main() -> None:
@@ -237,7 +239,7 @@ def test_a_process_that_sleeps_while_it_starts_is_lost(is_near: bool, heartbeat_
     with pytest.MonkeyPatch.context() as patch:
         if not is_near:
             patch.setattr(processes, "is_here", lambda process: False)
-        with pytest.raises(PartyLost, match=rf"^a: its process gave no heartbeat for {1.5 * heartbeat_timeouts:g} s"):
+        with pytest.raises(PartyLost, match=rf"^a: its process gave no heartbeat for {silence} s"):
             runtime.execute(main)
 
 

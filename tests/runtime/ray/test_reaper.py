@@ -38,11 +38,8 @@ if __name__ == "__main__":
                 ray.put(bytes(1 << 20))  # as a large snapshot is: Ray's library looks for its raylet at once
             await runtime.clock.sleep(0.01)
 
-    def action():
+    with guarded():
         runtime.execute(main)
-        return 0
-
-    sys.exit(guarded(action))
 """
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

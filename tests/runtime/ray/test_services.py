@@ -40,11 +40,8 @@ if __name__ == "__main__":
             await runtime.clock.sleep(0.05)
             await runtime.checkpoint()
 
-    def action():
+    with guarded():
         runtime.execute(main)
-        return 0
-
-    sys.exit(guarded(action))
 """
 pytestmark = pytest.mark.ray
 

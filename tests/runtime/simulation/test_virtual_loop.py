@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedactors.runtime.simulation.virtual_loop import Instant, VirtualLoop, current_actor
+from fedactors.runtime.simulation.network import Instant, VirtualLoop, current_actor
 
 
 @pytest.fixture

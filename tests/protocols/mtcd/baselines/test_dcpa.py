@@ -19,11 +19,11 @@ def run(problem, graph, num_iterations):
         y = np.sign(y)
     blocks = np.split(x, NUM_CLIENTS, axis=1)
     consensus = dcpa.consensus_matrix(metropolis_weights(graph))
-    steps = dcpa.auto_steps(problem, blocks, consensus)
     largest = max(ob.largest_gram_eigenvalue([b]) for b in blocks)
+    steps = dcpa.steps_within(problem, largest, 100, NUM_CLIENTS, float(np.linalg.norm(consensus, 2)))
     primal = largest * steps.primal / (1.0 - 0.5 * steps.primal * problem.smooth_penalty)
     assert steps.dual * (primal + steps.consensus * np.linalg.norm(consensus, 2)) <= 1.0  # the sufficient condition
-    states = [dcpa.start_state(100, 6) for _ in blocks]
+    states = [dcpa.DcpaState(np.zeros(6), np.zeros(100), np.zeros(100)) for _ in blocks]
     for _ in range(num_iterations):
         exchanged = consensus @ np.stack([state.y for state in states])
         states = [

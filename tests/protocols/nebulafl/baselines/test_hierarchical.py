@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedactors.learning.local_training import weighted_mean
 from fedactors.runtime import snapshots
+from fedactors.serving.parts import softmax
 from protocols.nebulafl.baselines import hierarchical
 from protocols.nebulafl.baselines.hierarchical import (
     MeanRound,
@@ -19,7 +20,6 @@ from protocols.nebulafl.baselines.hierarchical import (
     ensemble,
     kmeans,
     rings,
-    softmax,
 )
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.messages import ClusterLogits, RoundOrder, RoundResult

@@ -1,0 +1,235 @@
+"""Every command's words and flags; what a command does is in `main`.
+
+Importing this module loads neither torch nor ray nor pydantic, so that ``--help`` and ``list`` answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+
+from fedactors import __version__
+from fedactors.cli.flags import SHELLS, Parser, add_federation_flags, add_flags, add_run_flags, add_words, argument
+from fedactors.cli.sites import FEDERATION_ACTIONS, SITE_ACTIONS
+from fedactors.options import RUNTIMES, read_seed
+
+_EPILOG = (
+    "exit codes: 0 success, 1 internal error, 2 bad input, 3 a party failed, 4 data missing, "
+    "5 an audit refutes a claim, "
+    "130 interrupted, 143 terminated (both write a checkpoint first)"
+)
+
+_SWEEP_WORDS = (
+    "a=1,2 tries both, two such lists all pairs. A field that holds a list takes brackets: layers=[8,16] is one value, "
+    "layers=[8,16],[32] are two. Random: uniform(LOW,HIGH), loguniform(LOW,HIGH), integer(LOW,HIGH), choice(A,B) with "
+    "--draws (in quotes, for the shell)"
+)
+
+
+@functools.cache
+def parsers() -> tuple[Parser, dict[str, Parser]]:
+    """Return the parser of all commands, and that of each."""
+    parser = Parser(prog="fedactors", description="Federated learning across organisations on Ray.", epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"fedactors {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    made: dict[str, Parser] = {}
+
+    def add(name: str, text: str) -> Parser:
+        made[name] = commands.add_parser(name, help=text, description=text, epilog=_EPILOG, allow_abbrev=False)
+        return made[name]
+
+    add("list", "protocols that are installed, data sets, and which fit which")
+
+    run = add("run", "run a protocol")
+    run.add_argument(
+        "protocol",
+        metavar="PROTOCOL",
+        help="name of a protocol, see fedactors list; PROTOCOL --help explains its settings",
+    )
+    add_run_flags(run)
+    add_federation_flags(run)
+
+    site = add("site", "an organisation's own process: make it, start it, answer what others propose to run")
+    site.add_argument("action", choices=SITE_ACTIONS, help="fedactors site ACTION --help says what it does")
+    site.add_argument("name", nargs="?", metavar="NAME|RUN", help="of the site that init makes; else the run's id")
+    site.add_argument("--folder", metavar="DIR", help="the site's folder (default: here; init: a new one, NAME)")
+    site.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="init: address and port of this host that the site listens at, 0.0.0.0:7443 for all of its addresses; the "
+        "firewall must let the other sites in; the name that they dial is federation admit --address",
+    )
+    site.add_argument("--relay", metavar="HOST:PORT", help="init, start: nobody can dial the site; it is called there")
+    site.add_argument("--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log")
+    site.add_argument("--verify", action="store_true", help="audit: only say whether the site's signed log is whole")
+    site.add_argument(
+        "--against", metavar="LOG", help="audit: another site's audit.log: do they agree on what crossed?"
+    )
+
+    federation = add("federation", "the sites that may work together: make a federation, admit a site, see a demo")
+    federation.add_argument(
+        "action", choices=FEDERATION_ACTIONS, help="init FOLDER, admit FOLDER REQUEST, demo [FOLDER]"
+    )
+    federation.add_argument(
+        "name", nargs="?", metavar="FOLDER", help="of its organiser; the folder's name is the federation's"
+    )
+    federation.add_argument("request", nargs="?", metavar="REQUEST", help="admit: the site's .csr file")
+    federation.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="admit: name or address, and port, by which the others dial the site: bank.example:7443; not 0.0.0.0",
+    )
+    federation.add_argument("--relay", metavar="HOST:PORT", help="admit: nobody can dial the site; it is called there")
+    federation.add_argument("--renew", action="store_true", help="admit: the site has a new key (fedactors site renew)")
+    federation.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        metavar="PARTY",
+        help="admit: the site hosts this party, which is nobody's data (a broker); else the coordinator's site does",
+    )
+
+    relay = add("relay", "a process that sites dial out to, of which one or both cannot be dialled")
+    relay.add_argument(
+        "--federation", metavar="FILE", required=True, help="whose sites it admits: their federation.toml"
+    )
+    relay.add_argument("--listen", metavar="HOST:PORT", required=True, help="where the sites dial it")
+
+    sweep = add("sweep", "run a protocol with many settings and seeds; one table, and what is known is not run again")
+    sweep.add_argument("protocol", metavar="PROTOCOL", help="name of a protocol, see fedactors list")
+    sweep.add_argument("words", nargs="*", metavar="key=values", help=_SWEEP_WORDS)
+    sweep.add_argument("--settings", metavar="FILE", help="an explicit list: [[settings]] in .toml, [{...}] in .json")
+    sweep.add_argument("--draws", type=_count, metavar="N", help="draws from each distribution")
+    sweep.add_argument(
+        "--draw-seed", type=argument(read_seed), default=0, metavar="N", help="decides what is drawn (default 0)"
+    )
+    add_flags(sweep, "seeds", default=(0,), help="seeds of each setting (default 0)")
+    sweep.add_argument("--data", metavar="NAME|FILE", help="a data set, or a description of your own data (.toml)")
+    sweep.add_argument("--runtime", choices=RUNTIMES, default="simulated", help="simulated (default) or ray")
+    sweep.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes of this machine (default 1)")
+    sweep.add_argument("--address", metavar="A", help="run as tasks of this Ray cluster instead (host:port or auto)")
+    sweep.add_argument("--smoke", action="store_true", help="begin with the protocol's smallest setting")
+    sweep.add_argument("--paper", action="store_true", help="begin with the setting of the paper")
+    sweep.add_argument("--out", default="sweeps", metavar="DIR", help="folder of tables and cache (default: sweeps)")
+    sweep.add_argument("--name", metavar="NAME", help="name of the table (default: the protocol's)")
+    sweep.add_argument(
+        "--choose", metavar="METRIC:MODE", help="choose a setting by its mean over seeds, e.g. validation/loss:min"
+    )
+    sweep.add_argument("--again", action="store_true", help="run also what is cached")
+    sweep.add_argument("--dry-run", action="store_true", help="list what would run, and run nothing")
+    add_flags(sweep, "quiet")
+
+    submit = add("submit", "run a protocol or a scenario script on a Ray cluster, as a job")
+    submit.add_argument("target", metavar="PROTOCOL|SCRIPT", help="name of a protocol, or path of a scenario script")
+    add_run_flags(submit)
+    submit.add_argument(
+        "--runtime-env",
+        metavar="FILE",
+        help="JSON of what the job needs besides: pip, uv, conda, env_vars, as Ray has it",
+    )
+    submit.add_argument("--wait", action="store_true", help="follow the log, fetch the run folder; exit with its code")
+    submit.add_argument(
+        "--working-dir", metavar="DIR", help="folder to send along (default: the present one for a script, else none)"
+    )
+
+    fetch = add("fetch", "bring the run folder of an ended job here, if its --out was not a shared place")
+    fetch.add_argument("job", metavar="JOB", help="id of the job, as submit names it")
+    fetch.add_argument("--address", metavar="A", help="dashboard of the cluster: http://HEAD:8265")
+    fetch.add_argument("--wait", action="store_true", help="follow the log until the job has ended")
+    fetch.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
+
+    doctor = add("doctor", "say what this installation has, and what a cluster leaves open")
+    doctor.add_argument("--address", metavar="A", help="dashboard of a cluster: http://HEAD:8265")
+
+    compare = add("compare", "put runs side by side: mean and deviation over seeds, differences")
+    either = "run folders, or tables of sweeps"
+    compare.add_argument("runs", nargs="+", metavar="RUN", help=f"{either}; the first group is the baseline")
+    compare.add_argument("--plot", metavar="FILE", help="also draw the main metric against the rounds (.png)")
+    compare.add_argument(
+        "--report", metavar="FILE", help="also write a page: paired differences, curves, each run (.html)"
+    )
+    compare.add_argument("--metric", metavar="NAME", help="metric of the plot (default: the protocol's main one)")
+
+    report = add("report", "write one self-contained HTML page about runs")
+    report.add_argument("runs", nargs="+", metavar="RUN", help=either)
+    report.add_argument("--output", metavar="FILE", help="the page (default: in the run folder, or beside the table)")
+    report.add_argument("--figures", metavar="DIR", help="also write every curve as SVG, PDF and CSV into this folder")
+
+    plan = add("plan", "choose settings by what parties, links and graph are like, and predict what they cost")
+    plan.add_argument("protocol", metavar="PROTOCOL")
+    plan.add_argument(
+        "--profile", nargs="+", action="extend", default=[], metavar="FILE", help=".toml or .json: what a party has"
+    )
+    plan.add_argument(
+        "--measure", action="store_true", help="let each party measure its machine and links, in a process of its own"
+    )
+    plan.add_argument("--data", metavar="NAME|FILE", help="with --measure: the data set, or a description of your own")
+    add_flags(plan, "runtime", "address", "placement")
+    add_words(plan)
+
+    inspect = add("inspect", "show every message that would leave a party, before anything runs")
+    inspect.add_argument("protocol", metavar="PROTOCOL")
+    add_words(inspect)
+
+    predict = add("predict", "use the trained model of a run")
+    predict.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
+    predict.add_argument("--data", required=True, metavar="NAME|FILE", help="new rows: nobody needs labels")
+    predict.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
+    predict.add_argument(
+        "--output",
+        default="predictions.parquet",
+        metavar="FILE",
+        help="where the party that owns the labels writes them (.parquet or .csv; default: predictions.parquet); over "
+        "a federation a name: the file is predictions/RUN/NAME in the folder of that party's site",
+    )
+    predict.add_argument(
+        "--federation",
+        metavar="FILE",
+        help="of a run over a federation: your site's federation.toml; --data is then SITE=NAME,SITE=NAME",
+    )
+    add_flags(predict, "runtime", "address", "placement", "checkpoint_dir", "checkpoint_key", "allow_import")
+
+    export = add("export", "write the parties' parts of the trained model, to be used without fedactors' actors")
+    export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
+    export.add_argument("--party", metavar="P", help="name of the party (default: all)")
+    export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
+    export.add_argument(
+        "--output", metavar="DIR", help=("each party gets a folder in it (default: exported/ in the run's)")
+    )
+    add_flags(export, "checkpoint_dir", "checkpoint_key", "allow_import")
+
+    audit = add("audit", "recompute every privacy figure of a run, replay it with one record otherwise, attack it")
+    audit.add_argument("run", metavar="RUN", help="run folder")
+    audit.add_argument("--replay", action="store_true", help="replay each party with one record otherwise (simulated)")
+    audit.add_argument(
+        "--neighbours", type=int, default=10, metavar="N", help="records to replace, of each kind (default: 10)"
+    )
+    audit.add_argument("--party", metavar="P", help="replay this party only")
+    audit.add_argument("--attacks", action="store_true", help="attack the trained model of the run's checkpoint")
+    audit.add_argument(
+        "--data", metavar="NAME|FILE", help="the data now (default: the data set that the run had; own data: name them)"
+    )
+    add_flags(audit, "allow_import")
+    add_words(audit)
+
+    new = add("new", "write a working start: a protocol in a package of its own, or a scenario script")
+    new.add_argument("what", choices=("protocol", "scenario"))
+    new.add_argument("name", metavar="NAME", help="lower-case, for example secure-mean")
+    new.add_argument("--protocol", metavar="P", help="protocol that a scenario runs (default: the first installed)")
+    new.add_argument("--output", default=".", metavar="DIR", help="folder that it is written into (default: here)")
+
+    data = add("data", "data sets: list them, fetch one")
+    data.add_argument("action", choices=("list", "fetch"))
+    data.add_argument("name", nargs="?", metavar="NAME", help="data set to fetch")
+
+    for name in made.keys() - {"run", "submit"}:  # these have every option of a run
+        add_flags(made[name], "format")
+    completion = add("completion", "print a script that completes commands, settings and names at the Tab key")
+    completion.add_argument("shell", choices=SHELLS, help="for example: source <(fedactors completion bash)")
+    return parser, made
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a whole number of 1 or more")
+    return int(text)
