@@ -6,6 +6,7 @@ import decimal
 import random
 import sqlite3
 from collections import Counter
+from typing import Any
 
 import duckdb
 import numpy as np
