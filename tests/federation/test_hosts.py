@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(540),
     pytest.mark.skipif(WHY_NOT is not None, reason=f"three hosts cannot be made here: {WHY_NOT}"),
-    pytest.mark.drawn(2, family="hosts"),
+    pytest.mark.drawn(1, family="hosts"),
 ]
 LASTING = ("num_epochs=60", *SMALL[1:], "algorithm=vfl", "num_parties=3")
 

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.timeout(540),
     pytest.mark.skipif(WHY_NOT is not None, reason=f"three hosts cannot be made here: {WHY_NOT}"),
-    pytest.mark.drawn(1, family="hosts"),
+    pytest.mark.drawn(1, family="hosts", of=12),
 ]
 
 

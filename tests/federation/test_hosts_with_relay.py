@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(540),
     pytest.mark.skipif(WHY_NOT is not None, reason=f"four hosts cannot be made here: {WHY_NOT}"),
-    pytest.mark.drawn(1, family="hosts"),
+    pytest.mark.drawn(1, family="hosts", of=4),
 ]
 LASTING = ("num_epochs=30", *SMALL[1:], "algorithm=vfl", "num_parties=3")
 

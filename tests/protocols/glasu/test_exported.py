@@ -37,6 +37,7 @@ def trained(words, folder):
     return said, parts, read_blocks([source.part(name) for name in source.parties])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", VARIANTS, ids=lambda words: " ".join(words.values()))
 def test_the_parts_together_say_what_prediction_says(words, tmp_path):
     said, parts, blocks = trained(words, tmp_path)

@@ -38,6 +38,7 @@ def on_ray(config, memory=None, source=None, resume=None):
     return runtime.execute(lambda: run(config, data, runtime), resume), memory
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "words",
     [

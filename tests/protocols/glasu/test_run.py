@@ -74,6 +74,7 @@ def test_computes_in_other_processes_give_the_same_numbers():
     assert simulate(config)[1].rounds == simulate(config, pool=1)[1].rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -101,6 +102,7 @@ def test_one_local_update_makes_no_forward_pass_of_its_own_and_gives_the_same_nu
     assert saved.rounds == memory.rounds
 
 
+@pytest.mark.slow
 def test_noise_on_representations_leaves_the_update_its_own_forward_pass(monkeypatch):
     # of a concatenation the noised part of one's own is another than the one in the local forward pass
     noise = {"noise_multiplier": "2", "clip_norm": "1", "max_degree": "60"}
@@ -110,6 +112,7 @@ def test_noise_on_representations_leaves_the_update_its_own_forward_pass(monkeyp
     assert simulate(config)[1].rounds == memory.rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", ["3", "1,3", "0,1,2,3"])
 @pytest.mark.parametrize("mode", ["paper", "joint"])
 def test_a_round_costs_two_tensors_per_client_and_aggregation(layers, mode):
@@ -251,6 +254,7 @@ HIDDEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HIDDEN)
 def test_predictions_hide_what_training_hid(how, tmp_path):
     config = settings(num_clients="3", num_rounds="2", evaluate_every="2", **HIDDEN[how])

@@ -30,6 +30,7 @@ def assert_same(ours, theirs):
         assert a == pytest.approx(b, rel=1e-12)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "words",
     [

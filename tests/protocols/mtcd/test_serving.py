@@ -39,6 +39,7 @@ def trained(words, data="synthetic"):
     return config, load_data(config, data, 3), point.actors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["mtcd", "stcd", "svfl", "dcpa"])
 def test_predictions_of_a_linear_model_are_z(algorithm, tmp_path):
     config, data, states = trained(f"algorithm={algorithm} topology=complete num_rounds=30")

@@ -156,6 +156,7 @@ def test_of_networks_a_weight_is_so_many_copies_of_a_row():
     assert np.abs(weighted[0] - visited(np.arange(3), None)[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_network_is_trained_by_them_without_a_server_and_with_one(weighted_data):
     path = weighted_data[0]
     words = "problem=network network=mlp hidden_size=4 representation_size=2 num_rounds=2 learning_rate=0.1"
