@@ -149,6 +149,7 @@ def compare(done: Done, history: list[dict[str, np.ndarray]], atol: float = 1e-1
             np.testing.assert_allclose(found[name], values, rtol=0, atol=atol, err_msg=f"{name}, epoch {index}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -68,6 +68,7 @@ ONE_IN_FLIGHT = {"algorithm": "pubsub-vfl", "max_in_flight": 1}
 SENT = {**ONE_IN_FLIGHT, "transfer": "push"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT, SENT], ids=["vfl", "pubsub", "push"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_every_step_is_plain_split_learning(how, optimizer):
@@ -76,6 +77,7 @@ def test_every_step_is_plain_split_learning(how, optimizer):
     compare(simulate(**config), plain_split_learning("breast-cancer", config_of(**config)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT], ids=["vfl", "pubsub"])
 @pytest.mark.parametrize(
     ("data", "changes"),
