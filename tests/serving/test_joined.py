@@ -125,6 +125,7 @@ def test_ray_predicts_new_rows_of_a_query_as_simulation_does(data_dir, run, tmp_
     check_equal(*predicted(data_dir, run, tmp_path / "said.csv", "--runtime", "ray"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [

@@ -93,6 +93,7 @@ def test_epochs_of_several_batches_are_plain_split_learning(how, data, changes):
     compare(simulate(data, **config), plain_split_learning(data, config_of(**config)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT], ids=["vfl", "pubsub"])
 @pytest.mark.parametrize(
     "rule",

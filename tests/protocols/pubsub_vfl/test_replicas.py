@@ -171,6 +171,7 @@ def test_a_server_steps_as_torch_does(name):
     np.testing.assert_allclose(vectors[0], parameter.detach().numpy(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["pubsub-vfl", "avfl-ps"])
 def test_a_server_that_steps_takes_each_batch_and_leaves_one_model(algorithm):
     config = {"algorithm": algorithm, "optimizer_at": "server", "num_epochs": 2, "batch_size": 32}

@@ -30,6 +30,7 @@ def execute(reproducible=True, **words):
     return result, {(r.party, r.message_type): r for r in recorder.privacy_records}, config
 
 
+@pytest.mark.slow
 def test_label_noise_is_recorded_with_its_budget_and_costs_accuracy():
     plain, none, _ = execute(model="logistic", algorithm="rfl-sgd-v", learning_rate=0.5)
     noisy, records, _ = execute(model="logistic", algorithm="rfl-sgd-v", learning_rate=0.5, label_dp=0.5)
@@ -72,6 +73,7 @@ def test_feature_dp_spends_its_budget_and_says_that_predictions_are_not_covered(
     }
 
 
+@pytest.mark.slow
 def test_predictions_have_a_budget_of_their_own():
     _, records, _ = execute(
         reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v", prediction_clip=2.0,

@@ -329,6 +329,7 @@ def changed(shop, tmp_path, old, new):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
