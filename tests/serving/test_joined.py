@@ -148,6 +148,7 @@ def test_a_query_that_means_something_else_is_one_line(data_dir, run, tmp_path, 
     assert named in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_of_files_is_not_used_on_a_query(data_dir, tmp_path, capsys):
     """Which columns of which tables it was trained on nobody has kept."""
     text = TASK

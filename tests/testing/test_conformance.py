@@ -78,6 +78,7 @@ def generated(protocol, settings):
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("name", "settings", "options"),
     [

@@ -60,6 +60,7 @@ def test_the_parts_together_say_what_prediction_says(words, tmp_path):
     assert np.ptp(said["probability_0"]) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_part_is_not_believed_unread(tmp_path):
     _, parts, _ = trained({"user_layer": USER_MODEL}, tmp_path)
     with pytest.raises(BadInput, match=rf"names code, {USER_MODEL}"):

@@ -95,6 +95,7 @@ def test_standalone_clients_are_lost_one_by_one():
         simulate(settings(special_case="standalone"), faults={"client-2": moments(config)[4]})
 
 
+@pytest.mark.slow
 def test_a_lost_server_stops_the_run():
     config = settings(on_party_loss="continue")
     with pytest.raises(PartyLost) as error:

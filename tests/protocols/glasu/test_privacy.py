@@ -49,6 +49,7 @@ def test_the_server_sees_masked_sums_only_and_a_masked_message_looks_like_noise(
     assert chi_squared < 45  # 15 degrees of freedom: one run in ten thousand is above
 
 
+@pytest.mark.slow
 def test_masks_orders_and_weights_are_fresh_in_every_run(monkeypatch):
     ear, config = Eavesdropper(monkeypatch), settings(secure_aggregation="true", num_rounds="1")
     found = []

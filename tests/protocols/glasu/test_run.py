@@ -152,6 +152,7 @@ def test_only_sampled_sets_need_unions_and_a_last_layer_needs_none(monkeypatch):
     assert memory.count("IndexSet") == 0
 
 
+@pytest.mark.slow
 def test_no_message_holds_a_feature_a_label_or_a_true_node_number(monkeypatch):
     for words in ({"mode": "joint"}, {"batch_size": "30", "num_neighbours": "2"}, {"average_classifiers": "true"}):
         ear, config = Eavesdropper(monkeypatch), settings(**words, num_rounds="1", evaluate_every="1")
@@ -285,6 +286,7 @@ class Omitting(serving.PredictingServer):
         super().__init__(config, names, [name for name in present if name != "client-2"], writer)
 
 
+@pytest.mark.slow
 def test_sums_without_a_client_that_they_had_in_training_are_refused(tmp_path, monkeypatch):
     config = settings(num_clients="4", num_rounds="2", evaluate_every="2", secure_aggregation="true")
     _, memory = simulate(config)

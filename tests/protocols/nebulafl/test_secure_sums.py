@@ -89,6 +89,7 @@ def test_no_single_centers_model_crosses(pair):
     assert "RoundResult" not in types | {entry["message"] for entry in describe_messages(PROTOCOL, config)}
 
 
+@pytest.mark.slow
 def test_a_lost_center_leaves_its_sum_to_the_others(monkeypatch):
     config = config_of(
         secure_aggregation=True,

@@ -134,6 +134,7 @@ def test_synchronous_workers_together_are_one_worker_on_the_concatenated_batch(b
     compare(done, expected, workers=[f"worker-{i}" for i in range(4)])
 
 
+@pytest.mark.slow
 def test_asynchronous_pair_with_a_window_of_one_is_synchronous():
     done = simulate(algorithm="avfl", float64=True, embedding_buffer=1)
     compare(done, plain_split_learning("breast-cancer", config_of(float64=True)))

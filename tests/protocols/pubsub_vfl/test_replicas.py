@@ -108,6 +108,7 @@ def test_failures_of_mixing_are_raised():
         asyncio.run(mix_during(replica, work(), Gone()))
 
 
+@pytest.mark.slow
 def test_replicas_mix_during_epochs_and_are_one_model_after_each(monkeypatch):
     pushes: list[tuple[str, int]] = []
     original = replicas.AveragingServer.mix
@@ -142,6 +143,7 @@ def test_resume_is_byte_identical(epoch):
     assert resumed.result.metrics == whole.result.metrics
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_replaced_and_training_goes_on():
     done = simulate(**SETTINGS, runtime={"faults": {"passive/worker-1": 0.01}})
     assert done.result.rounds == 3

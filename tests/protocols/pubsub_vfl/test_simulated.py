@@ -312,6 +312,7 @@ def test_republished_batches_count_as_releases():
     assert 1 < released <= attempts
 
 
+@pytest.mark.slow
 def test_who_was_lost_no_longer_knows_what_it_released():
     settings = {"embedding_mu": 1.0, "bottom_training": "private", "standardisation": "private"}
     for faults, covered in (({}, True), ({"passive/worker-0": 0.003}, False)):
@@ -382,6 +383,7 @@ def training_seconds(done):
     return [span["end"] - span["start"] for span in spans if (span["kind"], span["label"]) == ("phase", "training")]
 
 
+@pytest.mark.slow
 def test_embeddings_of_several_parties_are_fetched_at_once():
     network = Network(default=Link(latency=0.01))
     few, many = (

@@ -42,6 +42,7 @@ def test_label_noise_is_recorded_with_its_budget_and_costs_accuracy():
     assert ("items", "Labels") not in records
 
 
+@pytest.mark.slow
 def test_numeric_labels_are_clipped_and_noised():
     _, records, _ = execute(reproducible=False, model="linear", algorithm="rfl-sgd-v", label_dp=0.5, label_range=[0, 1])
     record = records["orders", "Labels"]
@@ -206,6 +207,7 @@ def test_a_state_does_not_take_the_noise_off():
         assert all((state is not None) == reproducible for state in captured)
 
 
+@pytest.mark.slow
 def test_a_batch_that_holds_a_row_twice_is_refused():
     """It would move theta, and average the noise of predictions, more often than the account says."""
     kept = TableClient._distinct

@@ -110,6 +110,7 @@ def test_two_tables_are_too_few():
         execute(settings(secure_aggregation=True), data)
 
 
+@pytest.mark.slow
 def test_predictions_beyond_the_range_are_named():
     with pytest.raises(BadInput, match=r"secure_range: 1e-06 is too small for predictions of"):
         execute(settings(secure_aggregation=True, secure_range=1e-6, algorithm="rfl-sgd-v"), shop())
@@ -135,6 +136,7 @@ def test_known_rows_and_theta_give_the_rows_of_open_predictions_and_not_of_sums(
         assert masked.estimate < opened.estimate / 2
 
 
+@pytest.mark.slow
 def test_what_the_attack_reads_of_sums_is_what_the_server_reads(monkeypatch):
     """The sums that attacks are mounted on are those that masks leave, to the grid's last step."""
     read, ask = [], JoinServer._ask_sum
@@ -253,6 +255,7 @@ def test_one_line_without_noise_leaves_the_joint_account_without_a_guarantee(mis
     assert any(line.endswith(f"/{kind}: no noise") for line in joint["uncovered"])
 
 
+@pytest.mark.slow
 def test_declared_facts_keep_the_rows_own_from_leaving(monkeypatch):
     seen = sent_values(monkeypatch)
     execute(settings(algorithm="rfl-admm", declared_facts=DECLARED), shop())

@@ -134,6 +134,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.slow
 def test_copies_of_run_folders_elsewhere_go_at_the_next_use(tmp_path: Path, private_temp: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(private_temp)}
     location = f"file://{tmp_path}/runs"
