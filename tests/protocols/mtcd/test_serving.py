@@ -163,7 +163,7 @@ class CrookedLabels(serving.SummedLabels):
 class LateLabels(serving.SummedLabels):
     """Turns a party's order while the parties compare theirs."""
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, unbounded="hostile")
     async def tell_order(self) -> RowOrder:
         told = await super().tell_order()
         await self.peer("client-1", serving.SummedClient).take_order(AlignmentOrder(b"", NO_DIGESTS, NO_PARTS))
@@ -208,7 +208,7 @@ def test_two_questions_cannot_pair_one_partys_rows_with_others_of_the_others(lia
 class Omitting(serving.RepresentationExchange):
     """Adds up without one party, once all have a key in common: the difference to an honest sum is its part."""
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", unbounded="hostile")
     async def sum_up(self) -> Summed:
         await SecureSums(self, ActorGroup(self, self._parties, timeout=60.0), num_sums=1).prepare(1)
         parties = ActorGroup(self, self._parties[:-1], timeout=60.0)
