@@ -37,7 +37,7 @@ from torch import Tensor
 from fedactors.auditing.audit import Attack, attack_by_auc, attack_by_share
 from fedactors.auditing.replay import Seen, seen_of
 from fedactors.data.layouts.vertical import Neighbour
-from fedactors.learning.local_training import model_outputs
+from fedactors.learning.local_training import model_outputs, weighted_mean
 from fedactors.learning.metrics import Task, auc
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton, task_loss
 from fedactors.learning.network import as_tensor, trained_slices
@@ -331,6 +331,7 @@ def models_surface(
     rows: Mapping[str, Rows],
     others: Rows,
     seed: int,
+    masked: Sequence[float] | None = None,
 ) -> Surface:
     """Return what attackers have of a model and of what holders of rows make of it.
 
@@ -339,11 +340,14 @@ def models_surface(
         task: what it is trained for.
         num_classes: of the labels.
         common_P: the model that all have; the attack on biases is on changes of it.
-        models: by holder, the model that the attacker reads; under masks the mean, which is everybody's.
+        models: by holder, the model that it makes.
         rows: by holder, what it trains on.
         others: rows that nobody trained on.
         seed: of the choice among rows.
+        masked: weights of the models, where the attacker reads their mean only.
     """
+    if masked is not None:
+        models = dict.fromkeys(models, weighted_mean(list(models.values()), masked))
     rng = np.random.default_rng(seed)
     held = {name: _some(rows[name], _MOST_ROWS, rng) for name in models}
     together = tuple(np.concatenate(arrays) for arrays in zip(*held.values(), strict=True))

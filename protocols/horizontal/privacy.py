@@ -10,7 +10,6 @@ from fedactors.actors.context import derived_seed
 from fedactors.auditing.attacks import MOST_HOLDERS, Surface, models_surface
 from fedactors.data.layouts.horizontal import HorizontalData, rows_key, rows_of
 from fedactors.data.new_rows import actor_state
-from fedactors.learning.local_training import weighted_mean
 from protocols.horizontal import algorithm
 from protocols.horizontal.algorithm import NOTHING
 from protocols.horizontal.config import HorizontalConfig
@@ -45,7 +44,5 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
         weights.append(found.weight)
         held = [rows_of(key) for key in keys]
         rows[name] = (np.concatenate([x for x, _ in held]), np.concatenate([y for _, y in held]))
-    if config.secure_aggregation:
-        models = dict.fromkeys(models, weighted_mean(list(models.values()), weights))
-    others = rows_of(rows_key(data.test()))
-    return models_surface(model.spec, part.task, part.num_classes, model.vector, models, rows, others, seed)
+    others, masked = rows_of(rows_key(data.test())), weights if config.secure_aggregation else None
+    return models_surface(model.spec, part.task, part.num_classes, model.vector, models, rows, others, seed, masked)

@@ -204,19 +204,16 @@ def choose_type(
     times_R: Numbers,
     gap: float,
     uniform: float,
-    *,
-    use_cost: bool = True,
-    use_time: bool = True,
-    paper_literal: bool = False,
+    **factors: bool,
 ) -> int:
-    """Return the available type that a policy takes; `uniform` in [0, 1) decides for ``random``."""
+    """Return the available type that a policy takes; `uniform` in [0, 1) is for ``random``, `factors` for `assign`."""
     if policy == "random":
         return min(int(uniform * len(prices_R)), len(prices_R) - 1)
     if policy == "cheapest":
         return int(np.lexsort((times_R, prices_R))[0])
     if policy == "fastest":
         return int(np.lexsort((prices_R, times_R))[0])
-    return assign(prices_R, times_R, gap, use_cost=use_cost, use_time=use_time, paper_literal=paper_literal)
+    return assign(prices_R, times_R, gap, **factors)
 
 
 # --- rotation ---

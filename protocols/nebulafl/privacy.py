@@ -46,7 +46,5 @@ def surface(config: NebulaFLConfig, data: HorizontalData, states: Mapping[str, b
             ]
             models[name] = weighted_mean([vector for vector, *_ in made], [float(size) for _, _, size, _ in made])
         weights.append(float(len(rows[name][1])))
-    if config.secure_aggregation:
-        models = dict.fromkeys(models, weighted_mean(list(models.values()), weights))
-    others = rows_of(rows_key(data.test()))
-    return models_surface(spec, first.task, first.num_classes, common_P, models, rows, others, seed)
+    others, masked = rows_of(rows_key(data.test())), weights if config.secure_aggregation else None
+    return models_surface(spec, first.task, first.num_classes, common_P, models, rows, others, seed, masked)
