@@ -31,6 +31,7 @@ from fedactors.federation.session import (
     BACKLOG,
     ERROR,
     HANDSHAKE_BYTES,
+    HANDSHAKE_MEMORY,
     PIECE_BYTES,
     PING,
     REPLY,
@@ -371,7 +372,7 @@ class Relay:
         nonce = secrets.token_bytes(NONCE_BYTES)
         writer.write(framed(encode_parts(nonce)))
         kind, more, _, body = await read_piece(reader, self._pieces, HANDSHAKE_BYTES)
-        found = value_of(body, who)
+        found = value_of(body, who, most=HANDSHAKE_MEMORY)
         if kind != REQUEST or more or type(found) is not tuple or list(map(type, found)) != [str, str, str, str, bytes]:
             raise Refused(who, "begins with no handshake")
         federation, site, what, other, signature = found

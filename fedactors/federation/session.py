@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.errors import CallTimeout, FedactorsError, PartyLost, Refused
-from fedactors.messages.codec import Parts, decode, encode_parts
+from fedactors.messages.codec import MOST_MEMORY, Parts, decode, encode_parts
 from fedactors.runtime.failures import encode_error, error_of
 from fedactors.validation import first_line, one_line
 
@@ -43,8 +43,8 @@ HEAD = struct.Struct("<IBBI")
 TAKEN = struct.Struct("<Q")
 REQUEST, REPLY, ERROR, PING, BYE = 0, 1, 2, 3, 4
 PIECE_BYTES = 256 * 1024
-HANDSHAKE_BYTES = 4096
-"""Of what is read from somebody who has not said who they are."""
+HANDSHAKE_BYTES, HANDSHAKE_MEMORY = 4096, 64 * 1024
+"""Of what is read from somebody who has not said who they are, and of what it may take when it is decoded."""
 _LONGEST_TRACE = 20_000
 _LAST_WORDS = 1.0
 """Seconds within which a connection says what it still has to say, and closes."""
@@ -92,14 +92,14 @@ def framed(parts: Parts, kind: int = REQUEST) -> bytes:
     return HEAD.pack(len(body), kind, 0, 0) + body
 
 
-def value_of(frame: bytes | memoryview, sender: str, *, arguments: bool = False) -> Any:
-    """Return the value of a frame that came from elsewhere; see `fedactors.messages.codec.carry` for `arguments`.
+def value_of(frame: bytes | memoryview, sender: str, *, arguments: bool = False, most: int = MOST_MEMORY) -> Any:
+    """Return the value of a frame that came from elsewhere; see `fedactors.messages.codec.decode` for the rest.
 
     Raises:
         Refused: it is none.
     """
     try:
-        return decode(frame, arguments)
+        return decode(frame, arguments, most)
     except Exception as error:  # whatever foreign bytes can do
         raise Refused(sender, f"sends what does not decode: {first_line(error)}") from None
 
@@ -839,7 +839,7 @@ def ahead_of(theirs: float, ours: float, limits: Limits) -> float:
 def handshake_in(body: bytes) -> tuple[int, Hello | None] | None:
     """Return the version of the link and the `Hello` of a first request (None: another version's); None: it is none."""
     try:
-        found = decode(body)
+        found = decode(body, most=HANDSHAKE_MEMORY)
     except Exception:
         return None
     if type(found) is not tuple or not found or type(found[0]) is not int:

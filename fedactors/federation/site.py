@@ -47,12 +47,15 @@ from fedactors.federation.session import (
 )
 from fedactors.federation.site_folder import Federation, SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
+from fedactors.messages.codec import MOST_MEMORY
 from fedactors.runtime.failures import errors_for
 from fedactors.validation import one_line, shown
 
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
 _LONGEST_WHY = 300
+PROPOSAL_BYTES = 64 * 1024
+"""Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
 
@@ -223,7 +226,8 @@ class SiteProcess:
                 raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
             self._asked, self._why = hello.run, ""
             serve, lost = partial(self._drive, peer, hello.run), self._driver_gone
-            driving = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
+            ends = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
+            driving = {**ends, "limits": replace(self.limits, message=PROPOSAL_BYTES)}
             return {**driving, "name": hello.run, "traffic": self._operations.traffic(peer), "tell": self._tell}
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
@@ -259,7 +263,7 @@ class SiteProcess:
     async def _drive(self, peer: str, run: str, body: memoryview) -> Any:
         """Do what the driver at the site `peer` asks of this site."""
         try:
-            found = value_of(body, peer)
+            found = value_of(body, peer, most=MOST_MEMORY if self.run else 4 * PROPOSAL_BYTES)
         except Refused as error:
             raise self._note(error) from None
         if type(found) is not tuple or [type(part) for part in found] != [str, tuple]:
@@ -305,7 +309,6 @@ class SiteProcess:
         """
         if self.run is not None:
             raise self._note(Refused(peer, "proposes a second time"))
-        await asyncio.to_thread(_get_ready)
         self._look_anew()
         try:
             proposal = read_proposal(args[0] if args else None)
@@ -314,6 +317,7 @@ class SiteProcess:
                     f"proposal: {proposal.coordinator[:60]!r} is not allowed as its coordinator: {peer} asks"
                 )
             self._check_name(peer, proposal.data.get(self.folder.name))
+            await asyncio.to_thread(_get_ready)
             protocol, config = check_proposal(proposal, self.folder)
             keep_proposal(self.folder, proposal)
         except (FedactorsError, FileExistsError) as error:
@@ -338,6 +342,8 @@ class SiteProcess:
         except FedactorsError as error:
             raise self._cannot_be(peer, error) from None
         self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
+        if self._driving is not None:
+            self._driving.limits = self.limits
         self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
         self._show()
 
