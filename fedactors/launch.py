@@ -15,9 +15,11 @@ import asyncio
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import os
 import shlex
 import signal
+import termios
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -344,7 +346,7 @@ def data_to_audit(folder: RunFolder, given: str | None) -> str:
 
 
 class StopSignals:
-    """What Ctrl-C and a terminating signal do to a run: ask it to stop; before it began, or the second time, end it.
+    """What Ctrl-C, SIGTERM and SIGHUP do to a run: ask it to stop; before it began, or the second time, end it.
 
     Handlers are set by the main thread only; a run may be in another thread (see `in_thread_if_needed`).
     """
@@ -358,8 +360,9 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as with nohup
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -368,6 +371,8 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         code = 128 + number
+        if number == signal.SIGHUP:
+            _leave_closed_terminal()
         if self.runtime is not None and not self._asked:
             self._asked = True
             self.runtime.request_stop(code)
@@ -377,6 +382,17 @@ class StopSignals:
         if self.thread is None:
             raise Stopped(text, code)
         _raise_in(self.thread, text, code)
+
+
+def _leave_closed_terminal() -> None:
+    """Say nothing more where a terminal has closed: the error of who writes to it would end the run."""
+    for output in (1, 2):
+        try:
+            termios.tcgetattr(output)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                with open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), output)
 
 
 def _raise_in(thread: threading.Thread, text: str, code: int) -> None:

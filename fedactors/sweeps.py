@@ -721,7 +721,8 @@ def _lost(worker: _Worker, argument: A, when_lost: Callable[[A, str], R] | None)
 
 def _work(function: Callable[[Any], Any], pipe: Connection) -> None:
     """Serve one pipe; the life of a worker's process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the caller takes care
+    for number in (signal.SIGINT, signal.SIGHUP):  # of Ctrl-C, and of a terminal that closes, the caller takes care
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     one_thread()
     end_with_owner()

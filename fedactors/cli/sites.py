@@ -368,8 +368,9 @@ def _start(folder: SiteFolder, form: str) -> int:
 async def wait_for_stop() -> None:
     """Wait until somebody stops this process."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as with nohup
+            loop.add_signal_handler(number, stopped.set)
     await stopped.wait()
 
 

@@ -14,7 +14,8 @@ PAGE = ROOT / "docs/explanation/sites-security.md"
 
 
 def known() -> set[str]:
-    text = "".join(path.read_text() for path in (ROOT / "tests/federation").glob("test_*.py"))
+    folders = (ROOT / "tests/federation", ROOT / "tests/hostile")
+    text = "".join(path.read_text() for folder in folders for path in folder.glob("test_*.py"))
     return set(re.findall(r"^def (test_\w+)", text, re.MULTILINE))
 
 
