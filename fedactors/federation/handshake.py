@@ -141,7 +141,7 @@ async def accept(
     links: Links,
     welcome: Welcome,
     refused: Callable[[str, str], None],
-    known: Callable[[str], None],
+    identified: Callable[[str], None],
 ) -> Connection | None:
     """Make a connection of one that somebody dialled, or go on with theirs; or tell them, and `refused`, why not.
 
@@ -153,7 +153,7 @@ async def accept(
         links: that there are.
         welcome: see there.
         refused: is told who was refused (a site, or an address) and why.
-        known: is told which site showed its certificate.
+        identified: is told which site showed its certificate.
 
     Returns:
         The connection, if it is new.
@@ -168,7 +168,7 @@ async def accept(
             if peer is None:
                 raise Broken(f"shows a certificate of no site of {folder.federation.name}")
             who = peer
-            known(peer)
+            identified(peer)
             _, _, _, body = await read_piece(reader, limits, HANDSHAKE_BYTES)
             found = handshake_in(body)
             if found is None:

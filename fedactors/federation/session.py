@@ -18,6 +18,7 @@ one what they have taken, and only the rest is written again.
 
 What comes from elsewhere decodes or is refused, and its text is fit for a log. Whoever reaches a port may connect again
 and again, each time to be refused; `Admission` sees that this costs neither memory, nor disk, nor others' connections.
+It is one file because each part of it is a step in the life of one connection, from whoever dials to the last word.
 """
 
 from __future__ import annotations

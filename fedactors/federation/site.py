@@ -226,8 +226,8 @@ class SiteProcess:
                 raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
             self._asked, self._why = hello.run, ""
             serve, lost = partial(self._drive, peer, hello.run), self._driver_gone
-            ends = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
-            driving = {**ends, "limits": replace(self.limits, message=PROPOSAL_BYTES)}
+            driving: dict[str, Any] = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
+            driving["limits"] = replace(self.limits, message=PROPOSAL_BYTES)
             return {**driving, "name": hello.run, "traffic": self._operations.traffic(peer), "tell": self._tell}
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
