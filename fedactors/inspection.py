@@ -44,7 +44,8 @@ def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
     """Return every message that a run of `protocol` with `config` can send.
 
     Each entry has the message's name, the kinds of actors that send and receive it, what it reveals, whether only the
-    driver receives it (``control``), and its fields with type and shape.
+    driver receives it (``control``), how often each endpoint that it comes or goes by may be called at one actor in the
+    run (``bounds``), and its fields with type and shape.
 
     Raises:
         BadInput: the protocol names no messages or no actors.
@@ -53,7 +54,8 @@ def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
     if module is None or actors is None:
         raise BadInput(f"protocol: {protocol.name} declares no {'messages' if module is None else 'actors'}")
     shapes: Mapping[str, Mapping[str, Any]] = module.shapes(config) if hasattr(module, "shapes") else {}
-    return _described(actors(config), shapes, set(module.sent(config)) if hasattr(module, "sent") else None)
+    sent = set(module.sent(config)) if hasattr(module, "sent") else None
+    return _described(actors(config), shapes, sent, config)
 
 
 def describe_predictions(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
@@ -63,7 +65,7 @@ def describe_predictions(protocol: Protocol, config: Any) -> list[dict[str, Any]
     """
     made, module = protocol.predictors, protocol.messages
     sent = getattr(module, "sent_in_predictions", None)
-    return [] if made is None else _described(made(config), {}, None if sent is None else set(sent(config)))
+    return [] if made is None else _described(made(config), {}, None if sent is None else set(sent(config)), config)
 
 
 def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
@@ -85,7 +87,10 @@ def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
 
 
 def _described(
-    actors: Mapping[str, type], shapes: Mapping[str, Mapping[str, Any]], sent: set[type] | None
+    actors: Mapping[str, type],
+    shapes: Mapping[str, Mapping[str, Any]],
+    sent: set[type] | None,
+    config: Any = None,
 ) -> list[dict[str, Any]]:
     """Describe the messages of these kinds of actors' endpoints, those that are `sent`."""
     receivers: dict[type, dict[str, None]] = {}
@@ -95,6 +100,7 @@ def _described(
             if sent is None or part in sent:
                 receivers.setdefault(part, {})[receiver] = None
                 senders.setdefault(part, {})[sender] = None
+    bounds = _bounds(actors.values(), config)
     described = []
     for message in sorted(receivers, key=lambda cls: cls.__name__):
         known = shapes.get(message.__name__, {})
@@ -105,6 +111,7 @@ def _described(
                 "receiver": ", ".join(receivers[message]),
                 "control": list(receivers[message]) == [THE_DRIVER],
                 "reveals": message.__message__.reveals,  # type: ignore[attr-defined]
+                "bounds": list(bounds.get(message, ())),
                 "fields": [
                     {"name": field.name, "type": _type_text(field.type), "shape": _shape_text(known.get(field.name))}
                     for field in dataclasses.fields(message)  # type: ignore[arg-type]
@@ -162,6 +169,21 @@ def _deliveries(actors: Mapping[str, type]) -> Iterator[tuple[type, str, str]]:
             )
         for payload in table.payloads:
             yield payload, kind, payload.__message__.readers  # type: ignore[attr-defined]
+
+
+def _bounds(actors: Iterable[type], config: Any) -> dict[type, dict[str, None]]:
+    """Return by message how often each endpoint that takes or gives it may be called at one actor."""
+    found: dict[type, dict[str, None]] = {}
+    for endpoint in (endpoint for cls in actors for endpoint in endpoints(cls).table.values()):
+        words = f"without a bound ({endpoint.unbounded or 'none is stated'})"
+        if endpoint.bound is not None:
+            words = endpoint.bound.in_words(config)
+        elif endpoint.is_stated and not endpoint.unbounded:
+            words = "within the party"
+        for message in (*endpoint.takes, *endpoint.gives):
+            if message is not NoneType:
+                found.setdefault(message, {})[f"{endpoint.name}: {words}"] = None
+    return found
 
 
 def _parts(message: type) -> Iterator[type]:

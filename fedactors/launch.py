@@ -714,7 +714,8 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
         return _prepared(folder, protocol, config, continue_run(folder, _run_of(parent), number, "resume"), seed)
     settings = spell_infinities(as_dict(config))
     shared = seed if options.share_seed else None
-    proposal = make_proposal(folder, protocol, settings, options.data or "", shared, parse_budgets(options.budget))
+    budgets = parse_budgets(options.budget)
+    proposal = make_proposal(folder, protocol, settings, options.data or "", shared, budgets, seed)
     return _prepared(folder, protocol, config, proposal, seed)
 
 

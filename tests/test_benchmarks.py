@@ -51,6 +51,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "nebulafl_containers": (Tiny("--seconds 1 --repeats 1 --data digits", ray=True),),
     "nebulafl_speed": (Tiny("overhead --containers 20 --per-round 5 --rounds 1", data="fashion_mnist"),),
     "nebulafl_batched_clients": (Tiny("--smoke"),),
+    "reading": (Tiny("2000"),),
     "postgres_reading": (),  # `test_reads_a_table_of_postgresql`
     "privacy_audits": (Tiny("--smoke --only glasu --out made"),),
     "pubsub_bank": (Tiny("--epochs 2", ray=True, data="bank"),),

@@ -12,8 +12,8 @@ import pytest
 
 from fedactors.data import description
 from fedactors.data.columns import ColumnRule
-from fedactors.data.readers import CsvFormat
 from fedactors.data.schema import LAYOUTS, json_schema
+from fedactors.data.values import CsvFormat
 from fedactors.launch import launch, resolve
 from fedactors.messages import ledger
 from fedactors.options import RunOptions

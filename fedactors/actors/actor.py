@@ -224,6 +224,36 @@ class Actor:
         """Put something on the timeline that began before a snapshot or in another method."""
         self._context.record_span(kind, label, start, end)
 
+    def release(
+        self, what: str, key: object = "", *, at_most: int = 1, round: int = 0, last_round: int | None = None
+    ) -> None:
+        """Count something that depends on private rows before it is drawn and leaves, whoever ordered it, and how.
+
+        Args:
+            what: is released, in a word or two.
+            key: of one release: the same one may leave `at_most` times in a round.
+            at_most: times.
+            round: of the training; one that is over releases no more.
+            last_round: that is approved; None: this one.
+
+        Raises:
+            Refused: it left as often already, or in this round nothing may leave.
+        """
+        named = f" {key}" if key != "" else ""
+        self._context.counts.release(
+            self.name, what, named, at_most, round, round if last_round is None else last_round
+        )
+
+    def count_forwarded(self, method: str, value: Any) -> None:
+        """Count a call of one of the own endpoints that came inside of another message.
+
+        Raises:
+            Refused: it was called as often as is approved.
+        """
+        endpoint = self.__endpoints__.table[method]
+        if endpoint.bound is not None:
+            self._context.counts.admit(endpoint, endpoint.bound, self.caller, self, value)
+
     def record_privacy(self, record: PrivacyRecord) -> None:
         """Add to the privacy ledger what mechanism was applied to what leaves this party.
 

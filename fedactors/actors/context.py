@@ -22,6 +22,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from fedactors.actors.remote import CallCounts
 from fedactors.errors import FedactorsError
 from fedactors.messages.codec import message
 
@@ -145,6 +146,7 @@ class Context(Caller):
 
     seed: int
     reproducible_noise: bool
+    counts: CallCounts
 
     @abstractmethod
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:

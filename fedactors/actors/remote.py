@@ -4,16 +4,22 @@
         @remote(caller=CLIENT)                        # who may call: a role, SAME_PARTY, PEERS (any actor) or DRIVER
         async def embed(self, order: EmbedOrder) -> Embedding: ...
 
-        @remote(caller=CLIENT, only="label_party")    # of the clients those whom the property `label_party` names
+        @remote(caller=CLIENT, only="label_party", once=True)    # of the clients those whom `label_party` names; once
         async def follow(self, order: RowOrder) -> None: ...
 
-An endpoint takes one declared message or none, and gives one or none. It is checked when the class is made. One table
-per class (`endpoints`) is read by the callers' handles, by the receiving side of every runtime, by `fedactors inspect`,
-by the ledger and by the conformance kit. `load`, `open`, `close` and whatever else carries no `@remote` is none.
+        @remote(caller=DRIVER, at_most="num_epochs", of="epoch", span="num_epochs")     # epochs 1 to config.num_epochs
+        async def run_epoch(self, order: EpochOrder) -> None: ...
+
+An endpoint takes one declared message or none, and gives one or none. It is checked when the class is made. How often
+it may be called in a run follows from the run's configuration (`Bound`), and is counted at the actor that is called, on
+every runtime and through resumptions (`CallCounts`); without a bound it says why. One table per class (`endpoints`) is
+read by the callers' handles, by the receiving side of every runtime, by `fedactors inspect`, by the ledger and by the
+conformance kit. `load`, `open`, `close` and whatever else carries no `@remote` is none.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -27,6 +33,8 @@ from fedactors.errors import Refused
 from fedactors.messages.fields import UnknownAnnotation, checks_of, in_words, wrong_in
 
 F = TypeVar("F", bound=Callable[..., Any])
+Most = int | str | Callable[[Any], int]
+"""A number, the name of a setting or of a property of the actor, or a function of the configuration."""
 
 DRIVER = "driver"
 """The run's driver: control."""
@@ -46,6 +54,38 @@ class InvalidEndpoint(TypeError):
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """How often an endpoint may be called in a run."""
+
+    most: Most
+    of: str | None = None
+    """The message's field that numbers what is asked for, from 1 on, each once; None: calls are counted."""
+    span: str | None = None
+    """The message's field that says how many numbers end with that one."""
+    each: bool = False
+    """Whether it is for each caller by itself."""
+
+    def limit(self, config: Any, actor: Any = None) -> int | None:
+        """Return the bound in numbers; None: only the actor's rows say it."""
+        most = self.most
+        if isinstance(most, int):
+            return most
+        if callable(most):
+            return None if config is None else int(most(config))
+        owner = next((owner for owner in (config, actor) if hasattr(owner, most)), None)
+        return None if owner is None else int(getattr(owner, most))
+
+    def in_words(self, config: Any, actor: Any = None) -> str:
+        """Return the bound for whoever approves it, or is refused by it."""
+        limit, named = self.limit(config, actor), isinstance(self.most, str)
+        if limit is None:
+            return f"as often as {spoken(str(self.most)) if named else 'its configuration'} says"
+        times = "once" if limit == 1 and not self.of else f"at most {limit:,}{'' if self.of else ' times'}"
+        words = f"{times}{f' ({self.most})' if named else ''}"
+        return f"{words}{', by each caller' if self.each else ''}{f', each {self.of} once' if self.of else ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """One method that others may call.
 
@@ -60,6 +100,14 @@ class Endpoint:
     """Whether the method has no parameter."""
     only: str | None = None
     """The receiver's attribute that names those of `callers` who are meant; the driver is, in any case."""
+    bound: Bound | None = None
+    unbounded: str = ""
+    """Why it has no bound."""
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether it says how often it may be called: what stays within a party needs no bound."""
+        return self.bound is not None or bool(self.unbounded) or self.callers == {SAME_PARTY}
 
     def admits(self, sender: str, sender_role: str, receiver: str) -> bool:
         """Say whether an actor, or the driver, may call this endpoint of `receiver`."""
@@ -158,17 +206,46 @@ def remote(method: F) -> F: ...
 
 
 @overload
-def remote(*, caller: str | tuple[str, ...] = ..., only: str | None = ...) -> Callable[[F], F]: ...
+def remote(
+    *,
+    caller: str | tuple[str, ...] = ...,
+    only: str | None = ...,
+    once: bool = ...,
+    at_most: Most | None = ...,
+    of: str | None = ...,
+    span: str | None = ...,
+    each: bool = ...,
+    unbounded: str = ...,
+) -> Callable[[F], F]: ...
 
 
-def remote(method: Any = None, *, caller: str | tuple[str, ...] = PEERS, only: str | None = None) -> Any:
+def remote(
+    method: Any = None,
+    *,
+    caller: str | tuple[str, ...] = PEERS,
+    only: str | None = None,
+    once: bool = False,
+    at_most: Most | None = None,
+    of: str | None = None,
+    span: str | None = None,
+    each: bool = False,
+    unbounded: str = "",
+) -> Any:
     """Declare a method as an endpoint.
 
     Args:
         method: a coroutine method with at most one parameter; parameter and result are declared messages or None.
         caller: who may call it, one or several of `CALLERS`.
         only: name of a property of the class that says which actors or parties (a name, or several) are meant.
+        once: it may be called once in a run.
+        at_most: how often it may be: a number, a setting of the actor's configuration (or a property of the actor,
+            where only its rows say it), or a function of the configuration.
+        of: the field of the message that numbers what is asked for: 1 to the bound, upwards, each once.
+        span: the field that says how many numbers end with that one.
+        each: the bound is for each caller by itself.
+        unbounded: why there is no bound.
     """
+    most: Most | None = 1 if once else at_most
 
     def mark(function: Any) -> Any:
         callers = (caller,) if isinstance(caller, str) else caller
@@ -178,7 +255,12 @@ def remote(method: Any = None, *, caller: str | tuple[str, ...] = PEERS, only: s
                     f"{function.__qualname__}: caller {one!r} is not allowed: use {', '.join(CALLERS)}"
                 )
         function.__endpoint_callers__ = frozenset(callers)
+        if most is None and (of or span or each):
+            raise InvalidEndpoint(f"{function.__qualname__}: of, span and each need at_most or once")
+        if most is not None and unbounded:
+            raise InvalidEndpoint(f"{function.__qualname__}: has a bound, and says why it has none")
         function.__endpoint_only__ = only
+        function.__endpoint_bound__ = (None if most is None else Bound(most, of, span, each)), unbounded
         return function
 
     return mark if method is None else mark(method)
@@ -201,7 +283,12 @@ def make_endpoints(cls: type) -> Endpoints:
         for name, value in vars(base).items():
             callers = getattr(value, "__endpoint_callers__", None)
             if callers is not None:
-                table[name] = _endpoint(cls, name, value, callers)
+                made = _endpoint(cls, name, value, callers)
+                if name in table and table[name].bound is not None and not made.is_stated:
+                    raise InvalidEndpoint(
+                        f"{cls.__qualname__}.{name} overrides a bounded endpoint: state once, at_most or unbounded"
+                    )
+                table[name] = made
             elif name in table:
                 raise InvalidEndpoint(f"{cls.__qualname__}.{name} overrides an endpoint: mark it with @remote again")
     payloads: tuple[type, ...] = getattr(cls, "payloads", ())
@@ -242,7 +329,116 @@ def _endpoint(cls: type, name: str, function: Any, callers: frozenset[str]) -> E
     only = function.__endpoint_only__
     if only is not None and not hasattr(cls, only):
         raise InvalidEndpoint(f"{where} is no endpoint: it is open to {only!r} only, which is no property of the class")
-    return Endpoint(name, takes, _types(hints["return"], where), callers, not parameters, only)
+    bound, unbounded = function.__endpoint_bound__
+    for field in filter(None, () if bound is None else (bound.of, bound.span)):
+        if not all(hasattr(one, "__dataclass_fields__") and field in one.__dataclass_fields__ for one in takes):
+            raise InvalidEndpoint(f"{where} is no endpoint: its bound counts {field!r}, which is no field it takes")
+    return Endpoint(name, takes, _types(hints["return"], where), callers, not parameters, only, bound, unbounded)
+
+
+REPEATS = 20
+"""Calls more of each endpoint where a driver of the same organisation brings back who is lost, and asks again."""
+
+
+class CallCounts:
+    """How often an actor was asked for what is bounded, and what it released: kept where that happens, in snapshots.
+
+    Args:
+        config: the actor's configuration; None: it has none.
+        repeats: calls more of each endpoint that are granted.
+    """
+
+    def __init__(self, config: Any, repeats: int) -> None:
+        self._config, self._repeats = config, repeats
+        self._calls: dict[str, tuple[int, int, int]] = {}
+        """By endpoint (and caller): calls, the last number, repeated ones."""
+        self._released: dict[str, dict[int, dict[str, int]]] = {}
+        """By what is released, round and key: times, of the last two rounds."""
+
+    def admit(self, endpoint: Endpoint, bound: Bound, sender: str, actor: Any, value: Any) -> None:
+        """Count a call that is about to be done.
+
+        Raises:
+            Refused: naming the sender, what it asks for and what is approved.
+        """
+        limit = bound.limit(self._config, actor)
+        if limit is None:
+            where = f"{type(actor).__qualname__}.{endpoint.name}"
+            raise InvalidEndpoint(f"{where}: its bound {bound.most!r} is neither a setting nor a property of the actor")
+        key = f"{endpoint.name} {sender}" if bound.each else endpoint.name
+        calls, last, repeated = self._calls.get(key, (0, 0, 0))
+        if bound.of is None:
+            if calls >= limit + self._repeats:
+                raise self._refused(endpoint, bound, sender, actor, f"for the {ordinal(calls + 1)} time")
+            self._calls[key] = calls + 1, last, repeated
+            return
+        number, span = int(getattr(value, bound.of)), 1 if bound.span is None else int(getattr(value, bound.span))
+        asked = f"with {bound.of} {number}" if span == 1 else f"with {span} that end with {bound.of} {number}"
+        if not 1 <= span <= number <= limit:
+            raise self._refused(endpoint, bound, sender, actor, asked)
+        repeated += number - span < last
+        if repeated > self._repeats:
+            raise self._refused(endpoint, bound, sender, actor, f"{asked}, where {last} is done")
+        self._calls[key] = calls + 1, max(last, number), repeated
+
+    def _refused(self, endpoint: Endpoint, bound: Bound, sender: str, actor: Any, asked: str) -> Refused:
+        said = f"calls {actor.name}.{endpoint.name} {asked}; approved: {bound.in_words(self._config, actor)}"
+        return Refused(sender, said)
+
+    def release(self, actor: str, what: str, key: str, at_most: int, round: int, last_round: int) -> None:
+        """Count that `key` of `what` leaves in a round of the training: the latest one or, before it, that one.
+
+        Raises:
+            Refused: it left `at_most` times, or the round is over, or is beyond the last one.
+        """
+        rounds = self._released.setdefault(what, {})
+        latest = max(rounds, default=round)
+        if round > last_round or (round < latest - 1 and self._repeats == 0):
+            asked = f"is made to release {what}{key} of round {round}"
+            raise Refused(actor, f"{asked}; approved: {last_round}{f', {latest} is under way' if rounds else ''}")
+        times = rounds.setdefault(round, {})
+        number = times.get(key, 0) + 1
+        if number > at_most + self._repeats:
+            asked = f"is made to release {what}{key} for the {ordinal(number)} time"
+            raise Refused(actor, f"{asked}; approved: {'once' if at_most == 1 else f'at most {at_most:,} times'}")
+        times[key] = number
+        for old in [old for old in rounds if old < round - 1]:
+            del rounds[old]
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts for a snapshot."""
+        released = [(what, *one) for what, rounds in self._released.items() for one in rounds.items()]
+        return {"calls": dict(self._calls), "released": released}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from the counts of a snapshot."""
+        self._calls = {str(key): (int(one[0]), int(one[1]), int(one[2])) for key, one in dict(state["calls"]).items()}
+        self._released = {}
+        for what, round, times in state["released"]:
+            rounds = self._released.setdefault(str(what), {})
+            rounds[int(round)] = {str(key): int(number) for key, number in dict(times).items()}
+
+
+def config_of(cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return what an actor of a class takes as its `config`; None: it takes none."""
+    path = _config_position(cls)
+    return kwargs.get("config", args[path] if 0 <= path < len(args) else None)
+
+
+@functools.cache
+def _config_position(cls: type) -> int:
+    for base in cls.__mro__:  # one that passes all its arguments on takes none by name
+        if (made := vars(base).get("__init__")) is not None:
+            names = list(inspect.signature(made).parameters)[1:]
+            if "config" in names:
+                return names.index("config")
+    return -1
+
+
+def ordinal(number: int) -> str:
+    """Return a number as it counts times: 1st, 2nd, 3rd, 4th."""
+    teen = 10 <= number % 100 <= 20
+    return f"{number:,}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def spoken(attribute: str) -> str:

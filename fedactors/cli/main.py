@@ -455,6 +455,8 @@ def inspect_command(args: argparse.Namespace) -> int:
             say_filled(f"{entry['message']} -> {entry['receiver']}", indent="    ")
             say_filled(f"  from: {entry['sender']}")
             say_filled(f"  reveals: {entry['reveals']}")
+            if entry["bounds"]:
+                say_filled(f"  at one actor: {'; '.join(entry['bounds'])}")
             for field in entry["fields"]:
                 shape = "" if field["shape"] is None else f"  {field['shape']}"
                 say(f"  {field['name']}: {field['type']}{shape}")

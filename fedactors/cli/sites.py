@@ -461,7 +461,7 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     """Return what a run would mean for a site, before anything runs, JSON-ready."""
-    from fedactors.federation.approval import as_tree, check_proposal
+    from fedactors.federation.approval import as_tree, check_proposal, num_continuations
     from fedactors.inspection import describe_messages, describe_predictions, describe_protections
     from fedactors.runs.metrics import jsonable
 
@@ -471,6 +471,8 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "site": folder.name,
         **as_tree(proposal),
         "hosts": dict(folder.federation.hosts),
+        "continuations": num_continuations(folder, proposal),
+        "most_continuations": folder.policy.continuations,
         "protections": jsonable(describe_protections(protocol, config)),
         "messages": tell(protocol, config),
     }
@@ -482,6 +484,9 @@ def _print_proposal(shown: dict[str, Any]) -> None:
     if shown["purpose"] != "train":
         what = "goes on with" if shown["purpose"] == "resume" else "predicts with your part of the model of"
         say(f"it {what} run {shown['earlier']}, from checkpoint {shown['number']}")
+    if shown["purpose"] == "resume":
+        done, most = shown["continuations"], shown["most_continuations"]
+        say(f"runs went on from there {done} times before; your policy allows {most}")
     say(f"source {shown['source']}, the same as here")
     say(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
     task = shown["task"]
@@ -505,6 +510,8 @@ def _print_proposal(shown: dict[str, Any]) -> None:
                 shapes = ", ".join(f"{f['name']} {f['shape']}" for f in entry["fields"] if f["shape"])
                 say(f"{entry['message']}: {entry['sender']} -> {entry['receiver']}")
                 say(f"  reveals: {entry['reveals']}{f'  ({shapes})' if shapes else ''}")
+                if entry["bounds"]:
+                    say(f"  at one actor: {'; '.join(entry['bounds'])}")
 
 
 def _word(value: Any) -> str:

@@ -5,7 +5,9 @@
     encode   fitted columns, any rows --> one float32 column per number, category and part of a date; missing: NaN
     finish   fill (NaN by what was fitted), shift and scale --> what the model sees           (`Preprocessing`)
 
-Categories belong to the party's file; what is measured (means, medians, deviations) to its training rows. All of it is
+Numbers are taken in double precision. Where single precision would merge values that training could tell apart, such
+as seconds since 1970, they are counted from an origin that is fitted with the column, or refused where nothing may be
+measured. Categories and origins belong to the party's file; means, medians and deviations to its training rows. All is
 kept with the party's part of the model, as plain values. A category that training did not see is a row of zeros, which
 no known one is: a bucket of its own. With ``rare = n`` categories of fewer than n rows share a bucket that is trained.
 A row that cannot be used has a reason for its owner (``income: '12,5' is no number``); others may know its kind only.
@@ -16,6 +18,7 @@ Shapes: N rows, D columns of numbers.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -28,11 +31,13 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.config import config
 from fedactors.data.alignment.ids import Alignment
-from fedactors.data.readers import (
+from fedactors.data.values import (
     WAVES,
     Column,
     CsvFormat,
     DatePart,
+    Formats,
+    IdRule,
     encode_dates,
     how_dates_are_read,
     how_it_is_read,
@@ -64,7 +69,6 @@ def kind_of(reason: str) -> str:
     return next((kind for ending, kind in _KINDS.items() if reason.endswith(ending)), "cannot be read")
 
 
-Float32 = NDArray[np.float32]
 Kind = Literal["numeric", "categorical", "text", "datetime"]
 Missing = Literal["refuse", "drop", "mean", "median", "constant", "indicator"]
 MISSING, OTHER = "<missing>", "<other>"
@@ -109,8 +113,9 @@ class ColumnRule:
     """A category that training did not see: in the bucket, or the row is not predicted."""
     rare: Annotated[int, Field(ge=1)] = 1
     """Categories of fewer rows than this share the bucket, which is then trained."""
-    format: str = ""
-    """Of dates that are text, as Python's ``strptime`` has it; ISO 8601 unless given."""
+    format: Formats = ""
+    """Of dates that are text, as Python's ``strptime`` has it, or a list of formats in the order in which they are
+    tried; ISO 8601 unless given, ``iso`` in a list. ``unix`` or ``unix-ms``: seconds or milliseconds since 1970."""
     parts: tuple[DatePart, ...] = ("days", "month", "weekday")
     """What becomes of a date: ``days`` since 1970, and sine and cosine of ``month``, ``weekday`` or ``hour``."""
 
@@ -187,6 +192,8 @@ class FittedColumn:
     categories: tuple[str, ...] = ()
     bucket: bool = False
     """Whether training rows were in the bucket, so that it is a column."""
+    origin: float = 0.0
+    """What numbers, or days, are counted from, where single precision would merge them otherwise."""
 
     @property
     def names(self) -> list[str]:
@@ -215,9 +222,32 @@ class FittedColumn:
         return ["" if name.endswith(" is missing") else self.rule.fills_with for name in self.names]
 
 
+def resolve_rules(
+    rules: Sequence[tuple[str, ColumnRule]], names: Sequence[str], categorical: Sequence[str] = ()
+) -> dict[str, ColumnRule]:
+    """Return the rule of each column that has one: its own, else that of the first pattern that its name is like.
+
+    Args:
+        rules: by name, or by a pattern in which ``*`` stands for anything, in the order of the description.
+        names: of the columns.
+        categorical: columns of categories that have no other rule.
+    """
+    exact = {**dict.fromkeys(categorical, ColumnRule(type="categorical")), **dict(rules)}
+    patterns = [(".*".join(map(re.escape, name.split("*"))), rule) for name, rule in rules if "*" in name]
+    found = {}
+    for name in names:
+        like = next((rule for pattern, rule in patterns if re.fullmatch(pattern, name, re.S)), None)
+        if (rule := exact.get(name, like)) is not None:
+            found[name] = rule
+    return found
+
+
 COLUMNS = TypeAdapter(tuple[FittedColumn, ...])
 _CSV: TypeAdapter[CsvFormat | None] = TypeAdapter(CsvFormat | None)
-_ID: TypeAdapter[str | None] = TypeAdapter(str | None)
+Id = str | tuple[str, ...] | None
+"""The column of the ids, or several that make one together; None: rows are called by their numbers."""
+_ID: TypeAdapter[Id] = TypeAdapter(Id)
+_ID_RULES: TypeAdapter[tuple[IdRule, ...]] = TypeAdapter(tuple[IdRule, ...])
 _ALIGNMENT: TypeAdapter[Alignment | None] = TypeAdapter(Alignment | None)
 
 
@@ -231,36 +261,98 @@ class Encoded:
     """Rows that cannot be used, with the reason; their numbers mean nothing."""
 
 
-def fit(columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], where: str) -> tuple[FittedColumn, ...]:
+def fit(
+    columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], where: str, dtype: Any = np.float32
+) -> tuple[FittedColumn, ...]:
     """Return the columns with the categories of these rows.
 
     Args:
         columns: the rows to be trained on, by column, in the order of the features.
         rules: of the columns that have one; the others are numbers.
         where: party and file, for errors.
+        dtype: of the numbers that they become.
 
     Raises:
-        BadInput: a categorical column of numbers that are no codes, or of too many categories.
+        BadInput: a categorical column of numbers that are no codes, or of too many categories; text where numbers must
+            be, or numbers that cannot be told apart in this precision.
     """
+    usual = ColumnRule()
+    _refuse_texts([column for name, column in columns.items() if rules.get(name, usual).type == "numeric"], where)
     made = []
     for name, column in columns.items():
-        rule = rules.get(name, ColumnRule())
-        if not rule.is_category or rule.declared:
+        rule = rules.get(name, usual)
+        if not rule.is_category:
+            made.append(FittedColumn(name=name, rule=rule, origin=_origin(column, rule, where, dtype)))
+            continue
+        if rule.declared:
             made.append(FittedColumn(name=name, rule=rule, categories=rule.declared))
             continue
-        texts = _texts(column, rule)
+        texts, codes_N = _categories(column, rule, where)
         if rule.type == "categorical":
             _refuse_measurements(name, texts, where.partition(":")[0])
-        present = [text for text in texts if text is not None]
-        values, counts = np.unique(np.asarray(present, dtype=str), return_counts=True)
-        kept = tuple(str(v) for v, count in zip(values, counts, strict=True) if count >= rule.rare or v == MISSING)
-        if len(kept) * max(1, len(texts)) > _MOST_CELLS:
+        counts = dict(zip(texts, np.bincount(codes_N[codes_N >= 0], minlength=len(texts)).tolist(), strict=True))
+        values = sorted(text for text, count in counts.items() if count)
+        kept = tuple(text for text in values if counts[text] >= rule.rare or text == MISSING)
+        if len(kept) * max(1, len(column)) > _MOST_CELLS:
             raise BadInput(
-                f"{where.partition(':')[0]}: categorical: {name!r} has {len(kept)} different values in {len(texts)} "
+                f"{where.partition(':')[0]}: categorical: {name!r} has {len(kept)} different values in {len(column)} "
                 f"rows: one column for each is more than {_MOST_CELLS} numbers"
             )
         made.append(FittedColumn(name=name, rule=rule, categories=kept, bucket=len(kept) < len(values)))
     return tuple(made)
+
+
+def _origin(column: Column, rule: ColumnRule, where: str, dtype: Any) -> float:
+    """Return what the numbers of a column are to be counted from: 0 where this precision tells them apart as they are.
+
+    Raises:
+        BadInput: naming two of them that are the same number in this precision, whatever they are counted from.
+    """
+    if rule.range is not None or (rule.type == "datetime" and "days" not in rule.parts):
+        return 0.0
+    if rule.type == "datetime":
+        moments_N, _ = column.moments(rule.format)
+        values_N = encode_dates(moments_N, ("days",), 1)[:, 0]
+    else:
+        values_N = column.numbers(where)
+        if (merged := column.merged(values_N)) is not None:
+            raise BadInput(
+                f"{where}: column {column.name}: {merged[0]} and {merged[1]} are one number in double precision, which "
+                "counts to 2^53; leave the column out of features, or name it under categorical"
+            )
+    if dtype != np.float32 or not merges_in_single(values_N):
+        return 0.0
+    if rule.scaling == "none":
+        one, other = told_apart(values_N)
+        raise BadInput(
+            f"{where}: column {column.name}: {one} and {other} are one number in single precision; say under columns "
+            f'{column.name} = {{ scaling = "range", range = [LOWEST, LARGEST] }}'
+        )
+    return float(values_N[np.isfinite(values_N)].mean())
+
+
+_BLURRED = 1e-3
+"""Share of a column's deviation that rounding may take off a value."""
+
+
+def merges_in_single(values_N: NDArray[np.float64]) -> bool:
+    """Say whether single precision rounds numbers by as much as what makes them different."""
+    finite = values_N[np.isfinite(values_N)]
+    if not len(finite):
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        allowed = _BLURRED * float(finite.std())
+        if not np.abs(finite).max() * 2.0**-24 > allowed:
+            return False
+        return bool(np.abs(finite - finite.astype(np.float32)).max() > allowed)
+
+
+def told_apart(values_N: NDArray[np.float64]) -> tuple[str, str]:
+    """Return two numbers that single precision makes one, for errors."""
+    found = np.unique(values_N[np.isfinite(values_N)])
+    same = np.flatnonzero(np.diff(found.astype(np.float32)) == 0)
+    index = int(same[0]) if len(same) else 0
+    return f"{found[index]:.17g}", f"{found[min(index + 1, len(found) - 1)]:.17g}"
 
 
 def fit_public(names: Sequence[str], rules: Mapping[str, ColumnRule]) -> tuple[FittedColumn, ...]:
@@ -292,29 +384,28 @@ def encode(
         dtype: of the numbers: single precision, or double where the model is of that.
 
     Raises:
-        BadInput: if not `new`, text where numbers must be, dates that are none, or values that may not be missing; if
-            `new`, a column of another kind altogether, such as dates for numbers.
+        BadInput: if not `new`, text where numbers must be, dates that are none, infinite values, or values that may not
+            be missing; if `new`, a column of another kind altogether, such as dates for numbers.
     """
-    if not new:
-        _refuse_texts([columns[one.name] for one in fitted if one.rule.type == "numeric"], where)
     rejected: dict[int, str] = {}
     lacking: dict[str, tuple[int, str]] = {}
-    parts = []
+    num_rows = len(next(iter(columns.values()))) if columns else 0
+    features = np.zeros((num_rows, sum(len(one.names) for one in fitted)), dtype)
+    start = 0
     for one in fitted:
-        made, problems = _encode_one(columns[one.name], one, where, new, dtype)
+        column, made = columns[one.name], features[:, start : start + len(one.names)]
+        problems = _encode_one(column, one, where, new, made)
+        start += len(one.names)
         if problems and one.rule.missing != "drop" and not new:
             other = next((row for row, reason in problems.items() if reason != ABSENT), None)
             if other is not None:
-                raise BadInput(f"{where}: column {one.name}: {problems[other]} ({columns[one.name].row(other)})")
-            lacking[one.name] = (len(problems), columns[one.name].row(min(problems)))
+                raise BadInput(f"{where}: column {one.name}: {problems[other]} ({column.row(other)})")
+            lacking[one.name] = (len(problems), column.row(min(problems)))
         for row, reason in problems.items():
             rejected.setdefault(row, f"{one.name}: {reason}")
-        parts.append(made)
     if lacking:
         rule = next(one.rule for one in fitted if one.name in lacking)
         raise BadInput(f"{where}: {without_values(lacking, category=rule.type if rule.is_category else None)}")
-    num_rows = len(next(iter(columns.values()))) if columns else 0
-    features = np.concatenate(parts, axis=1) if parts else np.zeros((num_rows, 0), dtype)
     return Encoded(features, rejected)
 
 
@@ -334,12 +425,18 @@ def without_values(
     )
     more = f" and {len(counts) - _MOST_NAMED} columns more" if len(counts) > _MOST_NAMED else ""
     name = next(iter(counts))
-    key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+    key = _key(name)
     if category is not None:
         rule, others = f'type = "{category}", missing = "indicator"', 'or "drop", and not under categorical too'
     else:
         rule, others = 'missing = "indicator"', '"median" or "drop"'
-    return f"{found}{more}; say under columns what to do, such as {key} = {{ {rule} }}, {others}"
+    for_all = f', or for all columns of a file at once "*" = {{ {rule} }}' if more else ""
+    return f"{found}{more}; say under columns what to do, such as {key} = {{ {rule} }}, {others}{for_all}"
+
+
+def _key(name: str) -> str:
+    """Return a column's name as a key of TOML."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def _refuse_texts(columns: Sequence[Column], where: str) -> None:
@@ -347,7 +444,7 @@ def _refuse_texts(columns: Sequence[Column], where: str) -> None:
     found = [f"{column.name} ({text[:_MOST_SHOWN]!r})" for column in columns if (text := column.first_text())]
     if len(found) > 1:
         more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-        advice = next(filter(None, (how_it_is_read(column.first_text(), column.decimal) for column in columns)), "")
+        advice = next(filter(None, (how_it_is_read(column.first_text(), column.csv) for column in columns)), "")
         raise BadInput(
             f"{where}: columns hold text: {', '.join(found[:_MOST_NAMED])}{more}; give numbers, or name the columns "
             "under categorical or columns; texts that mean a missing value are listed in csv = { null = [...] }"
@@ -355,53 +452,72 @@ def _refuse_texts(columns: Sequence[Column], where: str) -> None:
         )
 
 
-def _encode_one(
-    column: Column, one: FittedColumn, where: str, new: bool, dtype: Any
-) -> tuple[NDArray[Any], dict[int, str]]:
-    rule, problems = one.rule, dict[int, str]()
-    made = np.zeros((len(column), len(one.names)), dtype)
+def _encode_one(column: Column, one: FittedColumn, where: str, new: bool, made: NDArray[Any]) -> dict[int, str]:
+    """Write the numbers of a column (N, its width), which are zeros; return the rows that cannot be used, and why."""
+    rule = one.rule
     if rule.is_category:
-        index_of = {text: index for index, text in enumerate(one.categories)}
-        for row, text in enumerate(_texts(column, rule)):
-            if text is None:
-                problems[row] = ABSENT
-            elif text in index_of:
-                made[row, index_of[text]] = 1
-            elif one.bucket and rule.unknown == "bucket":
-                made[row, len(index_of)] = 1
-            elif rule.unknown == "refuse":
-                problems[row] = f"{text[:80]!r} {NO_CATEGORY if rule.declared else NEVER_SEEN}"
-        return made, problems
+        return _encode_categories(column, one, where, made)
+    problems = dict[int, str]()
     if rule.type == "datetime":
-        made[:, : len(one.names)], missing, wrong = _dates(column, one)
+        moments_N, wrong = column.moments(rule.format)
         if wrong and not new:
             row, text = next(iter(wrong.items()))
             told = f"{text[:80]!r} in {column.row(row)} {NO_DATE}"
             raise BadInput(f"{where}: column {one.name}: {told} {how_dates_are_read(text, rule.format)}")
         problems |= {row: f"{text[:80]!r} {NO_DATE}" for row, text in wrong.items()}
-        if rule.range is not None:
-            days = one.names.index(f"{one.name} (days)")
-            made[:, days] = _in_range(made[:, days], rule.range)
-    else:
-        values, wrong = column.readable_numbers(where, dtype) if new else (column.numbers(where, dtype), {})
-        problems |= {row: f"{text[:80]!r} {NO_NUMBER}" for row, text in wrong.items()}
-        missing = np.isnan(values)
-        if rule.range is not None:
-            values = _in_range(values, rule.range).astype(dtype)
-        made[:, 0] = values
         if rule.missing == "constant":
-            fill = float(rule.fill)  # type: ignore[arg-type]
-            if rule.range is not None:
-                fill = float(_in_range(fill, rule.range))
-            made[missing, 0] = fill
+            moments_N[np.isnat(moments_N)] = np.datetime64(parse_date(str(rule.fill), rule.format), "us")
+        missing_N, values_ND = np.isnat(moments_N), encode_dates(moments_N, rule.parts, len(one.names))
+        numbers = one.names.index(f"{one.name} (days)") if "days" in rule.parts else None
+    else:
+        values_N, wrong = column.readable_numbers(where) if new else (column.numbers(where), {})
+        problems |= {row: f"{text[:80]!r} {NO_NUMBER}" for row, text in wrong.items()}
+        missing_N, numbers = np.isnan(values_N), 0
+        if rule.missing == "constant":
+            values_N = np.where(missing_N, float(rule.fill), values_N)  # type: ignore[arg-type]
+        values_ND = values_N[:, None]
+    with np.errstate(over="ignore"):  # what overflows is infinite, and infinite values are refused
+        made[:, : values_ND.shape[1]] = values_ND
+        if numbers is not None and rule.range is not None:
+            made[:, numbers] = _in_range(values_ND[:, numbers], rule.range)
+        elif numbers is not None and one.origin:
+            made[:, numbers] = values_ND[:, numbers] - one.origin
     if rule.missing == "indicator":
-        made[:, -1] = missing
-    refused = np.isinf(made).any(axis=1) if new else np.zeros(len(made), np.bool_)
-    problems |= dict.fromkeys(map(int, np.flatnonzero(refused)), INFINITE)
-    # numbers that are missing where none may be are told together with infinite ones, when all rows are checked
+        made[:, -1] = missing_N
+    infinite = np.flatnonzero(np.isinf(made).any(axis=1))
+    if len(infinite) and not new:
+        _refuse_infinite(column, values_ND[infinite[0], 0], infinite, where)
+    problems |= dict.fromkeys(map(int, infinite), INFINITE)
+    # numbers that are missing where none may be are told together, when all rows are checked
     if rule.missing == "drop" or (rule.missing == "refuse" and (new or rule.type == "datetime")):
-        problems = dict.fromkeys(map(int, np.flatnonzero(missing)), ABSENT) | problems
-    return made, problems
+        problems = dict.fromkeys(map(int, np.flatnonzero(missing_N)), ABSENT) | problems
+    return problems
+
+
+def _refuse_infinite(column: Column, value: float, rows: NDArray[Any], where: str) -> None:
+    told = "infinite" if math.isinf(value) else "infinite in single precision"
+    raise BadInput(
+        f"{where}: column {column.name}: {len(rows)} values are {told}, such as {value:g} (first in "
+        f"{column.row(rows[0])}); say under columns what to clip them to, such as {_key(column.name)} = "
+        '{ scaling = "range", range = [0, 1000] }; texts that mean a missing value are listed in '
+        "csv = { null = [...] }"
+    )
+
+
+def _encode_categories(column: Column, one: FittedColumn, where: str, made: NDArray[Any]) -> dict[int, str]:
+    rule, index_of = one.rule, {text: index for index, text in enumerate(one.categories)}
+    texts, codes_N = _categories(column, rule, where)
+    bucket = len(index_of) if one.bucket and rule.unknown == "bucket" else -1
+    # the last index is that of values that are missing
+    indices = np.asarray([*(index_of.get(text, bucket) for text in texts), -1], np.int64)[codes_N]
+    rows = np.flatnonzero(indices >= 0)
+    made[rows, indices[rows]] = 1
+    problems = dict.fromkeys(map(int, np.flatnonzero(codes_N < 0)), ABSENT)
+    if rule.unknown == "refuse":
+        why = NO_CATEGORY if rule.declared else NEVER_SEEN
+        refused = np.asarray([*(text not in index_of for text in texts), False])[codes_N]
+        problems |= {int(row): f"{texts[codes_N[row]][:80]!r} {why}" for row in np.flatnonzero(refused)}
+    return problems
 
 
 def _in_range(values: Any, limits: tuple[float, float]) -> Any:
@@ -410,30 +526,31 @@ def _in_range(values: Any, limits: tuple[float, float]) -> Any:
     return (np.clip(np.asarray(values, np.float64), low, high) - low) / (high - low)
 
 
-def _texts(column: Column, rule: ColumnRule) -> list[str | None]:
-    texts = [None if text is None else rule.plain(text) for text in column.texts()]
+def _categories(column: Column, rule: ColumnRule, where: str) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the different texts as they are compared, and the number of each row's (N); -1: missing."""
+    texts, codes_N = column.coded(where)
     placeholder = {"indicator": MISSING, "constant": None if rule.fill is None else rule.plain(value_text(rule.fill))}
     fill = placeholder.get(rule.missing)
-    return texts if fill is None else [fill if text is None else text for text in texts]
+    number: dict[str, int] = {}
+    numbers = [number.setdefault(rule.plain(text), len(number)) for text in texts]
+    codes_N = np.asarray([*numbers, -1], np.int64)[codes_N]
+    if fill is not None and (codes_N < 0).any():
+        codes_N[codes_N < 0] = number.setdefault(fill, len(number))
+    return list(number), codes_N
 
 
-def _refuse_measurements(name: str, texts: Sequence[str | None], party: str) -> None:
+def _refuse_measurements(name: str, texts: Sequence[str], party: str) -> None:
     """Refuse measurements where categories are said to be; whole numbers may well be codes."""
+    found = 0.0
     for text in texts:
         try:
-            number = float(text) if text is not None else 0.0
+            number = float(text)
         except ValueError:
             return  # some are text, so they are categories
-        if math.isfinite(number) and number % 1:
-            raise BadInput(f"{party}: categorical: {name!r} holds numbers such as {number:g}, no categories")
-
-
-def _dates(column: Column, one: FittedColumn) -> tuple[Float32, NDArray[np.bool_], dict[int, str]]:
-    rule = one.rule
-    moments, wrong = column.moments(lambda text: parse_date(text, rule.format))
-    if rule.missing == "constant":
-        moments[np.isnat(moments)] = np.datetime64(parse_date(str(rule.fill), rule.format), "us")
-    return encode_dates(moments, rule.parts, len(one.names)), np.isnat(moments), wrong
+        if math.isfinite(number) and number % 1 and not found:
+            found = number
+    if found:
+        raise BadInput(f"{party}: categorical: {name!r} holds numbers such as {found:g}, no categories")
 
 
 # --- what the model sees ----------------------------------------------------------------------------------------------
@@ -454,8 +571,10 @@ class Preprocessing:
     """What it is divided by (D)."""
     csv: CsvFormat | None = None
     """How the file trained on was written, where the description said so: that of new rows unless it says otherwise."""
-    id_column: str | None = None
+    id_column: Id = None
     """The column of the ids; None: there was none."""
+    id_rules: tuple[IdRule, ...] = ()
+    """What does not count in ids."""
     alignment: Alignment | None = None
     """How rows found those of other parties, as new rows must; None: nobody has said."""
 
@@ -486,7 +605,8 @@ class Preprocessing:
             "columns": COLUMNS.dump_python(self.columns, mode="json"),
             "feature_names": list(self.feature_names),
             **({} if self.csv is None else {"csv": _CSV.dump_python(self.csv, mode="json")}),
-            **({} if self.id_column is None else {"id": self.id_column}),
+            **({} if self.id_column is None else {"id": _ID.dump_python(self.id_column, mode="json")}),
+            **({"id_rules": list(self.id_rules)} if self.id_rules else {}),
             **({} if self.alignment is None else {"alignment": self.alignment}),
             **({"double": True} if self.dtype == np.float64 else {}),
             **{name: [float(number) for number in array] for name, array in arrays.items()},
@@ -508,6 +628,7 @@ class Preprocessing:
             names = tuple(str(name) for name in given["feature_names"])
             csv = _CSV.validate_python(given.get("csv"))
             id_column = _ID.validate_python(given.get("id"))
+            id_rules = _ID_RULES.validate_python(given.get("id_rules", ()))
             alignment = _ALIGNMENT.validate_python(given.get("alignment"))
             dtype = np.float64 if given.get("double") else np.float32
             arrays = {name: np.asarray(given[name], dtype) for name in ("fill", "mean", "deviation")}
@@ -518,4 +639,5 @@ class Preprocessing:
             array.shape != (len(names),) or not np.isfinite(array).all() for array in arrays.values()
         ):
             raise BadInput(f"{where}: its preprocessing is damaged: columns and numbers do not fit together")
-        return cls(columns=columns, feature_names=names, csv=csv, id_column=id_column, alignment=alignment, **arrays)
+        facts: dict[str, Any] = {"csv": csv, "id_column": id_column, "id_rules": id_rules, "alignment": alignment}
+        return cls(columns=columns, feature_names=names, **(facts | arrays))

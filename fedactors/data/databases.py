@@ -1,13 +1,17 @@
 """Tables read in place: DuckDB and SQLite files, Parquet, CSV, PostgreSQL, named data sets, and Arrow in memory.
 
-`TableSource.describe` gives column -> kind, `TableSource.load` the wanted columns of the wanted rows: projection and
-filter go to where the table lies. Every identifier is quoted, files and databases are opened read-only, DuckDB reads
-nothing but the file that was named (no view of it reaches another file, no extension is loaded), and a PostgreSQL
-password stays out of repr and errors. PostgreSQL's rows come as CSV by COPY, which Arrow parses in blocks, from tables,
-partitioned and foreign ones, and views alike. Each process keeps one DuckDB for each choice of settings, because
-opening one takes longer than reading a small table; every use has a connection of its own.
+`TableSource.describe` gives column -> kind, `TableSource.load` the wanted columns of the wanted rows. A filter means
+what it means in DuckDB, whatever the database: what another one provably answers alike goes to where the table lies
+(comparisons of whole numbers, tests for NULL, equality of texts byte by byte), the rest is evaluated on the rows that
+were read, and so are keys that are expressions. CSV files are read as in any layout (`fedactors.data.readers`). SQLite
+has no types: a column's kind is that of its values. Every identifier is quoted, files and databases are opened
+read-only, DuckDB reads nothing but the file that was named (no view of it reaches another file, no extension is
+loaded), and a PostgreSQL password stays out of repr and errors. PostgreSQL's rows come as CSV by COPY, which Arrow
+parses in blocks, from tables, partitioned and foreign ones, and views alike. Each process keeps one DuckDB for each
+choice of settings, because opening one takes longer than reading a small table; every use has a connection of its own.
 
-Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other.
+Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other; of CSV files also numeral: whole
+numbers, which are texts as well.
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 import numpy as np
 
+from fedactors.data.query import TEXT_NODES
+from fedactors.data.readers import read_arrays
+from fedactors.data.values import Column, CsvFormat
 from fedactors.errors import BadInput, DataMissing
 from fedactors.messages.codec import wire_type
 
@@ -137,8 +144,8 @@ class TableSource:
     partition: int = 0
     num_partitions: int = 1
     """Named data sets are dealt by row number: partition i has rows i, i + num_partitions, ..."""
-    null_texts: tuple[str, ...] = ("NA",)
-    """What a CSV file writes for NULL beside nothing at all."""
+    csv: CsvFormat | None = None
+    """How a CSV file is written."""
     kinds: tuple[tuple[str, str], ...] = ()
     """(column, kind) where the kind found in a file is not the one meant, such as an hour written 5.0."""
     rows: bytes = field(default=b"", repr=False)
@@ -164,10 +171,7 @@ class TableSource:
         """
         if self.kind == "sqlite":
             with _sqlite(self) as connection:
-                found = connection.execute("SELECT name, type FROM pragma_table_info(?)", [self.table]).fetchall()
-            if not found:
-                raise SourceError(f"source: no table {self.table!r} in {self.where}")
-            return {name: _sqlite_kind(declared) for name, declared in found}
+                return {name: kind for name, (kind, _) in _sqlite_kinds(self, connection).items()}
         if self.kind == "postgres":
             schema, table = _postgres_table(self.table)
             with _postgres(self) as connection:
@@ -175,15 +179,26 @@ class TableSource:
             if not rows:
                 raise SourceError(f"source: no table {schema}.{table} at {self.shown}")
             return {name: KINDS.get(kind, "other") for name, kind in rows}
+        if self.kind == "csv":
+            return {name: kind for name, (kind, _) in _csv_columns(self).items()}
         with _duckdb(self) as (connection, relation):
             columns = connection.sql(f"SELECT * FROM {relation} LIMIT 0").to_arrow_table().schema
         return {column.name: _arrow_kind(column.type) for column in columns}
 
-    def load(self, columns: Sequence[str] | None = None, where: str | Sequence[str] | None = None) -> Any:
+    def load(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | Sequence[str] | None = None,
+        computed: Sequence[str] = (),
+    ) -> Any:
         """Read a `pyarrow.Table` of the columns named, of the rows that every SQL condition of `where` keeps.
 
-        Conditions are DuckDB SQL over the table's own columns and are translated for the database. Row order is the
-        database's own and means nothing.
+        Conditions are DuckDB SQL over the table's own columns. Row order is the database's own and means nothing.
+
+        Args:
+            columns: their names; None: all.
+            where: conditions.
+            computed: expressions over the table's columns, which become columns called as they are written.
 
         Raises:
             BadInput: a column that is not there, or a condition that is none.
@@ -195,22 +210,49 @@ class TableSource:
             if column not in known:
                 raise BadInput(f"{self.table}: no column {column!r} (known: {', '.join(known)})")
         filters = _filters(where)
+        if self.kind in ("parquet", "named", "memory"):
+            with _duckdb(self) as (connection, relation):
+                return connection.sql(_select([*wanted], relation, filters, computed)).to_arrow_table()
+        pushed = {text: _pushed(text, known, self.kind) for text in filters}
+        left = [text for text in filters if pushed[text] is None]
+        asked = [name for text in [*left, *computed] for name in _names_in(text, known)]
+        needed = list(dict.fromkeys([*wanted, *asked]))
+        rows = self._read(needed or list(known)[:1], [sql for sql in pushed.values() if sql is not None], known)
+        if left or computed:
+            with _explained(self), memory_database(**_CLOSED) as connection:
+                connection.register("rows_in_memory", rows)
+                texts = [name for name in rows.column_names if name.endswith(_AS_TEXT)]
+                rows = connection.sql(_select(wanted, "rows_in_memory", left, computed, texts)).to_arrow_table()
+        return rows if not wanted and not computed else rows.select([*wanted, *computed])
+
+    def _read(self, columns: Sequence[str], where: Sequence[str], known: Mapping[str, str]) -> Any:
+        """Read columns of the rows that conditions in the database's own SQL keep."""
+        import pyarrow as pa
+
+        if self.kind == "csv":
+            found = _csv_columns(self, columns)
+            texts = {f"{name}{_AS_TEXT}": text for name, (kind, (_, text)) in found.items() if kind == "numeral"}
+            return pa.table({**{name: typed for name, (_, (typed, _)) in found.items()}, **texts})
         if self.kind == "sqlite":
-            statement = _select(wanted, _quote(self.table), filters, "sqlite")
             with _sqlite(self) as connection:
-                cursor = connection.execute(statement)
-                return _batches(iter(lambda: cursor.fetchmany(_FETCH_ROWS), []), wanted, known, self.shown)
+                kinds = _sqlite_kinds(self, connection)
+                cursor = connection.execute(_statement(columns, _quote(self.table), where))
+                rows = iter(lambda: cursor.fetchmany(_FETCH_ROWS), [])
+                return _batches(rows, columns, kinds, self.shown)
         if self.kind == "postgres":
             # As text, CHAR(n) loses its padding and kinds without a number (uuid, enum) can be keys or categories.
-            # A moment with a time zone is that of UTC, the session's.
-            types = {"text": "TEXT", "other": "TEXT", "timestamp": "TIMESTAMP"}
-            casts = {name: types[known[name]] for name in wanted if known[name] in types}
+            # A moment with a time zone is that of UTC, the session's; decimals become numbers here, which are exact.
+            types = {"text": "TEXT", "other": "TEXT", "timestamp": "TIMESTAMP", "decimal": "TEXT"}
+            casts = {name: types[known[name]] for name in columns if known[name] in types}
             schema, table = _postgres_table(self.table)
-            statement = _select(wanted, f"{_quote(schema)}.{_quote(table)}", filters, "postgres", casts)
+            statement = _statement(columns, f"{_quote(schema)}.{_quote(table)}", where, casts)
             with _postgres(self) as connection, _fitting(self.shown):
-                return copied(connection, statement, _schema(wanted, known))
+                found = copied(connection, statement, _schema(columns, known, pa.string()))
+                exact = {name: found.column(name) for name in columns}
+                exact |= {name: _decimals(exact[name], name) for name in columns if known[name] == "decimal"}
+                return pa.table(exact)
         with _duckdb(self) as (connection, relation):
-            return connection.sql(_select(wanted, relation, filters, "duckdb")).to_arrow_table()
+            return connection.sql(_statement(columns, relation, where)).to_arrow_table()
 
 
 def in_memory(rows: Any) -> TableSource:
@@ -283,19 +325,124 @@ def _filters(where: str | Sequence[str] | None) -> list[str]:
     return texts
 
 
-def _select(
-    columns: Sequence[str], relation: str, where: Sequence[str], dialect: str, casts: Mapping[str, str] | None = None
+def _statement(
+    columns: Sequence[str], relation: str, where: Sequence[str], casts: Mapping[str, str] | None = None
 ) -> str:
-    import sqlglot
-
+    """Return the SELECT of columns of the rows that all conditions keep."""
     casts = casts or {}
     named = [f"CAST({_quote(c)} AS {casts[c]}) AS {_quote(c)}" if c in casts else _quote(c) for c in columns]
-    picked = ", ".join(named) or "1"
-    text = f"SELECT {picked} FROM {relation}"
-    if where:
-        filters = [sqlglot.transpile(w, read="duckdb", write=dialect, identify=True)[0] for w in where]
-        text += " WHERE " + " AND ".join(f"({f})" for f in filters)
-    return text
+    text = f"SELECT {', '.join(named) or '1'} FROM {relation}"
+    return text + (" WHERE " + " AND ".join(f"({condition})" for condition in where) if where else "")
+
+
+_AS_TEXT = " (as text)"
+"""Behind the name of a column of whole numbers of a CSV file: the texts that stand there."""
+
+
+def _select(
+    columns: Sequence[str], relation: str, where: Sequence[str], computed: Sequence[str], texts: Sequence[str] = ()
+) -> str:
+    """Return DuckDB's SELECT of columns and expressions of the rows that all conditions keep."""
+    named = [_quote(column) for column in columns]
+    named += [f"{_over_texts(one, texts)} AS {_quote(one)}" for one in computed]
+    return _statement_of(named, relation, [_over_texts(one, texts) for one in where])
+
+
+def _statement_of(named: Sequence[str], relation: str, where: Sequence[str]) -> str:
+    text = f"SELECT {', '.join(named) or '1'} FROM {relation}"
+    return text + (" WHERE " + " AND ".join(f"({condition})" for condition in where) if where else "")
+
+
+def _over_texts(sql: str, texts: Sequence[str]) -> str:
+    """Return an expression in which whole numbers of a CSV file are, where they are treated as texts, those texts."""
+    import sqlglot
+    from sqlglot import exp
+
+    tree = sqlglot.parse_one(sql, dialect="duckdb")
+    known = {text.removesuffix(_AS_TEXT).lower(): text for text in texts}
+    for column in list(tree.find_all(exp.Column)):
+        parent = column.parent
+        is_text = isinstance(parent, TEXT_NODES) or (
+            isinstance(parent, exp.Cast) and parent.to.this in exp.DataType.TEXT_TYPES
+        )
+        if is_text and column.name.lower() in known:
+            column.set("this", exp.to_identifier(known[column.name.lower()], quoted=True))
+    return str(tree.sql(dialect="duckdb", identify=True))
+
+
+def _names_in(sql: str, known: Mapping[str, str]) -> list[str]:
+    """Return the table's columns in an expression."""
+    import sqlglot
+    from sqlglot import exp
+
+    exact = {name.lower(): name for name in known}
+    names = [column.name for column in sqlglot.parse_one(sql, dialect="duckdb").find_all(exp.Column)]
+    return [name if name in known else exact.get(name.lower(), name) for name in names]
+
+
+def _pushed(sql: str, kinds: Mapping[str, str], database: str) -> str | None:
+    """Return a condition in the SQL of a database that provably keeps the rows that DuckDB would; None: nobody knows.
+
+    Whole numbers are compared alike everywhere; texts are equal byte by byte where a database is told so. DuckDB's own
+    files may hold texts that are compared otherwise.
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    exact = {name.lower(): name for name in kinds}
+    tree = sqlglot.parse_one(sql, dialect="duckdb")
+    if database == "csv":
+        return None
+    if database == "duckdb":
+        columns = [kinds.get(exact.get(one.name.lower(), "")) for one in tree.find_all(exp.Column)]
+        is_plain = all(kind not in (None, "text", "other") for kind in columns)
+        return str(tree.sql(dialect="duckdb", identify=True)) if is_plain else None
+
+    def column(node: Any, kind: str) -> str | None:
+        name = exact.get(node.name.lower()) if isinstance(node, exp.Column) else None
+        return _quote(name) if name is not None and (kind == "any" or kinds[name] == kind) else None
+
+    def literal(node: Any, kind: str) -> str | None:
+        sign, node = ("-", node.this) if isinstance(node, exp.Neg) else ("", node)
+        if not isinstance(node, exp.Literal) or node.is_string != (kind == "text"):
+            return None
+        if kind == "text":
+            return None if sign or "\0" in node.name else _literal(node.name)
+        return sign + node.name if node.name.isascii() and node.name.isdecimal() and len(node.name) < 19 else None
+
+    def texts(name: str) -> str:
+        return f"{name} COLLATE BINARY" if database == "sqlite" else f'CAST({name} AS TEXT) COLLATE "C"'
+
+    def made(node: Any) -> str | None:
+        if isinstance(node, exp.Paren):
+            return made(node.this)
+        if isinstance(node, exp.Not):
+            inner = made(node.this)
+            return None if inner is None else f"NOT ({inner})"
+        if isinstance(node, exp.And | exp.Or):
+            sides = [made(node.left), made(node.right)]
+            return None if None in sides else f" {node.key.upper()} ".join(f"({side})" for side in sides)
+        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            name = column(node.this, "any")
+            return None if name is None else f"{name} IS NULL"
+        if isinstance(node, exp.In) and node.expressions:
+            operands, sign = [node.this, *node.expressions], "IN"
+        elif type(node) in _SIGNS:
+            operands, sign = [node.left, node.right], _SIGNS[type(node)]
+            if isinstance(operands[1], exp.Column):
+                operands, sign = operands[::-1], _TURNED.get(sign, sign)
+        else:
+            return None
+        for kind in ("integer", "text") if sign in ("=", "<>", "IN") else ("integer",):
+            name, values = column(operands[0], kind), [literal(one, kind) for one in operands[1:]]
+            if name is not None and None not in values:
+                listed, compared = ", ".join(map(str, values)), texts(name) if kind == "text" else name
+                return f"{compared} {sign} " + (f"({listed})" if sign == "IN" else listed)
+        return None
+
+    _SIGNS = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+    _TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+    return made(tree)
 
 
 def _quote(name: str) -> str:
@@ -307,22 +454,29 @@ def _literal(text: str) -> str:
 
 
 def _file_relation(source: TableSource) -> str:
-    if source.kind == "parquet":
-        relation = f"read_parquet({_literal(source.where)})"
-    else:
-        nulls = ", ".join(_literal(text) for text in ("", *source.null_texts))
-        relation = f"read_csv({_literal(source.where)}, header = true, nullstr = [{nulls}], sample_size = -1)"
+    files = _parts_of(source.where)
+    relation = f"read_parquet([{', '.join(map(_literal, files))}])"
     if not source.kinds:
         return relation
-    wrong = [kind for _, kind in source.kinds if kind not in _DUCKDB_TYPES]
-    if wrong:
-        raise SourceError(f"source: kind {wrong[0]!r} is not allowed: one of {', '.join(_DUCKDB_TYPES)}")
-    casts = ", ".join(f"CAST({_quote(c)} AS {_DUCKDB_TYPES[kind]}) AS {_quote(c)}" for c, kind in source.kinds)
+    casts = ", ".join(f"CAST({_quote(c)} AS {_duckdb_type(kind)}) AS {_quote(c)}" for c, kind in source.kinds)
     return f"(SELECT * REPLACE ({casts}) FROM {relation})"
 
 
+def _duckdb_type(kind: str) -> str:
+    if kind not in _DUCKDB_TYPES:
+        raise SourceError(f"source: kind {kind!r} is not allowed: one of {', '.join(_DUCKDB_TYPES)}")
+    return _DUCKDB_TYPES[kind]
+
+
+def _parts_of(path: str) -> list[str]:
+    """Return the files of a table: of a folder those that Spark and others write there, in the order of their names."""
+    if not os.path.isdir(path):
+        return [path]
+    return [str(Path(path) / name) for name in sorted(os.listdir(path)) if not name.startswith(("_", "."))]
+
+
 def _require_file(path: str) -> None:
-    if not os.path.isfile(path):
+    if not os.path.isfile(path) and not (os.path.isdir(path) and _parts_of(path)):
         raise DataMissing(f"source: there is no file {path}")
 
 
@@ -330,9 +484,9 @@ def _require_file(path: str) -> None:
 def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
     import duckdb
 
-    try:
-        if source.kind not in ("duckdb", "parquet", "csv"):
-            with memory_database(**_NO_EXTENSIONS, enable_external_access=False, lock_configuration=True) as connection:
+    with _explained(source):
+        if source.kind not in ("duckdb", "parquet"):
+            with memory_database(**_CLOSED) as connection:
                 rows = _named_rows(source) if source.kind == "named" else rows_of(source.rows)
                 connection.register("rows_in_memory", rows)
                 yield connection, "rows_in_memory"
@@ -341,10 +495,20 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
         database = source.where if source.kind == "duckdb" else ":memory:"
         with duckdb.connect(database, read_only=source.kind == "duckdb", config=_NO_EXTENSIONS) as connection:
             if source.kind != "duckdb":
-                connection.execute(f"SET allowed_paths = [{_literal(source.where)}]")
+                files = ", ".join(map(_literal, _parts_of(source.where)))
+                connection.execute(f"SET allowed_paths = [{files}]")
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
             yield connection, _quote(source.table) if source.kind == "duckdb" else _file_relation(source)
+
+
+@contextmanager
+def _explained(source: TableSource) -> Iterator[None]:
+    """Turn what DuckDB says into one line that names the source."""
+    import duckdb
+
+    try:
+        yield
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
         reason = reason.partition(" Error: ")[2] or reason  # DuckDB names a kind of error first
@@ -357,6 +521,8 @@ _NO_EXTENSIONS = {
     "python_enable_replacements": False,
 }
 """A query over a table needs neither; a view in somebody's file could ask for both."""
+_CLOSED = {**_NO_EXTENSIONS, "enable_external_access": False, "lock_configuration": True}
+"""Settings of a database in memory that reaches nothing else."""
 
 
 def _named_rows(source: TableSource) -> Any:
@@ -463,27 +629,187 @@ def _postgres(source: TableSource) -> Iterator[Any]:
         raise SourceError(f"source: {_without_password(address)}, table {source.table}: {reason}") from None
 
 
+# --- kinds of what has no types -------------------------------------------------------------------------------------
+
+_WHOLE_NUMBER, _TRUTH = r"^[+-]?[0-9]+$", {"true": True, "false": False}
+_DIGITS = 38
+"""Of the longest whole number that DuckDB holds."""
+
+
+def _csv_columns(source: TableSource, wanted: Sequence[str] | None = None) -> dict[str, tuple[str, tuple[Any, Any]]]:
+    """Return the columns of a CSV file: kind, values of that kind, and the texts that stand there, without blanks."""
+    _require_file(source.where)
+    where = source.table or "source"
+    arrays, present = read_arrays(Path(source.where), where, wanted, source.csv or CsvFormat())
+    if not present:
+        raise SourceError(f"{where}: {source.where} has no column")
+    made, meant = {}, dict(source.kinds)
+    for name, values in arrays.items():
+        column = Column(name, values, source.csv)
+        kind, typed = _csv_kind(column) if column.is_text else (_arrow_kind(column.values.type), column.values)
+        if name in meant:
+            kind = meant[name]
+            with _explained(source), memory_database(**_CLOSED) as connection:
+                import pyarrow as pa
+
+                connection.register("one_column", pa.table({"c": typed}))
+                sql = f"SELECT CAST(c AS {_duckdb_type(kind)}) AS c FROM one_column"
+                typed = connection.sql(sql).to_arrow_table().column("c")
+        made[name] = (kind, (typed, column.numerals() if kind == "numeral" else column.values))
+    return made
+
+
+def _csv_kind(column: Column) -> tuple[str, Any]:
+    """Return the kind of a column of texts, and its values: text unless all of them are of another kind."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = column.values
+    if texts.null_count == len(texts):
+        return "text", texts
+    numerals = column.numerals()
+    present = numerals.drop_null()
+    if pc.all(pc.match_substring_regex(present, _WHOLE_NUMBER)).as_py():
+        for kind in (pa.int64(), pa.decimal128(_DIGITS, 0)):
+            try:
+                return "numeral", pc.cast(numerals, kind)
+            except pa.ArrowInvalid:
+                continue
+        return "text", texts
+    if pc.all(pc.is_in(pc.utf8_lower(present), pa.array(_TRUTH))).as_py():
+        return "boolean", pc.equal(pc.utf8_lower(numerals), "true")
+    if not column.first_text():
+        return "float", pa.array(column.numbers(column.name), pa.float64(), mask=column.is_missing())
+    for name, kind in (("date", pa.date32()), ("timestamp", pa.timestamp("us"))):
+        try:
+            return name, pc.cast(texts, kind)
+        except pa.ArrowInvalid:
+            continue
+    return "text", texts
+
+
+_STORED = ("integer", "real", "text", "blob")
+
+
+def _sqlite_kinds(source: TableSource, connection: sqlite3.Connection) -> dict[str, tuple[str, str]]:
+    """Return the kind of each column by the types of its values, and its declared type, which binds nobody."""
+    found = connection.execute("SELECT name, type FROM pragma_table_info(?)", [source.table]).fetchall()
+    if not found:
+        raise SourceError(f"source: no table {source.table!r} in {source.where}")
+    kinds: dict[str, tuple[str, str]] = {}
+    for first in range(0, len(found), 100):  # SQLite selects so many columns at once
+        some = found[first : first + 100]
+        asked = [f"max(typeof({_quote(name)}) = '{kind}')" for name, _ in some for kind in _STORED]
+        stored = connection.execute(f"SELECT {', '.join(asked)} FROM {_quote(source.table)}").fetchone()
+        for number, (name, declared) in enumerate(some):
+            has = {kind for kind, is_there in zip(_STORED, stored[number * 4 :], strict=False) if is_there}
+            kinds[name] = (_sqlite_kind(source, connection, name, declared.upper(), has), declared)
+    return kinds
+
+
+def _sqlite_kind(source: TableSource, connection: sqlite3.Connection, name: str, declared: str, has: set[str]) -> str:
+    """Return the kind of values of these types; the declared one tells what texts and whole numbers stand for."""
+    if not has:
+        return _declared_kind(declared)
+    if has == {"integer"} or has == {"text"}:
+        meant = _declared_kind(declared)
+        values = []
+        if meant in ("boolean", "date", "timestamp"):
+            asked = f"SELECT DISTINCT {_quote(name)} FROM {_quote(source.table)} WHERE {_quote(name)} IS NOT NULL"
+            values = [value for (value,) in connection.execute(asked)]
+        if meant == "boolean" and {str(value).lower() for value in values} <= set(_BOOLEANS):
+            return "boolean"
+        if has == {"text"} and meant in ("date", "timestamp"):
+            return next((kind for kind in ("date", "timestamp") if _as_moments(values, kind) is not None), "text")
+        return "text" if has == {"text"} else "integer"
+    if has <= {"integer", "real"}:
+        return "decimal" if _declared_kind(declared) == "decimal" else "float"
+    return "other"
+
+
+_BOOLEANS = {
+    **dict.fromkeys(("1", "t", "true", "y", "yes", "on"), True),
+    **dict.fromkeys(("0", "f", "false", "n", "no", "off"), False),
+}
+"""What stands in a column that is declared to be BOOLEAN."""
+
+
+def _as_moments(values: Sequence[Any], kind: str) -> Any:
+    """Return texts as dates or moments; None: one of them is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        return pc.cast(pa.array(values, pa.string()), pa.date32() if kind == "date" else pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        return None
+
+
 def _batches(
-    batches: Iterator[Sequence[Sequence[object]]], columns: Sequence[str], kinds: dict[str, str], location: str
+    batches: Iterator[Sequence[Sequence[object]]],
+    columns: Sequence[str],
+    kinds: Mapping[str, tuple[str, str]],
+    location: str,
 ) -> Any:
     import pyarrow as pa
 
-    schema, made = _schema(columns, kinds), []
+    schema, made = _schema(columns, {name: kind for name, (kind, _) in kinds.items()}), []
     for rows in batches:
         with _fitting(location):
             arrays = [
-                pa.array(_converted(values, kinds[name]), type=schema.field(name).type)
+                _sqlite_values(name, values, kinds[name][0], schema.field(name).type)
                 for name, values in zip(columns, zip(*rows, strict=True), strict=True)
             ]
         made.append(pa.record_batch(arrays, schema=schema))
     return pa.Table.from_batches(made, schema=schema)
 
 
-def _schema(columns: Sequence[str], kinds: dict[str, str]) -> Any:
+def _sqlite_values(name: str, values: Sequence[Any], kind: str, arrow: Any) -> Any:
+    """Return values of one kind as Arrow has them."""
+    import pyarrow as pa
+
+    if kind == "boolean":
+        values = [None if v is None else _BOOLEANS[str(v).lower()] for v in values]
+    elif kind in ("float", "decimal"):
+        large = next((v for v in values if isinstance(v, int) and abs(v) > 2**53), None)
+        if large is not None:
+            raise ValueError(f"column {name} holds {large} beside numbers with a point, which would round it")
+        values, arrow = [None if v is None else float(v) for v in values], pa.float64()
+    elif kind in ("date", "timestamp"):
+        return _as_moments(values, kind)
+    elif kind == "other":
+        some = {type(v).__name__: v for v in values if v is not None}
+        if set(some) != {"str"}:
+            told = " and ".join(f"{v!r} ({one})" for one, v in some.items())
+            raise ValueError(f"column {name} holds {told}; CAST it in a view to one of them")
+    return pa.array(values, type=arrow)
+
+
+def _decimals(texts: Any, name: str) -> Any:
+    """Return decimals that were read as texts, exactly; as floats where some are no finite numbers.
+
+    Raises:
+        ValueError: one has more digits than DuckDB holds.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    present = texts.drop_null()
+    if pc.any(pc.match_substring_regex(present, "[A-Za-z]")).as_py():
+        return pc.cast(texts, pa.float64())
+    digits = pc.replace_substring_regex(present, r"^-", "")
+    scale = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"^[0-9]*\.?", ""))).as_py() or 0
+    whole = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"\..*$", ""))).as_py() or 1
+    if whole + scale > _DIGITS:
+        raise ValueError(f"column {name}: a decimal of {whole + scale} digits; at most {_DIGITS} are read")
+    return pc.cast(texts, pa.decimal128(_DIGITS, scale))
+
+
+def _schema(columns: Sequence[str], kinds: Mapping[str, str], decimal: Any = None) -> Any:
     import pyarrow as pa
 
     types = {
-        "integer": pa.int64(), "float": pa.float64(), "decimal": pa.float64(), "boolean": pa.bool_(),
+        "integer": pa.int64(), "float": pa.float64(), "decimal": decimal or pa.float64(), "boolean": pa.bool_(),
         "text": pa.string(), "date": pa.date32(), "timestamp": pa.timestamp("us"),
     }  # fmt: skip
     return pa.schema([(name, types.get(kinds[name], pa.string())) for name in columns])
@@ -497,15 +823,6 @@ def _fitting(location: str) -> Iterator[None]:
         yield
     except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError) as error:
         raise SourceError(f"source: {location}: a value does not fit its column's type: {error}") from None
-
-
-def _converted(values: Sequence[Any], kind: str) -> Sequence[Any]:
-    """Return values as Arrow needs them: SQLite keeps booleans as 0 and 1, and numbers of any type in a column."""
-    if kind in ("float", "decimal"):
-        return [None if v is None else float(v) for v in values]
-    if kind == "boolean":
-        return [None if v is None else bool(v) for v in values]
-    return values
 
 
 def _arrow_kind(kind: Any) -> str:
@@ -524,20 +841,21 @@ def _arrow_kind(kind: Any) -> str:
     return next((name for check, name in checks if check(kind)), "other")
 
 
-def _sqlite_kind(declared: str) -> str:
-    """Return the kind by SQLite's own affinity rules, with dates and booleans that SQLite stores as text or number."""
-    word = declared.upper()
-    if "INT" in word:
+def _declared_kind(declared: str) -> str:
+    """Return the kind that a column is declared to have, by SQLite's own affinity rules, with dates and booleans."""
+    if "INT" in declared:
         return "integer"
-    if any(part in word for part in ("CHAR", "CLOB", "TEXT")):
+    if any(part in declared for part in ("CHAR", "CLOB", "TEXT")):
         return "text"
-    if any(part in word for part in ("REAL", "FLOA", "DOUB")):
+    if any(part in declared for part in ("REAL", "FLOA", "DOUB")):
         return "float"
-    if "BOOL" in word:
+    if "BOOL" in declared:
         return "boolean"
-    if "DEC" in word or "NUM" in word:
+    if "DEC" in declared or "NUM" in declared:
         return "decimal"
-    return "text" if "DATE" in word or "TIME" in word else "other"
+    if "TIME" in declared:
+        return "timestamp"
+    return "date" if "DATE" in declared else "text"
 
 
 _DUCKDB_TYPES = {

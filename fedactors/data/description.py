@@ -31,12 +31,11 @@ from fedactors.config import from_table
 from fedactors.data.columns import columns_text, fit_public
 from fedactors.data.databases import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
 from fedactors.data.datasets.catalogue import Task
-from fedactors.data.layouts.graph import GraphFiles, UserGraph
+from fedactors.data.layouts.graph import EdgeFile, GraphFiles, GraphTables, UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
-from fedactors.data.layouts.node_tables import EdgeFile, GraphTables
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
 from fedactors.data.query import named_tables
-from fedactors.data.readers import ImageFolder, class_text, is_csv
+from fedactors.data.readers import ImageFolder, ending_of, is_csv
 from fedactors.data.schema import (
     LAYOUTS,
     MOST_CLASSES,
@@ -56,6 +55,7 @@ from fedactors.data.schema import (
     parse,
 )
 from fedactors.data.sources import FileSource
+from fedactors.data.values import class_text
 from fedactors.errors import BadInput
 from fedactors.validation import (
     check_keys,
@@ -244,7 +244,8 @@ def file_source(
         path=party.path_at("path"),
         task=kind,
         num_classes=num_classes,
-        id_column=party.id,
+        id_column=tuple(party.id) if isinstance(party.id, list) else party.id,
+        id_rules=tuple(party.id_rules),
         features=party.names,
         label=party.label,
         categorical=tuple(party.categorical),
@@ -263,9 +264,12 @@ _KINDS = {
     ".db": "sqlite",
     ".sqlite": "sqlite",
     ".parquet": "parquet",
+    ".pq": "parquet",
     ".csv": "csv",
-    ".csv.gz": "csv",
+    ".tsv": "csv",
+    ".txt": "csv",
 }
+"""By the ending of a file, whatever packs it: .csv.gz, .csv.zst and .CSV are CSV."""
 
 Data = TypeVar("Data", VerticalData, HorizontalData, RelationalData)
 
@@ -450,6 +454,7 @@ def _graph_tables(name: str, task: GraphTask, parties: Mapping[str, GraphParty])
             ends=(party.ends[0], party.ends[1]),
             sparse=None if party.sparse is None else party.path_at("sparse"),
             csv=party.csv,
+            id_rules=tuple(party.id_rules),
         )
     different_files({one: edge.path for one, edge in edges.items()}, "edges")
     sources = tuple(replace(source, unlabelled="keep") for source in rows.sources if isinstance(source, FileSource))
@@ -462,6 +467,11 @@ def _relational(name: str, task: RelationalTask, parties: Mapping[str, Relationa
     for one, party in parties.items():
         table = choice_of(party.table or one, wanted, f"{party.where}.table")
         for column in party.columns:
+            if "*" in column:
+                raise BadInput(
+                    f"{party.where}.columns: {column!r} is not allowed with layout=relational, where a rule is for one "
+                    "column: name it"
+                )
             if column in task.categorical or f"{table}.{column}" in task.categorical:
                 raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands in task.categorical too")
         made.append(
@@ -509,12 +519,14 @@ def _table_source(party: RelationalParty, table: str) -> TableSource:
             raise BadInput(f"{party.where}.path: {error}") from None
         if any(settings.get(secret) is not None for secret in POSTGRES_SECRETS):
             raise BadInput(f"{party.where}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
-    suffix = next((known for known in _KINDS if where.endswith(known)), "")
-    guess = "postgres" if address else _KINDS.get(suffix)
+    guess = "postgres" if address else _KINDS.get(ending_of(where))
     kind = choice_of(party.kind or guess, (*sorted(set(_KINDS.values())), "postgres"), f"{party.where}.kind")
     if kind != "postgres":
         where = party.path_at("path")
-    return TableSource(kind=cast(TableKind, kind), where=where, table=party.source_table or table)
+    if kind != "csv":
+        party.refuse(["csv"], f": {party.path} is no CSV file but of kind {kind}")
+    csv = party.csv if "csv" in party.written else None
+    return TableSource(kind=cast(TableKind, kind), where=where, table=party.source_table or table, csv=csv)
 
 
 # --- the same tables at a site of a federation --------------------------------------------------------------------

@@ -25,7 +25,7 @@ sum_j G_ij = N; G_n joined rows behind each row of a table.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ from numpy.typing import NDArray
 
 from fedactors.data.databases import memory_database
 from fedactors.data.query import Edge, JoinPlan, QueryError
+from fedactors.data.values import Inexact, exact_texts, plain_values
+from fedactors.errors import BadInput
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -225,15 +227,19 @@ class TableMapping:
 def hash_keys(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: int | None = None) -> NDArray[np.uint8]:
     """Return HMAC-SHA-256 of each row's key for one edge, cut to 128 bits, computed by DuckDB (shape [n, 16]).
 
-    The message is the edge's name and the key columns, each as text with its length before it, so that neither
-    ("a", "bc") and ("ab", "c") nor equal values on two edges give equal hashes. Each distinct key is hashed once.
-    `secret` is shared among the clients and unknown to the server. Rows with NULL keys must be gone.
+    The message is the edge's name and the keys, each as its exact text (`fedactors.data.values.exact_texts`) with its
+    length before it, so that neither ("a", "bc") and ("ab", "c") nor equal values on two edges give equal hashes. Each
+    distinct key is hashed once. `secret` is shared among the clients and unknown to the server. Rows with NULL keys
+    must be gone.
+
+    Raises:
+        BadInput: keys that have no exact text.
     """
     if keys.num_rows == 0:
         return np.zeros((0, HASH_BYTES), dtype=np.uint8)
     columns = edge.columns(table)
-    picked = pa.table({f"k{i}": keys.column(name) for i, name in enumerate(columns)})
-    texts = [f"CAST(k{i} AS {_CANONICAL.get(kind, 'VARCHAR')})::VARCHAR" for i, kind in enumerate(edge.kinds)]
+    picked = pa.table({f"k{i}": _exact_key(keys.column(name), f"{table}.{name}") for i, name in enumerate(columns)})
+    texts = [f"k{i}::VARCHAR" for i in range(len(columns))]
     message = " || ".join(["?::VARCHAR", *(f"length({t})::VARCHAR || ':' || {t}" for t in texts)])
     names = ", ".join(f"k{i}" for i in range(len(columns)))
     padded = (secret if len(secret) <= _HMAC_BLOCK else hashlib.sha256(secret).digest()).ljust(_HMAC_BLOCK, b"\0")
@@ -249,6 +255,17 @@ def hash_keys(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: in
         connection.register("picked", picked)
         found = connection.sql(query, params=[outer, inner, edge.name]).to_arrow_table()
     return _fixed_bytes(found.column("digest"))
+
+
+def _exact_key(column: pa.ChunkedArray, name: str) -> Any:
+    """Return a key whose text in DuckDB is the same for equal values, whatever their type."""
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind):
+        return column
+    try:
+        return exact_texts(plain_values(column), "key")
+    except Inexact as error:
+        raise BadInput(f"sql: key {name} holds {error}") from None
 
 
 def hash_rows(data: pa.Table, edges: Sequence[Edge], table: str, secret: bytes) -> tuple[NDArray[np.uint8], ...]:
@@ -299,8 +316,15 @@ def check_not_empty(plan: JoinPlan, num_joined: int) -> None:
         EmptyJoinError: it has none.
     """
     if not num_joined:
-        names = ", ".join(table.name for table in plan.tables)
-        raise EmptyJoinError(f"join: no row of {names} joins (are the keys of the same kind of thing?)")
+        raise empty_join(table.name for table in plan.tables)
+
+
+def empty_join(names: Iterable[str]) -> EmptyJoinError:
+    """Return the error of tables that have no joined row."""
+    return EmptyJoinError(
+        f"join: no row of {', '.join(names)} joins (are the keys of the same kind of thing? Those of two CSV files are "
+        "compared as texts: 007 is not 7, unless both sides are written CAST(... AS BIGINT))"
+    )
 
 
 @dataclass(frozen=True)
@@ -427,16 +451,6 @@ def _settings(threads: int | None, memory_limit: str | None) -> dict[str, str | 
     if memory_limit is not None:
         settings["memory_limit"] = memory_limit
     return settings
-
-
-_CANONICAL = {
-    "integer": "HUGEINT",
-    "float": "DOUBLE",
-    "decimal": "DOUBLE",
-    "boolean": "BOOLEAN",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP",
-}
 
 
 Array = NDArray[np.float64]

@@ -20,9 +20,9 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from fedactors.data.alignment.ids import Alignment
-from fedactors.data.columns import SEVERAL, FittedColumn, Preprocessing, kind_of, without_values
+from fedactors.data.columns import SEVERAL, FittedColumn, Id, Preprocessing, kind_of, without_values
 from fedactors.data.datasets.catalogue import Task
-from fedactors.data.readers import CsvFormat
+from fedactors.data.values import CsvFormat, IdRule
 from fedactors.errors import BadInput
 
 Float32 = NDArray[np.float32]
@@ -54,8 +54,10 @@ class PartyBlock:
     """What the numbers were made of; those to be filled are NaN."""
     csv: CsvFormat | None = None
     """How their file is written, where the description says so."""
-    id_column: str | None = None
+    id_column: Id = None
     """The column of the ids; None: rows are called by their numbers."""
+    id_rules: tuple[IdRule, ...] = ()
+    """What does not count in ids."""
     alignment: Alignment | None = None
     """How they find the other parties' rows; None: nobody has said."""
     parts: NDArray[np.uint8] | None = None
@@ -73,6 +75,11 @@ class PartyBlock:
     def aligned_by(self) -> NDArray[Any]:
         """What rows find those of other parties by (N)."""
         return self.ids if self.keys is None else self.keys
+
+    @property
+    def moved(self) -> str:
+        """The first column whose numbers are counted from what was measured on all rows; empty: there is none."""
+        return next((one.name for one in self.columns if one.origin), "")
 
     @property
     def fills(self) -> tuple[str, ...]:
@@ -218,6 +225,19 @@ def check_block(block: PartyBlock, party: str, task: Task, num_classes: int) -> 
         raise BadInput(f"{where}: {without_values(bad, 'NaN, missing or infinite')}")
     if block.labels is not None:
         check_labels(block.labels, where, task, num_classes)
+
+
+def refuse_moved(block: PartyBlock, where: str, why: str) -> None:
+    """Refuse numbers that single precision merges where nothing may be measured on the rows.
+
+    Raises:
+        BadInput: naming the column and what to do.
+    """
+    if block.moved:
+        raise BadInput(
+            f"{where}: column {block.moved}: single precision cannot tell its numbers apart, and {why}; give a public "
+            f'range under columns: {block.moved} = {{ scaling = "range", range = [LOWEST, LARGEST] }}'
+        )
 
 
 def check_ids(ids_N: NDArray[Any], where: str) -> None:
@@ -405,6 +425,7 @@ def prepare(
         deviation=deviation_D.astype(np.float32),
         csv=block.csv,
         id_column=block.id_column,
+        id_rules=block.id_rules,
         alignment=block.alignment,
     )
     label_mean, label_deviation = 0.0, 1.0

@@ -3,13 +3,16 @@
     SQL text, or a tree of sqlglot's --parse_query--> Query: what it says; every party reads it alike
     Query --make_plan(columns of all tables, label)--> JoinPlan: what it means
 
-Accepted: inner joins with ON, USING or comparisons in WHERE; tables; UNION ALL of filtered tables in parentheses;
-filters that concern one table; plain columns in the select list. A top-level UNION ALL must be what it means to
+Accepted: inner joins with ON, USING or comparisons in WHERE, of columns or of expressions over the columns of one table
+(`TRIM`, `CAST`, `COALESCE`), which their owner computes; tables; UNION ALL of filtered tables in parentheses; filters
+that concern one table; plain columns in the select list. A top-level UNION ALL must be what it means to
 join unions: its branches differ only in the partitions they read, and every combination of partitions occurs.
 Whatever is not allowed is refused with its name. Names are resolved by sqlglot, as DuckDB does: upper and lower case
 are the same.
 
-Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other.
+Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other; numeral: whole numbers of a CSV file,
+which are texts as well. Whatever their kinds, whole numbers are equal if they are the same number, and texts if they
+are the same text; two numerals are compared as texts: 007 at one party is not 7 at another.
 """
 
 from __future__ import annotations
@@ -101,7 +104,9 @@ def named_tables(sql: str) -> tuple[str, ...]:
     """
     from sqlglot import exp
 
-    names = tuple(dict.fromkeys(table.name for table in parse_select(sql).find_all(exp.Table, bfs=False)))
+    tree = parse_select(sql)
+    _check_constructs(tree)  # before anybody looks for a table that is none, such as a name given by WITH
+    names = tuple(dict.fromkeys(table.name for table in tree.find_all(exp.Table, bfs=False)))
     if not names:
         raise QueryError(f"sql: {sql!r} reads no table")
     return names
@@ -111,7 +116,8 @@ Schema = Mapping[str, str]
 Tree = Any
 """A node of sqlglot's tree; the class has different names in its versions."""
 Encoding = Literal["numeric", "one_hot", "ruled"]
-NUMERIC_KINDS = ("integer", "float", "decimal", "boolean")
+NUMBER_KINDS = ("integer", "numeral", "float", "decimal")
+NUMERIC_KINDS = (*NUMBER_KINDS, "boolean")
 
 
 class UnsupportedQueryError(QueryError):
@@ -178,11 +184,17 @@ class Query:
 _FILTER_NODES = (
     exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.And, exp.Or, exp.Not, exp.Paren, exp.In, exp.Between,
     exp.Is, exp.Like, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Column, exp.Identifier, exp.Literal,
-    exp.Boolean, exp.Null, exp.Cast, exp.DataType,
+    exp.Boolean, exp.Null, exp.Cast, exp.DataType, exp.DataTypeParam, exp.ILike, exp.Escape, exp.Mod, exp.IntDiv,
+    exp.Coalesce, exp.Case, exp.If, exp.Abs, exp.Round, exp.Floor, exp.Ceil, exp.TryCast, exp.Nullif, exp.Length,
 )  # fmt: skip
+TEXT_NODES = (
+    exp.Trim, exp.Lower, exp.Upper, exp.Substring, exp.DPipe, exp.Concat, exp.Replace, exp.Left, exp.Right, exp.Pad,
+    exp.Like, exp.ILike, exp.Length,
+)  # fmt: skip
+"""Functions of texts: a numeral in one is the text that stands in its file."""
 _ALLOWED_NODES = (
     exp.Select, exp.Union, exp.Subquery, exp.From, exp.Join, exp.Where, exp.Table, exp.TableAlias, exp.Star, exp.Alias,
-    *_FILTER_NODES,
+    *_FILTER_NODES, *TEXT_NODES,
 )  # fmt: skip
 
 
@@ -219,7 +231,8 @@ def _check_constructs(tree: Tree) -> None:
         is_joining = isinstance(node.find_ancestor(exp.Join, exp.Select), exp.Join)
         clause = " in the select list" if _is_selected(node) else " in a join condition" if is_joining else ""
         words = node.key.upper() if isinstance(node, exp.SetOperation) else repr(node.sql(dialect="duckdb"))
-        raise UnsupportedQueryError(f"sql: {words}{clause} is not supported ({node.key})")
+        advice = "" if is_joining else "; what concerns one table alone can be a view in its owner's database"
+        raise UnsupportedQueryError(f"sql: {words}{clause} is not supported ({node.key}){advice}")
     for union in tree.find_all(exp.Union):
         if union.args.get("distinct"):
             raise UnsupportedQueryError("sql: UNION removes duplicates and is not supported; write UNION ALL")
@@ -333,12 +346,16 @@ class Feature:
 
 @dataclass(frozen=True)
 class Edge:
-    """An edge of the join tree: columns of ``left`` equal to columns of ``right``, pair by pair."""
+    """An edge of the join tree: keys of ``left`` equal to keys of ``right``, pair by pair.
+
+    A key is a column, or an expression over one table's columns as SQL.
+    """
 
     left: str
     right: str
     keys: tuple[tuple[str, str], ...]
     kinds: tuple[str, ...]
+    """As what they are compared: number, text, boolean, date or timestamp."""
 
     @property
     def name(self) -> str:
@@ -359,10 +376,15 @@ class VerticalTable:
     features: tuple[Feature, ...]
     keys: tuple[str, ...]
     label: str | None = None
+    computed: tuple[str, ...] = ()
+    """Those of the keys that are expressions, which the owner computes."""
+    called_by: tuple[str, ...] = ()
+    """The columns of which keys are made."""
 
     def needed_columns(self) -> tuple[str, ...]:
-        """Return every column that a client must read, each once."""
-        wanted = [*self.keys, *(f.column for f in self.features)] + ([self.label] if self.label else [])
+        """Return every column that a client must read, each once; what is computed is none."""
+        keys = [key for key in self.keys if key not in self.computed]
+        wanted = [*keys, *(f.column for f in self.features)] + ([self.label] if self.label else [])
         return tuple(dict.fromkeys(wanted))
 
 
@@ -401,13 +423,14 @@ def make_plan(query: Query, schemas: Mapping[str, Schema], label: str,
     for name, parts in query.tables.items():
         partitions[name], columns[name] = _read_partitions(name, parts, schemas)
     picked, conjuncts = _resolve(query.select, columns)
-    edges, filters = _edges_and_filters(conjuncts, columns)
+    edges, filters, made_of = _edges_and_filters(conjuncts, columns)
     keys = {name: [c for e in edges if name in (e.left, e.right) for c in e.columns(name)] for name in columns}
+    joined_by = {name: [c for key in keys[name] for c in made_of[name][key]] for name in columns}
     target = _find_label(label, columns)
     encoded = {_find(text, columns): way for text, way in (encodings or {}).items()}
     features: dict[str, dict[str, Feature]] = {name: {} for name in columns}
     for table, column in picked:
-        names = [c for c in columns[table] if c not in keys[table]] if column == "*" else [column]
+        names = [c for c in columns[table] if c not in joined_by[table]] if column == "*" else [column]
         for name in names:
             if (table, name) != target:
                 features[table][name] = _feature(table, name, columns[table][name], encoded, others)
@@ -418,6 +441,8 @@ def make_plan(query: Query, schemas: Mapping[str, Schema], label: str,
             features=tuple(features[name].values()),
             keys=tuple(dict.fromkeys(keys[name])),
             label=target[1] if name == target[0] else None,
+            computed=tuple(dict.fromkeys(key for key in keys[name] if made_of[name][key] != (key,))),
+            called_by=tuple(dict.fromkeys(joined_by[name])),
         )
         for name in columns
     )
@@ -511,33 +536,112 @@ def _condition(tree: Tree) -> str:
 
 def _edges_and_filters(
     conjuncts: Sequence[Tree], tables: Mapping[str, Schema]
-) -> tuple[tuple[Edge, ...], dict[str, list[str]]]:
-    pairs: dict[tuple[str, str], dict[tuple[str, str], None]] = {}
+) -> tuple[tuple[Edge, ...], dict[str, list[str]], dict[str, dict[str, tuple[str, ...]]]]:
+    """Return the edges, the filters of each table, and for each table its keys with the columns they are made of."""
+    pairs: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
     filters: dict[str, list[str]] = {name: [] for name in tables}
+    made_of: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in tables}
     for tree in conjuncts:
-        if not (isinstance(tree, exp.EQ) and isinstance(tree.left, exp.Column) and isinstance(tree.right, exp.Column)):
-            owners = {column.table for column in tree.find_all(exp.Column)}
+        owners = list(dict.fromkeys(column.table for column in tree.find_all(exp.Column)))
+        sides = (tree.left, tree.right) if isinstance(tree, exp.EQ) else ()
+        owners_of = [{column.table for column in side.find_all(exp.Column)} for side in sides]
+        if len(owners) != 2 or [len(tables_of) for tables_of in owners_of] != [1, 1]:
             if len(owners) != 1:
-                what = f"{' and '.join(sorted(owners))}; joins are by column = column" if owners else "no table"
+                what = f"{' and '.join(sorted(owners))}; joins are by key = key" if owners else "no table"
                 text = tree.sql(dialect="duckdb")
                 raise UnsupportedQueryError(f"sql: the filter {text!r} must concern exactly one table, not {what}")
-            filters[owners.pop()].append(_condition(tree))
+            if isinstance(tree, exp.EQ) and all(isinstance(side, exp.Column) for side in (tree.left, tree.right)):
+                raise UnsupportedQueryError(
+                    f"sql: the join condition {tree.left.name} = {tree.right.name} stays within table {owners[0]!r}"
+                )
+            filters[owners[0]].append(_condition(tree))
             continue
-        (left, a), (right, b) = ((side.table, side.name) for side in (tree.left, tree.right))
-        if left == right:
-            raise UnsupportedQueryError(f"sql: the join condition {a} = {b} stays within table {left!r}")
-        if tables[left][a] != tables[right][b]:
-            raise KeyTypeError(
-                f"sql: join keys of different types: {left}.{a} is {tables[left][a]}, {right}.{b} is {tables[right][b]}"
-            )
+        (left, right), how = owners, _compared(tree, tables)
+        keys = []
+        for side in (tree.left, tree.right):
+            schema = tables[side.find(exp.Column).table]
+            key, columns = _key(side, schema, how)
+            made_of[side.find(exp.Column).table][key] = columns
+            keys.append((side.find(exp.Column).table, key))
+        (left, a), (right, b) = keys
         if (right, left) in pairs:
             left, a, right, b = right, b, left, a
-        pairs.setdefault((left, right), {})[a, b] = None
+        pairs.setdefault((left, right), {})[a, b] = how
     _require_tree(list(tables), list(pairs))
-    edges = [
-        Edge(left, right, tuple(keys), tuple(tables[left][a] for a, _ in keys)) for (left, right), keys in pairs.items()
-    ]
-    return tuple(edges), filters
+    edges = [Edge(left, right, tuple(keys), tuple(keys.values())) for (left, right), keys in pairs.items()]
+    return tuple(edges), filters, made_of
+
+
+def _key(side: Tree, schema: Schema, how: str) -> tuple[str, tuple[str, ...]]:
+    """Return a key, a column's name or an expression over one table's columns as SQL, and these columns."""
+    columns = tuple(dict.fromkeys(column.name for column in side.find_all(exp.Column)))
+    if not isinstance(side, exp.Column):
+        return _condition(side), columns
+    if how == "text" and schema[side.name] == "numeral":
+        return _condition(exp.cast(side.copy(), exp.DataType.Type.TEXT)), columns
+    return side.name, columns
+
+
+def _compared(tree: Tree, tables: Mapping[str, Schema]) -> str:
+    """Return as what the two sides of a join condition are compared.
+
+    Raises:
+        KeyTypeError: they are of kinds that have nothing in common.
+    """
+    one, other = (_kind_of(side, tables) for side in (tree.left, tree.right))
+    if one in ("text", "numeral", "other") and other in ("text", "numeral", "other"):
+        return "text"
+    if one in NUMBER_KINDS and other in NUMBER_KINDS:
+        return "number"
+    if one == other:
+        return one
+    left, right = (_shown_key(side) for side in (tree.left, tree.right))
+    text, number = (left, right) if one in ("text", "other") else (right, left)
+    advice = f"write CAST({number} AS VARCHAR) = {text}, or CAST({text} AS BIGINT) = {number}"
+    if not {one, other} & {"text", "other"}:
+        advice = f"write CAST({left} AS VARCHAR) = CAST({right} AS VARCHAR)"
+    raise KeyTypeError(f"sql: join keys of different types: {left} is {one}, {right} is {other}; {advice}")
+
+
+def _shown_key(side: Tree) -> str:
+    return f"{side.table}.{side.name}" if isinstance(side, exp.Column) else str(side.sql(dialect="duckdb"))
+
+
+def _kind_of(tree: Tree, tables: Mapping[str, Schema]) -> str:
+    """Return the kind of an expression."""
+    if isinstance(tree, exp.Column):
+        return tables[tree.table][tree.name]
+    if isinstance(tree, exp.Paren):
+        return _kind_of(tree.this, tables)
+    if isinstance(tree, exp.Cast):
+        kind = tree.to
+        for types, name in (
+            (exp.DataType.INTEGER_TYPES, "integer"),
+            (exp.DataType.TEXT_TYPES, "text"),
+            (exp.DataType.FLOAT_TYPES, "float"),
+            (exp.DataType.REAL_TYPES, "decimal"),
+            ({exp.DataType.Type.BOOLEAN}, "boolean"),
+            ({exp.DataType.Type.DATE, exp.DataType.Type.DATE32}, "date"),
+            (exp.DataType.TEMPORAL_TYPES, "timestamp"),
+        ):
+            if kind.this in types:
+                return name
+    elif isinstance(tree, TEXT_NODES) and not isinstance(tree, exp.Length | exp.Like | exp.ILike):
+        return "text"
+    elif isinstance(tree, exp.Coalesce | exp.Nullif):
+        found = _kind_of(tree.this, tables)
+        given = [tree.args.get("expression"), *(tree.expressions or [])]
+        is_text = any(isinstance(one, exp.Literal) and one.is_string for one in given if one is not None)
+        return "text" if found == "numeral" and is_text else found
+    elif isinstance(tree, exp.Literal):
+        return "text" if tree.is_string else "decimal"
+    elif isinstance(tree, exp.Add | exp.Sub | exp.Mul | exp.Neg | exp.Abs | exp.Mod | exp.IntDiv | exp.Length):
+        return "integer"
+    elif isinstance(tree, exp.Div | exp.Round | exp.Floor | exp.Ceil):
+        return "float"
+    raise UnsupportedQueryError(
+        f"sql: {tree.sql(dialect='duckdb')!r} is not supported as a join key; write CAST(... AS VARCHAR) or AS BIGINT"
+    )
 
 
 def _require_tree(tables: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:

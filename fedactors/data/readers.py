@@ -1,10 +1,13 @@
 """Tables and images as parties bring them, read into columns or arrays whose values are not interpreted yet.
 
-    read_columns    CSV, Parquet or npy --> `Column` by name: its texts, numbers or dates
+    read_columns    CSV, Parquet, Arrow or npy --> `Column` by name: its texts, numbers or dates
     read_pictures   photos/cat/01.png (class = name of the folder; resized to the task's shape), or
                     photos.npz: images (N, C, H, W), or (N, H, W) of one channel, and labels (N)
 
-Arrow reads CSV files; what it refuses is read again by Python until the line at fault, which is named. Dates become
+A file's kind is told by its content, packed or not, and not by its name; a folder of Parquet files is one table. Arrow
+reads every field of a CSV file as text; `Column` decides what is a number or a date, in training and in prediction
+alike. What Arrow refuses is read again by Python until the line at fault, which is named. Values of Parquet keep their
+Arrow type until then, so that no whole number is rounded and ids have one exact text whatever their type. Dates become
 days since 1970, and month, weekday and hour as points on a circle. Pixels are divided by `peak`, less the channel's
 `mean`, over its `deviation`: public numbers, so that no client's data enter them. Files are opened by Python and handed
 to the libraries that read them, so that an audit hook sees every one.
@@ -14,10 +17,10 @@ Shapes: N images, C channels, H rows, W columns.
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import contextlib
 import csv as python_csv
-import datetime
 import gzip
 import importlib
 import io
@@ -25,455 +28,437 @@ import json
 import math
 import os
 import re
+import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
 from fedactors.config import config
+from fedactors.data.values import Column, CsvFormat, Inexact, class_text
 from fedactors.errors import BadInput
-from fedactors.validation import reading
+from fedactors.validation import first_line, reading
 
-_CHUNK = 1 << 20
 _MOST_SHOWN = 40
-
-
-@config
-class CsvFormat:
-    """How a party's CSV file is written, ``[parties.NAME.csv]``."""
-
-    separator: Annotated[str, Field(min_length=1, max_length=1)] | None = None
-    """Between fields: one character; a comma unless given, a tab in a ``.tsv``."""
-    decimal: Annotated[str, Field(min_length=1, max_length=1)] = "."
-    """Between the digits of a number."""
-    null: tuple[str, ...] | None = None
-    """Texts that mean that a value is missing, the empty one always; unless given, also ``NA``, ``null``, ``nan`` and
-    the like. With ``null = []``, ``NA`` is a value."""
-    encoding: str = "utf8"
-    """Of its characters."""
-
-    def __post_init__(self) -> None:
-        if self.separator == self.decimal:
-            raise ValueError(f"decimal: {self.decimal!r} is not allowed: it is the separator too")
-        try:
-            known = codecs.lookup(self.encoding)
-        except (LookupError, ValueError):
-            known = None
-        if known is None or not getattr(known, "_is_text_encoding", True):
-            raise ValueError(f"encoding: {self.encoding!r} is not allowed: one of Python's, such as utf-8 or latin-1")
+_TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat")
+_PACKED_ENDINGS = (".gz", ".bz2", ".zst", ".zip")
+_OTHER_ENDINGS = (".parquet", ".pq", ".npy", ".feather", ".arrow")
+_NO_TABLES = (".xlsx", ".xls", ".ods", ".json", ".xml", ".html", ".pdf", ".pkl", ".npz", ".duckdb", ".db", ".sqlite")
+ENDINGS = ".csv, .tsv, .parquet, .feather or .npy"
 
 
 def is_csv(path: Path) -> bool:
-    """Return whether a file is called as one of these."""
-    return path.name.endswith((".csv", ".csv.gz", ".tsv"))
+    """Return whether a file may be one of these by its name; what it is its content tells."""
+    return not path.name.lower().endswith(_OTHER_ENDINGS)
+
+
+def ending_of(name: str) -> str:
+    """Return how a file's name ends, in small letters and without the ending of what packs it."""
+    bare = name.lower()
+    for packed in _PACKED_ENDINGS:
+        bare = bare.removesuffix(packed)
+    return os.path.splitext(bare)[1]
+
+
+# --- what a file holds ------------------------------------------------------------------------------------------------
+
+_MAGIC: tuple[tuple[bytes, str], ...] = (
+    (b"PAR1", "parquet"),
+    (b"ARROW1", "arrow"),
+    (b"\x93NUMPY", "npy"),
+    (b"\x1f\x8b", "gzip"),
+    (b"BZh", "bz2"),
+    (b"\x28\xb5\x2f\xfd", "zst"),
+    (b"PK\x03\x04", "zip"),
+    (b"SQLite format 3", "an SQLite database"),
+    (b"\xd0\xcf\x11\xe0", "an Excel workbook"),
+    (b"%PDF", "a PDF document"),
+    (b"\x89HDF", "an HDF5 file"),
+)
+"""What files begin with."""
+
+
+_COLUMNAR = ("parquet", "arrow")
+
+
+def _kind_of(begins: bytes) -> str:
+    if begins[8:12] == b"DUCK":
+        return "a DuckDB database"
+    return next((kind for magic, kind in _MAGIC if begins.startswith(magic)), "csv")
+
+
+def _content(path: Path) -> tuple[str, bytes]:
+    """Return what a file is by its content, and that, unpacked; nothing of one that Arrow reads column by column."""
+    with open(path, "rb") as file:
+        kind = _kind_of(file.read(16))
+        if kind in _COLUMNAR:
+            return kind, b""
+        file.seek(0)
+        raw = file.read()
+    if kind == "gzip":
+        raw = gzip.decompress(raw)
+    elif kind == "bz2":
+        raw = bz2.decompress(raw)
+    elif kind == "zst":
+        raw = pa.CompressedInputStream(pa.BufferReader(raw), "zstd").read()
+    elif kind == "zip":
+        with zipfile.ZipFile(io.BytesIO(raw)) as packed:
+            names = [one for one in packed.namelist() if not one.endswith("/") and not one.startswith("__MACOSX")]
+            if "[Content_Types].xml" in names:
+                return "an Excel workbook", b""
+            if len(names) != 1:
+                raise ValueError(f"the zip file holds {len(names)} files ({', '.join(names[:5])}): one is needed")
+            raw = packed.read(names[0])
+    else:
+        return kind, raw
+    kind = _kind_of(raw[:16])
+    if kind in _COLUMNAR:
+        raise ValueError(f"a {kind} file that is packed; unpack it, for it is packed inside")
+    return kind, raw
+
+
+# --- CSV --------------------------------------------------------------------------------------------------------------
 
 
 def read_csv(
-    path: Path, party: str, *, wanted: Sequence[str] | None, as_text: Sequence[str], csv: CsvFormat
-) -> tuple[Any, list[str]]:
-    """Return the wanted columns that are there as a `pyarrow.Table`, and the names of all columns.
+    content: bytes, path: Path, party: str, *, wanted: Sequence[str] | None, csv: CsvFormat
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the wanted columns that are there, as Arrow arrays of texts, and the names of all columns.
 
     Args:
-        path: of the file.
+        content: of the file, unpacked.
+        path: of the file, for errors and for what separates fields.
         party: whose, for errors.
         wanted: names of columns; None: all.
-        as_text: columns whose values stay as they are written.
         csv: how it is written.
 
     Raises:
         BadInput: naming the file, where it is known the line, and what to do.
     """
-    import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-    _refuse_utf16(party, path, csv)
-    parse = pa_csv.ParseOptions(delimiter=_separator(path, csv), newlines_in_values=True)
-    read = pa_csv.ReadOptions(encoding=csv.encoding)
-    with _told(party, path, csv):
-        present = _header(path, csv)
-    _refuse_other_separator(party, path, present, wanted, csv)
-    convert = pa_csv.ConvertOptions(
-        include_columns=None if wanted is None else list(dict.fromkeys(c for c in wanted if c in present)),
-        strings_can_be_null=True,
-        decimal_point=csv.decimal,
-        null_values=None if csv.null is None else ["", *csv.null],
-        column_types={name: pa.string() for name in as_text},
+    where = f"{party}: {path}"
+    lines = _Lines(_in_utf8(content, csv, where), _separator(path, csv), csv, where)
+    present, rows = lines.head_and_rows()
+    _refuse_other_separator(where, present, wanted, csv)
+    positions = [position for position, name in enumerate(present) if wanted is None or name in wanted]
+    _refuse_doubled([present[position] for position in positions], where)
+    if re.fullmatch(rb"[\r\n]*", rows):
+        return {present[position]: pa.array([], pa.string()) for position in positions}, present
+    # one block, so that no row is too long for it; without threads, whose pool may never end after a fault
+    read = pa_csv.ReadOptions(
+        column_names=list(map(str, range(len(present)))), use_threads=False, block_size=min(len(rows) + 1, 2**31 - 1)
     )
-    with _told(party, path, csv):
-        _refuse_open_quote(party, path, csv)
-        with _opened(path) as file:
-            table = pa_csv.read_csv(file, read_options=read, parse_options=parse, convert_options=convert)
-        for field in table.schema:  # what arrow makes of text in other characters where no type is asked for
-            if pa.types.is_binary(field.type):
-                raise UnicodeError(field.name)
-    return table, present
-
-
-def _header(path: Path, csv: CsvFormat) -> list[str]:
-    """Return the names of the columns: what the first line that is not empty holds."""
-    with _records(path, csv, errors="strict") as records:
-        first: list[str] | None = next((record for record in records if record), None)
-    if first is None:
-        raise BadInput("is empty; its first line must name the columns")
-    return first
-
-
-@contextlib.contextmanager
-def _told(party: str, path: Path, csv: CsvFormat) -> Iterator[None]:
-    """Turn what is said of a file into one line with the place."""
+    parse = pa_csv.ParseOptions(delimiter=lines.separator, newlines_in_values=True)
+    convert = pa_csv.ConvertOptions(
+        include_columns=list(map(str, positions)),
+        column_types={str(position): pa.string() for position in positions},
+        strings_can_be_null=not csv.trim,
+        null_values=csv.nulls,
+    )
     try:
-        yield
-    except BadInput as error:
-        said = str(error)
-        raise (error if said.startswith(f"{party}: ") else BadInput(f"{party}: {path} {said}")) from None
-    except ValueError as error:  # of names of columns a UnicodeError, of values an ArrowInvalid, which only says so
-        if isinstance(error, UnicodeError) or "invalid UTF8" in str(error):
-            raise BadInput(
-                f"{party}: {path} is not written in {csv.encoding}{_undecoded(path, csv)}; give its encoding, such as "
-                'csv = { encoding = "latin-1" }'
-            ) from error
-        if fault := _ragged(path, csv):
-            raise BadInput(f"{party}: {path}: {fault}") from error
-        raise
-    except python_csv.Error as error:
-        raise BadInput(f"{party}: {path}: its first line names no columns: {error}") from error
+        table = pa_csv.read_csv(pa.BufferReader(rows), read_options=read, parse_options=parse, convert_options=convert)
+    except pa.ArrowInvalid as error:
+        if "invalid UTF8" in str(error):
+            raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
+        raise BadInput(f"{where}: {lines.ragged() or f'cannot be read: {first_line(error)}'}") from error
+    found = {present[position]: table.column(number) for number, position in enumerate(positions)}
+    if csv.trim:
+        found = {name: _trimmed(column, csv.nulls) for name, column in found.items()}
+    return found, present
 
 
-def _undecoded(path: Path, csv: CsvFormat) -> str:
-    """Return the line that is not of the encoding, where lines can be told before they are decoded."""
-    if codecs.lookup(csv.encoding).name not in ("utf-8", "ascii"):
-        return ""
-    with _opened(path) as file:
-        for number, line in enumerate(file, 1):
+def _trimmed(column: Any, nulls: Sequence[str]) -> Any:
+    texts = pc.utf8_trim_whitespace(column)
+    return pc.if_else(pc.is_in(texts, pa.array(nulls, pa.string())), pa.scalar(None, pa.string()), texts)
+
+
+def _in_utf8(content: bytes, csv: CsvFormat, where: str) -> bytes:
+    """Return a file's characters in UTF-8; of one that is said to be so Arrow checks what it reads."""
+    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and "16" not in csv.encoding:
+        raise BadInput(f'{where} is not written in {csv.encoding}; give its encoding: csv = {{ encoding = "utf-16" }}')
+    if codecs.lookup(csv.encoding).name == "utf-8":
+        return content.removeprefix(codecs.BOM_UTF8)
+    try:
+        return content.decode(csv.encoding).removeprefix("\ufeff").encode()
+    except UnicodeError as error:
+        raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
+
+
+_ENCODINGS = ("utf-8", "cp1252", "latin-1", "gb18030", "shift_jis", "utf-16-le")
+"""What files are written in, and what Excel writes; the first in which a line can be read is not always right."""
+
+
+def _other_encodings(content: bytes, csv: CsvFormat) -> str:
+    """Return what to say of a file that is not written as it is said to be: the line, and what it could be."""
+    name = codecs.lookup(csv.encoding).name
+    number, wrong, byte = 0, content, ""
+    if name in ("utf-8", "ascii"):
+        for number, wrong in enumerate(content.splitlines(), 1):
             try:
-                line.decode(csv.encoding)
+                wrong.decode(csv.encoding)
             except UnicodeDecodeError as error:
-                return f" (line {number} has the byte 0x{line[error.start]:02x})"
-    return ""
+                byte = f" (line {number} has the byte 0x{wrong[error.start]:02x})"
+                start = max(0, error.start - 10)
+                wrong = wrong[start : error.start + 10]
+                break
+    likely = ["utf-16-le"] if content[1:200:2].count(0) > 50 else [one for one in _ENCODINGS if one != "utf-16-le"]
+    readings = []
+    for encoding in likely:
+        with contextlib.suppress(UnicodeDecodeError):
+            text = wrong[:_MOST_SHOWN].decode(encoding)
+            if codecs.lookup(encoding).name != name and text.isprintable():
+                readings.append((encoding, text))
+    told = ", ".join(f'encoding = "{encoding}" reads {text!r}' for encoding, text in readings)
+    return f'is not written in {csv.encoding}{byte}; give its encoding, csv = {{ encoding = "..." }}: ' + (
+        told or "none of " + ", ".join(_ENCODINGS) + " reads that line"
+    )
 
 
-def _ragged(path: Path, csv: CsvFormat) -> str:
-    """Return what to say of the first record that has not as many fields as the header; empty: there is none."""
-    with _records(path, csv) as records:
-        width, header = 0, ""
-        for record in records:
-            if not record:
-                continue
+class _Lines:
+    """The lines of a CSV file: which of them are rows, and where one is at fault.
+
+    Args:
+        content: in UTF-8.
+        separator: between fields.
+        csv: how it is written.
+        where: party and file, for errors.
+    """
+
+    def __init__(self, content: bytes, separator: str, csv: CsvFormat, where: str) -> None:
+        self.content, self.separator, self.csv, self.where = content, separator, csv, where
+        self._blank = " \r\n" if separator == "\t" else " \t\r\n"
+
+    def head_and_rows(self) -> tuple[list[str], bytes]:
+        """Return the names of the columns, and the lines below them that are rows.
+
+        Raises:
+            BadInput: there is no line, or one opens a quote that is never closed.
+        """
+        csv = self.csv
+        try:
+            first = next(self.records(errors="strict"), None)
+        except UnicodeDecodeError:
+            raise BadInput(f"{self.where} {_other_encodings(self.content, csv)}") from None
+        except python_csv.Error as error:
+            raise BadInput(f"{self.where}: its first line names no columns: {error}") from error
+        if first is None:
+            raise BadInput(f"{self.where} is empty; its first line must name the columns")
+        self._refuse_open_quote()
+        _, text, names = first
+        if csv.names:
+            names = list(csv.names)
+        elif csv.trim:
+            names = [name.strip() for name in names]
+        if self._has_other_lines():
+            records = self.records()
+            if not csv.names:
+                next(records)
+            return names, "".join(text for _, text, _ in records).encode()
+        if csv.names:
+            return names, self.content
+        begins = len(self.content) - len(self.content.lstrip(b"\r\n"))
+        return names, self.content[begins + len(text.encode()) :]
+
+    def records(self, *, errors: str = "replace", strict: bool = False) -> Iterator[tuple[int, str, list[str]]]:
+        """Yield the number of the last line of each row, its lines, and its fields."""
+        csv = self.csv
+        lines: list[str] = []
+        number = 0
+
+        def rows() -> Iterator[str]:
+            nonlocal number
+            with io.TextIOWrapper(io.BytesIO(self.content), encoding="utf-8", errors=errors, newline="") as file:
+                for line in file:
+                    number += 1
+                    if number <= csv.skip or (not lines and self._is_none(line)):
+                        continue
+                    lines.append(line)
+                    yield line
+
+        reader = python_csv.reader(rows(), delimiter=self.separator, strict=strict, skipinitialspace=csv.trim)
+        for record in reader:
+            yield number, self._written(record, "".join(lines)), record
+            lines.clear()
+
+    def _written(self, record: Sequence[str], text: str) -> str:
+        """Return a row as Arrow reads it, which knows no blanks before a quote."""
+        if not self.csv.trim or '"' not in text:
+            return text
+        made = io.StringIO()
+        python_csv.writer(made, delimiter=self.separator, quoting=python_csv.QUOTE_ALL).writerow(record)
+        return made.getvalue()
+
+    def _is_none(self, line: str) -> bool:
+        """Say whether a line is no row: of blanks only, or a comment."""
+        return not line.strip(self._blank) or (self.csv.comment is not None and line.startswith(self.csv.comment))
+
+    def _has_other_lines(self) -> bool:
+        """Say whether there may be lines that are no rows for Python, and are some for Arrow."""
+        csv, content = self.csv, self.content
+        if csv.skip or csv.comment is not None or (csv.trim and b'"' in content):
+            return True
+        blanks = [b" "] if self.separator == "\t" else [b" ", b"\t"]
+        begins = (b"\n", b"\r") if b"\r" in content else (b"\n",)
+        return content[:1] in blanks or any(begin + blank in content for begin in begins for blank in blanks)
+
+    def _refuse_open_quote(self) -> None:
+        """Refuse a quote that is never closed: all that follows would be one value, in silence."""
+        if not self.content.count(b'"') % 2:
+            return
+        begins = 1
+        try:
+            for last, _, _ in self.records(strict=True):
+                begins = last + 1
+        except python_csv.Error as error:
+            if "unexpected end" in str(error) or "field larger" in str(error):
+                raise BadInput(
+                    f"{self.where}: a double quote in line {begins} is opened and never closed; close it, or write "
+                    "two for one that belongs to the text"
+                ) from None
+
+    def ragged(self) -> str:
+        """Return what to say of the first row that has not as many fields as there are names; empty: there is none."""
+        width, header = len(self.csv.names), ""
+        for number, _, record in self.records():
             if not width:
                 width, header = len(record), record[0]
             elif len(record) != width:
                 only = f", {header[:_MOST_SHOWN]!r}" if width == 1 else ""
+                head = "csv.names" if self.csv.names else "the header"
                 return (
-                    f"line {records.line_num} has {len(record)} fields, the header {width}{only}; mend the line, or "
-                    f"put text that holds {json.dumps(_separator(path, csv))} into double quotes"
+                    f"line {number} has {len(record)} fields, {head} {width}{only}; mend the line, or put text that "
+                    f"holds {json.dumps(self.separator)} into double quotes; lines on top that are no rows are left "
+                    'out by csv = { skip = 1 } or csv = { comment = "#" }'
                 )
-    return ""
+        return ""
 
 
-def _refuse_open_quote(party: str, path: Path, csv: CsvFormat) -> None:
-    """Refuse a quote that is never closed: all that follows would be one value, in silence."""
-    with _texts(path, csv) as file:
-        if not sum(chunk.count('"') for chunk in iter(lambda: file.read(_CHUNK), "")) % 2:
-            return
-    with _records(path, csv, strict=True) as records:
-        begins = 1
-        try:
-            for _ in records:
-                begins = records.line_num + 1
-        except python_csv.Error as error:
-            if "unexpected end" in str(error) or "field larger" in str(error):
-                raise BadInput(
-                    f"{party}: {path}: a double quote in line {begins} is opened and never closed; close it, or write "
-                    "two for one that belongs to the text"
-                ) from None
-
-
-def _refuse_utf16(party: str, path: Path, csv: CsvFormat) -> None:
-    """Refuse a file that begins as UTF-16 does, which spreadsheets write, where it is read as something else."""
-    with reading(party, path), _opened(path) as file:
-        begins = bytes(file.read(2))
-    if begins in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and "16" not in csv.encoding:
-        raise BadInput(
-            f'{party}: {path} is not written in {csv.encoding}; give its encoding: csv = {{ encoding = "utf-16" }}'
-        )
-
-
-def _refuse_other_separator(
-    party: str, path: Path, present: Sequence[str], wanted: Sequence[str] | None, csv: CsvFormat
-) -> None:
+def _refuse_other_separator(where: str, present: Sequence[str], wanted: Sequence[str] | None, csv: CsvFormat) -> None:
     if csv.separator is None and len(present) == 1 and present[0] not in (wanted or ()):
         for separator in ";\t|,":
             if separator in present[0]:
                 raise BadInput(
-                    f"{party}: {path} has one column, {present[0][:80]!r}; give what stands between its fields: "
+                    f"{where} has one column, {present[0][:80]!r}; give what stands between its fields: "
                     f"csv = {{ separator = {json.dumps(separator)} }}"
                 )
 
 
 def _separator(path: Path, csv: CsvFormat) -> str:
-    return csv.separator or ("\t" if path.suffix == ".tsv" else ",")
+    return csv.separator or ("\t" if ending_of(path.name) == ".tsv" else ",")
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    with open(path, "rb") as file:
-        if path.name.endswith(".gz"):
-            with gzip.open(file) as unpacked:
-                yield unpacked
-        else:
-            yield file
-
-
-@contextlib.contextmanager
-def _texts(path: Path, csv: CsvFormat, errors: str = "replace") -> Iterator[Any]:
-    encoding = "utf-8-sig" if codecs.lookup(csv.encoding).name == "utf-8" else csv.encoding
-    with _opened(path) as file, io.TextIOWrapper(file, encoding=encoding, errors=errors, newline="") as texts:
-        yield texts
-
-
-@contextlib.contextmanager
-def _records(path: Path, csv: CsvFormat, *, errors: str = "replace", strict: bool = False) -> Iterator[Any]:
-    with _texts(path, csv, errors) as texts:
-        yield python_csv.reader(texts, delimiter=_separator(path, csv), strict=strict)
-
-
-DatePart = Literal["days", "month", "weekday", "hour"]
-WAVES = {"sine": np.sin, "cosine": np.cos}
-"""The two numbers of each part that comes round again."""
-_DAYS = ("%d.%m.%Y", "%Y-%m-%d", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d %b %Y")
-_PATTERNS = tuple(f"{day}{time}" for time in ("", " %H:%M", " %H:%M:%S") for day in _DAYS)
-"""Common ways to write a date that are not ISO 8601."""
-_PERIODS: dict[str, int] = {"month": 12, "weekday": 7, "hour": 24}
-
-
-def parse_date(text: str, pattern: str) -> datetime.datetime:
-    """Return the time that a text means, in UTC where it names a zone.
-
-    Raises:
-        ValueError: none.
-    """
-    text = text.strip()
-    found = datetime.datetime.strptime(text, pattern) if pattern else datetime.datetime.fromisoformat(text)
-    return found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
-
-
-def how_dates_are_read(text: str, pattern: str) -> str:
-    """Return what to say of a text that is no date by a pattern (empty: ISO 8601), with a pattern by which it is."""
-    for other in _PATTERNS:
-        try:
-            parse_date(text, other)
-        except ValueError:
-            continue
-        return f'by format = "{pattern}", but by "{other}"' if pattern else f'(ISO 8601), but by format = "{other}"'
-    return f'by format = "{pattern}"' if pattern else "(ISO 8601); give its format, as Python's strptime has it"
-
-
-def rule_of_date(text: str) -> str:
-    """Return the rule of a column (as ``{ type = "datetime" }``) by which a text is a date; empty if it is none."""
-    for pattern in ("", *_PATTERNS):
-        try:
-            parse_date(text, pattern)
-        except ValueError:
-            continue
-        given = f', format = "{pattern}"' if pattern else ""
-        return f'{{ type = "datetime"{given} }}'
-    return ""
-
-
-def encode_dates(moments: NDArray[Any], parts: Sequence[DatePart], width: int) -> NDArray[np.float32]:
-    """Return the numbers of N moments: one column for days, two for each part that comes round again.
-
-    Args:
-        moments: datetime64, (N,); NaT becomes NaN.
-        parts: which, in this order.
-        width: of the result, (N, width); columns beyond those of the parts are zeros.
-    """
-    days = moments.astype("datetime64[D]")
-    numbers = {
-        "days": moments.astype("datetime64[us]").astype(np.int64) / 86_400e6,
-        "month": days.astype("datetime64[M]").astype(np.int64) % 12,
-        "weekday": (days.astype(np.int64) + 3) % 7,  # 1970 began on a Thursday
-        "hour": (moments - days).astype("timedelta64[m]").astype(np.int64) / 60,
-    }
-    made = np.zeros((len(moments), width), np.float32)
-    column = 0
-    for part in parts:
-        if part == "days":
-            made[:, column] = numbers[part]
-            column += 1
-            continue
-        for wave in WAVES.values():
-            made[:, column] = wave(2 * np.pi * numbers[part] / _PERIODS[part])
-            column += 1
-    made[np.isnat(moments), :column] = np.nan
-    return made
-
-
-ENDINGS = ".csv, .tsv, .parquet or .npy"
-_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
-_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}([., '][0-9]{3})+([.,][0-9]+)?")
-_LONGEST_NULL = 4
-_WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
-
-
-class Column:
-    """One column of a file.
-
-    Args:
-        name: its name.
-        values: as pyarrow or numpy has them (N); a null is None, NaN or NaT.
-        decimal: between the digits of its numbers that are text.
-        rows: numbers of the rows in the file, from 0 (N); None: all of them.
-    """
-
-    def __init__(self, name: str, values: NDArray[Any], decimal: str = ".", rows: NDArray[Any] | None = None) -> None:
-        self.name = name
-        self.values = values
-        self.decimal = decimal
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def take(self, rows: NDArray[Any]) -> Column:
-        """Return some rows of it."""
-        return Column(self.name, self.values[rows], self.decimal, rows if self._rows is None else self._rows[rows])
-
-    def row(self, position: int) -> str:
-        """Return what the row of a value is called in errors: the first one below the names of columns is row 1."""
-        return f"row {1 + int(position if self._rows is None else self._rows[position])}"
-
-    def is_missing(self) -> NDArray[np.bool_]:
-        """Return where no value is (N)."""
-        return np.asarray([value is None or value != value for value in self.values.tolist()], np.bool_)
-
-    def texts(self) -> list[str | None]:
-        """Return each value as text: 7, 7.0 and "7" are the same; None where there is none."""
-        if self.values.dtype.kind in "OUS":
-            found = self.values.tolist()
-        else:
-            found = self.values.astype(object).tolist()
-        return [None if value is None or value != value else value_text(value) for value in found]
-
-    def first_text(self) -> str:
-        """Return the first text that is no number; an empty one if there is none."""
-        return next((v for v in self.values.tolist() if isinstance(v, str) and not _is_number(v, self.decimal)), "")
-
-    def numbers(self, where: str, dtype: Any = np.float32) -> NDArray[Any]:
-        """Return numbers of a type of numpy's floats; NaN where there is none.
-
-        Raises:
-            BadInput: text, dates or lists; names the column and one of them.
-        """
-        values = self.values
-        try:
-            if values.dtype.kind in "MmcV":
-                raise ValueError("dates, complex numbers and raw bytes are not numbers here")
-            if values.dtype.kind == "O":
-                values = np.asarray([np.nan if value is None else value for value in values.tolist()])
-            if values.ndim != 1:
-                raise ValueError("lists are not numbers")
-            with np.errstate(over="ignore"):  # what overflows becomes infinite, and infinite values are refused
-                return values.astype(dtype)
-        except (ValueError, TypeError):
-            kind = "text" if values.dtype.kind in "OUS" else "values"
-            position, text = self._first_other()
-            advice = how_it_is_read(text, self.decimal) or _as_missing(text)
-            raise BadInput(
-                f"{where}: column {self.name}: holds {kind} such as {text!r} in {self.row(position)}; "
-                f"give numbers, or name the column under categorical or columns{advice}"
-            ) from None
-
-    def _first_other(self) -> tuple[int, str]:
-        """Return the place of the first value that is no number, and the value."""
-        found = enumerate(self.values.tolist())
-        return next(
-            ((position, str(value)) for position, value in found if not _is_number(value, self.decimal)), (0, "")
-        )
-
-    def readable_numbers(self, where: str, dtype: Any = np.float32) -> tuple[NDArray[Any], dict[int, str]]:
-        """Return numbers as `numbers` does, and the texts that are none, by row; such a row has NaN.
-
-        Raises:
-            BadInput: dates or lists.
-        """
-        if not self.first_text():
-            return self.numbers(where, dtype), {}
-        bad: dict[int, str] = {}
-        found: list[Any] = []
-        for row, value in enumerate(self.values.tolist()):
-            if isinstance(value, str) and not _is_number(value, self.decimal):
-                bad[row] = value
-            found.append(None if row in bad else value)
-        texts = [one.replace(self.decimal, ".") if isinstance(one, str) else one for one in found]
-        return Column(self.name, np.asarray(texts, dtype=object)).numbers(where, dtype), bad
-
-    def moments(self, parse: Callable[[str], datetime.datetime]) -> tuple[NDArray[np.datetime64], dict[int, str]]:
-        """Return times in microseconds, NaT where there is none, and the values that are no dates, by row."""
-        if self.values.dtype.kind == "M":
-            return self.values.astype("datetime64[us]"), {}
-        made = np.full(len(self.values), np.datetime64("NaT", "us"))
-        bad: dict[int, str] = {}
-        for row, value in enumerate(self.values.tolist()):
-            if value is None or value != value:
-                continue
-            try:
-                is_date = isinstance(value, datetime.date)
-                made[row] = np.datetime64(value if is_date else parse(str(value)), "us")
-            except (ValueError, OverflowError):  # what overflows is a time zone's at the end of the calendar
-                bad[row] = str(value)
-        return made, bad
-
-
-def value_text(value: Any) -> str:
-    """Return the text of a value: 7, 7.0 and "7" are the same."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def class_text(value: Any) -> str:
-    """Return the name of a class: 7, 7.0, "7" and "7.0" are the same, and so are true and "True"; "007" is another."""
-    text = str(value)
-    if text.lower() in ("true", "false"):
-        return text.lower()
-    return text.rstrip("0")[:-1] if _WHOLE.fullmatch(text) else text
+# --- tables ---------------------------------------------------------------------------------------------------------
 
 
 def read_columns(
-    path: Path, party: str, *, wanted: Sequence[str] | None, as_text: Sequence[str], csv: CsvFormat | None = None
+    path: Path, party: str, *, wanted: Sequence[str] | None, csv: CsvFormat | None = None
 ) -> dict[str, Column]:
     """Read the wanted columns of a file; those that it does not have are left out, to be named by the caller.
 
     Args:
-        path: of the file.
+        path: of the file, or of a folder of Parquet files.
         party: whose, for errors.
         wanted: names of columns; None: all.
-        as_text: columns of a CSV file whose values stay as they are written: 007 does not become 7.
         csv: how a CSV file is written.
 
     Raises:
         BadInput: it cannot be read, has no column, or two of one name.
     """
-    if not os.path.isfile(path):
-        raise BadInput(f"{party}: path: {path} is not a file")
-    with reading(party, path):
-        table, present = _read(path, wanted, as_text, csv or CsvFormat(), party)
+    table, present = read_arrays(path, party, wanted, csv or CsvFormat())
     if not present:
         raise BadInput(f"{party}: path: {path} has no column")
-    decimal = csv.decimal if csv is not None else "."
-    return {name: Column(name, values, decimal) for name, values in table.items()}
+    found = {}
+    for name, values in table.items():
+        try:
+            found[name] = Column(name, values, csv)
+        except Inexact as error:
+            raise BadInput(f"{party}: {path}: column {name}: holds {error}, which are not read") from None
+    return found
 
 
 def names_of_columns(path: Path, party: str, csv: CsvFormat | None) -> list[str]:
     """Return the names of all columns of a file that was read before, for errors."""
-    return _read(path, (), (), csv or CsvFormat(), party)[1]
+    return read_arrays(path, party, (), csv or CsvFormat())[1]
 
 
-def _read_npy(path: Path) -> dict[str, NDArray[Any]]:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+def read_arrays(
+    path: Path, party: str, wanted: Sequence[str] | None, csv: CsvFormat
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the wanted columns of a file as Arrow has them (numpy those of an npy file), and the names of all.
+
+    Raises:
+        BadInput: as `read_columns`.
+    """
+    if os.path.isdir(path):
+        return _read_folder_of_parts(path, party, wanted)
+    if not os.path.isfile(path):
+        raise BadInput(f"{party}: path: {path} is not a file")
+    with reading(party, path):
+        kind, content = _content(path)
+        if kind == "npy":
+            arrays = _read_npy(content)
+            return arrays, list(arrays)
+        if kind in _COLUMNAR:
+            return _read_arrow(kind, path, party, wanted)
+        if kind != "csv":
+            where = "; its tables are read with layout = relational" if kind.endswith("database") else ""
+            raise BadInput(f"{party}: path: {path} is {kind}, which is not allowed: give a {ENDINGS} file{where}")
+        if ending_of(path.name) in (*_OTHER_ENDINGS, *_NO_TABLES):
+            raise BadInput(
+                f"{party}: path: {path} cannot be read: it is no {ending_of(path.name)} file by its content; give a "
+                f"{ENDINGS} file"
+            )
+        if b"\0" in content[:1000] and "16" not in csv.encoding and "32" not in csv.encoding:
+            if content[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and content[1:200:2].count(0) <= 50:
+                raise BadInput(f"{party}: path: {path} is not allowed: give a {ENDINGS} file")
+            if content[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise BadInput(f"{party}: {path} {_other_encodings(content, csv)}")
+        return read_csv(content, path, party, wanted=wanted, csv=csv)
+
+
+def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
+    import pyarrow.parquet as pa_parquet
+
+    with open(path, "rb") as file:
+        opened = pa_parquet.ParquetFile(file) if kind == "parquet" else pa.ipc.open_file(file)
+        present = list((opened.schema_arrow if kind == "parquet" else opened.schema).names)
+        chosen = present if wanted is None else [name for name in present if name in wanted]
+        _refuse_doubled(chosen, f"{party}: {path}")
+        table = opened.read(columns=chosen) if kind == "parquet" else opened.read_all().select(chosen)
+    return dict(zip(table.column_names, table.columns, strict=True)), present
+
+
+def _read_folder_of_parts(folder: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
+    """Return the rows of a folder of Parquet files, as Spark writes it, in the order of their names."""
+    files = [file for file in sorted(folder.iterdir()) if not file.name.startswith(("_", "."))]
+    parts: list[dict[str, Any]] = []
+    present: list[str] = []
+    for file in files:
+        with reading(party, file):
+            kind = "folder" if file.is_dir() else _content(file)[0]
+            if kind != "parquet":
+                raise BadInput(f"{party}: path: {file} is no Parquet file: a folder may hold those of one table only")
+            part, names = _read_arrow(kind, file, party, wanted)
+        if parts and names != present:
+            raise BadInput(f"{party}: {file} has the columns {', '.join(names)}, {files[0].name} {', '.join(present)}")
+        parts.append(part)
+        present = names
+    if not parts:
+        raise BadInput(f"{party}: path: {folder} holds no Parquet file")
+    with reading(party, folder):
+        whole = pa.concat_tables([pa.table(part) for part in parts], promote_options="permissive")
+    return dict(zip(whole.column_names, whole.columns, strict=True)), present
+
+
+def _read_npy(content: bytes) -> dict[str, NDArray[Any]]:
+    array = np.load(io.BytesIO(content), allow_pickle=False)
     if array.dtype.names:
         if array.ndim != 1 or any(array[name].ndim != 1 for name in array.dtype.names):
             raise ValueError("a structured array needs one dimension, and one value in each field")
@@ -483,64 +468,13 @@ def _read_npy(path: Path) -> dict[str, NDArray[Any]]:
     return {f"c{index}": array[:, index] for index in range(array.shape[1])}
 
 
-def _read(
-    path: Path, wanted: Sequence[str] | None, as_text: Sequence[str], csv: CsvFormat, party: str
-) -> tuple[dict[str, NDArray[Any]], list[str]]:
-    """Return the wanted columns and the names of all."""
-    import pyarrow.parquet as pa_parquet
-
-    if path.suffix == ".npy":
-        arrays = _read_npy(path)
-        return arrays, list(arrays)
-    if path.suffix in (".parquet", ".pq"):
-        with open(path, "rb") as file:
-            content = pa_parquet.ParquetFile(file)
-            present = content.schema_arrow.names
-            chosen = present if wanted is None else [c for c in present if c in wanted]
-            _refuse_doubled(chosen, party, path)
-            table = content.read(columns=chosen)
-    elif is_csv(path):
-        table, present = read_csv(path, party, wanted=wanted, as_text=as_text, csv=csv)
-        _refuse_doubled(present if wanted is None else [c for c in present if c in wanted], party, path)
-    else:
-        raise BadInput(f"{party}: path: {path} is not allowed: give a {ENDINGS} file")
-    return {name: table[name].to_numpy() for name in table.column_names}, present
-
-
-def _refuse_doubled(names: Sequence[str], party: str, path: Path) -> None:
+def _refuse_doubled(names: Sequence[str], where: str) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise BadInput(
-                f"{party}: {path}: columns of the same name: {name!r}, {count} times; name them differently, or list "
+                f"{where}: columns of the same name: {name!r}, {count} times; name them differently, or list "
                 "the others under features"
             )
-
-
-def how_it_is_read(text: str, decimal: str) -> str:
-    """Return how a text that stands where numbers do could be read as a number or a date; empty if nobody knows."""
-    if decimal == "." and _DECIMAL_COMMA.fullmatch(text.strip()):
-        return '; decimal commas need csv = { decimal = "," }'
-    if _THOUSANDS.fullmatch(text.strip()):
-        return "; nothing may stand between thousands"
-    rule = rule_of_date(text)
-    return f"; {text!r} could be a date: {rule} under columns" if rule else ""
-
-
-def _as_missing(text: str) -> str:
-    if 0 < len(text) <= _LONGEST_NULL and text.lower() != "true":
-        return f"; if it means a missing value: csv = {{ null = [{json.dumps(text)}] }}"
-    return ""
-
-
-def _is_number(value: Any, decimal: str) -> bool:
-    """Return whether it is one as the file writes them: 1.5 is none where a comma stands between digits."""
-    try:
-        if isinstance(value, str) and "_" in value:  # a number in Python's programs only
-            return False
-        float(value.translate({ord("."): ",", ord(decimal): "."}) if isinstance(value, str) else value)
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")

@@ -20,7 +20,8 @@ from fedactors.config import WIDEST, config, from_table
 from fedactors.data.alignment.ids import Alignment
 from fedactors.data.columns import ONLY_OF, ColumnRule
 from fedactors.data.datasets.catalogue import Task
-from fedactors.data.readers import CsvFormat, Size
+from fedactors.data.readers import Size
+from fedactors.data.values import CsvFormat, IdRule
 from fedactors.errors import BadInput
 from fedactors.validation import path_of, shown
 
@@ -73,13 +74,14 @@ class RowsParty(Table):
     """A party whose rows are in a file; a key that its layout does not have has the usual value."""
 
     path: str
-    id: str | None
+    id: str | list[str] | None
     features: Literal["all"] | list[str]
     label: str | None
     csv: CsvFormat
     split: str | None
     categorical: Sequence[str] = ()
     columns: Mapping[str, ColumnRule] = MappingProxyType({})
+    id_rules: Sequence[IdRule] = ()
     weight: str | None = None
     unlabelled: Literal["refuse", "drop"] = "refuse"
 
@@ -120,8 +122,10 @@ class VerticalParty(RowsParty):
 
     path: Location
     """File of the rows: CSV, Parquet or npy."""
-    id: Text | None = None
-    """Column by which rows are aligned."""
+    id: Text | Annotated[list[Text], Field(min_length=1), AfterValidator(_different)] | None = None
+    """Column by which rows are aligned, or a list of columns that make an id together."""
+    id_rules: list[IdRule] = Field(default_factory=list)
+    """What does not count in ids: ``nfkc``, ``casefold``, ``strip-zeros``."""
     features: Columns = "all"
     """Columns to learn from."""
     label: Text | None = None
@@ -228,6 +232,8 @@ class RelationalParty(Table):
     """Column that names a row's predictions."""
     columns: dict[str, ColumnRule] = Field(default_factory=dict)
     """Rules of columns that are no plain numbers."""
+    csv: CsvFormat = CsvFormat()
+    """How the CSV file is written."""
     checkpoint_dir: Location | None = None
     """Where its process keeps its checkpoints."""
     checkpoint_key: Location | None = None
@@ -260,6 +266,8 @@ class GraphParty(RowsParty):
     """File of the nodes, a row each: CSV, Parquet or npy."""
     id: Text
     """Column of the nodes' ids."""
+    id_rules: list[IdRule] = Field(default_factory=list)
+    """What does not count in ids: ``nfkc``, ``casefold``, ``strip-zeros``."""
     edges: Location
     """File of the edges, a row each: two ids."""
     ends: Annotated[list[Text], Field(min_length=2, max_length=2)] = Field(default_factory=lambda: ["source", "target"])

@@ -13,12 +13,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.columns import NO_ID, ColumnRule, FittedColumn, encode, fit
+from fedactors.data.columns import NO_ID, ColumnRule, FittedColumn, Id, encode, fit, merges_in_single, resolve_rules
 from fedactors.data.datasets.catalogue import Task, describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
-from fedactors.data.readers import Column, CsvFormat, class_text, names_of_columns, read_columns
+from fedactors.data.readers import is_csv, names_of_columns, read_columns
+from fedactors.data.values import Column, CsvFormat, IdRule, class_text, row_names
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 
@@ -91,8 +92,10 @@ class FileSource:
     task: Task
     num_classes: int
     """0: as many as the file has, because no single file need hold every class."""
-    id_column: str | None = None
+    id_column: Id = None
     """None: rows are already aligned, and their numbers are their ids."""
+    id_rules: tuple[IdRule, ...] = ()
+    """What does not count in ids; see `row_names`."""
     features: tuple[str, ...] | None = None
     """None means every column that is neither id nor label."""
     label: str | None = None
@@ -101,7 +104,7 @@ class FileSource:
     categorical: tuple[str, ...] = ()
     """Columns of categories that `rules` says nothing of."""
     rules: tuple[tuple[str, ColumnRule], ...] = ()
-    """By column; a column without a rule is of numbers."""
+    """By column, or by a pattern of names; a column without a rule is of numbers. The label may have one too."""
     csv: CsvFormat | None = None
     """How a CSV file is written; None: as usual, and rows to predict as those were that were trained on."""
     positive: str | None = None
@@ -126,9 +129,16 @@ class FileSource:
         return f"{self.party}: {self.path}"
 
     @property
-    def _roles(self) -> tuple[str | None, ...]:
-        """The columns that are no features: the ids first, then what only training reads."""
-        return (self.id_column, self.label, self.split_column, self.weight)
+    def id_columns(self) -> tuple[str, ...]:
+        """The columns that make an id together."""
+        return (self.id_column,) if isinstance(self.id_column, str) else self.id_column or ()
+
+    @property
+    def _roles(self) -> dict[str, str]:
+        """What the columns that are no features are: ids, and what only training reads."""
+        others = {"label": self.label, "split": self.split_column, "weight": self.weight}
+        of_rows = dict.fromkeys(self.id_columns, "id")
+        return {one: role for role, one in others.items() if one is not None} | of_rows
 
     @property
     def weighted_by(self) -> str:
@@ -147,22 +157,10 @@ class FileSource:
             BadInput: the file cannot be read, a column is absent, text stands where numbers must, or ids are missing.
         """
         self._check_roles()
-        rules = self._rules
         wanted = self.features if trained is None else tuple(one.name for one in trained)
-        is_training = trained is None and self.needs_label
-        others = [column for column in self._roles[: None if is_training else 1] if column is not None]
-        known = rules if trained is None else {one.name: one.rule for one in trained}
-        as_text = [name for name, rule in known.items() if rule.type != "numeric"]
-        if is_training and self.label is not None and self.task != "regression":
-            as_text.append(self.label)  # a class is called what the file calls it: 1 beside an empty cell is not 1.0
-        if self.id_column is not None:
-            as_text.append(self.id_column)  # 007 at one party must not become 7 at another
+        others = self._roles if trained is None and self.needs_label else self.id_columns
         table = read_columns(
-            Path(self.path),
-            self.party,
-            wanted=None if wanted is None else [*others, *wanted],
-            as_text=as_text,
-            csv=self.csv,
+            Path(self.path), self.party, wanted=None if wanted is None else [*others, *wanted], csv=self.csv
         )
         if trained is None:
             self._refuse_empty(table)
@@ -171,6 +169,7 @@ class FileSource:
     def _refuse_empty(self, table: Mapping[str, Column]) -> None:
         """Refuse rows to train on in which a feature has no value at all, unless a constant stands for them."""
         names = self.features if self.features is not None else self._remaining(tuple(table))
+        rules = self._rules_of(names)
         for name in names:
             if not name.strip():
                 number = list(table).index(name) + 1
@@ -178,7 +177,7 @@ class FileSource:
                     f"{self.where}: column {number} has no name; name it, or list the columns to learn from "
                     "under features"
                 )
-            has_placeholder = self._rules.get(name, ColumnRule()).missing == "constant"
+            has_placeholder = rules.get(name, ColumnRule()).missing == "constant"
             if name in table and len(table[name]) and not has_placeholder and table[name].is_missing().all():
                 raise BadInput(
                     f"{self.where}: column {name}: no row has a value; list the other columns under features"
@@ -196,7 +195,7 @@ class FileSource:
         num_rows = len(next(iter(table.values())))
         if not num_rows:
             raise BadInput(f"{where}: no rows")
-        fitted = fit(columns, self._rules, where) if trained is None else tuple(trained)
+        fitted = fit(columns, self._rules_of(names), where) if trained is None else tuple(trained)
         encoded = encode(columns, fitted, where, new=trained is not None)
         unlabelled = self._unlabelled(table) if is_training else ()
         labels, class_names = self._labels(table, unlabelled) if is_training else (None, ())
@@ -205,6 +204,7 @@ class FileSource:
             origin=self.path,
             ids=ids,
             id_column=self.id_column,
+            id_rules=self.id_rules,
             features=encoded.features if names else np.zeros((num_rows, 0), np.float32),
             feature_names=tuple(name for one in fitted for name in one.names),
             keeps_scale=np.asarray([kept for one in fitted for kept in one.keeps_scale], np.bool_),
@@ -220,14 +220,13 @@ class FileSource:
         gone = () if self.unlabelled == "keep" else unlabelled
         return block.without({**encoded.rejected, **dict.fromkeys(gone, "no label")})
 
-    @property
-    def _rules(self) -> dict[str, ColumnRule]:
-        return {**dict.fromkeys(self.categorical, ColumnRule(type="categorical")), **dict(self.rules)}
+    def _rules_of(self, names: Sequence[str]) -> dict[str, ColumnRule]:
+        return resolve_rules(self.rules, names, self.categorical)
 
     def _check_roles(self) -> None:
         if self.features == ():
             raise BadInput(f"{self.where}: no feature column: every party needs at least one")
-        if self.label is not None and self.label == self.id_column:
+        if self.label is not None and self.label in self.id_columns:
             raise BadInput(f"{self.party}: label: {self.label!r} is the id column too")
         for column in self.features or ():
             if column in self._roles:
@@ -239,38 +238,45 @@ class FileSource:
     def _check_rules(self, names: Sequence[str]) -> None:
         ruled = [("categorical", name) for name in self.categorical] + [("columns", name) for name, _ in self.rules]
         for kind, column in ruled if names else ():
-            if column not in names:
+            if column not in names and not ("*" in column and set(names) & set(self._rules_like(column, names))):
+                if kind == "columns" and column == self.label:
+                    continue
                 raise BadInput(f"{self.party}: {kind}: {column!r} is not among the features")
+
+    def _rules_like(self, pattern: str, names: Sequence[str]) -> dict[str, ColumnRule]:
+        return resolve_rules([(pattern, ColumnRule())], names)
 
     def _remaining(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(column for column in columns if column not in self._roles)
 
     def _check_columns(self, table: Mapping[str, Column], features: Sequence[str], is_training: bool) -> None:
-        roles = zip(("id", "label", "split", "weight"), self._roles, strict=True)
-        needed = [*roles] if is_training else [("id", self.id_column)]
+        roles = [(role, column) for column, role in self._roles.items()]
+        needed = sorted(roles) if is_training else [("id", column) for column in self.id_columns]
         needed += [("features", name) for name in features]
         if is_training and self.features is None:
             needed += [("categorical", name) for name in self.categorical]
-            needed += [("columns", name) for name, _ in self.rules]
+            needed += [("columns", name) for name, _ in self.rules if "*" not in name]
         for kind, column in needed:
-            if column is not None and column not in table:
+            if column not in table:
                 present = names_of_columns(Path(self.path), self.party, self.csv)
+                blanks = column in map(str.strip, present) and is_csv(Path(self.path))
                 raise BadInput(
                     f"{self.party}: {kind}: {column!r} is not a column of {self.path} (its columns: "
-                    f"{', '.join(map(_clear, present[:20]))})"
+                    f"{', '.join(map(_clear, present[:20]))}"
+                    f"{', ...' if len(present) > 20 else ''}){_TRIM if blanks else ''}"
                 )
 
     def _ids(self, table: Mapping[str, Column], num_rows: int, *, new: bool) -> tuple[NDArray[Any], list[int]]:
         """Return the ids, and of rows to predict those that have none."""
-        if self.id_column is None:
+        if not self.id_columns:
             return np.arange(num_rows), []
-        texts = ["" if text is None else text.strip() for text in table[self.id_column].texts()]
+        columns = [table[name] for name in self.id_columns]
+        texts = row_names(columns, self.id_rules, self.where)
         nameless = [row for row, text in enumerate(texts) if not text]
         if nameless and not new:
-            first = table[self.id_column].row(nameless[0])
             raise BadInput(
-                f"{self.where}: column {self.id_column}: {len(nameless)} values are missing (first in {first}); each "
-                "row needs an id"
+                f"{self.where}: column {' and '.join(self.id_columns)}: {len(nameless)} values are missing (first in "
+                f"{columns[0].row(nameless[0])}); each row needs an id"
             )
         return np.asarray(texts, dtype=np.str_), nameless
 
@@ -280,6 +286,7 @@ class FileSource:
             raise BadInput(
                 f"{self.where}: column {column.name}: {len(missing)} values are missing (first in "
                 f'{column.row(missing[0])}); unlabelled = "drop" leaves such rows out'
+                f"{_NULL if column.is_text and (self.csv is None or self.csv.null is None) else ''}"
             )
 
     def _unlabelled(self, table: Mapping[str, Column]) -> tuple[int, ...]:
@@ -296,7 +303,7 @@ class FileSource:
     ) -> NDArray[np.float32] | None:
         weights_N = None
         if self.weight is not None:
-            weights_N = table[self.weight].numbers(self.where)
+            weights_N = table[self.weight].numbers(self.where).astype(np.float32)
             if not (np.isfinite(weights_N) & (weights_N >= 0)).all():
                 raise BadInput(f"{self.where}: column {self.weight}: weights must be finite numbers, 0 or more")
             if not weights_N.any():
@@ -314,7 +321,7 @@ class FileSource:
         if self.label is None:
             return None, ()
         whole = table[self.label]
-        labelled = np.setdiff1d(np.arange(len(whole)), unlabelled)
+        labelled = np.delete(np.arange(len(whole)), np.asarray(unlabelled, np.int64))
         found, class_names = self._labels_of(whole.take(labelled) if len(unlabelled) else whole)
         if not len(unlabelled):
             return found, class_names
@@ -324,20 +331,28 @@ class FileSource:
 
     def _labels_of(self, column: Column) -> tuple[NDArray[Any], tuple[str, ...]]:
         if self.task == "regression":
-            return column.numbers(self.where), ()
+            targets_N = column.numbers(self.where)
+            return targets_N if merges_in_single(targets_N) else targets_N.astype(np.float32), ()
         self._refuse_missing(column)
-        names, codes = named_classes(column, (self.csv or CsvFormat()).decimal)
+        rule = dict(self.rules).get(column.name)
+        if rule is not None and not rule.is_category:
+            raise BadInput(
+                f'{self.party}: columns.{column.name}: type={rule.type} is not allowed for a label of classes: "text" '
+                '(letters\' case and blanks do not count) or "categorical"'
+            )
+        names, codes = named_classes(column, rule, self.where)
         if self.num_classes and len(names) != self.num_classes:
             raise BadInput(
                 f"{self.where}: label {self.label}: {len(names)} classes ({_first_of(names)}), "
                 f"{self.num_classes} are expected; {self._other_task(column, len(names))}"
             )
         if self.positive is not None:
-            if self.positive not in names:
+            positive = self.positive if rule is None else rule.plain(self.positive)
+            if positive not in names:
                 raise BadInput(
                     f"task.positive: {self.positive!r} is no value of {self.label}: give {' or '.join(names)}"
                 )
-            if names.index(self.positive) == 0:
+            if names.index(positive) == 0:
                 names, codes = names[::-1], 1 - codes
         return codes, tuple(names)
 
@@ -345,6 +360,12 @@ class FileSource:
         """Return what the description has to say for as many classes as there are."""
         if num_found == 1:
             return "a model needs rows of at least two"
+        plain = ColumnRule(type="text")
+        if len({plain.plain(text) for text in column.coded(self.where)[0]}) == self.num_classes:
+            return (
+                "where letters' case and blanks do not count, say so in the party's columns: "
+                f'{column.name} = {{ type = "text" }}'
+            )
         if num_found > _MOST_LIKELY_CLASSES and not column.first_text():
             return 'numbers are predicted with type = "regression" under [task]'
         if num_found == 2:
@@ -353,7 +374,7 @@ class FileSource:
         return f'give type = "multiclass" and classes = {num_found} under [task]{left_out}'
 
     def _parts(self, column: Column) -> NDArray[np.uint8]:
-        texts = column.texts()
+        texts = column.texts(self.where)
         may_miss = self.unlabelled == "keep"
         for row, text in enumerate(texts):
             if text not in PARTS and not (may_miss and text is None):
@@ -364,6 +385,8 @@ class FileSource:
         return np.asarray([NO_PART if text is None else PARTS.index(text) for text in texts], np.uint8)
 
 
+_TRIM = "; csv = { trim = true } leaves blanks round names and values out"
+_NULL = "; where NA or null is a value: csv = { null = [] }"
 _MOST_LIKELY_CLASSES = 20
 _MOST_NAMED = 5
 
@@ -377,17 +400,16 @@ def _clear(name: str) -> str:
     return name if name == name.strip() and name else repr(name)
 
 
-def named_classes(column: Column, decimal: str = ".") -> tuple[list[str], NDArray[np.int64]]:
+def named_classes(column: Column, rule: ColumnRule | None, where: str) -> tuple[list[str], NDArray[np.int64]]:
     """Return the names of the classes in their order, and the number of each row's (N).
 
     Numbers are ordered and compared as numbers, so that class 10 follows class 9; anything else as text.
     """
-    values = column.values
-    found, codes = np.unique(values if values.dtype.kind in "iufb" else values.astype(str), return_inverse=True)
-    texts = [class_text(value) for value in found]
+    known, codes_N = column.coded(where)
+    texts = [class_text(text if rule is None else rule.plain(text)) for text in known]
     order: dict[Any, list[str]] = {text: [text] for text in sorted(set(texts))}
     keys: list[Any] = texts
-    plain_texts = [text.strip().replace(decimal, ".") for text in texts]
+    plain_texts = [text.strip().replace(column.csv.decimal, ".") for text in texts]
     if all(map(_NUMBER.fullmatch, plain_texts)):
         keys = list(map(Decimal, plain_texts))
         order = {key: [] for key in sorted(keys)}
@@ -395,7 +417,7 @@ def named_classes(column: Column, decimal: str = ".") -> tuple[list[str], NDArra
             order[key].append(class_text(text))
     index_of = {key: number for number, key in enumerate(order)}
     names = [min(texts, key=len) for texts in order.values()]
-    return names, np.asarray([index_of[key] for key in keys], np.int64)[codes]
+    return names, np.asarray([index_of[key] for key in keys], np.int64)[codes_N]
 
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

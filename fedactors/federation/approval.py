@@ -16,20 +16,27 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors import __version__
+from fedactors.actors.remote import DRIVER, ordinal
 from fedactors.config import code_named_in
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.federation.identity import check_name
 from fedactors.federation.site_folder import Amount, DataName, Described, SiteFolder, TaskFacts, check_budget, describe
+from fedactors.messages.codec import decode, encode
+from fedactors.messages.ledger import Ledger, Usage
+from fedactors.network.links import Network
 from fedactors.plugins import Protocol, find_protocol, loader
+from fedactors.runtime.compute import WallClock
+from fedactors.runtime.interface import ActorSpec, Runtime, Snapshot
+from fedactors.secure_sums.messages import threshold_of
 from fedactors.validation import first_line, shown
 
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -61,6 +68,8 @@ class Proposal:
     """The run that it goes on from, which the sites have their parts of."""
     number: int = 0
     """The checkpoint of that run, as all sites have it."""
+    seed: int = 0
+    """Of what all parties draw alike: the split, the batches. It follows who is spawned, and with what."""
 
     @property
     def digest(self) -> str:
@@ -93,6 +102,7 @@ def make_proposal(
     data: str,
     seed: int | None,
     budget: Mapping[str, Amount] | None = None,
+    run_seed: int = 0,
 ) -> Proposal:
     """Return what the site of `folder` asks for as the coordinator.
 
@@ -103,6 +113,7 @@ def make_proposal(
         data: ``SITE=NAME,SITE=NAME``: the names of each site's data; the coordinator's have the label.
         seed: of a test; None: each site has one of its own, that nobody else knows.
         budget: what it takes at most of the sites' privacy budgets.
+        run_seed: of what all parties draw alike.
 
     Raises:
         BadInput: `data` are something else, or the coordinator's data have no label.
@@ -128,6 +139,7 @@ def make_proposal(
         task=task,
         shared_seed=seed,
         budget=dict(budget or {}),
+        seed=run_seed,
     )
     check_proposal(read_proposal(as_tree(made)), folder)
     return made
@@ -220,7 +232,125 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     folder.policy.check(folder.name, proposal.coordinator, protocol.name, config)
     if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
         load(config, proposal.described(folder), 0)
+    if proposal.purpose != "predict":
+        _check_sums(config, proposal, spawned_by(protocol, config, proposal), folder)
     return protocol, config
+
+
+class _Listed(Exception):
+    """The actors of a run are listed."""
+
+
+class _ListingRuntime(Runtime):
+    """A runtime in which a protocol's ``run`` says whom it spawns, and goes no further."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed=seed)
+        self.clock, self.ledger, self.network = WallClock(0.0), Ledger(), Network()
+
+    def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
+        raise BadInput(f"{receiver}.{method}: a run over a federation spawns its actors before it calls them")
+
+    async def start(self) -> None:
+        raise _Listed
+
+    async def respawn(self, name: str) -> None:
+        raise _Listed
+
+    async def checkpoint(self, label: str = "last") -> None:
+        raise _Listed
+
+    def usage(self) -> Usage:
+        raise _Listed
+
+    def request_stop(self, exit_code: int) -> None:
+        raise _Listed
+
+    def execute(self, main: Callable[[], Awaitable[Any]], resume: Snapshot | None = None) -> Any:
+        raise _Listed
+
+    def listed(self) -> list[ActorSpec]:
+        """Return who was spawned, in that order."""
+        return self._take_new()
+
+
+def spawned_by(protocol: Protocol, config: Any, proposal: Proposal) -> dict[str, ActorSpec]:
+    """Return the actors of an approved run, by name: its own code says them, begun here and left before it starts any.
+
+    Raises:
+        BadInput: the protocol refuses these settings and data.
+    """
+    load = loader(protocol, is_new=False)
+    assert load is not None
+    runtime = _ListingRuntime(proposal.seed)
+    data = load(config, proposal.described(), proposal.seed)
+    begun = cast("Coroutine[Any, Any, Any]", protocol.run(config, data, runtime))
+    try:
+        begun.send(None)
+    except _Listed:
+        return {one.name: one for one in runtime.listed()}
+    finally:
+        begun.close()
+    raise BadInput(f"protocol: {protocol.name} cannot run over a federation: it waits before it has spawned its actors")
+
+
+def check_spawned(approved: Mapping[str, ActorSpec], asked: Iterable[tuple[str, str, Any]], is_user_code: Any) -> None:
+    """Check that a driver spawns whom the approved proposal says, and here with the arguments that follow from it.
+
+    Args:
+        approved: by `spawned_by`.
+        asked: name, class and frame of arguments of each actor.
+        is_user_code: whether an actor, by its name, is of this site.
+
+    Raises:
+        Refused: naming the first who is another.
+    """
+    said = ", ".join(f"{name} ({one.cls.__name__})" for name, one in approved.items())
+    missing = dict.fromkeys(approved)
+    for name, cls, frame in asked:
+        if name not in approved or approved[name].cls.__name__ != cls:
+            raise Refused(DRIVER, f"spawns {name} as {cls}; approved: {said}")
+        missing.pop(name, None)
+        if is_user_code(name) and not _are_same(frame, approved[name]):
+            raise Refused(DRIVER, f"spawns {name} with other arguments than follow from the approved proposal")
+    if missing:
+        raise Refused(DRIVER, f"does not spawn {', '.join(missing)}; approved: {said}")
+
+
+def _are_same(frame: Any, spec: ActorSpec) -> bool:
+    """Compare arguments; of bytes, keys that the driver draws for an actor and its server, the lengths."""
+    here = encode((spec.args, dict(spec.kwargs)), arguments=True)
+    return bytes(frame) == here or _without_keys(frame) == _without_keys(here)
+
+
+def _without_keys(frame: Any) -> bytes:
+    def blank(value: Any) -> Any:
+        if type(value) in (tuple, list):
+            return tuple(blank(item) for item in value)
+        if type(value) is dict:
+            return {key: blank(item) for key, item in value.items()}
+        return bytes(len(value)) if type(value) is bytes else value
+
+    return encode(blank(decode(frame, arguments=True)), arguments=True)
+
+
+def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec], folder: SiteFolder) -> None:
+    """Check that who adds under masks is of enough organisations, each with data of its own in the run.
+
+    Raises:
+        BadInput: those who may collude would know somebody's part, however many clients they call themselves.
+    """
+    if not getattr(config, "secure_aggregation", False):
+        return
+    members = [one.name for one in actors.values() if hasattr(one.cls, "unmask_sum")]
+    sites = {name.partition("/")[0] for name in members} & set(proposal.data)
+    needed = folder.policy.colluders + 2
+    if members and (len(sites) < needed or threshold_of(len(sites)) < needed):
+        raise BadInput(
+            f"{folder.name}: secure_aggregation: sums are of {len(sites)} organisations that bring data "
+            f"({', '.join(sorted(sites))}), or of as few as {threshold_of(len(sites))} of them; the policy allows sums "
+            f"of at least {needed} (policy.colluders = {folder.policy.colluders})"
+        )
 
 
 def classes_of(protocol: Protocol, config: Any, purpose: str) -> dict[str, type]:
@@ -291,13 +421,33 @@ def _check_earlier(proposal: Proposal, folder: SiteFolder) -> None:
         BadInput: it is not, or the earlier run was never approved.
     """
     earlier = _earlier(folder, proposal.earlier)
-    fixed = {"coordinator", "protocol", "config", "task", "shared_seed", "budget"}
+    fixed = {"coordinator", "protocol", "config", "task", "shared_seed", "budget", "seed"}
     fixed |= {"data"} if proposal.purpose == "resume" else set()
     for name in sorted(fixed):
         if getattr(proposal, name) != getattr(earlier, name):
             raise BadInput(f"{folder.name}: {name}: a run that goes on from {earlier.run} cannot have another one")
     if list(proposal.data) != list(earlier.data):
         raise BadInput(f"{folder.name}: data: the sites of {earlier.run} are {', '.join(earlier.data)}")
+    most = folder.policy.continuations
+    if proposal.purpose == "resume" and (done := num_continuations(folder, earlier)) >= most:
+        first = first_of(folder, earlier).run
+        raise BadInput(
+            f"{folder.name}: goes on from run {first} for the {ordinal(done + 1)} time; approved: at most {most} "
+            "(policy.continuations): what a checkpoint forgets was released all the same"
+        )
+
+
+def first_of(folder: SiteFolder, proposal: Proposal) -> Proposal:
+    """Return the run that what is proposed goes on from in the end, or itself."""
+    while proposal.purpose == "resume":
+        proposal = _earlier(folder, proposal.earlier)
+    return proposal
+
+
+def num_continuations(folder: SiteFolder, proposal: Proposal) -> int:
+    """Return how often a run was gone on from here in all, by the log of the site, which no checkpoint rolls back."""
+    first = first_of(folder, proposal).run
+    return sum(line["what"] == "continued" and line["first"] == first for line in folder.log())
 
 
 def source_digest(protocol: Protocol) -> str:

@@ -327,7 +327,7 @@ class SiteContext(HostedContext):
     def __init__(
         self, site: SiteBoundary, near: Mapping[str, SiteContext], actor_spec: ActorSpec, seed: int, clock: WallClock
     ) -> None:
-        super().__init__(actor_spec, seed, False, clock, keep_rows=True)
+        super().__init__(actor_spec, seed, False, clock, keep_rows=True, repeats=0)
         self.loaded = asyncio.Event()
         self.built_with = actor_spec.args, actor_spec.kwargs
         try:

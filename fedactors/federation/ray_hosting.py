@@ -400,6 +400,7 @@ class RayActorHost(ActorHost):
             costs=None,
             scale=1.0,
             use_shared_memory=False,
+            repeats=0,
         )
         found = await self._ask("spawn", list(actor_specs), settings, known)
         transport.update(found[DRIVER])

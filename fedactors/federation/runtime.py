@@ -202,13 +202,13 @@ class FederatedRuntime(Runtime):
     def _capture_driver(self, digests: Mapping[str, bytes]) -> bytes:
         return snapshots.seal_driver(
             {
-                "number": self._number,
                 "now": self.clock.now(),
                 "state": snapshots.pack(self.state, "the driver's state"),
                 "ledger": self._driver_ledger.state(),
                 "spent": self.spent,
             },
             digests,
+            self._number,
         )
 
     def _restore(self, resume: Snapshot) -> None:
@@ -217,7 +217,7 @@ class FederatedRuntime(Runtime):
             self._offset, self.spent = (
                 snapshots.amount(content[name], name, snapshots.DRIVERS) for name in ("now", "spent")
             )
-            self.resumed, self._number = True, int(content["number"])
+            self.resumed, self._number = True, checkpoint_number(resume.driver)
             self.state = dict(snapshots.unpack(content["state"]))
             self._driver_ledger.restore(snapshots.totals(content["ledger"], snapshots.DRIVERS))
         self.clock = WallClock(time.time(), self._offset)
@@ -363,9 +363,8 @@ def checkpoint_number(driver: bytes) -> int:
     Raises:
         BadInput: it is damaged, or of another runtime's driver.
     """
-    content = snapshots.unseal_driver(driver)
     with snapshots.intact(snapshots.DRIVERS):
-        return int(content["number"])
+        return int(snapshots.unseal(driver, snapshots.DRIVERS)["number"])
 
 
 def _digests(site: str, found: Any, gate: Gate) -> dict[str, bytes]:

@@ -15,6 +15,8 @@ In site.toml:
     [policy]
     approve = "policy"                        # what this table allows runs at once; "person" (default): each is asked
     coordinators = ["bank"]                   # who may propose; left out: every site
+    colluders = 1                             # sites that may tell one another all: sums are of two more at least
+    continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
     [policy.protocols.pubsub-vfl]             # what may run; left out: everything
     num_epochs = { at_most = 20 }             # a setting: { at_least, at_most }, a list of values, or one value
 
@@ -108,6 +110,10 @@ class Policy:
     approve: Literal["person", "policy"] = "person"
     coordinators: list[str] | None = None
     protocols: dict[str, dict[str, Any]] | None = None
+    colluders: Annotated[int, Field(ge=0)] = 1
+    """Organisations that may tell one another all they know: sums under masks are of two more at least."""
+    continuations: Annotated[int, Field(ge=0)] = 20
+    """How often a run may be gone on from in all, from whichever of its checkpoints."""
 
     def check(self, site: str, coordinator: str, protocol: str, config: Any) -> None:
         """Check that a run may be.

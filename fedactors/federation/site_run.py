@@ -43,7 +43,7 @@ from fedactors.data.layouts.relational import TableOwner
 from fedactors.data.layouts.vertical import RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, RowsChangedError
-from fedactors.federation.approval import Proposal, classes_of
+from fedactors.federation.approval import Proposal, check_spawned, classes_of, first_of, spawned_by
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import (
     ActorHost,
@@ -523,6 +523,8 @@ class SiteRun:
             earlier = self._earlier = find(self._folder, proposal.earlier, proposal.number)
         if earlier is not None and proposal.purpose == "resume":
             self._goes_on, self._seed = earlier, earlier.seed
+            facts: dict[str, Any] = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}
+            self._folder.audit.add("continued", run=proposal.run, checkpoint=proposal.number, **facts)
         clock = self._clock = WallClock(time.time(), 0.0 if self._goes_on is None else self._goes_on.now)
         self._open_records()
         specs: list[ActorSpec] = []
@@ -534,6 +536,9 @@ class SiteRun:
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise not_taken(name) from error
             specs.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
+        if proposal.purpose != "predict":
+            approved = spawned_by(self._protocol, self._config, proposal)
+            check_spawned(approved, actor_specs, lambda name: book[name].site == me)
         await self.actors.spawn(specs, self._seed, clock)
         self.life = Life.PREPARED
 

@@ -5,7 +5,7 @@
                 ---- the runtime: ledger row, link, transport ----
     receiver    arrive(path, value)        check again, where the sender's process is not trusted
                 ---- the runtime: wait until the actor has loaded ----
-                begin(path, actor, value)  open to this sender by name; set the caller; run the endpoint
+                begin(path, actor, value)  open to this sender, and once more; set the caller; run the endpoint
                 answer(path, reply)        check the reply's type, freeze, check every field, measure
                 failed(actor, caller, e)   what the caller is told of an error
                 ---- the runtime: ledger row, link, transport ----
@@ -87,11 +87,13 @@ def begin(path: CallPath, actor: Any, value: Any) -> Coroutine[Any, Any, Any]:
     """Return the endpoint's coroutine; it knows its caller from the variables of the current task.
 
     Raises:
-        Refused: the endpoint is open to others only.
+        Refused: the endpoint is open to others only, or was called as often as is approved.
     """
     endpoint = path.endpoint
     if endpoint.only is not None:
         path.endpoints.check_named(endpoint, path.sender, path.receiver, actor)
+    if endpoint.bound is not None:
+        actor._context.counts.admit(endpoint, endpoint.bound, path.sender, actor, value)
     current_caller.set(path.sender)
     method = getattr(actor, endpoint.name)
     coroutine: Coroutine[Any, Any, Any] = method() if endpoint.is_bare else method(value)

@@ -48,7 +48,7 @@ import numpy as np
 
 from fedactors.actors.actor import Actor
 from fedactors.actors.context import Clock, Context, Job, Work
-from fedactors.actors.remote import current_caller, endpoints
+from fedactors.actors.remote import REPEATS, current_caller, endpoints
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.messages.codec import freeze
 from fedactors.messages.ledger import Ledger, Row
@@ -184,14 +184,22 @@ class HostedContext(Context):
         seed, reproducible_noise: of the run, for this actor.
         clock: its clock.
         keep_rows: whether each message and span is kept for the run's records, not only the totals.
+        repeats: of each endpoint, beyond its bound.
     """
 
     clock: WallClock
 
     def __init__(
-        self, actor_spec: ActorSpec, seed: int, reproducible_noise: bool, clock: WallClock, keep_rows: bool
+        self,
+        actor_spec: ActorSpec,
+        seed: int,
+        reproducible_noise: bool,
+        clock: WallClock,
+        keep_rows: bool,
+        repeats: int = REPEATS,
     ) -> None:
         self.name = actor_spec.name
+        self.counts = actor_spec.counts(repeats)
         self.seed = seed
         self.reproducible_noise = reproducible_noise
         self.clock = clock

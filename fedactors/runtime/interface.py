@@ -20,7 +20,7 @@ import numpy as np
 
 from fedactors.actors.actor import Resources
 from fedactors.actors.context import ACTOR_NAME, Caller, Clock, MissingCost, Work, derived_rng
-from fedactors.actors.remote import DRIVER
+from fedactors.actors.remote import DRIVER, REPEATS, CallCounts, config_of
 from fedactors.errors import BadInput
 from fedactors.messages.codec import CodecError, carry
 from fedactors.messages.ledger import Usage
@@ -84,6 +84,10 @@ class ActorSpec:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     resources: Resources
+
+    def counts(self, repeats: int = REPEATS) -> CallCounts:
+        """Return what counts the actor's calls, from nothing; see `REPEATS`."""
+        return CallCounts(config_of(self.cls, self.args, self.kwargs), repeats)
 
 
 @dataclass(frozen=True)

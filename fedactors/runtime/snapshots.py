@@ -118,10 +118,10 @@ def apply(owner: Any, state: Mapping[str, Any], what: str = "a checkpoint") -> N
 
 
 def seal_actor(actor: Any, jobs: Sequence[Any] = (), timers: Mapping[str, float] | None = None) -> bytes:
-    """Return an actor's frame: its state, the digests of the files that it read, work in flight and keyed timers."""
+    """Return an actor's frame: its state, digests of the files that it read, counts, work in flight, keyed timers."""
     digests = tuple(digest for _, digest in actor._files)
-    state = capture(actor, actor.state)
-    return seal({"state": state, "files": digests, "jobs": list(jobs), "timers": dict(sorted((timers or {}).items()))})
+    local = {"state": capture(actor, actor.state), "files": digests, "counts": actor._context.counts.state()}
+    return seal({**local, "jobs": list(jobs), "timers": dict(sorted((timers or {}).items()))})
 
 
 def digests_of_files(value: Any) -> tuple[tuple[str, bytes], ...]:
@@ -196,9 +196,12 @@ def unseal(data: bytes, what: str) -> Any:
         raise BadInput(f"{what} is corrupt: {error}") from None
 
 
-def seal_driver(content: Mapping[str, Any], actors: Iterable[str]) -> bytes:
-    """Return the driver's frame: what it goes on from, and whose states belong to it."""
-    return seal({"actors": sorted(actors), "content": seal(content)})
+def seal_driver(content: Mapping[str, Any], actors: Iterable[str], number: int = 0) -> bytes:
+    """Return the driver's frame: what it goes on from, whose states belong to it, and by which number others know it.
+
+    The number can be read before the messages are imported that the content holds.
+    """
+    return seal({"actors": sorted(actors), "number": number, "content": seal(content)})
 
 
 def unseal_driver(data: bytes) -> Any:
@@ -328,6 +331,8 @@ def restore(owner: Any, frame: bytes, name: str, folder: str = "") -> Mapping[st
         _check_files(owner, content.get("files", ()), name)
         check(owner, dict(content["state"]), what)
         apply(owner, content["state"], what)
+        if (context := getattr(owner, "_context", None)) is not None:
+            context.counts.restore(content["counts"])
     return content  # type: ignore[no-any-return]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -38,6 +38,11 @@ def threshold_of(num_clients: int) -> int:
     only with the help of a fifth of the clients.
     """
     return max(FEWEST, num_clients // 2 + 1) if num_clients <= COMPLETE else num_clients * 3 // 5 + 1
+
+
+def parties_of(clients: Iterable[str]) -> frozenset[str]:
+    """Return the organisations of clients: those of one organisation count as one."""
+    return frozenset(name.partition("/")[0] for name in clients)
 
 
 # --- what travels ---

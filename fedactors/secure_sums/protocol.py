@@ -68,6 +68,7 @@ from fedactors.secure_sums.messages import (
     mask_stream,
     new_key,
     pair_seed,
+    parties_of,
     raw_private,
     session_of,
     signed_by,
@@ -106,6 +107,7 @@ class SecureSumClient:
         identity: its key pair.
         identities: the public identity of each client by name, its own included, learnt past the server.
         num_clients: of the run, whether their identities are known or not; they decide the threshold.
+        num_parties: organisations that every sum needs, however many clients they have.
         company: with whom values were summed, by their id; its owner keeps it for as long as these values may return.
         only: it is in sums among exactly these, which is for a client that does not know all sums it was in; None: any.
         entropy: of all its secrets.
@@ -119,6 +121,7 @@ class SecureSumClient:
         identities: Mapping[str, bytes],
         *,
         num_clients: int,
+        num_parties: int = 1,
         company: dict[str, tuple[str, ...]] | None = None,
         only: tuple[str, ...] | None = None,
         entropy: Entropy = os.urandom,
@@ -127,6 +130,7 @@ class SecureSumClient:
         self.name = name
         self.threshold = threshold_of(num_clients)
         """Members and signatures that every sum needs."""
+        self._num_parties = num_parties
         self._identity, self._identities, self._entropy = identity, dict(identities), entropy
         self._noise = entropy if noise is None else noise
         self._company = {} if company is None else company
@@ -162,6 +166,7 @@ class SecureSumClient:
             self._refuse(f"it knows no identity of {', '.join(unknown_members)}")
         if len(members) < self.threshold:
             self._refuse(f"{len(members)} members are not allowed: {self.threshold} at least")
+        self._check_parties(members)
         self._check_fellows(members)
         if not 1 <= call.num_sums <= MOST_SUMS:
             self._refuse(f"{call.num_sums} sums are not allowed: 1 to {MOST_SUMS}")
@@ -251,6 +256,7 @@ class SecureSumClient:
             self._refuse("the survivors are not a sorted list of members with its own name")
         if len(members) < self.threshold:
             self._refuse(f"{len(members)} survivors are not allowed: {self.threshold} at least")
+        self._check_parties(members)
         self._check_fellows(members)
         if any(self._company.get(one, members) != members for one in self._ids[slot]):
             self._refuse("these values were summed before, among others; the difference would show somebody's")
@@ -317,6 +323,11 @@ class SecureSumClient:
         if sender == self.name:
             return box.encrypt(bytes(12), content, framed(*about))
         return box.decrypt(bytes(12), content, framed(*about))
+
+    def _check_parties(self, members: Iterable[str]) -> None:
+        parties = sorted(parties_of(members))
+        if len(parties) < self._num_parties:
+            self._refuse(f"its clients are of {', '.join(parties)}: {self._num_parties} at least")
 
     def _refuse(self, why: str) -> NoReturn:
         raise SecureSumError(f"{self.name}: a secure sum is refused: {why}")

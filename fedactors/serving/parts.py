@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from fedactors.config import is_code
 from fedactors.data.columns import Preprocessing, encode
 from fedactors.data.datasets.catalogue import Task
-from fedactors.data.readers import CsvFormat, read_columns
+from fedactors.data.readers import read_columns
+from fedactors.data.values import Column, CsvFormat, row_names
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, build_skeleton
 from fedactors.learning.network import Array, as_tensor, load_vector
@@ -135,18 +136,13 @@ class Part:
         Raises:
             BadInput: a column is absent, or a row cannot be used (the message names the first).
         """
-        from fedactors.data.readers import Column
-
         if self.preprocessing is None:
             raise BadInput(f"{self.party} has no preprocessing")
         fitted, where = self.preprocessing.columns, f"{self.party}: rows"
         if isinstance(rows, (str, Path)):
             where = f"{self.party}: {rows}"
-            as_text = [one.name for one in fitted if one.rule.type != "numeric"]
             names = [one.name for one in fitted]
-            columns = read_columns(
-                Path(rows), self.party, wanted=names, as_text=as_text, csv=csv or self.preprocessing.csv
-            )
+            columns = read_columns(Path(rows), self.party, wanted=names, csv=csv or self.preprocessing.csv)
         else:
             columns = {name: Column(name, np.asarray(values)) for name, values in rows.items()}
         absent = [one.name for one in fitted if one.name not in columns]
@@ -171,17 +167,16 @@ class Part:
         if self.preprocessing is None:
             raise BadInput(f"{self.party} has no preprocessing")
         name = self.preprocessing.id_column
-        wanted = [self.preprocessing.columns[0].name] if name is None else [name]
-        found = read_columns(Path(rows), self.party, wanted=wanted, as_text=wanted, csv=csv or self.preprocessing.csv)
-        if wanted[0] not in found:
-            raise BadInput(f"{self.party}: {rows}: column {wanted[0]!r}, which the model was trained with, is absent")
-        column = found[wanted[0]]
+        wanted = [self.preprocessing.columns[0].name] if name is None else [name] if isinstance(name, str) else [*name]
+        found = read_columns(Path(rows), self.party, wanted=wanted, csv=csv or self.preprocessing.csv)
+        if absent := [one for one in wanted if one not in found]:
+            raise BadInput(f"{self.party}: {rows}: column {absent[0]!r}, which the model was trained with, is absent")
         if name is None:
-            return [str(row) for row in range(len(column))]
-        texts = column.texts()
-        if None in texts:
-            raise BadInput(f"{self.party}: {rows}: row {texts.index(None) + 1} has no {name!r}")
-        return [str(text).strip() for text in texts]
+            return [str(row) for row in range(len(found[wanted[0]]))]
+        texts = row_names([found[one] for one in wanted], self.preprocessing.id_rules, f"{self.party}: {rows}")
+        if "" in texts:
+            raise BadInput(f"{self.party}: {rows}: row {texts.index('') + 1} has no {' and '.join(wanted)!r}")
+        return texts
 
 
 def contribution(part: Part, x_ND: Array) -> Array:

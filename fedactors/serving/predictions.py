@@ -224,23 +224,23 @@ class PredictingParty(Client):
         """The party that the predictions are for: it alone orders rows and asks for contributions."""
         return str(self._data.label_party)
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the label party's alignment question, if it is asked in the way that all have agreed upon."""
         return answer(self._new.ids, question, self._data.alignment)
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order."""
         self._rows = follow(self._new.ids, order, self._data.alignment)
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def give_top(self) -> TopModel:
         """Return the top model where it rests here, as in training it went from party to party."""
         top = self.part.models.get("top")
         return TopModel(np.zeros(0, np.float32) if top is None else top.vector)
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def contribute(self) -> Contribution:
         """Return what the own model makes of the shared rows, under training's noise, which withstands one question."""
         if self._has_contributed:
@@ -272,7 +272,7 @@ class PredictingOwner(PredictingParty):
         """The top model, where the own part need not have its parameters; None: there is none, or the part has it."""
         return None
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def predict(self, order: PredictOrder) -> Predicted:
         """Align all parties' rows, predict those that can be, and write the file."""
         peers = {name: self.peer(name, PredictingParty) for name in self.part.parties if name != self.party}
@@ -332,7 +332,7 @@ class TopHolder(Server):
         """Return the flat parameters of the top model, none if there is none; a protocol says where they are."""
         raise TypeError(f"{type(self).__name__} does not say where the top model is")
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def give_top(self) -> TopModel:
         """Return the top model."""
         return TopModel(self.top_of(self._stored.read()))
@@ -427,19 +427,19 @@ class SummingParty(SecureSummand, PredictingParty):
         """How contributions become words of a sum; a protocol says how."""
         raise TypeError(f"{type(self).__name__} does not say how contributions become words")
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def contribute(self) -> Contribution:
         """Refuse: in the open nothing leaves."""
         raise Refused(self.caller, f"asks {self.name} for a contribution that sums are to hide")
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, until other parties have compared theirs with it."""
         if self._order is not None:
             raise Refused(self.caller, f"orders the rows of {self.name} anew when they are being added up")
         await PredictingParty.take_order(self, order)
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, once=True, each=True)
     async def tell_order(self) -> RowOrder:
         """Say in which order which rows are added up, and stay with that; refuse whose rows are not added up."""
         if self.caller not in self.clients or not self.common_secret:
@@ -451,7 +451,7 @@ class SummingParty(SecureSummand, PredictingParty):
             self._order = RowOrder(fingerprint(self._new.ids[self._rows], self.common_secret))
         return self._order
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, once=True)
     async def add_up(self) -> Masked:
         """Return what the own model makes of the shared rows under masks, once, and under the noise of training.
 
@@ -467,7 +467,7 @@ class SummingParty(SecureSummand, PredictingParty):
         self._unusable = made.unusable
         return self.masked(made.values, self.point)
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def tell_unusable(self) -> Unusable:
         """Say which of the rows that were added up mean nothing."""
         return Unusable(self._unusable)
@@ -514,7 +514,7 @@ class SumExchange(Server):
         """How contributions become words of a sum; a protocol says how."""
         raise TypeError(f"{type(self).__name__} does not say how contributions become words")
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def sum_up(self) -> Summed:
         """Return the sum over all parties of what their models make of the shared rows."""
         parties: ActorGroup[SummingParty] = ActorGroup(self, self._parties, timeout=LONGEST)
@@ -570,7 +570,7 @@ class ModelServer(Server):
         self.part = self.make_part(state)
         self._reading = read_reading(state["reading"]) if "reading" in state else Reading()
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, unbounded="always gives the same model")
     async def give_model(self) -> WholeModel:
         """Return the model."""
         reading = self._reading.for_party(self.caller.partition("/")[0]).text
@@ -598,7 +598,7 @@ class PredictingSite(Client):
         """Return the model; a protocol says what it is."""
         raise TypeError(f"{type(self).__name__} does not say what the model is")
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def predict(self, order: PredictOrder) -> Predicted:
         """Ask for the model, predict the own rows, and write the file."""
         found = await asyncio.gather(*(self.peer(name, ModelServer).give_model() for name in self._model_holders))

@@ -189,7 +189,7 @@ class GraphClient(ProtectedClient):
     def _agreed_seed(self) -> int:
         return int.from_bytes(self.common_secret) >> 193
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, unbounded="always says the same")
     async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
         if self._is_secret and not self._is_ordered:
@@ -204,7 +204,7 @@ class GraphClient(ProtectedClient):
 
     # --- Algorithm 2 ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_samples")
     async def sample(self, targets: messages.Targets) -> messages.IndexSet:
         """Sample the neighbours of a segment above the lowest; return the own index set at its input level."""
         await self._sample(targets)
@@ -236,7 +236,7 @@ class GraphClient(ProtectedClient):
 
     # --- Algorithm 3 ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_inferences")
     async def infer_lowest(self, targets: messages.Targets) -> messages.Representation | Masked:
         """Sample the lowest segment, unless the graph is used whole, and compute it."""
         await self._build(targets)
@@ -283,7 +283,7 @@ class GraphClient(ProtectedClient):
         arguments = (self._local, layers, self._dtype, seed, self._device)
         self._round.batch = await self.compute(algorithm.make_batch, *arguments, work=work)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_passes")
     async def infer(self, aggregated: messages.Aggregated) -> messages.Representation | Masked:
         """Compute the segment above an aggregation."""
         current, index = self._round, aggregated.segment + 1
@@ -316,7 +316,7 @@ class GraphClient(ProtectedClient):
 
     # --- mode joint: the server sends back gradients of the mean loss ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_rounds")
     async def head_gradient(self, aggregated: messages.Aggregated) -> messages.GradientPart | Masked:
         """Take the last aggregate and return the own part of the gradient there."""
         last = to_device(aggregated.values, self._device)
@@ -324,7 +324,7 @@ class GraphClient(ProtectedClient):
         _, gradient = await self._run("gradient", algorithm.head_gradient, last)
         return self._send_gradient(aggregated.segment, gradient)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_samples")
     async def pass_gradient(self, share: messages.GradientShare) -> messages.GradientPart | Masked:
         """Carry what reached an aggregation's own part back to the aggregation below."""
         received, index = self._take_share(share), share.segment
@@ -345,7 +345,7 @@ class GraphClient(ProtectedClient):
 
     # --- Algorithm 4 ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_rounds")
     async def update(self, last: messages.Aggregated | messages.GradientShare) -> messages.Report:
         """Do the Q local updates on what the round has left; the message is the last one that they need."""
         current = self._round
@@ -356,7 +356,7 @@ class GraphClient(ProtectedClient):
         losses = await self._update(self._stale(), current.crosses or None)
         return messages.Report(losses[0], losses[-1])
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_inferences")
     async def advance(self) -> None:
         """Do Q more updates on the last joint inference: the others are fewer now, and no value is summed twice.
 
@@ -394,13 +394,13 @@ class GraphClient(ProtectedClient):
             raise remedy.error(self._round.stamp.round, f"{self.name}'s loss", losses[-1])
         return losses
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_rounds")
     async def classifier(self, stamp: messages.Stamp) -> messages.Classifier | Masked:
         """Give the classifier to be averaged."""
         values = np.concatenate([on_host(self.parameters[name]).reshape(-1) for name in self._classifier_names])
         return self._masked("classifier", values) if self._is_masked else messages.Classifier(values)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_rounds")
     async def take_classifier(self, averaged: messages.AveragedClassifier) -> None:
         """Go on with the averaged classifier."""
         values, start, changed = to_device(averaged.values, self._device), 0, dict(self.parameters)
@@ -416,7 +416,7 @@ class GraphClient(ProtectedClient):
 
     # --- evaluation, and what follows it ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_evaluations")
     async def predict(self, aggregated: messages.Aggregated) -> messages.Prediction:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
         self._check_score("predict")
@@ -427,7 +427,7 @@ class GraphClient(ProtectedClient):
         part = self._masked("logits", values) if self._is_masked else messages.Logits(values)
         return messages.Prediction(part, self._score(values).test.get("accuracy", math.nan))
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_evaluations")
     async def score(self, averaged: messages.AveragedLogits) -> messages.Scores:
         """Compare the averaged predictions with the labels."""
         self._check_score("score")
@@ -460,12 +460,12 @@ class GraphClient(ProtectedClient):
             )
         )
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_evaluations")
     async def remember(self) -> None:
         """Keep the present parameters as the best so far."""
         self.best = {name: value.clone() for name, value in self.parameters.items()}
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, once=True)
     async def account(self) -> None:
         """Write the lines of the privacy ledger."""
         self._record(privacy.records(self._config, self.party, self.releases))

@@ -91,7 +91,7 @@ class AggregationServer(Server):
 
     # --- before the first round ---
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="its clients always say the same")
     async def prepare(self) -> messages.Remarks:
         """Ask every client for what the server must know."""
         if self._config.secure_aggregation:
@@ -133,7 +133,7 @@ class AggregationServer(Server):
 
     # --- one round ---
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds", of="round")
     async def train(self, order: messages.RoundOrder) -> messages.Progress:
         """Do one round of Algorithm 1."""
         return await self.clients.repeat(lambda: self._train(order.round))
@@ -224,7 +224,7 @@ class AggregationServer(Server):
 
     # --- evaluation, and what follows it ---
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds", of="round")
     async def evaluate(self, order: messages.RoundOrder) -> messages.Evaluation:
         """Infer on the whole graph and let the clients compare their own and the averaged logits with the labels."""
         return await self.clients.repeat(lambda: self._evaluate(order.round))
@@ -242,12 +242,12 @@ class AggregationServer(Server):
         (scores,), each = scored.values(), [one.accuracy for one in predictions.values()]
         return messages.Evaluation(scores.validation, scores.test, mean(each), min(each))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_evaluations")
     async def remember(self) -> None:
         """Let every client keep its present parameters as the best so far."""
         await self.clients.ask(lambda client: client.remember())
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def account(self) -> None:
         """Let every client write its lines of the privacy ledger."""
         await self.clients.ask(lambda client: client.account())

@@ -19,12 +19,12 @@ from protocols.glasu.messages import Evaluation, Progress, Remarks, RoundOrder, 
 class LoneClient(GraphClient):
     """A client with the endpoints of the server: the driver orders its rounds."""
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="always says the same")
     async def prepare(self) -> Remarks:
         """Say what is unusual about the data."""
         return Remarks(tuple(self._remarks))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds", of="round")
     async def train(self, order: RoundOrder) -> Progress:
         """Do a round on its own graph."""
         config, stamp = self._config, Stamp(order.round, 0, False, (self.name,))
@@ -33,7 +33,7 @@ class LoneClient(GraphClient):
         losses = await self._update([], None)
         return Progress(losses[0], losses[-1], 1)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds", of="round")
     async def evaluate(self, order: RoundOrder) -> Evaluation:
         """Return how good the own network is on the whole graph."""
         await self._build(Targets(Stamp(order.round, 0, True, (self.name,)), 0, np.empty(0, dtype=np.int64)))
@@ -49,12 +49,12 @@ class LoneClient(GraphClient):
         local = scores.test.get("accuracy", math.nan)
         return Evaluation(scores.validation, scores.test, local, local)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_evaluations")
     async def remember(self) -> None:
         """Keep the present parameters as the best so far."""
         await super().remember()
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def account(self) -> None:
         """Write the lines of the privacy ledger."""
         await super().account()

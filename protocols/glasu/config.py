@@ -171,6 +171,26 @@ class GlasuConfig(StepSettings):
         return _STEP / self.num_local_updates if self.learning_rate == "auto" else self.learning_rate
 
     @property
+    def num_evaluations(self) -> int:
+        """How often the network is measured."""
+        return -(-self.num_rounds // self.evaluate_every)
+
+    @property
+    def num_inferences(self) -> int:
+        """Passes through the network, for training and to measure it."""
+        return self.num_rounds + self.num_evaluations
+
+    @property
+    def num_passes(self) -> int:
+        """Segments above the lowest one in all passes."""
+        return self.num_inferences * (len(self.resolved_layers) - 1)
+
+    @property
+    def num_samples(self) -> int:
+        """Segments above the lowest one in all rounds."""
+        return self.num_rounds * (len(self.resolved_layers) - 1)
+
+    @property
     def works_alone(self) -> bool:
         """Whether clients never communicate, and there is no server."""
         return self.special_case in ("centralised", "standalone")

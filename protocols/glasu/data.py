@@ -2,8 +2,7 @@
 
     parts_of ─▶ (to the client) ─▶ load_client: load, check, arrange, renumber, scale_features
 
-Own data: nodes with ids lie in tables (`fedactors.data.layouts.node_tables`), numbered ones in arrays
-(`fedactors.data.layouts.graph`).
+Own data: nodes with ids lie in tables or numbered in arrays (`fedactors.data.layouts.graph`).
 
 Shapes: N nodes, E edges, F features of one client.
 """
@@ -21,8 +20,15 @@ import numpy.typing as npt
 from fedactors.actors.actor import Actor
 from fedactors.data.alignment.nodes import load_nodes
 from fedactors.data.description import layout_of, load_description, refuse_settings
-from fedactors.data.layouts.graph import GraphBlock, NewGraph, NodeSplit, UserGraph, graph
-from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart
+from fedactors.data.layouts.graph import (
+    GraphBlock,
+    GraphTables,
+    GraphTablesPart,
+    NewGraph,
+    NodeSplit,
+    UserGraph,
+    graph,
+)
 from fedactors.errors import BadInput
 from protocols.glasu.config import GlasuConfig, SpecialCase
 from protocols.glasu.sampling import Adjacency, IntArray, adjacency

@@ -25,8 +25,7 @@ from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import DRIVER, SERVER, remote
 from fedactors.data.alignment.nodes import NewShare, align_nodes, load_new_nodes
 from fedactors.data.columns import Preprocessing
-from fedactors.data.layouts.graph import NewGraph
-from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart
+from fedactors.data.layouts.graph import GraphTables, GraphTablesPart, NewGraph
 from fedactors.data.new_rows import ActorState, Listing, NoPart, Predicted, PredictOrder, StoredState, actor_state
 from fedactors.errors import BadInput
 from fedactors.learning.network import to_device
@@ -98,7 +97,7 @@ class PredictingClient(ProtectedClient):
         dtype = torch.float64 if self._config.float64 else torch.float32
         return algorithm.full_batch(self._local, self._config.num_layers, dtype)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, once=True)
     async def infer_lowest(self) -> Representation | Masked:
         """Return the own representation at the lowest aggregation."""
         if self._config.secure_aggregation:  # in an order that all clients know, and the server does not
@@ -109,7 +108,7 @@ class PredictingClient(ProtectedClient):
         first, self._h0 = await self.compute(algorithm.first_segment, *members, work=self._work())
         return self._protected(0, len(self._network.segments[0]), first.numpy())
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most=lambda config: len(config.resolved_layers))
     async def infer(self, below: Aggregated) -> Representation | Masked:
         """Return the own representation at the next aggregation."""
         members, index = (self._parameters, self._network, self._batch), below.segment + 1
@@ -117,26 +116,26 @@ class PredictingClient(ProtectedClient):
         found = await self.compute(algorithm.segment, *members, *arguments, work=self._work())
         return self._protected(index, len(self._network.segments[index]), found.numpy())
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, once=True)
     async def classify(self, last: Aggregated) -> Logits | Masked:
         """Return the own logits of all nodes, from the last aggregate."""
         self._record(privacy.prediction_records(self._config, self.party, self.releases))
         logits: Floats = algorithm.classify(self._parameters, to_device(last.values, "cpu")).numpy()
         return self._masked("logits", logits) if self._config.secure_aggregation else Logits(logits)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, once=True)
     async def take(self, summed: SummedLogits) -> None:
         """Take the clients' summed logits, to be written."""
         self._summed = summed.values[self._numbers]
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def infer_alone(self) -> None:
         """Infer on the own graph, where clients do not communicate."""
         members = (self._parameters, self._network, self._batch)
         logits, _ = await self.compute(algorithm.local_forward, *members, [], work=self._work())
         self._summed = logits.numpy()
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def write(self, order: PredictOrder) -> Predicted:
         """Write the file of predictions."""
         listing = Listing.of_ids(self._ids) if self._share is None else self._share.listing
@@ -156,7 +155,7 @@ class PredictingServer(Server):
         self._present = tuple(present)
         self._writer = writer
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def infer(self) -> None:
         """Let the clients infer together, and give one of them what all predict."""
         clients: ActorGroup[PredictingClient] = ActorGroup(self, self._present, timeout=LONGEST)

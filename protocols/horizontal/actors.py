@@ -71,27 +71,27 @@ class ClientProcess(SecureSummand):
         self._reading = reading_of(part)
         self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, once=True)
     async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
         names = () if self._part.columns else self._reading.names
         csv = csv_text(self._reading.csv.get(self.party))
         return messages.Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, once=True)
     async def weigh(self) -> Masked:
         """Give the weight of all own clients, under masks."""
         weight = float(sum(self._sizes) if self._config.counts_samples else len(self._sizes))
         return self.masked(np.array([weight]), count_point(len(self.clients)))
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, once=True)
     async def take_weight(self, total: messages.TotalWeight) -> None:
         """Learn what all sites' clients weigh together, once."""
         if self.total_weight:  # another one would scale the same change anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_rounds", of="round")
     async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
         change = await self._train(order)
@@ -103,7 +103,7 @@ class ClientProcess(SecureSummand):
         # one id a round: what is asked for again must be summed among the same sites
         return self.masked(part, point, f"{order.round}", what=f"a change of {self.name}")
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_measurements")
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:
         """Measure a model on the own validation rows."""
         (source,) = self._part.validation  # own files: a client a site
@@ -187,7 +187,7 @@ class HorizontalServer(Server):
     def _spec(self) -> ModelSpec:
         return model_spec(self._config, **self.facts)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def prepare(self) -> messages.Federation:
         """Learn who is there, and make the first model."""
         found = await self.sites.ask(lambda site: site.introduce())
@@ -217,7 +217,7 @@ class HorizontalServer(Server):
         self.model = ServerModel.begin(self._config, vector_P)
         return messages.Federation(sum(self.sizes.values()), vector_P.size)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds", of="round")
     async def train(self, order: messages.RoundOrder) -> messages.Progress:
         """Do a round: order, wait for who answers, step."""
         changes = await self._changes(self._orders(order.round))
@@ -259,7 +259,7 @@ class HorizontalServer(Server):
             for name, found in wanted.items()
         }
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most=lambda config: config.num_measurements + 1)
     async def measure(self, order: messages.RoundOrder) -> messages.Scores:
         """Measure the model on the rows that belong to no client."""
         vector = self.best if self.best.size else self.model.vector
@@ -267,13 +267,13 @@ class HorizontalServer(Server):
         arguments = (self._spec, vector, self._key, self._part.task, self._device)
         return messages.Scores(await self.compute(algorithm.measure, *arguments, work=work))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_measurements")
     async def validate(self, order: messages.RoundOrder) -> messages.Scores:
         """Let the clients measure the model on their own validation rows; return the means over their rows."""
         found = await self.sites.ask(lambda site: site.measure(messages.MeasureOrder(self.model.vector)))
         return messages.Scores(algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()]))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_measurements")
     async def remember(self, order: messages.RoundOrder) -> None:
         """Keep the model as the best so far."""
         self.best = self.model.vector

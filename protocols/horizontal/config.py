@@ -119,6 +119,11 @@ class HorizontalConfig(StepSettings):
         return self
 
     @property
+    def num_measurements(self) -> int:
+        """How often the model is measured while it is trained."""
+        return -(-self.num_rounds // self.evaluate_every)
+
+    @property
     def counts_samples(self) -> bool:
         """Whether clients count by their samples."""
         return self.weighting == "samples" or (self.weighting == "auto" and self.algorithm != "scaffold")

@@ -33,7 +33,7 @@ from fedactors.errors import Refused
 from fedactors.secure_sums.actors import SecureSummand
 from fedactors.secure_sums.messages import Masked
 from protocols.mtcd import messages
-from protocols.mtcd.algorithm import Rows, Task, batch_rows, combine, point_of, summand
+from protocols.mtcd.algorithm import NUM_PROBES, Rows, Task, batch_rows, combine, point_of, summand
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PartyRows, PublicPart
 from protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
@@ -82,19 +82,19 @@ class Party(Client):
         """Who has the labels; nobody in particular where all have them."""
         return self._part.label_party if isinstance(self._part, VerticalPart) else ()
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the label party's alignment question, if it is asked in the way that all have agreed upon."""
         assert isinstance(self._part, VerticalPart)
         return answer(self.rows.ids, question, self._part.alignment)
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order of rows."""
         assert isinstance(self._part, VerticalPart)
         self.rows.order(follow(self.rows.ids, order, self._part.alignment), order.parts)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def align(self) -> messages.Aligned:
         """Align all parties' rows (called at the label party) and tell the others the labels, as agreed."""
         part = self._part
@@ -111,7 +111,7 @@ class Party(Client):
         absent = tuple((name, len(gone)) for name, gone in common.absent.items())
         return messages.Aligned(len(common.rows), len(self.rows.ids), self.rows.num_rejected, absent)
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def take_labels(self, labels: messages.Labels) -> None:
         """Take the labels from the label party, once."""
         if self.rows.labels is not None:
@@ -121,13 +121,13 @@ class Party(Client):
 
     # --- for the driver ---
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="always says the same")
     async def count_rows(self) -> messages.RowCount:
         """Return how many rows there are."""
         assert self.rows.labels is not None
         return messages.RowCount(len(self.rows.labels.train), len(self.rows.labels.test))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_measurements")
     async def measure(self, order: messages.MeasureOrder) -> messages.Measured:
         """Return h_k on all training or test rows, and r(theta_k)."""
         is_hidden = self._config.noise is not None or self._config.secure_aggregation
@@ -136,12 +136,12 @@ class Party(Client):
         h = await self._do(self._block.represent(self.theta, None, order.part))
         return messages.Measured(h, self._block.penalty(self.theta))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_measurements")
     async def score(self, order: messages.ScoreOrder) -> messages.Quality:
         """Return how good Z is; the labels are known here and not to the driver."""
         return messages.Quality(await self._do(self._block.score(order.part, order.z, order.theta_0)))
 
-    @remote(caller=(SERVER, DRIVER))
+    @remote(caller=(SERVER, DRIVER), at_most=2)
     async def squared_norm(self, order: messages.NormOrder) -> messages.SquaredNorm:
         """Return ||X_k||^2 of a linear model, for the step size.
 
@@ -203,7 +203,7 @@ class LinkedParty(Party):
         self._noise = self.noise_rng("representations")
         await super().open()
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def account(self) -> None:
         """Record what noised releases cost this party."""
         for releases in (self.representations, self.changes):
@@ -222,7 +222,7 @@ class TokenHolder(LinkedParty):
     trains_theta_0: ClassVar[bool] = True
     """Whether theta_0 is trained at each visit."""
 
-    @remote(caller=(SERVER, CLIENT))
+    @remote(caller=(SERVER, CLIENT), at_most="num_visits")
     async def visit(self, token: messages.Token) -> None:
         """Work on a token that has come, then pass it on; an outdated one ends here."""
         z = arrived = unpack(token.z)
@@ -317,12 +317,12 @@ class ServedParty(LinkedParty):
         super()._build()
         self.estimates.num_samples = self._block.num_samples
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, unbounded="says where tokens may go")
     async def relink(self, links: messages.Links) -> None:
         """Learn where tokens may go after a client was lost."""
         self.links = links
 
-    @remote(caller=(SERVER, CLIENT))
+    @remote(caller=(SERVER, CLIENT), unbounded="what it carries counts where it ends")
     async def relay(
         self, relayed: messages.Relayed | messages.RelayedZ
     ) -> messages.Representation | messages.SquaredNorm | messages.ProbeImage | None:
@@ -336,6 +336,7 @@ class ServedParty(LinkedParty):
         if endpoint is None:
             what = type(relayed.order).__name__
             raise Refused(self.caller, f"relays to {self.name} a {what}, which it does not follow")
+        self.count_forwarded(endpoint, relayed.order)
         reply: messages.Representation | messages.SquaredNorm | messages.ProbeImage | None = await getattr(
             self, endpoint
         )(relayed.order)
@@ -349,12 +350,12 @@ class ServedParty(LinkedParty):
             raise Refused(self.caller, f"relays to {self.name} a {kind} that was followed already")
         self._followed = {each for each in self._followed if each > number - _MOST_UNDER_WAY} | {number}
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, once=True)
     async def gather(self, order: messages.Gather) -> messages.Representation | Masked:
         """Return h_k on the round's rows."""
         return await self._represent(order.round_)
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most=2 * NUM_PROBES)
     async def probe(self, probe: messages.Probe) -> messages.ProbeImage:
         """Return X_k X_k^T u, of the rows of the first mini-batch where there are any.
 
@@ -401,7 +402,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
         done = messages.RoamingDone(token.round_, token.token, token.attempt, token.visited)
         self.background(self._report(done, self.links.uplink or "server"))
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, unbounded="a word that carries no data")
     async def roaming_done(self, done: messages.RoamingDone) -> None:
         """Pass the word that a walk is over on towards the server."""
         await self._report(done, self.links.uplink or "server")
@@ -427,7 +428,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
 
     # --- syncing ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_rounds")
     async def sync(self, order: messages.SyncTokens) -> messages.Representation | Masked | None:
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
         if self._copies_round == order.round_:

@@ -26,6 +26,8 @@ from protocols.mtcd.objective import Array, Problem, Ridge, largest_gram_eigenva
 
 Rows = NDArray[np.int64]
 NO_THETA_0: Array = np.zeros(0)
+NUM_PROBES = 30
+"""Images of each client's kernel that settle a step size."""
 _BATCH_MARGIN = 1.1
 """Other mini-batches may have a larger norm than those that were looked at."""
 _MOST_HALVINGS = 60

@@ -268,6 +268,16 @@ class MtcdConfig(ScheduleSettings):
         return self
 
     @property
+    def num_measurements(self) -> int:
+        """How often the model is measured on the rows of a part at most: before the first round and after each turn."""
+        return 2 * (-(-self.num_rounds // self.record_every) + 1)
+
+    @property
+    def num_visits(self) -> int:
+        """How often a token comes to one client at most."""
+        return self.num_rounds * max(1, self.tokens) * (self.num_hops + 1)
+
+    @property
     def tokens(self) -> int:
         """Gamma; 0 where there is no token."""
         return self.num_tokens or 0

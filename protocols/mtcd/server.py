@@ -21,14 +21,21 @@ from fedactors.errors import CallTimeout, Refused
 from fedactors.secure_sums.actors import SecureSums
 from protocols.mtcd import messages
 from protocols.mtcd.actors import ServedParty, TokenClient
-from protocols.mtcd.algorithm import LinearHead, batch_rows, moves_in_parallel, parts_of, point_of, safe_step
+from protocols.mtcd.algorithm import (
+    NUM_PROBES,
+    LinearHead,
+    batch_rows,
+    moves_in_parallel,
+    parts_of,
+    point_of,
+    safe_step,
+)
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import GeneratedData, ImageData, weights_of
 from protocols.mtcd.message_compression import Estimates, Transforms, unpack
 from protocols.mtcd.messages import seal_of
 from protocols.mtcd.roaming import Issue, Roaming, RoamingPlan
 
-_NUM_PROBES = 30
 _PROBE_MARGIN = 1.1
 """The Rayleigh quotient of few probes is below the eigenvalue."""
 
@@ -97,7 +104,7 @@ class GatheringServer(Server):
         """Who tells the labels; nobody where they are public."""
         return self._label_party or ()
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def take_labels(self, labels: messages.Labels) -> None:
         """Take the labels from the label party, once."""
         if self.labels is not None:
@@ -120,26 +127,26 @@ class GatheringServer(Server):
 
     # --- for the driver ---
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def gather(self) -> None:
         """Form Z for the first round; theta = 0 of a linear model on all rows needs no message (Z = 0)."""
         self.z = self._head.nothing() if self._config.batch_size is None else None
         if self.z is None:
             await self._collect("gather", dict.fromkeys(self.roaming.clients, messages.Gather(0)), 0)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_measurements")
     async def objective(self) -> messages.Objective:
         """Return f as the server knows it: phi(Z) on the round's rows and the regularisers that it was told."""
         penalties = sum(self.penalties[client] for client in sorted(self.penalties))
         loss = self._head.loss(self.theta_0, self.z, self._rows_of(self._round + 1))
         return messages.Objective(float(loss) + penalties)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_measurements")
     async def fusion_parameters(self) -> messages.FusionParameters:
         """Return theta_0, for measuring."""
         return messages.FusionParameters(self.theta_0)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most=2)
     async def safe_step(self) -> messages.SafeStep:
         """Return a step size that is safe for a linear model, from constants that the clients tell."""
         problem, num_samples = self._head.problem, len(self.labels)
@@ -163,7 +170,7 @@ class GatheringServer(Server):
         u_N = np.random.default_rng(0).standard_normal(num_samples)
         u_N /= np.linalg.norm(u_N)
         value = 0.0
-        for _ in range(_NUM_PROBES):
+        for _ in range(NUM_PROBES):
             images: dict[int, messages.ProbeImage] = await self._ask(
                 "probe", dict.fromkeys(self.roaming.clients, messages.Probe(u_N))
             )
@@ -177,7 +184,7 @@ class GatheringServer(Server):
             u_N = image_N / length
         return value * len(self.labels) / num_samples
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="says who is gone")
     async def client_lost(self, lost: messages.LostClient) -> None:
         """Go on without a client: tell the others whom it concerns."""
         await self._lose(lost.name)
@@ -258,7 +265,7 @@ class TokenServer(GatheringServer):
         self._over = asyncio.Event()
         self._step = 0.0
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds")
     async def roam(self, order: messages.RoundOrder) -> None:
         """Issue the round's tokens, train theta_0 meanwhile, and wait for the end of all roaming."""
         self._round, self._step = order.round_, order.step
@@ -278,7 +285,7 @@ class TokenServer(GatheringServer):
                 text = f"tokens {list(self.roaming.outstanding)} were not back within {seconds:g} s"
                 raise CallTimeout(self.name, text) from None
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds")
     async def sync(self, order: messages.RoundOrder) -> None:
         """Let clients combine their copies (line 12) and form Z for the next round of what they send.
 
@@ -305,7 +312,7 @@ class TokenServer(GatheringServer):
         with surviving_loss("the token is issued again"):
             await self.peer(self._names[issue.start], TokenClient).visit(token)
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, unbounded="a word that carries no data")
     async def roaming_done(self, done: messages.RoamingDone) -> None:
         """Take the word that a token's roaming is over."""
         visited = (client for client in range(len(self._names)) if done.visited >> client & 1)
@@ -313,7 +320,7 @@ class TokenServer(GatheringServer):
         if not self.roaming.outstanding:
             self._over.set()
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="says who is gone")
     async def client_lost(self, lost: messages.LostClient) -> None:
         """Go on without a client: tell its neighbours, and issue again what may have been there."""
         for issue in await self._lose(lost.name):

@@ -131,15 +131,16 @@ class PartyWorker(Client):
     async def take_rows(self, order: RowOrder) -> None:
         """Take the row order from the party's worker 0."""
         self.rows.follow(order)
-        self.counts.start(self.rows.num_train)
+        self.counts.start(self.rows.train_rows, len(self.rows.block.features))
 
     async def _follow_rows(self, rows: np.ndarray, parts: np.ndarray) -> None:
+        self.counts.draw_scale()
         order = self.rows.draw(rows, parts, self.noise_rng("rows"))
         await self.take_rows(order)
         for sibling in self._workers[1:]:
             await self.peer(sibling, type(self)).take_rows(order)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_epochs", of="epoch", span="num_epochs")
     @abstractmethod
     async def run_epoch(self, order: EpochOrder) -> EpochLoss | None:
         """Work until the broker says that the epoch is over."""
@@ -169,6 +170,12 @@ class PartyWorker(Client):
     async def embed(self, stamp: Stamp) -> tuple[Payload, ...]:
         """Embed a batch; return what is published of it."""
 
+    def _count_batch(self, what: str, stamp: Stamp, at_most: int) -> None:
+        """Count what leaves of a batch in the epochs under way, whatever the broker says to do."""
+        if self._pipeline is not None and not self.keeps_releases:
+            last = self.config.num_epochs
+            self.release(what, stamp[0], at_most=at_most, round=self._pipeline.epoch, last_round=last)
+
     @abstractmethod
     async def update_locally(self) -> bool:
         """Step on a batch that was exchanged before, with what was received then; say whether there was one."""
@@ -196,7 +203,7 @@ class PartyWorker(Client):
         for stamp in list(self._refs):
             self.forget(stamp)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="ends what the worker does")
     async def leave_epoch(self) -> None:
         """End the epoch here: it is over, and what is still in hand was given to others."""
         if self._pipeline is not None:
@@ -230,7 +237,7 @@ class PartyWorker(Client):
             return values
         return await self.compute(decode, values, work=Work("decompress", values.count))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="within the party")
     async def average(self, order: EpochOrder) -> None:
         """Continue from the average of the party's workers, or from where its parameter server has stepped to."""
         if self.server is not None:
@@ -240,19 +247,19 @@ class PartyWorker(Client):
                 else:
                     await self.replica.average(self.server, order.epoch)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="within the party")
     async def follow(self, order: EpochOrder) -> None:
         """Continue from the changes of all the party's workers."""
         if self.server is not None:
             await self.replica.follow(self.server, order.epoch)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_epochs")
     async def end_epoch(self, end: EpochEnd) -> None:
         """Remember the present parameters if they are the best so far."""
         if end.is_best:
             self.replica.remember()
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def recall(self) -> None:
         """Go back to the best parameters."""
         self.replica.recall()
@@ -262,7 +269,7 @@ class PartyWorker(Client):
         """Return how often this worker released each row."""
         return self.counts.message
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def account(self) -> None:
         """Record what the releases of all the party's workers cost in privacy: its first worker does."""
         first, others = self._workers[0], [await self.peer(one, type(self)).counted() for one in self._workers[1:]]
@@ -303,24 +310,24 @@ class PassiveWorker(PartyWorker):
         """Take a noise generator of this process."""
         self._noise = self.noise_rng("embeddings")
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the active party's alignment question, if it is asked in the way that all have agreed upon."""
         return answer(self.rows.block.ids, question, self._data.alignment)
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, and tell the party's other workers."""
         await self._follow_rows(follow(self.rows.block.ids, order, self._data.alignment), order.parts)
 
     # --- an epoch over the broker (Algorithm 1, lines 5 to 11 and 23 to 28) ---
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_epochs", of="epoch", span="num_epochs")
     async def run_epoch(self, order: EpochOrder) -> None:
         """Embed batches and apply their gradients until the broker says that the epoch is over."""
         await self._work_until_over(order)
 
-    @remote(caller=SERVER, only="broker")
+    @remote(caller=SERVER, only="broker", at_most="num_epochs", of="epoch")
     async def take_first(self, orders: InitialOrders) -> None:
         """Begin with these batches, now or when the driver says that the epoch has begun."""
         if self._pipeline is not None and self._pipeline.epoch == orders.epoch:
@@ -337,6 +344,7 @@ class PassiveWorker(PartyWorker):
     async def embed(self, stamp: Stamp) -> tuple[Payload, ...]:
         """Embed a batch; return the embedding as it travels."""
         epoch, positions = self._batches[stamp[0]]
+        self._count_batch("the embeddings of batch", stamp, self.config.max_attempts)
         embedding = await self._embed(epoch, stamp, positions)
         return self.post(stamp, [embedding], [self._data.label_party])
 
@@ -417,10 +425,12 @@ class PassiveWorker(PartyWorker):
 
     # --- what leaves the party ---
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", at_most="num_evaluations")
     async def embed_part(self, request: PartRequest) -> PartEmbedding:
         """Return the embeddings of the validation or test rows, released under the same noise as in training."""
         x_NF = self.rows.part(request.part).features
+        at_most = 1 if request.part == "test" else self.config.num_evaluations - 1
+        self.release("the embeddings for the", request.part, at_most=at_most)
         work = self._work("bottom-forward", len(x_NF))
         values = await self.compute(algorithm.embed_rows, self._bottom.model, x_NF, work=work)
         return PartEmbedding(request.part, self._release(request.part, np.arange(len(values)), values))
@@ -446,7 +456,8 @@ class PassiveWorker(PartyWorker):
         return algorithm.embedding_sigma(self.config, self.rows.num_train)
 
     def _records(self, counts: RowCounts) -> Iterable[PrivacyRecord]:
-        return passive_records(self.config, self.party, counts, self._sigma, self.rows.num_scaled)
+        times = self.counts.num_scales
+        return passive_records(self.config, self.party, counts, self._sigma, self.rows.num_scaled, times)
 
 
 class ActiveWorker(PartyWorker):
@@ -478,7 +489,7 @@ class ActiveWorker(PartyWorker):
         """Return worker 0 of each passive party."""
         return {party: self.peer(f"{party}/worker-0", PassiveWorker) for party in self._data.passive_parties}
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def align(self) -> Aligned:
         """Align the rows of all parties, and tell the party's other workers."""
         how = self._data.alignment
@@ -491,7 +502,7 @@ class ActiveWorker(PartyWorker):
 
     # --- an epoch over the broker (Algorithm 1, lines 12 to 22) ---
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_epochs", of="epoch", span="num_epochs")
     async def run_epoch(self, order: EpochOrder) -> EpochLoss:
         """Train on batches whose embeddings are there until the broker says that the epoch is over."""
         self._loss_sum, self._num_rows = 0.0, 0
@@ -504,6 +515,7 @@ class ActiveWorker(PartyWorker):
 
     async def _use(self, pipeline: Pipeline, stamp: Stamp, payloads: list[Embedding]) -> None:
         epoch, positions = self._batches[stamp[0]]
+        self._count_batch("the gradients of batch", stamp, self.config.max_attempts)
         received = [await self._values(embedding) for embedding in payloads]
         found = await self._gradients(positions, received)
         self.cached.add(positions, received, found.embeddings)
@@ -559,7 +571,7 @@ class ActiveWorker(PartyWorker):
     def _records(self, counts: RowCounts) -> Iterable[PrivacyRecord]:
         return active_records(self.config, self.party, counts, self._sigma, self._data.num_classes)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_evaluations")
     async def evaluate(self, request: PartRequest) -> Evaluated:
         """Return the task's metrics on validation or test rows; a regression's RMSE and MAE are in original units."""
         found = await asyncio.gather(*(peer.embed_part(request) for peer in self._first_peers().values()))

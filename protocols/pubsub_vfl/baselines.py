@@ -31,6 +31,7 @@ from fedactors.learning.network import on_host
 from fedactors.learning.split_learning import Publication, TopGradient, loss_gradients
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker, PassiveWorker
+from protocols.pubsub_vfl.data import num_batches
 from protocols.pubsub_vfl.messages import Embedding, EpochLoss, Gradient, PairOrder, PairRequest, Stamp
 from protocols.pubsub_vfl.replicas import AveragingServer
 
@@ -118,7 +119,13 @@ class PairedPassiveWorker(PassiveWorker):
         await super().open()
         self._stepping = stepping(self, ahead=False)
 
-    @remote(caller=CLIENT, only="label_party")
+    @property
+    def num_requests(self) -> int:
+        """How often its partner asks in a run: for each batch, and in the end of each turn for what is in flight."""
+        config = self.config
+        return config.num_epochs * (num_batches(self.rows.num_train, config.batch_size) + config.embedding_buffer)
+
+    @remote(caller=CLIENT, only="label_party", at_most="num_requests")
     async def step_and_embed(self, request: PairRequest) -> Embedding | None:
         """Apply the gradient that the request carries, and return the embedding that it asks for."""
         gradient = request.gradient
@@ -129,6 +136,9 @@ class PairedPassiveWorker(PassiveWorker):
             await self._stepping.step(request.epoch, [] if found is None else [found], num_rows)
         if request.batch_id < 0:
             return None
+        if not self.keeps_releases:
+            epoch, last = request.epoch, self.config.num_epochs
+            self.release("the embeddings of batch", request.batch_id, round=epoch, last_round=last)
         positions = self.rows.batches(request.epoch)[request.batch_id]
         return await self._embed(request.epoch, (request.batch_id, 1), positions)
 
@@ -140,7 +150,7 @@ class PairedPassiveWorker(PassiveWorker):
 class PairedActiveWorker(ActiveWorker):
     """An active party's worker in a pair."""
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_epochs", of="epoch", span="num_epochs")
     async def train_pair(self, order: PairOrder) -> EpochLoss:
         """Train the pair's share of an epoch."""
         config, last = self.config, order.epoch

@@ -416,7 +416,7 @@ class BatchBroker(Server):
         self._over = asyncio.Event()
         self._epoch = 0
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="the broker has no rows")
     async def begin_epoch(self, batches: BatchCount) -> None:
         """Put the batches of an epoch in the queue; only then may workers report."""
         self._dispatch.begin(batches.num_batches, self.clock.now())
@@ -439,7 +439,7 @@ class BatchBroker(Server):
         with contextlib.suppress(PartyLost):  # `lose` gives its batches to others
             await passive.take_first(orders)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="the broker has no rows")
     async def serve_epoch(self) -> EpochCounts:
         """See the epoch to its end, abandoning batches at their deadlines."""
         dispatch = self._dispatch
@@ -459,7 +459,7 @@ class BatchBroker(Server):
         """Those that take part in the training."""
         return self._parties
 
-    @remote(caller=CLIENT, only="parties")
+    @remote(caller=CLIENT, only="parties", unbounded="the broker has no rows")
     async def report(self, report: Report) -> Orders:
         """Take what the worker that calls has done; return its orders, waiting for some if the report says so."""
         worker = self.caller
@@ -475,7 +475,7 @@ class BatchBroker(Server):
         self._parked.append((worker, report, answer))
         return await answer
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="the broker has no rows")
     async def lose(self, lost: LostWorker) -> None:
         """Give the batches of a lost worker to others."""
         for worker, _, answer in self._parked:

@@ -248,6 +248,11 @@ class PubSubVflConfig(StepSettings):
             )
 
     @property
+    def num_evaluations(self) -> int:
+        """How often all rows of a part are embedded: after each turn of epochs, and once for the test."""
+        return -(-self.num_epochs // min(self.epochs_per_round, self.num_epochs)) + 1
+
+    @property
     def is_paired(self) -> bool:
         """Whether workers are joined in fixed pairs, without a broker."""
         return self.algorithm != "pubsub-vfl"

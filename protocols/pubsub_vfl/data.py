@@ -13,7 +13,17 @@ from fedactors.data.alignment.rows import load_described_rows
 from fedactors.data.description import refuse_settings
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart, vertical
 from fedactors.data.partitioners import VerticalSizePartitioner
-from fedactors.data.party_rows import Part, PartyBlock, PreparedBlock, Scale, Split, draw_parts, prepare, split
+from fedactors.data.party_rows import (
+    Part,
+    PartyBlock,
+    PreparedBlock,
+    Scale,
+    Split,
+    draw_parts,
+    prepare,
+    refuse_moved,
+    split,
+)
 from fedactors.data.sources import FileSource
 from fedactors.errors import BadInput
 from fedactors.learning.user_models import check_name
@@ -136,6 +146,8 @@ class PartyRows:
                 f"{self._data.party}: missing values of {column!r} are filled with what is measured on the rows, which "
                 f"standardisation={config.standardisation} does not allow: give constant or drop"
             )
+        if config.standardisation != "measured":
+            refuse_moved(block, self._data.party, f"standardisation={config.standardisation} measures nothing on rows")
         mean = deviation = np.zeros(0)
         if config.standardisation == "private":
             mean, deviation = np.zeros(self.num_features), np.ones(self.num_features)
@@ -154,6 +166,13 @@ class PartyRows:
         config = self._config
         shares = {"test_fraction": config.test_fraction, "validation_fraction": config.validation_fraction}
         return split(len(order_N), seed=self._run_seed, parts_N=parts_N, **shares)
+
+    @property
+    def train_rows(self) -> Index:
+        """The own row at each position of the training part."""
+        if self._drawn is None:
+            raise RuntimeError("rows are used before they are aligned")
+        return self._drawn.rows[self._split(self._drawn.rows, self._drawn.parts).train]
 
     @property
     def num_scaled(self) -> int:

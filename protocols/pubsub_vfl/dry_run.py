@@ -121,6 +121,7 @@ def _simulate(config: PubSubVflConfig, problem: Problem) -> tuple[float, list[fl
         local_updates=0,
         quantization_bits=0,
         gradient_mu=math.inf,
+        num_epochs=max(config.num_epochs, problem.num_epochs),
     )
     cores = {ACTIVE: problem.active.cores}
     if problem.one_host:
@@ -267,7 +268,7 @@ class DryWorker(PartyWorker):
         self.rows = DryRows(self._problem.num_rows, self.config.batch_size)
         size, top = round(self._profile.parameter_bytes / 4), [0] if self._profile.role == "active" else []
         self.replica = Replica([DryNetwork(size) for size in (size, *top)], self.config)
-        self.counts.start(1)
+        self.counts.start(np.zeros(1, np.int64), 1)
 
     async def open(self) -> None:
         """Take no noise."""
@@ -349,7 +350,7 @@ class DryBroker(BatchBroker):
         self._rows = DryRows(problem.num_rows, config.batch_size).batches_until(problem.num_epochs, problem.num_epochs)
         self._taking = asyncio.Lock()
 
-    @remote(caller=CLIENT, only="parties")
+    @remote(caller=CLIENT, only="parties", unbounded="the broker has no rows")
     async def report(self, report: Report) -> Orders:
         """See `BatchBroker.report`."""
         num_rows = sum(len(self._rows[batch_id][1]) for batch_id, *_ in report.published)

@@ -122,18 +122,29 @@ class Counts:
         self._stepped: NDArray[np.int64] = np.zeros(0, np.int64)
         self._parts = {"validation": 0, "test": 0}
         self._interrupted = False
+        self._rows: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._before: NDArray[np.int64] = np.zeros(0, np.int64)
+        """Rows of an earlier order that are no more trained on."""
+        self._num_scales = 0
 
-    def start(self, num_rows: int) -> None:
-        """Begin with so many training rows."""
-        self._embedded, self._stepped = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
+    def start(self, rows: NDArray[np.int64], num_local: int) -> None:
+        """Learn which of so many own rows are trained on; what was counted of rows before stays."""
+        self._before = np.setdiff1d(np.union1d(self._before, self._rows), rows)
+        self._rows = np.asarray(rows)
+        if not len(self._embedded):
+            self._embedded, self._stepped = np.zeros(num_local, np.int64), np.zeros(num_local, np.int64)
+
+    def draw_scale(self) -> None:
+        """Count that rows are put in order, for which the scale of their columns is drawn."""
+        self._num_scales += 1
 
     def embed(self, positions: NDArray[np.int64]) -> None:
         """Count a release of these training rows."""
-        self._embedded[positions] += 1
+        self._embedded[self._rows[positions]] += 1
 
     def step(self, positions: NDArray[np.int64]) -> None:
         """Count a noised gradient to which these training rows contributed."""
-        self._stepped[positions] += 1
+        self._stepped[self._rows[positions]] += 1
 
     def release(self, part: str, positions: NDArray[np.int64]) -> None:
         """Count a release of these training rows, or of all validation or test rows."""
@@ -143,21 +154,29 @@ class Counts:
             self._parts[part] += 1
 
     @property
+    def num_scales(self) -> int:
+        """How often the scale of the columns was drawn."""
+        return self._num_scales
+
+    @property
     def message(self) -> RowCounts:
-        """The counts for the party's worker 0."""
-        return RowCounts(
-            self._embedded, self._stepped, self._parts["validation"], self._parts["test"], self._interrupted
-        )
+        """The counts for the party's worker 0, of all rows that are or were trained on."""
+        rows, parts = np.concatenate([self._rows, self._before]), self._parts
+        counts = self._embedded[rows], self._stepped[rows]
+        return RowCounts(*counts, parts["validation"], parts["test"], self._interrupted)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts for a snapshot."""
-        return {"embedded": self._embedded, "stepped": self._stepped, **self._parts, "interrupted": self._interrupted}
+        counted = {"embedded": self._embedded, "stepped": self._stepped, "rows": self._rows, "before": self._before}
+        return {**counted, "scales": self._num_scales, **self._parts, "interrupted": self._interrupted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore them, with what may have been released after the snapshot."""
         missed = int(self._is_frozen)
         self._embedded = np.asarray(state["embedded"]) + missed
         self._stepped = np.array(state["stepped"])
+        self._rows, self._before = np.array(state["rows"]), np.array(state["before"])
+        self._num_scales = int(state["scales"])
         self._parts = {part: state[part] + missed for part in ("validation", "test")}
         self._interrupted = True
 
@@ -198,7 +217,7 @@ def add_counts(found: Sequence[RowCounts]) -> RowCounts:
 
 
 def passive_records(
-    config: PubSubVflConfig, party: str, counts: RowCounts, sigma: float, num_scaled: int
+    config: PubSubVflConfig, party: str, counts: RowCounts, sigma: float, num_scaled: int, num_scales: int = 1
 ) -> Iterator[PrivacyRecord]:
     """Yield the ledger's lines of a passive party.
 
@@ -208,6 +227,7 @@ def passive_records(
         counts: of all its workers.
         sigma: noise deviation of its embeddings.
         num_scaled: columns that are standardised.
+        num_scales: how often their scale was drawn.
     """
     why = _reads_rows(config) + ([INTERRUPTED] if counts.interrupted else [])
     nominal = None
@@ -223,7 +243,7 @@ def passive_records(
         steps = int(counts.stepped.max(initial=0))
         yield _gaussian(config, party, "bottom gradients", clip, bottom_sigma(config), steps, why)
     if config.standardisation == "private" and num_scaled:
-        yield _scale_record(config, party, num_scaled, why)
+        yield _scale_record(config, party, num_scaled, num_scales, why)
 
 
 def active_records(
@@ -284,7 +304,9 @@ def _gaussian(
     return made.record(party, uncovered=why)
 
 
-def _scale_record(config: PubSubVflConfig, party: str, num_scaled: int, why: Sequence[str]) -> PrivacyRecord:
+def _scale_record(
+    config: PubSubVflConfig, party: str, num_scaled: int, num_scales: int, why: Sequence[str]
+) -> PrivacyRecord:
     made = GaussianReleases(
         "column scale",
         clip_norm=mechanisms.scale_sensitivity(num_scaled) / 2,
@@ -293,5 +315,5 @@ def _scale_record(config: PubSubVflConfig, party: str, num_scaled: int, why: Seq
         sampling="full",
         note=_NEIGHBOURS,
     )
-    made.add(times=mechanisms.NUM_RELEASES)
+    made.add(times=mechanisms.NUM_RELEASES * num_scales)
     return made.record(party, uncovered=why)

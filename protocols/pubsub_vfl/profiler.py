@@ -61,6 +61,7 @@ from protocols.pubsub_vfl.messages import (
     Probe,
     Report,
     Spent,
+    Stamp,
     TrialOrder,
 )
 from protocols.pubsub_vfl.planner import batch_seconds
@@ -149,7 +150,10 @@ class PartyProfiler(PartyWorker):
     async def load(self) -> None:
         """Load nothing before the machine is measured."""
 
-    @remote(caller=DRIVER)
+    def _count_batch(self, what: str, stamp: Stamp, at_most: int) -> None:
+        """Count nothing: the rows are random."""
+
+    @remote(caller=DRIVER, unbounded="reads the number of columns")
     async def measure_machine(self) -> Machine:
         """Return what the party's models take here, on batches of random values shaped as its rows."""
         block = await load_block(self, self._data)
@@ -158,17 +162,17 @@ class PartyProfiler(PartyWorker):
         profile: PartyProfile = await self.compute(profile_machine, *args, work=_WORK)
         return Machine(profile, len(block.ids))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="the rows are random")
     async def attempt(self, order: TrialOrder) -> Spent:
         """Train on random rows as a worker does; return what that took this thread, which does it all."""
         self._build(self._num_features)
         self.rows = TrialRows(self._data, self._num_features, order)
-        self.counts.start(_TRIAL_ROWS)
+        self.counts.start(np.arange(_TRIAL_ROWS), _TRIAL_ROWS)
         begun = time.thread_time()
         await self.run_epoch(EpochOrder(order.epoch))
         return Spent(time.thread_time() - begun, 0, os.getpid())
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="reads no rows")
     async def measure_link(self, neighbour: Neighbour) -> Link:
         """Return the latency and bandwidth on the way to another party's profiler and back."""
         other = self.peer(neighbour.name, PassiveProfiler)
@@ -183,7 +187,7 @@ class PartyProfiler(PartyWorker):
             seconds[size] = statistics.median(taken)
         return Link(seconds[0] / 2, _PROBE_BYTES / max(seconds[_PROBE_BYTES] - seconds[0], 1e-9))
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, unbounded="reads no rows")
     async def answer(self, probe: Probe) -> Probe:
         """Answer a message of some length with an empty one, for its sender's clock."""
         return Probe(np.zeros(0, np.uint8))
@@ -202,13 +206,13 @@ class TrialBroker(BatchBroker):
 
     num_reports = 0
 
-    @remote(caller=CLIENT, only="parties")
+    @remote(caller=CLIENT, only="parties", unbounded="the broker has no rows")
     async def report(self, report: Report) -> Orders:
         """See `BatchBroker.report`."""
         self.num_reports += 1
         return await super().report(report)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="the broker has no rows")
     async def spent(self) -> Spent:
         """Return the processor seconds of this process and the reports so far."""
         return Spent(time.thread_time(), self.num_reports, os.getpid())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,8 +57,8 @@ class TableClient(JoinMember, MaskedTable):
 
     state: ClassVar[tuple[str, ...]] = (
         *JoinMember.state, "meaning", "fingerprint", "row_order", "agreement", "counts", "joined", "test_rows",
-        "theta", "local_theta", "auxiliary", "num_updates", "num_releases", "noise_multiplier", "noise_state",
-        "positions", "sent_labels", "fitted",
+        "theta", "local_theta", "auxiliary", "num_updates", "num_releases", "num_steps", "noise_multiplier",
+        "noise_state", "positions", "sent_labels", "fitted",
         *SecureSummand.state,
     )  # fmt: skip
 
@@ -87,7 +88,7 @@ class TableClient(JoinMember, MaskedTable):
         self.joined: messages.JoinedRows | None = None
         self.test_rows: messages.TestRows | None = None
         self.theta = self.local_theta = self.auxiliary = np.zeros(0)
-        self.num_updates = self.num_releases = 0
+        self.num_updates = self.num_releases = self.num_steps = 0
         self.noise_multiplier = 0.0
         self._rho = config.first_rho
         self.sent_labels: messages.Labels | None = None
@@ -140,23 +141,29 @@ class TableClient(JoinMember, MaskedTable):
         return self._partners
 
     @property
+    def num_exchanges(self) -> int:
+        """Of a run of SGD: each batch, and the first predictions of each round."""
+        num_joined = self._problem.num_joined
+        return self._config.num_rounds * (ceil(num_joined / self._config.batch_of(num_joined)) + 1)
+
+    @property
     def first_partner(self) -> str:
         """The client of the own table that merges what its clients know of their columns."""
         return self._partners[0]
 
     # --- before training: names, rows, keys, labels ---
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def tell_facts(self) -> None:
         """Tell the table's first client what this partition knows of its columns."""
         await self.peer(self._partners[0], TableClient).receive_facts(await self._facts())
 
-    @remote(caller=CLIENT, only="partners")
+    @remote(caller=CLIENT, only="partners", once=True, each=True)
     async def receive_facts(self, facts: messages.Facts) -> None:
         """Take what another partition of the table knows of its columns."""
         self._found[self.caller] = facts
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def agree(self) -> None:
         """Merge what the table's partitions know of their columns, and tell them; for a table's first client."""
         if self._config.declared_facts:
@@ -167,7 +174,7 @@ class TableClient(JoinMember, MaskedTable):
         self._agree_on(agreement)
         await asyncio.gather(*(self.peer(name, TableClient).accept(agreement) for name in self._partners[1:]))
 
-    @remote(caller=CLIENT, only="first_partner")
+    @remote(caller=CLIENT, only="first_partner", once=True)
     async def accept(self, agreement: messages.Agreement) -> None:
         """Encode the rows by the table's facts."""
         self._agree_on(agreement)
@@ -176,7 +183,7 @@ class TableClient(JoinMember, MaskedTable):
         self.agreement = agreement
         self._encode(agreement)
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def send_labels(self) -> messages.Labels:
         """Return the labels of the training rows, noisy under label_dp, and which rows are kept for the test."""
         if self.sent_labels is None:  # asked again, the same ones: the mean of several would have less noise
@@ -185,24 +192,24 @@ class TableClient(JoinMember, MaskedTable):
             self.sent_labels = messages.Labels(noisy, self._is_test, self._num_classes)
         return self.sent_labels
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def receive_counts(self, counts: messages.DuplicateCounts) -> None:
         """Take G_i, keep the rows that join, and make the model."""
         self.counts = counts
         await self._begin_training()
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def receive_positions(self, positions: messages.JoinPositions) -> None:
         """Take the own row of every joined row, for predictions that are summed under masks."""
         self.positions = positions
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def receive_joined_rows(self, joined: messages.JoinedRows) -> None:
         """Take p_i and hold the vertical slice of the joined table (VFL-SGD, VFL-ADMM)."""
         self.joined = joined
         await self._begin_training()
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", at_most=2)
     async def receive_test_rows(self, test_rows: messages.TestRows) -> None:
         """Take the own row of each joined test row."""
         if not self._is_test[test_rows.rows].all():
@@ -211,12 +218,12 @@ class TableClient(JoinMember, MaskedTable):
 
     # --- training ---
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def predict_all(self) -> messages.Predictions | Masked:
         """Return h_i of all rows that join (Algorithm 1, line 4, first round)."""
         return self._send(await self._predict(self._x), self.positions.train if self.positions else None)
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", at_most="num_exchanges")
     async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions | Masked:
         """Take the step of the last batch (Eq. 12, 13) and return the predictions of the next (Table 5, RFL-SGD-V)."""
         if derivatives.batch_size:
@@ -235,12 +242,12 @@ class TableClient(JoinMember, MaskedTable):
             raise Refused(self.caller, f"asks {self.name} for a batch that holds a row twice")
         return rows
 
-    @remote(caller=SERVER, only="operator")
+    @remote(caller=SERVER, only="operator", at_most="num_exchanges")
     async def partial(self, derivatives: messages.Derivatives) -> messages.PartialGradient:
         """Return Eq. 18 over the own rows of the last batch (RFL-SGD)."""
         return messages.PartialGradient(await self._gradient(derivatives))
 
-    @remote(caller=SERVER, only="operator")
+    @remote(caller=SERVER, only="operator", at_most="num_exchanges")
     async def apply(self, gradient: messages.AggregatedGradient) -> messages.Predictions:
         """Take the step of the table's gradient (Eq. 19) and return the predictions of the next batch."""
         if len(gradient.values):
@@ -248,7 +255,7 @@ class TableClient(JoinMember, MaskedTable):
         self._batch = self._distinct(gradient.next_rows)
         return messages.Predictions(await self._predict(self._x[self._batch]))
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", at_most="num_rounds")
     async def solve(self, auxiliary: messages.Auxiliary) -> messages.Predictions | Masked:
         """Solve Eq. 16 and return the next round's predictions (RFL-ADMM-V)."""
         Y_nC, config, problem = auxiliary.values, self._config, self._problem
@@ -261,37 +268,37 @@ class TableClient(JoinMember, MaskedTable):
         self.theta = await self._solve(Y_nC, self.theta, None, auxiliary.rho)
         return self._send(await self._predict(self._x), self.positions.train if self.positions else None)
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", at_most="num_rounds")
     async def receive_auxiliary(self, auxiliary: messages.Auxiliary) -> None:
         """Take Y_i for the inner rounds (RFL-ADMM)."""
         self.auxiliary, self._rho = auxiliary.values, auxiliary.rho
 
-    @remote(caller=SERVER, only="operator")
+    @remote(caller=SERVER, only="operator", at_most=lambda config: config.num_rounds * config.inner_rounds)
     async def consensus(self, consensus: messages.Consensus) -> messages.LocalParameters:
         """Solve Eq. 22 around w - u and return theta (RFL-ADMM)."""
         self.local_theta = await self._solve(self.auxiliary, self.local_theta, consensus.w - consensus.u, self._rho)
         return messages.LocalParameters(self.local_theta)
 
-    @remote(caller=SERVER, only="operator")
+    @remote(caller=SERVER, only="operator", at_most="num_rounds")
     async def adopt(self, consensus: messages.Consensus) -> messages.Predictions:
         """Take the table's consensus w as the model and return the next round's predictions."""
         self.theta, self.auxiliary = consensus.w, np.zeros(0)
         return messages.Predictions(await self._predict(self._x))
 
-    @remote(caller=SERVER, only="operator")
+    @remote(caller=SERVER, only="operator", once=True)
     async def first_theta(self) -> messages.LocalParameters:
         """Return the theta that training begins with, alike in all partitions of a table."""
         return messages.LocalParameters(self.theta)
 
     # --- evaluation, the centralised baseline, accounts ---
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", at_most="num_rounds")
     async def predict_test(self) -> messages.TestPredictions | Masked:
         """Return h_i of the rows in the test join."""
         values = await self._predict(self._x_test)
         return messages.TestPredictions(values) if self.positions is None else self.mask(values[self.positions.test])
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", at_most=lambda config: config.num_rounds + 1)
     async def score(self, outputs: messages.TestOutputs) -> messages.Score:
         """Score outputs against the own test labels, which have no noise and never leave."""
         if self.test_rows is None or not len(self.test_rows.rows):
@@ -305,19 +312,20 @@ class TableClient(JoinMember, MaskedTable):
         tally = algorithm.tally_rows(loss, h_NC, y_N, outputs.ranks) if self._config.label_dp is None else np.zeros(0)
         return messages.Score(total, mean * len(y_N), len(y_N), tally)
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def give_rows(self) -> messages.DesignMatrix:
         """Give every feature away, in the centralised baseline only."""
         if self._config.algorithm != "centralised":
             raise Refused(self.caller, f"asks {self.name} for its rows, which are given away in centralised only")
         return messages.DesignMatrix(np.asarray(self._x), np.asarray(self._x_test), self.theta)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def account(self) -> None:
         """Write what was released, and what that guarantees, to the privacy ledger."""
         rows = (self.party, len(self._x), self._problem.num_joined, self._alone)
         label_loss = self._loss if self._table.label is not None else None
-        released = Released(*rows, self.noise_multiplier, self.num_releases, label_loss, self._is_restored)
+        counted = (self.noise_multiplier, self.num_steps, self.num_releases)
+        released = Released(*rows, *counted, label_loss, self._is_restored)
         for record in privacy_records(self._config, released):
             self.record_privacy(without_guarantee(record) if self._context.reproducible_noise else record)
 
@@ -430,6 +438,7 @@ class TableClient(JoinMember, MaskedTable):
 
     async def _gradient(self, derivatives: messages.Derivatives) -> Array:
         model, x_uD = self._problem.model, self._x[self._batch]
+        self.num_steps += 1
         args = (self._config, model, self.theta, x_uD, derivatives.values, derivatives.batch_size)
         work = self._work("gradient", len(x_uD) * model.num_parameters)
         return await self.compute(
@@ -438,6 +447,7 @@ class TableClient(JoinMember, MaskedTable):
 
     async def _solve(self, Y_nC: Array, theta_P: Array, anchor_P: Array | None, rho: float) -> Array:
         self.num_updates += 1
+        self.num_steps += local_solvers.local_steps(self._config, len(self._x))[0]
         order = self.rng(f"local batches {self.num_updates}")
         posed = local_solvers.with_penalty(self._problem, self._system, rho / self._config.first_rho)
         args = (self._config, *posed, Y_nC, theta_P, anchor_P, order)

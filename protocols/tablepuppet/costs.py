@@ -143,6 +143,8 @@ class Released:
     alone: bool
     """Whether its table has one partition."""
     noise_multiplier: float
+    steps: int
+    """Noisy sums that each row may have been in."""
     predictions: int
     """How often each row's prediction was released."""
     label_loss: str | None
@@ -171,7 +173,7 @@ def _steps(config: TablePuppetConfig, released: Released) -> PrivacyRecord:
     note += "; G_i is not covered"
     if config.feature_dp is None or released.noise_multiplier == 0:
         return _bare(released, "theta", note, neighbour=PRESENCE)
-    steps, rate = total_steps(config, released.num_rows, released.num_joined, released.alone)
+    steps, (_, rate) = released.steps, total_steps(config, released.num_rows, released.num_joined, released.alone)
     is_sampled = config.is_admm and rate < 1  # a table of one batch is in every step
     epsilon = dpsgd_epsilon(
         noise_multiplier=released.noise_multiplier,

@@ -155,7 +155,7 @@ class JoinServer(TableServer):
 
     # --- table mapping (Section 3.1.1) ---
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def agree(self) -> None:
         """Check the query against everybody's columns, then let each table's partitions agree on their encoding."""
         await self._agree_on_plan()
@@ -164,7 +164,7 @@ class JoinServer(TableServer):
             await ask_all(rest, lambda client: client.tell_facts())
         await ask_all([clients[0] for clients in self._clients.values()], lambda client: client.agree())
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def map_tables(self) -> messages.JoinFacts:
         """Join the hashed keys, split the join into training and test rows, and give every table its G_i."""
         keys = await ask_all(self._tables, lambda table: table.send_keys())
@@ -256,7 +256,7 @@ class JoinServer(TableServer):
 
     # --- training (Algorithm 1) ---
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds", of="number")
     async def train_round(self, order: messages.RoundOrder) -> messages.TrainingLoss:
         """Train one epoch of SGD or one round of ADMM, as Table 5 composes them, and return the training loss."""
         config, rho = self._config, self.rho
@@ -357,7 +357,7 @@ class JoinServer(TableServer):
 
     # --- evaluation ---
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds")
     async def evaluate(self) -> messages.TestScore:
         """Return the scores on the joined test rows, which the label's owner computes from the summed outputs."""
         if self._config.algorithm == "centralised":
@@ -369,7 +369,7 @@ class JoinServer(TableServer):
         work = self._work("gather", None if self.trees else self._test.num_joined)
         return await self._score(await self.compute(self._test.outputs, predictions, work=work))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def trivial(self) -> messages.TestScore:
         """Return the scores of the predictor that knows only the training labels (as the server has them)."""
         times = self._train.counts[self.label_index] if self.trees else None

@@ -45,7 +45,7 @@ class UnionOperator:
 
     # --- before training ---
 
-    @remote(caller=SERVER, only="server")
+    @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def send_keys(self) -> KeyHashes:
         """Return the key hashes of all partitions, one after the other."""
         parts = await self._ask(lambda client: client.send_keys())
@@ -53,13 +53,13 @@ class UnionOperator:
         hashes = tuple(algorithm.gather_union(columns) for columns in zip(*(p.hashes for p in parts), strict=True))
         return KeyHashes(sum(p.num_rows for p in parts), sum(p.num_null for p in parts), hashes)
 
-    @remote(caller=SERVER, only="server")
+    @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def send_labels(self) -> messages.Labels:
         """Return the labels of all partitions."""
         parts = await self._ask(lambda client: client.send_labels())
         return messages.Labels(_gather(parts, "train"), _gather(parts, "is_test"), parts[0].num_classes)
 
-    @remote(caller=SERVER, only="server")
+    @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def receive_counts(self, counts: messages.DuplicateCounts) -> None:
         """Give each partition its G, and remember how many of its rows join."""
         train, in_test = (algorithm.scatter_union(n, self.memory["sizes"]) for n in (counts.train, counts.in_test))
@@ -67,7 +67,7 @@ class UnionOperator:
         sent = [replace(counts, train=a, in_test=b) for a, b in zip(train, in_test, strict=True)]
         await self._tell(lambda client, given: client.receive_counts(given), sent)
 
-    @remote(caller=SERVER, only="server")
+    @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def receive_test_rows(self, test_rows: messages.TestRows) -> None:
         """Give each partition the joined test rows whose labels it has."""
         found = algorithm.split_rows(test_rows.rows, self.memory["sizes"])
@@ -77,12 +77,12 @@ class UnionOperator:
 
     # --- training ---
 
-    @remote(caller=SERVER, only="server")
+    @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def predict_all(self) -> messages.Predictions:
         """Gather the predictions of all partitions."""
         return messages.Predictions(_gather(await self._ask(lambda client: client.predict_all())))
 
-    @remote(caller=SERVER, only="server")
+    @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions:
         """Scatter derivatives, gather partial gradients, add them (Eq. 17), and gather the next predictions."""
         total = np.zeros(0)
@@ -104,7 +104,7 @@ class UnionOperator:
             merged[positions] = reply.values
         return messages.Predictions(merged)
 
-    @remote(caller=SERVER, only="server")
+    @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def solve(self, auxiliary: messages.Auxiliary) -> messages.Predictions:
         """Run the inner rounds of consensus (Eq. 20-22) and gather the predictions of the agreed theta."""
         config, memory, clients = self._config, self.memory, self._clients
@@ -128,12 +128,12 @@ class UnionOperator:
 
     # --- evaluation ---
 
-    @remote(caller=SERVER, only="server")
+    @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def predict_test(self) -> messages.TestPredictions:
         """Gather the test predictions of all partitions."""
         return messages.TestPredictions(_gather(await self._ask(lambda client: client.predict_test())))
 
-    @remote(caller=SERVER, only="server")
+    @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def score(self, outputs: messages.TestOutputs) -> messages.Score:
         """Let each partition score the joined test rows that it has labels of."""
 
@@ -150,7 +150,7 @@ class UnionOperator:
         total, loss, count = (sum(getattr(part, name) for part in found) for name in ("total", "loss", "count"))
         return messages.Score(total, loss, count, tally)
 
-    @remote(caller=SERVER, only="server")
+    @remote(caller=SERVER, only="server", unbounded="the clients of its table count")
     async def give_rows(self) -> messages.DesignMatrix:
         """Gather every feature (centralised baseline)."""
         parts = await self._ask(lambda client: client.give_rows())

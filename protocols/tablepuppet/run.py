@@ -144,8 +144,9 @@ def guarantees(config: TablePuppetConfig, runtime: Runtime) -> dict[str, Any]:
     """Return the budgets by party, and that of a joined tuple, which composes all of them."""
     made: dict[str, Any] = dict(budgets(runtime.privacy_records))
     if config.feature_dp is not None or config.label_dp is not None:
-        joint = claims(runtime.privacy_records, as_if_secret=True)[EVERYBODY, JOINED]
-        made[JOINED] = {"epsilon": joint.epsilon, "delta": joint.delta, "uncovered": list(joint.uncovered)}
+        joint = claims(runtime.privacy_records, as_if_secret=True).get((EVERYBODY, JOINED))
+        if joint is not None:  # over a federation each site has its own lines
+            made[JOINED] = {"epsilon": joint.epsilon, "delta": joint.delta, "uncovered": list(joint.uncovered)}
     if config.algorithm == "centralised":
         made["centralised"] = "every feature was given away"
     if runtime.reproducible_noise:

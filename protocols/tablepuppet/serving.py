@@ -185,12 +185,12 @@ class PredictingTable(NewRowsMember, MaskedTable):
         self._encoded = await self.compute(data.encode_new, local.data, features, fitted, self.name, work=work)
         return local
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def tell_unusable(self) -> messages.UnusableRows:
         """Return which rows miss values."""
         return messages.UnusableRows(np.isin(np.arange(len(self._encoded.features)), list(self._encoded.rejected)))
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def predict(self, wanted: messages.WantedRows) -> messages.Predictions | Masked:
         """Return h_i of these rows under the noise that training had, and under masks if training had them."""
         if self._has_predicted:
@@ -203,12 +203,12 @@ class PredictingTable(NewRowsMember, MaskedTable):
         values = released(self, self.part, values, "Predictions", is_masked=self._config.secure_aggregation)[index]
         return self.mask(values) if self._config.secure_aggregation else messages.Predictions(values)
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def take(self, outputs: messages.JoinedOutputs) -> None:
         """Take the model's outputs for the own rows, to be written."""
         self._outputs = outputs
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def write(self, order: PredictOrder) -> Predicted:
         """Write the file of predictions: a line for each joined row, and for each own row that joins with nothing."""
         lines = sorted(self._lines(), key=lambda line: line.row)
@@ -252,14 +252,14 @@ class PredictingServer(TableServer):
 
     client, num_sums = PredictingTable, 1
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def agree(self) -> messages.LabelOwners:
         """Check the query against everybody's columns, and let everybody read its rows."""
         self._query = dataclasses.replace(self._query, is_new=True)
         await self._agree_on_plan()
         return messages.LabelOwners(self._sides[self.label_index].clients)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def predict(self) -> None:
         """Join, ask for predictions, and tell those who have the label's table what comes of their rows."""
         config, keys = self._config, await collect_keys(self._clients)

@@ -12,8 +12,8 @@ import pytest
 from fedactors.config import from_table
 from fedactors.data.columns import ColumnRule, Preprocessing
 from fedactors.data.party_rows import draw_parts, prepare, prepare_like, split
-from fedactors.data.readers import CsvFormat
 from fedactors.data.sources import FileSource
+from fedactors.data.values import CsvFormat
 from fedactors.errors import BadInput
 
 

@@ -213,10 +213,13 @@ def test_a_party_without_rows(folder):
 
 
 def test_faults_in_the_rows_name_party_file_and_column(folder):
-    (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\na,inf\n")
+    (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\na,\n")
     with pytest.raises(BadInput, match=r"shop: .*shop.csv: 1 ids occur more than once, the first is a"):
         describe(folder, VERTICAL).load("shop")
     (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\nc,inf\n")
+    with pytest.raises(BadInput, match=r"shop: .*shop.csv: column spent: 1 values are infinite, such as inf"):
+        describe(folder, VERTICAL).load("shop")
+    (folder / "data/shop.csv").write_text("client,spent\na,1\nb,\nc,\n")
     with pytest.raises(BadInput, match=r"shop: .*shop.csv: column spent: 2 values are NaN, missing or infinite"):
         describe(folder, VERTICAL).load("shop")
     (folder / "bank.csv").write_text("customer,age,region,bad\na,31,n,1\nb,45,s,1\n")

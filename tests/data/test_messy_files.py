@@ -9,8 +9,8 @@ import pytest
 
 from fedactors.data.columns import ColumnRule
 from fedactors.data.party_rows import check_block
-from fedactors.data.readers import CsvFormat
 from fedactors.data.sources import FileSource
+from fedactors.data.values import CsvFormat
 from fedactors.errors import BadInput
 
 TEXT = {"categorical": ("kind",)}

@@ -11,8 +11,8 @@ from fedactors.data.columns import ColumnRule
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import VerticalSizePartitioner
 from fedactors.data.party_rows import check_block
-from fedactors.data.readers import CsvFormat
 from fedactors.data.sources import FileSource, named_sources
+from fedactors.data.values import CsvFormat
 from fedactors.errors import BadInput
 
 CSV = "customer,age,region,income,bad\n007,31,north,1.5,yes\n12,45,south,2.5,no\n3,52,north,3.5,no\n"
@@ -163,10 +163,13 @@ def test_another_separator_is_recognised(tmp_path, separator):
     assert source(path, label="y", csv=CsvFormat(**given)).load().feature_names == ("x",)
 
 
-def test_values_beyond_float32_are_not_finite(tmp_path):
+def test_values_beyond_float32_are_refused_or_clipped(tmp_path):
     path = tmp_path / "b.csv"
-    path.write_text("x\n1e300\n2\n")
-    assert np.isinf(source(path).load().features).sum() == 1
+    path.write_text("x\n1e300\n2\ninf\n")
+    with pytest.raises(BadInput, match=r"column x: 2 values .* single precision, such as 1e\+300 \(first in row 1\)"):
+        source(path).load()
+    clipped = ColumnRule(scaling="range", range=(0, 4))
+    assert source(path, rules=(("x", clipped),)).load().features.tolist() == [[1], [0.5], [1]]
 
 
 def test_dates_are_not_numbers(tmp_path):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fedactors.cli.main import main
-from fedactors.data.readers import CsvFormat
 from fedactors.data.sources import FileSource
+from fedactors.data.values import CsvFormat
 from fedactors.errors import FedactorsError, Refused
 from fedactors.federation import identity
 from fedactors.federation.approval import Proposal, as_tree
@@ -327,7 +327,7 @@ ASSIGNMENTS = {
     "a name that is a path": "which is no name of an actor",
     "a list for a name": "spawns a tuple, which is no name of an actor",
     "a dict for a class": "as a dict, which is no actor of the protocol",
-    "too few arguments": "spawns shop/worker-0 with other arguments than it takes",
+    "too few arguments": "spawns shop/worker-0 with other arguments than follow from the approved proposal",
     "no arguments": "sends what does not decode",
 }
 

@@ -93,7 +93,7 @@ class Bank(Client):
         self.releases = releases()
 
     @remote(caller=(DRIVER, PEERS))
-    async def release(self) -> Released:
+    async def publish(self) -> Released:
         self.releases.add()
         return Released(self.releases.count)
 
@@ -113,7 +113,7 @@ def play(resume: Snapshot | None = None, stop_in: int | None = None) -> tuple[An
         async for t in rounds:
             if t == stop_in:
                 runtime.request_stop(130)
-            rounds.record({"released": (await bank.release()).number})
+            rounds.record({"released": (await bank.publish()).number})
         await bank.account()
         await runtime.settle()
         return budgets(runtime.privacy_records)

@@ -105,7 +105,7 @@ class Bank(Client):
             self.heard.append("nobody")
 
     @remote(caller=DRIVER)
-    async def release(self, say: Say) -> None:
+    async def publish(self, say: Say) -> None:
         self.record_privacy(PrivacyRecord(party=say.word, message_type="Say", mechanism="none"))
 
     @remote(caller=CLIENT)
@@ -382,8 +382,8 @@ def test_undeclared_payloads_and_replies_are_refused(make: Any) -> None:
 def test_a_party_states_releases_of_its_own_only(make: Any) -> None:
     async def drive(runtime: Runtime, bank: Bank, thief: Thief) -> None:
         with pytest.raises(Refused, match="bank/worker-0: records a release of 'thief'"):
-            await bank.release(Say("thief"))
-        await bank.release(Say("bank"))
+            await bank.publish(Say("thief"))
+        await bank.publish(Say("bank"))
         await runtime.settle()
 
     _, runtime = play(make, drive)

@@ -31,8 +31,7 @@ from fedactors.data.alignment.ids import (
     row_notes,
 )
 from fedactors.data.columns import Preprocessing
-from fedactors.data.layouts.graph import GraphBlock, NewGraph
-from fedactors.data.layouts.node_tables import GraphTables, GraphTablesPart, node_parts
+from fedactors.data.layouts.graph import GraphBlock, GraphTables, GraphTablesPart, NewGraph, node_parts
 from fedactors.data.new_rows import Fault, Listing, NoPart, StoredState
 from fedactors.data.party_rows import PARTS, PartyBlock, Split, prepare
 from fedactors.errors import BadInput
@@ -134,23 +133,23 @@ class NodeHolder(Client):
         """Who has the labels: it alone orders nodes."""
         return f"{self._part.rows.label_party}/nodes"
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the label party's alignment question, if it is asked in the way that all have agreed upon."""
         return answer(self._block.aligned_by, question, self._part.rows.alignment)
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order."""
         self.rows = follow(self._block.aligned_by, order, self._part.rows.alignment)
         self.parts = order.parts
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def take_labels(self, labels: NodeLabels) -> None:
         """Take the labels of the shared nodes."""
         self.labels = labels
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def align(self) -> NodesSummary:
         """Align all parties' nodes, and tell the others their labels; at the label party.
 
@@ -180,7 +179,7 @@ class NodeHolder(Client):
         told = row_notes(part.party, len(block.ids), len(block.rejected), len(common.rows), absent)
         return NodesSummary(tuple(line.replace(" rows are used", " nodes are used") for line in told))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def index_edges(self) -> NodesSummary:
         """Bring the own features and edges into the common order."""
         num_edges, num_lost = self._index_edges()
@@ -242,7 +241,7 @@ class NewNodeHolder(NodeHolder):
     async def open(self) -> None:
         """Nothing was begun."""
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def align(self) -> NodesSummary:
         """Align all parties' nodes, and learn whose cannot be used; at the party whose the predictions are."""
         part, block = self._part.rows, self._block
@@ -257,7 +256,7 @@ class NewNodeHolder(NodeHolder):
                 self._lost.setdefault(row, f"{name} {_UNUSABLE}")
         return NodesSummary(())
 
-    @remote(caller=CLIENT, only="label_party")
+    @remote(caller=CLIENT, only="label_party", once=True)
     async def tell_unusable(self) -> UnusableNodes:
         """Say which of the shared nodes miss what the model needs here."""
         assert self.rows is not None

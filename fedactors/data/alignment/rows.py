@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedactors.actors.actor import Actor, Client, Server
@@ -38,7 +39,7 @@ from fedactors.data.columns import COLUMNS, FittedColumn, Preprocessing
 from fedactors.data.databases import SourceError, in_memory, rows_of
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.description import layout_of, load_description
-from fedactors.data.join import EmptyJoinError, hash_rows, partners_of
+from fedactors.data.join import empty_join, hash_rows, partners_of
 from fedactors.data.layouts.relational import (
     RowsToPredict,
     Schema,
@@ -61,8 +62,8 @@ from fedactors.data.layouts.vertical import RelationalData, RelationalQuery, Ver
 from fedactors.data.new_rows import ActorState, Fault, Listing, NewRows, NoPart, StoredState, check_called
 from fedactors.data.party_rows import PartyBlock, check_block, prepare_like
 from fedactors.data.query import JoinPlan
-from fedactors.data.readers import Column
 from fedactors.data.sources import FileSource, HolderSource
+from fedactors.data.values import Column
 from fedactors.errors import BadInput, FedactorsError, RowsChangedError
 from fedactors.messages.codec import message
 from fedactors.runtime.interface import Costs, Runtime
@@ -129,12 +130,12 @@ class JoinMember(Client):
             columns = self._columns()
         self._schema = Schema(tuple(columns), tuple(columns.values()))
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def describe(self) -> Schema:
         """Return the columns of the table."""
         return self._schema
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def prepare(self, schemas: Schemas) -> None:
         """Resolve the query over all schemas, and read the own rows."""
         self._resolve(schemas)
@@ -142,19 +143,19 @@ class JoinMember(Client):
             self._local = await self._read()
         self.schemas = schemas
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def share_secret(self) -> None:
         """Draw the key of the hashes and give it to the other owners, never to the server."""
         self._secret = self.noise_rng("hash key").bytes(32)
         others = [self.peer(name, JoinMember) for name in self.members if name != self.name]
         await asyncio.gather(*(other.receive_secret(HashSecret(self._secret)) for other in others))
 
-    @remote(caller=CLIENT, only="members")
+    @remote(caller=CLIENT, only="members", once=True)
     async def receive_secret(self, secret: HashSecret) -> None:
         """Take the key of the hashes."""
         self._secret = secret.key
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def send_keys(self) -> KeyHashes:
         """Return the keyed hashes of the join keys; the key is then forgotten."""
         if not self._secret:
@@ -228,7 +229,7 @@ class NewRowsMember(JoinMember):
     def called_by(self) -> tuple[str, ...]:
         """The columns that rows are called by in predictions."""
         given = self._table_owner.partition.id_column
-        return (given,) if given else self._table.keys
+        return (given,) if given else self._table.called_by
 
     async def _read(self) -> UserRows:
         check_called(self.called_by, self.name)
@@ -428,7 +429,7 @@ class RowHolder(JoinMember):
         """The mapper alone joins."""
         return (MAPPER,)
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def take_positions(self, positions: RowPositions) -> None:
         """Take the own row of each joined row.
 
@@ -471,7 +472,7 @@ class RowHolder(JoinMember):
             }
         columns = {feature.column: column_of(rows, feature.column, rules[feature.column]) for feature in table.features}
         if self._label is not None:
-            columns[self._label] = Column(self._label, rows.column(self._label).to_numpy())
+            columns[self._label] = Column(self._label, rows.column(self._label))
         if not self._is_alone:
             columns = {name: _with_one_missing(column) for name, column in columns.items()}
         source = FileSource(
@@ -487,9 +488,7 @@ class RowHolder(JoinMember):
 
 
 def _with_one_missing(column: Column) -> Column:
-    kinds = {"O": np.array([None], object), "M": np.array(["NaT"], "datetime64[us]")}
-    nothing = kinds.get(column.values.dtype.kind, np.array([np.nan]))
-    return Column(column.name, np.concatenate([column.values, nothing]))
+    return Column(column.name, pa.concat_arrays([column.values, pa.nulls(1, column.values.type)]))
 
 
 class NewRowHolder(NewRowsMember, RowHolder):
@@ -513,7 +512,7 @@ class NewRowHolder(NewRowsMember, RowHolder):
         self.trained = state["meaning"]
         await super().load()
 
-    @remote(caller=SERVER, only="joiners")
+    @remote(caller=SERVER, only="joiners", once=True)
     async def take_unmatched(self, unmatched: UnmatchedRows) -> None:
         """Take which of the own rows do not join."""
         self._unmatched = unmatched
@@ -560,12 +559,12 @@ class RowMapper(Server):
             table: [self.peer(name, NewRowHolder) for name in names] for table, names in self._owners.items()
         }
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def agree(self) -> None:
         """Check the query against everybody's columns, and let everybody read its rows."""
         self._plan, _ = await agree_on_plan(self._query, self._members)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def map_rows(self) -> JoinSummary:
         """Join, and tell each owner which of its rows stands in which joined row.
 
@@ -580,7 +579,7 @@ class RowMapper(Server):
         found = await self.compute(partners_of, *args, work=Work("join", float(sum(sizes.values()))))
         num_joined = found.mapping.num_joined
         if not num_joined:
-            raise EmptyJoinError(f"join: no row of {', '.join(sizes)} joins (are the keys of the same kind of thing?)")
+            raise empty_join(sizes)
         order = self.noise_rng("order of joined rows").permutation(num_joined)
         for (table, members), rows in zip(self._members.items(), found.mapping.rows, strict=True):
             ends = np.cumsum(keys[table].sizes)

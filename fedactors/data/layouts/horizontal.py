@@ -20,13 +20,22 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from fedactors.data.columns import NO_ID, FittedColumn, columns_of
+from fedactors.data.columns import NO_ID, FittedColumn, columns_of, told_apart
 from fedactors.data.datasets.catalogue import Task, describe
 from fedactors.data.datasets.load import load_images, load_tabular
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, Partitions, RowPartitioner
-from fedactors.data.party_rows import PARTS, check_block, check_labels, check_usable, class_weighted, one_hot
-from fedactors.data.readers import CsvFormat, ImageFolder, class_texts, read_image_folder, read_labels
+from fedactors.data.party_rows import (
+    PARTS,
+    check_block,
+    check_labels,
+    check_usable,
+    class_weighted,
+    one_hot,
+    refuse_moved,
+)
+from fedactors.data.readers import ImageFolder, class_texts, read_image_folder, read_labels
 from fedactors.data.sources import FileSource
+from fedactors.data.values import CsvFormat
 from fedactors.errors import BadInput
 from fedactors.messages.codec import decode, encode, wire_type
 
@@ -226,6 +235,12 @@ class HorizontalFile:
             return HorizontalBlock(features=found.images, labels=targets, weights=weights), None
         block = self.file.load()
         where, labels = self.file.where, block.labels
+        refuse_moved(block, where, "each client would count them from another one")
+        if labels is not None and labels.dtype == np.float64:
+            raise BadInput(
+                f"{where}: label {self.file.label}: {' and '.join(told_apart(labels))} are one number in single "
+                "precision; take off what all of them have in common"
+            )
         if labels is None:
             raise BadInput(f"{where}: label: every client needs labels")
         if self.classes:

@@ -37,7 +37,7 @@ from fedactors.data.query import (
     make_plan,
     parse_query,
 )
-from fedactors.data.readers import Column
+from fedactors.data.values import Column
 from fedactors.errors import BadInput
 from fedactors.messages.codec import message, wire_type
 
@@ -174,7 +174,8 @@ def read_rows(
     time, and row k must be the same row after a resume. Rows without a value in the columns `needed` are left out as
     those without a key are.
     """
-    found = source.load(table.needed_columns(), table.partitions[index].where)
+    found = source.load(table.needed_columns(), table.partitions[index].where, table.computed)
+    found = found.select(list(dict.fromkeys([*table.keys, *found.column_names])))
     kept = rows_with_keys(found.select(table.keys)) if table.keys else np.ones(found.num_rows, dtype=bool)
     kept &= rows_with_values(found.select(list(needed)))
     data = _ordered(found if kept.all() else found.filter(pa.array(kept)))
@@ -215,7 +216,7 @@ def read_rows_to_predict(
         BadInput: a column is not there.
     """
     wanted = tuple(dict.fromkeys([*table.needed_columns(), *ids]))
-    whole = source.load(wanted, table.partitions[index].where)
+    whole = source.load(wanted, table.partitions[index].where, table.computed)
     kept = rows_with_keys(whole.select(table.keys)) if table.keys else np.ones(whole.num_rows, dtype=bool)
     return RowsToPredict(whole, order.permutation(np.flatnonzero(kept)))
 
@@ -224,8 +225,9 @@ def rows_with_keys(keys: pa.Table) -> NDArray[np.bool_]:
     """Return which rows have no NULL in any key column; the others join with nothing and are left out."""
     complete = np.ones(keys.num_rows, dtype=bool)
     for column in keys.columns:
-        if column.null_count:
-            complete &= column.is_valid().to_numpy(zero_copy_only=False)
+        has_nan = pa.types.is_floating(column.type)  # which is a missing value everywhere here
+        if column.null_count or has_nan:
+            complete &= ~pyarrow.compute.is_null(column, nan_is_null=has_nan).to_numpy(zero_copy_only=False)
     return complete
 
 
@@ -280,18 +282,11 @@ def rows_with_values(columns: pa.Table) -> np.ndarray:
 
 
 def column_of(rows: pa.Table, name: str, rule: ColumnRule) -> Column:
-    """Return a column as its rule reads it: texts of categories, moments of dates, numbers; texts elsewhere stay."""
+    """Return a column as its rule reads it."""
     column = rows.column(name)
-    kind = column.type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if rule.is_category or is_text:
-        return Column(name, np.array(column.cast(pa.string()).to_pylist(), dtype=object))
-    if rule.type == "datetime":
-        if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
-            return Column(name, np.array(column.to_pylist(), dtype=object))
-        moments = np.asarray(column.cast(pa.timestamp("us")).to_numpy(), "datetime64[us]")  # of zones: UTC
-        return Column(name, moments)
-    return Column(name, np.asarray(pyarrow.compute.cast(column, pa.float64()).to_numpy(), np.float64))
+    if rule.is_category and pa.types.is_boolean(column.type):  # in SQL's words
+        column = column.cast(pa.string())
+    return Column(name, column)
 
 
 def fit_table(
@@ -308,7 +303,7 @@ def fit_table(
     Raises:
         BadInput: values that their rules do not allow.
     """
-    fitted = fit(columns, rules, where)
+    fitted = fit(columns, rules, where, np.float64)
     values = encode(columns, fitted, where, new=False, dtype=np.float64).features
     fills = tuple(how for one in fitted for how in one.fills)
     keeps = np.asarray([not scales or kept for one in fitted for kept in one.keeps_scale], np.bool_)

@@ -92,6 +92,13 @@ class VerticalPart:
         self._check_alignment(trained)
         if isinstance(source, FileSource) and source.csv is None:
             source = replace(source, csv=trained.csv)
+        if isinstance(source, FileSource) and source.id_rules != trained.id_rules:
+            if source.id_rules:
+                raise BadInput(
+                    f"parties.{self.party}.id_rules: {list(source.id_rules)} is not allowed: training compared ids by "
+                    f"{list(trained.id_rules)}"
+                )
+            source = replace(source, id_rules=trained.id_rules)
         block = with_clear_ids(source.load(trained.columns), self.alignment)
         check_usable(block, f"{self.party}: {block.origin}")
         return block, prepare_like(block, trained)

@@ -30,7 +30,7 @@ import ray
 
 from fedactors.actors.actor import queue_for_core
 from fedactors.actors.context import NOWHERE, Ref, Work
-from fedactors.actors.remote import DRIVER
+from fedactors.actors.remote import DRIVER, REPEATS
 from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.messages.codec import HEADER_BYTES, Parts, declare, decode, encode_parts, name_of, type_name
 from fedactors.messages.ledger import DRIVER as DRIVER_KIND
@@ -139,6 +139,8 @@ class Settings:
     """Whether a payload's reference says where in the memory of its owner's process it lies; else it is asked for."""
     checkpoint: str = ""
     """Where the checkpoint lies that the run goes on from, for lines about what does not fit."""
+    repeats: int = REPEATS
+    """Calls of each endpoint beyond its bound: none where another organisation's driver makes them."""
 
 
 T = TypeVar("T")
@@ -153,7 +155,8 @@ class RayContext(HostedContext):
 
     def __init__(self, actor_spec: ActorSpec, settings: Settings, host: str) -> None:
         clock = WallClock(settings.start, settings.offset, settings.scale)
-        super().__init__(actor_spec, settings.seed, settings.reproducible_noise, clock, settings.keep_rows)
+        local = (settings.seed, settings.reproducible_noise, clock, settings.keep_rows, settings.repeats)
+        super().__init__(actor_spec, *local)
         self.refused: list[str] = []
         # the driver alone knows which losses are dealt with: a lost party is its watcher's business
         self.unawaited = UnawaitedCall(self._fail, lambda _: True)

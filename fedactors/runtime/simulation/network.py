@@ -331,6 +331,7 @@ class SimulatedContext(Context):
         self.seed = runtime.seed
         self.reproducible_noise = runtime.reproducible_noise
         self.actor_spec = actor_spec
+        self.counts = actor_spec.counts()
         self.states = runtime.states.of(actor_spec.name)
         self._runtime = runtime
         self.actor = self._make()

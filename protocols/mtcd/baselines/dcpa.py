@@ -160,12 +160,13 @@ class DcpaClient(Party):
         if self.y is None:
             self.s, self.y = np.zeros(self._block.num_samples), np.zeros(self._block.num_samples)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds")
     async def run_iterations(self, order: IterateOrder) -> None:
         """Do some iterations in step with the neighbours."""
         block, num_clients = self._block, len(self._names)
         steps, x_ND = DcpaSteps(order.primal, order.dual, order.consensus), self._block.x["train"]
         for iteration in range(order.first, order.first + order.count):
+            self.release("the dual vector", round=iteration, last_round=self._config.num_rounds - 1)
             vector = DualVector(iteration, self.y)
             for neighbour in sorted(self._neighbours):
                 self.background(self._send(neighbour, vector))
@@ -187,7 +188,7 @@ class DcpaClient(Party):
         """Names of the clients that it exchanges dual vectors with."""
         return tuple(self._names[client] for client in sorted(self._neighbours))
 
-    @remote(caller=CLIENT, only="neighbours")
+    @remote(caller=CLIENT, only="neighbours", at_most="num_rounds", each=True)
     async def take_dual(self, vector: DualVector) -> None:
         """Take a neighbour's vector; that of the next iteration may come early and is kept."""
         self._inbox.setdefault(vector.iteration, {})[self._names.index(self.caller)] = vector.y

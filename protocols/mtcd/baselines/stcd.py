@@ -37,7 +37,7 @@ class StcdClient(TokenHolder):
         self.has_begun = False
         """Whether a prelude has ended here, and the walk begun."""
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds")
     async def walk_on(self, order: WalkOrder) -> TokenAtRest:
         """Begin the token here, or go on with the one that is held, for a number of hops; wait for its end."""
         self._walk_over = asyncio.get_running_loop().create_future()
@@ -93,7 +93,7 @@ class StcdClient(TokenHolder):
         """Names of the clients that it has links to."""
         return tuple(self._names[client] for client in self.links.options if client != self._client)
 
-    @remote(caller=CLIENT, only="neighbours")
+    @remote(caller=CLIENT, only="neighbours", unbounded="adds the own part once")
     async def take_prelude(self, prelude: Prelude) -> None:
         """Add the own representation to Z if this is the first time, and send the prelude on, or begin the walk."""
         position, tour, before = prelude.position, prelude.tour, self._names.index(self.caller)
@@ -127,13 +127,13 @@ class StcdClient(TokenHolder):
         done = RoamingDone(0, 0, 0, token.visited)
         self.background(self._report(done, self._names[token.issuer]))
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, unbounded="a word that carries no data")
     async def roaming_done(self, done: RoamingDone) -> None:
         """Take the word that the stretch that began here is over."""
         if self._walk_over is not None and not self._walk_over.done():
             self._walk_over.set_result(TokenAtRest(self._names.index(self.caller)))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_measurements")
     async def fusion_parameters(self) -> FusionParameters:
         """Return theta_0 of the token that rests here; before the first walk the one to be."""
         if self.resting_token is not None:

@@ -18,7 +18,7 @@ from protocols.mtcd.server import GatheringServer
 class SvflClient(ServedParty):
     """A party that steps when the server says so; arguments as of `ServedParty`."""
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most="num_rounds")
     async def step_on(self, synced: SyncedZ) -> Representation | Masked | None:
         """Do the local steps on one's own block with the others frozen; return h_k for the next round if asked."""
         z, rows = unpack(synced.z), self._rows_of(synced.round_)
@@ -30,7 +30,7 @@ class SvflClient(ServedParty):
 class SvflServer(GatheringServer):
     """The server that sends Z to all clients; arguments as of `GatheringServer`."""
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_rounds")
     async def step_all(self, order: RoundOrder) -> None:
         """Send Z to all clients, train theta_0 meanwhile, and form Z of what they send back."""
         self._round = order.round_

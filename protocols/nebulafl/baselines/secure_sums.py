@@ -63,13 +63,13 @@ class SummingCenter(DataCenter, SecureSummand):
         self.kept = answer
         return RoundDone(self.name, answer.round)
 
-    @remote(caller=DATA_CENTER, only="adder")
+    @remote(caller=DATA_CENTER, only="adder", once=True)
     async def weigh(self) -> Masked:
         """Give the weight of all own containers, under masks."""
         weight = float(self._answers.total_weight(self.trainings.sizes))
         return self.masked(np.array([weight]), count_point(len(self.clients)))
 
-    @remote(caller=DATA_CENTER, only="adder")
+    @remote(caller=DATA_CENTER, only="adder", once=True)
     async def take_weight(self, total: TotalWeight) -> None:
         """Learn what all centers' containers weigh together, once."""
         if self.total_weight:  # another one would scale the same model anew, for a second sum

@@ -101,10 +101,12 @@ def materialise(folder, states, kinds, condition="amount > -9"):
         state = actor_state(states, f"{party}/table")
         source = parse_address(str(folder / f"{table}.csv"))
         where = (condition,) if condition and table == "orders" else ()
+        texts = tuple(f'CAST("{key}" AS TEXT)' for key in keys)  # as keys of two CSV files are compared
         read = VerticalTable(
-            table, (Partition(table, where),), tuple(Feature(c, "float") for c in features), keys, label
+            table, (Partition(table, where),), tuple(Feature(c, "float") for c in features), texts, label, texts, keys
         )
         rows = read_rows(source, read, 0, np.random.default_rng(state["row_order"])).data.to_pylist()
+        rows = [row | {key: row[text] for key, text in zip(keys, texts, strict=True)} for row in rows]
         nobody = dict.fromkeys((*keys, *features))
         joined[party] = [rows[index] if index >= 0 else nobody for index in state["positions"]]
     lengths = {len(rows) for rows in joined.values()}
@@ -271,7 +273,7 @@ def test_a_resumed_run_reads_its_rows_again_and_notices_others(folder):
     [
         ('"orders.bad"', '"bad"', [], "task.label: 'bad' is not allowed here: write TABLE.COLUMN"),
         ("orders.item = items.item", "orders.item = items.missing", [], "no column 'missing'"),
-        ("items.card = cards.card WHERE", "items.item = cards.age WHERE", [], "join keys of different types"),
+        ("items.card = cards.card WHERE", "items.kind = cards.age WHERE", [], "join keys of different types"),
         ("orders.amount > -9", "orders.amount > 99", [], "no row of orders, items, cards joins"),
         ("", "", ["embedding_mu=1"], "embedding_mu: 1.0 is not allowed where a query joins the rows"),
     ],

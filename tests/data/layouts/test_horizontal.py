@@ -12,7 +12,7 @@ from fedactors.api import load_part
 from fedactors.cli.main import main
 from fedactors.data.description import load_description
 from fedactors.data.layouts.horizontal import HorizontalFile
-from fedactors.data.readers import CsvFormat
+from fedactors.data.values import CsvFormat
 from fedactors.errors import BadInput
 
 RULES = """

@@ -24,7 +24,11 @@ from fedactors.runtime.ray import processes
 from fedactors.runtime.ray.runtime import RayRuntime
 from tests.runtime.actors import Echo, Memory, carry_endpoint, line
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.usefixtures("ray_cluster"),
+    pytest.mark.drawn(8, family="losses", subjects=["fedactors/runtime", "fedactors/actors"]),
+]
 
 
 def lose(policy: Any, drive: Any, names: str = "ab", **settings: Any) -> tuple[Any, RayRuntime]:
@@ -227,8 +231,9 @@ def test_a_process_that_is_busy_while_it_starts_is_waited_for() -> None:
     assert time.monotonic() - began > 10, "ten heartbeat timeouts without a sign, and it was not lost"
 
 
-@pytest.mark.parametrize(("is_near", "heartbeat_timeouts"), [(True, 1), (False, 4)], ids=["here", "elsewhere"])
-def test_a_process_that_sleeps_while_it_starts_is_lost(is_near: bool, heartbeat_timeouts: int) -> None:
+# one that is near is lost once it does no work: on a busy machine its imports may outlast several timeouts
+@pytest.mark.parametrize(("is_near", "silence"), [(True, r"[\d.]+"), (False, "6")], ids=["here", "elsewhere"])
+def test_a_process_that_sleeps_while_it_starts_is_lost(is_near: bool, silence: str) -> None:
     runtime = RayRuntime(heartbeat_timeout=1.5, start_timeout=60.0)
 
     async def main() -> None:
@@ -238,7 +243,7 @@ def test_a_process_that_sleeps_while_it_starts_is_lost(is_near: bool, heartbeat_
     with pytest.MonkeyPatch.context() as patch:
         if not is_near:
             patch.setattr(processes, "is_here", lambda process: False)
-        with pytest.raises(PartyLost, match=rf"^a: its process gave no heartbeat for {1.5 * heartbeat_timeouts:g} s"):
+        with pytest.raises(PartyLost, match=rf"^a: its process gave no heartbeat for {silence} s"):
             runtime.execute(main)
 
 

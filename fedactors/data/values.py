@@ -1,0 +1,647 @@
+"""Values of a party's columns, which keep their Arrow type until they are numbers, dates or texts.
+
+    Column.numbers    double precision                what is no number is named, in training as in prediction
+    Column.moments    microseconds since 1970         ISO 8601, a format, several in their order, seconds since 1970
+    Column.coded      different texts and their rows  categories and classes
+    Column.names      exact texts                     ids: no value is another's, whatever the type of its column
+
+Fields of CSV files come as text, so that no library guesses: 0x1F and 3_000 are no numbers. Dates become days since
+1970, and month, weekday and hour as points on a circle.
+
+Shapes: N rows.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import datetime
+import decimal
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedactors.config import config
+from fedactors.errors import BadInput
+
+_MOST_SHOWN = 40
+Character = Annotated[str, Field(min_length=1, max_length=1)]
+
+
+@config
+class CsvFormat:
+    """How a party's CSV file is written, ``[parties.NAME.csv]``."""
+
+    separator: Character | None = None
+    """Between fields: one character; a comma unless given, a tab in a ``.tsv``."""
+    decimal: Character = "."
+    """Between the digits of a number."""
+    thousands: Character | None = None
+    """Between groups of three digits of a number; nothing unless given."""
+    null: tuple[str, ...] | None = None
+    """Texts that mean that a value is missing, the empty one always; unless given, also ``NA``, ``null``, ``nan`` and
+    the like. With ``null = []``, ``NA`` is a value."""
+    encoding: str = "utf8"
+    """Of its characters."""
+    names: tuple[str, ...] = ()
+    """Of the columns, where no line of the file names them."""
+    skip: Annotated[int, Field(ge=0)] = 0
+    """Lines on top that are no part of the table."""
+    comment: Character | None = None
+    """What a line begins with that is no part of the table."""
+    trim: bool = False
+    """Whether blanks round a field, such as after a comma, do not count."""
+
+    def __post_init__(self) -> None:
+        if self.separator == self.decimal:
+            raise ValueError(f"decimal: {self.decimal!r} is not allowed: it is the separator too")
+        if self.thousands is not None and (self.thousands == self.decimal or self.thousands in "0123456789+-eE"):
+            raise ValueError(f"thousands: {self.thousands!r} is not allowed: it stands in a number for something else")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"names: {list(self.names)} is not allowed: one is there twice")
+        try:
+            known = codecs.lookup(self.encoding)
+        except (LookupError, ValueError):
+            known = None
+        if known is None or not getattr(known, "_is_text_encoding", True):
+            raise ValueError(f"encoding: {self.encoding!r} is not allowed: one of Python's, such as utf-8 or latin-1")
+
+    @property
+    def nulls(self) -> list[str]:
+        """The texts that mean that a value is missing."""
+        return list(_NULLS) if self.null is None else ["", *self.null]
+
+
+_NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA",
+          "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+
+
+# --- dates ------------------------------------------------------------------------------------------------------------
+
+DatePart = Literal["days", "month", "weekday", "hour"]
+WAVES = {"sine": np.sin, "cosine": np.cos}
+"""The two numbers of each part that comes round again."""
+_DAYS = ("%d.%m.%Y", "%Y-%m-%d", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d %b %Y")
+_PATTERNS = tuple(f"{day}{time}" for time in ("", " %H:%M", " %H:%M:%S") for day in _DAYS)
+"""Common ways to write a date that are not ISO 8601."""
+_PERIODS: dict[str, int] = {"month": 12, "weekday": 7, "hour": 24}
+SINCE_1970 = {"unix": 1, "unix-ms": 1_000}
+"""Formats of dates that are numbers, and how many of them are a second."""
+_EPOCH = datetime.datetime(1970, 1, 1)
+Formats = str | tuple[str, ...]
+"""One way to write dates, or several in the order in which they are tried; an empty one, or ``iso``: ISO 8601."""
+
+
+def formats_of(pattern: Formats) -> tuple[str, ...]:
+    """Return the ways to write dates, each by its name."""
+    return tuple(one or "iso" for one in ((pattern,) if isinstance(pattern, str) else pattern))
+
+
+def parse_date(text: str, pattern: Formats) -> datetime.datetime:
+    """Return the time that a text means by the first of these ways that reads it, in UTC where it names a zone.
+
+    Raises:
+        ValueError: none.
+    """
+    text = text.strip()
+    for one in formats_of(pattern):
+        with contextlib.suppress(ValueError):
+            if one in SINCE_1970:
+                return _EPOCH + datetime.timedelta(seconds=float(text) / SINCE_1970[one])
+            found = datetime.datetime.fromisoformat(text) if one == "iso" else datetime.datetime.strptime(text, one)
+            return found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
+    raise ValueError(f"{text!r} is no date")
+
+
+def how_dates_are_read(text: str, pattern: Formats) -> str:
+    """Return what to say of a text that is no date by a pattern (empty: ISO 8601), with a pattern by which it is."""
+    given = formats_of(pattern)
+    told = "(ISO 8601)" if given == ("iso",) else f"by format = {_formats_text(given)}"
+    if re.fullmatch(r"[0-9]{9,10}(\.[0-9]+)?|[0-9]{12,13}", text.strip()):
+        unit = "unix" if len(text.strip().partition(".")[0]) < 11 else "unix-ms"
+        return f'{told}, but seconds since 1970 are read by format = "{unit}"'
+    for other in ("iso", *_PATTERNS):
+        with contextlib.suppress(ValueError):
+            parse_date(text, other)
+            return f'{told}, but by format = "{other}"; where both occur: format = {_formats_text((*given, other))}'
+    return f"{told}; give its format, as Python's strptime has it"
+
+
+def _formats_text(given: Sequence[str]) -> str:
+    return json.dumps(given[0] if len(given) == 1 else list(given))
+
+
+def rule_of_date(text: str) -> str:
+    """Return the rule of a column (as ``{ type = "datetime" }``) by which a text is a date; empty if it is none."""
+    for pattern in ("", *_PATTERNS):
+        with contextlib.suppress(ValueError):
+            parse_date(text, pattern)
+            given = f', format = "{pattern}"' if pattern else ""
+            return f'{{ type = "datetime"{given} }}'
+    return ""
+
+
+def encode_dates(moments: NDArray[Any], parts: Sequence[DatePart], width: int) -> NDArray[np.float64]:
+    """Return the numbers of N moments: one column for days, two for each part that comes round again.
+
+    Args:
+        moments: datetime64, (N,); NaT becomes NaN.
+        parts: which, in this order.
+        width: of the result, (N, width); columns beyond those of the parts are zeros.
+    """
+    days = moments.astype("datetime64[D]")
+    numbers = {
+        "days": moments.astype("datetime64[us]").astype(np.int64) / 86_400e6,
+        "month": days.astype("datetime64[M]").astype(np.int64) % 12,
+        "weekday": (days.astype(np.int64) + 3) % 7,  # 1970 began on a Thursday
+        "hour": (moments - days).astype("timedelta64[m]").astype(np.int64) / 60,
+    }
+    made = np.zeros((len(moments), width))
+    position = 0
+    for part in parts:
+        if part == "days":
+            made[:, position] = numbers[part]
+            position += 1
+            continue
+        for wave in WAVES.values():
+            made[:, position] = wave(2 * np.pi * numbers[part] / _PERIODS[part])
+            position += 1
+    made[np.isnat(moments), :position] = np.nan
+    return made
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}([., '\u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
+_LONGEST_NULL = 4
+_WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
+_EXACT = 2.0**53
+"""Whole numbers that a float holds one by one."""
+_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_NUMERAL = rf"^(?:{_NUMBER}|[+-]?(?i:inf|infinity|nan))$"
+"""What a number is, in training and in prediction: digits with a point, an exponent, a sign."""
+_FLOATS = r"^[+-]?[0-9]+(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)$"
+"""Whole numbers as programs write floats: 7.0, 7e+00."""
+_ZEROS = r"(?:(\.[0-9]*[1-9])0+|\.0+)$"
+"""Of seconds, which a type with a finer unit writes."""
+_WORDS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
+"""Columns of these only are numbers too."""
+
+
+class Inexact(ValueError):
+    """Values of which no exact text is known; says what they are, such as ``lists such as [1, 2]``."""
+
+
+def plain_values(values: Any) -> Any:
+    """Return values as one Arrow array of a plain type: categories decoded, texts in one type, UUIDs as texts."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not isinstance(values, (pa.Array, pa.ChunkedArray)):
+        values = _from_numpy(np.asarray(values))
+    kind, types = values.type, pa.types
+    if isinstance(values, pa.ExtensionArray):
+        found = values.to_pylist() if kind.extension_name == "arrow.uuid" else values.storage
+        return pa.array(map(_text_or_none, found), pa.string()) if isinstance(found, list) else plain_values(found)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        inner = values.dictionary_decode() if types.is_dictionary(kind) else pc.run_end_decode(values)
+        return plain_values(inner)
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return values.cast(pa.large_string() if values.nbytes >= 2**31 else pa.string())
+    return values
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _from_numpy(values: NDArray[Any]) -> Any:
+    if values.ndim != 1 or values.dtype.kind in "cV":
+        raise Inexact(f"values of {values.ndim} dimensions and type {values.dtype}")
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8")
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):  # of several types
+        texts = [None if one is None or one != one else value_text(one) for one in values.tolist()]
+        return pa.array(texts, pa.string())
+
+
+Purpose = Literal["name", "category", "key"]
+
+
+def exact_texts(values: Any, purpose: Purpose = "name") -> Any:
+    """Return the text of each value, as an Arrow array of strings: equal texts are equal values, of whatever type.
+
+    7 and 7.0 are the same, and so are -0.0 and 0; of text nothing is changed. NaN is missing.
+
+    Args:
+        values: as `plain_values` gives them.
+        purpose: floats that are not whole are no names of anything, and those beyond 2^53 neither names nor keys, for
+            each may stand for several values; categories are called as Python writes them.
+
+    Raises:
+        Inexact: lists, bytes that are no text, or such floats; says what they are, with two of them.
+    """
+    kind, types = values.type, pa.types
+    if types.is_string(kind) or types.is_large_string(kind):
+        return values
+    if types.is_null(kind):
+        return pa.nulls(len(values), pa.string())
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_date(kind):
+        return values.cast(pa.string())
+    if types.is_floating(kind):
+        return _float_texts(values.cast(pa.float64()), purpose)
+    if types.is_decimal(kind):
+        return _by_value(values, lambda value: _plain_number(format(value, "f")))
+    if types.is_timestamp(kind):
+        return pc.replace_substring_regex(_in_utc(values).cast(pa.string()), _ZEROS, r"\1")
+    if types.is_time(kind):
+        return pc.replace_substring_regex(values.cast(pa.string()), _ZEROS, r"\1")
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        try:
+            return values.cast(pa.binary()).cast(pa.string())
+        except pa.ArrowInvalid:
+            pass
+    raise Inexact(f"{_called(kind)}{_such_as(values)}, which are no names or categories")
+
+
+def _in_utc(values: Any) -> Any:
+    unit, zone = values.type.unit, values.type.tz
+    return values if zone is None else values.cast(pa.timestamp(unit, "UTC")).cast(pa.timestamp(unit))
+
+
+def _plain_number(text: str) -> str:
+    text = (text.rstrip("0").rstrip(".") if "." in text else text).removeprefix("+")
+    return "0" if text in ("-0", "") else text
+
+
+def _by_value(values: Any, text_of: Callable[[Any], str]) -> Any:
+    """Return the text of each value, made once for each that is different."""
+    coded = values.dictionary_encode()
+    texts = pa.array([None if one is None else text_of(one) for one in coded.dictionary.to_pylist()], pa.string())
+    return texts.take(coded.indices)
+
+
+def _float_texts(values: Any, purpose: Purpose) -> Any:
+    values = pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
+    present = values.drop_null()
+    is_large = pc.greater(pc.abs(present), _EXACT)
+    is_odd = pc.or_(is_large, pc.not_equal(present, pc.floor(present)))
+    if not pc.any(is_odd).as_py():
+        return pc.cast(values, pa.int64()).cast(pa.string())
+    refused = {"name": is_odd, "key": is_large}.get(purpose)
+    if refused is not None and pc.any(refused).as_py():
+        raise Inexact(
+            f"floats{_such_as(present.filter(refused))}, each of which may stand for several values: give text, or "
+            "whole numbers up to 2^53"
+        )
+    return _by_value(values, value_text if purpose == "category" else _decimal_text)
+
+
+def _decimal_text(value: float) -> str:
+    return _plain_number(format(decimal.Decimal(repr(value)), "f"))
+
+
+_CALLED = (
+    (pa.types.is_list, "lists"),
+    (pa.types.is_large_list, "lists"),
+    (pa.types.is_fixed_size_list, "lists"),
+    (pa.types.is_map, "maps"),
+    (pa.types.is_struct, "structs"),
+    (pa.types.is_duration, "time spans"),
+    (pa.types.is_timestamp, "dates"),
+    (pa.types.is_date, "dates"),
+    (pa.types.is_time, "times of day"),
+)
+_REMEDIES = {
+    "dates": 'say under columns: { type = "datetime" }',
+    "times of day": 'say under columns: { type = "datetime", format = "%H:%M:%S", parts = ["hour"] }',
+    "time spans": "write the seconds as numbers, or leave the column out of features",
+    "lists": "write a column for each value, or leave the column out of features",
+}
+
+
+def _called(kind: Any) -> str:
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return "byte strings"
+    return next((name for is_so, name in _CALLED if is_so(kind)), f"{kind} values")
+
+
+def _such_as(values: Any) -> str:
+    """Return two of the values that are different."""
+    found = list(dict.fromkeys(map(str, values.drop_null().slice(0, 1000).to_pylist())))[:2]
+    return f" such as {' and '.join(text[:_MOST_SHOWN] for text in found)}" if found else ""
+
+
+class Column:
+    """One column of a file.
+
+    Args:
+        name: its name.
+        values: as Arrow or numpy has them (N); a null is None, NaN or NaT.
+        csv: how its numbers are written, where they are text.
+        rows: numbers of the rows in the file, from 0 (N); None: all of them.
+    """
+
+    def __init__(self, name: str, values: Any, csv: CsvFormat | None = None, rows: NDArray[Any] | None = None) -> None:
+        self.name = name
+        self.values = plain_values(values)
+        self.csv = csv or CsvFormat()
+        self._rows = rows
+        self._numbers: tuple[NDArray[np.float64] | None, NDArray[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are texts, which may be numbers or dates."""
+        return bool(pa.types.is_string(self.values.type) or pa.types.is_large_string(self.values.type))
+
+    def take(self, rows: NDArray[Any]) -> Column:
+        """Return some rows of it."""
+        taken = self.values.take(pa.array(rows, pa.int64()))
+        return Column(self.name, taken, self.csv, rows if self._rows is None else self._rows[rows])
+
+    def row(self, position: int) -> str:
+        """Return what the row of a value is called in errors: the first one below the names of columns is row 1."""
+        return f"row {1 + int(position if self._rows is None else self._rows[position])}"
+
+    def is_missing(self) -> NDArray[np.bool_]:
+        """Return where no value is (N)."""
+        return _as_numpy(pc.is_null(self.values, nan_is_null=pa.types.is_floating(self.values.type)))
+
+    def coded(self, where: str) -> tuple[list[str], NDArray[np.int64]]:
+        """Return the different texts in the order in which they occur, and the number of each row's (N); -1: missing.
+
+        Raises:
+            BadInput: lists, or bytes that are no text.
+        """
+        if pa.types.is_boolean(self.values.type):
+            texts = pc.if_else(self.values, "True", "False")
+        else:
+            texts = self._exact(where, "category")
+        coded = texts.dictionary_encode()
+        return coded.dictionary.to_pylist(), _as_numpy(pc.fill_null(coded.indices, -1)).astype(np.int64)
+
+    def texts(self, where: str = "") -> list[str | None]:
+        """Return each value as text: 7, 7.0 and "7" are the same; None where there is none.
+
+        Raises:
+            BadInput: as `coded`.
+        """
+        known, codes = self.coded(where)
+        found: list[str | None] = [*known, None]
+        return [found[code] for code in codes.tolist()]
+
+    def names(self, where: str) -> Any:
+        """Return each value as the name of something, by which rows are found, as an Arrow array of texts.
+
+        Texts of a CSV file that are whole numbers as floats are written, 7.0, are what they are in Parquet: 7.
+
+        Raises:
+            BadInput: floats that may stand for several values each, lists, or bytes that are no text.
+        """
+        texts = self._exact(where, "name")
+        if self.is_text and _all_match(pc.utf8_trim_whitespace(texts), _FLOATS):
+            numbers = pc.cast(pc.utf8_trim_whitespace(texts), pa.float64())
+            if pc.all(pc.equal(numbers, pc.floor(numbers))).as_py():
+                texts = Column(self.name, numbers, self.csv, self._rows)._exact(where, "name")
+        return texts
+
+    def _exact(self, where: str, purpose: Purpose) -> Any:
+        try:
+            return exact_texts(self.values, purpose)
+        except Inexact as error:
+            raise BadInput(f"{where}: column {self.name}: holds {error}") from None
+
+    def first_text(self) -> str:
+        """Return the first text that is no number; an empty one if there is none."""
+        if not self.is_text:
+            return ""
+        bad = self._parsed()[1]
+        return str(self.values[int(bad[0])].as_py()) if len(bad) else ""
+
+    def numbers(self, where: str) -> NDArray[np.float64]:
+        """Return numbers in double precision; NaN where there is none.
+
+        Raises:
+            BadInput: text, dates or lists; names the column and one of them.
+        """
+        numbers, bad = self._parsed()
+        if len(bad):
+            text = str(self.values[int(bad[0])].as_py())
+            advice = how_it_is_read(text, self.csv) or _as_missing(text)
+            raise BadInput(
+                f"{where}: column {self.name}: holds text such as {text!r} in {self.row(bad[0])}; "
+                f"give numbers, or name the column under categorical or columns{advice}"
+            )
+        if numbers is None:
+            kind = _called(self.values.type)
+            raise BadInput(
+                f"{where}: column {self.name}: holds {kind}{_such_as(self.values)}, no numbers; "
+                f"{_REMEDIES.get(kind, 'leave the column out of features, or write numbers')}"
+            )
+        return numbers
+
+    def readable_numbers(self, where: str) -> tuple[NDArray[np.float64], dict[int, str]]:
+        """Return numbers as `numbers` does, and the texts that are none, by row; such a row has NaN.
+
+        Raises:
+            BadInput: dates or lists.
+        """
+        numbers, bad = self._parsed()
+        if numbers is None:
+            self.numbers(where)
+        assert numbers is not None
+        return numbers, {int(row): str(self.values[int(row)].as_py()) for row in bad}
+
+    def merged(self, numbers_N: NDArray[np.float64]) -> tuple[str, str] | None:
+        """Return two values that are one in double precision although what makes all of them different is no more."""
+        finite = numbers_N[np.isfinite(numbers_N)]
+        if not len(finite) or np.abs(finite).max() < _EXACT or pa.types.is_floating(self.values.type):
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.abs(finite).max() * 2.0**-53 <= 1e-3 * finite.std():
+                return None
+        seen: dict[float, decimal.Decimal] = {}
+        values = self.numerals() if self.is_text else self.values
+        for value in pc.unique(values.drop_null()).to_pylist():
+            exact = decimal.Decimal(value)
+            if not exact.is_finite():
+                continue
+            first = seen.setdefault(float(exact), exact)
+            if first != exact:
+                return str(first), str(exact)
+        return None
+
+    def _parsed(self) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
+        """Return the numbers, and the rows of texts that are none, NaN there; None: nothing of this type is one."""
+        if self._numbers is None:
+            self._numbers = self._parsed_texts() if self.is_text else self._parsed_values()
+        return self._numbers
+
+    def _parsed_values(self) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
+        kind, types, none = self.values.type, pa.types, np.zeros(0, np.int64)
+        if types.is_null(kind):
+            return np.full(len(self), np.nan), none
+        if types.is_boolean(kind):
+            return _as_numpy(self.values.cast(pa.uint8()).cast(pa.float64())), none
+        if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+            return _as_numpy(pc.cast(self.values, pa.float64(), safe=False)), none
+        return None, none
+
+    def _parsed_texts(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        none = np.zeros(0, np.int64)
+        if self.csv.decimal == "." and self.csv.thousands is None:
+            with contextlib.suppress(pa.ArrowInvalid):
+                return _as_numpy(pc.cast(self.values, pa.float64())), none
+        texts = self.numerals()
+        good = _matches(texts, _NUMERAL)
+        if not good.all():
+            words = pc.utf8_lower(texts)
+            if _as_numpy(pc.is_in(words.drop_null(), pa.array(_WORDS))).all():
+                return np.asarray([_WORDS.get(word, np.nan) for word in words.to_pylist()]), none
+            texts = pc.if_else(pa.array(good), texts, pa.scalar(None, texts.type))
+        return _as_numpy(pc.cast(texts, pa.float64())), np.flatnonzero(~good)
+
+    def numerals(self) -> Any:
+        """Return texts with numbers as programs write them: a point, nothing between thousands, no blanks."""
+        csv, texts = self.csv, pc.utf8_trim_whitespace(self.values)
+        if csv.thousands is not None:
+            between, point = re.escape(csv.thousands), re.escape(csv.decimal)
+            grouped = pa.array(_matches(texts, rf"^[+-]?[0-9]{{1,3}}(?:{between}[0-9]{{3}})+(?:{point}[0-9]*)?$"))
+            texts = pc.if_else(grouped, pc.replace_substring(texts, csv.thousands, ""), texts)
+        if csv.decimal != ".":
+            texts = pc.replace_substring(pc.replace_substring(texts, ".", "\0"), csv.decimal, ".")
+        return pc.replace_substring_regex(texts, r"^\+", "")
+
+    def moments(self, pattern: Formats) -> tuple[NDArray[np.datetime64], dict[int, str]]:
+        """Return times in microseconds, NaT where there is none, and the values that are no dates, by row."""
+        kind, types = self.values.type, pa.types
+        if types.is_timestamp(kind) or types.is_date(kind):
+            values = _in_utc(self.values) if types.is_timestamp(kind) else self.values
+            return _as_numpy(values.cast(pa.timestamp("us"), safe=False)).astype("datetime64[us]"), {}
+        given = formats_of(pattern)
+        if len(given) == 1 and given[0] in SINCE_1970:
+            numbers, bad = self._parsed()
+            if numbers is not None:
+                far = np.abs(numbers) > 2.0**62 / 1e6 * SINCE_1970[given[0]]
+                micros = np.where(np.isnan(numbers) | far, 0, numbers / SINCE_1970[given[0]] * 1e6).round()
+                found = micros.astype(np.int64).astype("datetime64[us]")
+                found[np.isnan(numbers) | far] = np.datetime64("NaT")
+                texts = self.texts() if len(bad) or far.any() else []
+                return found, {int(row): str(texts[row]) for row in {*bad.tolist(), *np.flatnonzero(far).tolist()}}
+        if given == ("iso",) and self.is_text:
+            with contextlib.suppress(pa.ArrowInvalid):
+                return _as_numpy(pc.cast(self.values, pa.timestamp("us"))).astype("datetime64[us]"), {}
+        return self._parsed_dates(given)
+
+    def _parsed_dates(self, pattern: tuple[str, ...]) -> tuple[NDArray[np.datetime64], dict[int, str]]:
+        known, codes = self.coded("")
+        found = np.full(len(known) + 1, np.datetime64("NaT", "us"))
+        bad = np.zeros(len(known) + 1, np.bool_)
+        for position, text in enumerate(known):
+            try:
+                found[position] = np.datetime64(parse_date(text, pattern), "us")
+            except (ValueError, OverflowError):  # what overflows is a time zone's at the end of the calendar
+                bad[position] = True
+        return found[codes], {int(row): known[codes[row]] for row in np.flatnonzero(bad[codes])}
+
+
+IdRule = Literal["nfkc", "casefold", "strip-zeros"]
+
+
+def row_names(columns: Sequence[Column], rules: Sequence[IdRule], where: str) -> list[str]:
+    """Return what each row is called by: the text of one column, or of several together; empty: it has none.
+
+    Blanks at the ends do not count, and letters with accents are the same however they are composed (NFC).
+
+    Args:
+        columns: one, or several, whose texts stand side by side with a stroke between them.
+        rules: what else does not count: characters that only look otherwise (``nfkc``), letters' case (``casefold``),
+            zeros in front (``strip-zeros``).
+        where: party and file, for errors.
+
+    Raises:
+        BadInput: as `Column.names`.
+    """
+    parts = [_names_of(column.names(where), rules) for column in columns]
+    if len(parts) == 1:
+        return parts[0]
+    return [
+        "/".join(part.replace("\\", "\\\\").replace("/", "\\/") for part in one) if all(one) else ""
+        for one in zip(*parts, strict=True)
+    ]
+
+
+def _names_of(texts: Any, rules: Sequence[IdRule]) -> list[str]:
+    texts = pc.fill_null(pc.utf8_trim_whitespace(texts), "")
+    if not rules and pc.all(pc.string_is_ascii(texts)).as_py():
+        return list(texts.to_pylist())
+    return [_name_of(text, rules) for text in texts.to_pylist()]
+
+
+def _name_of(text: str, rules: Sequence[IdRule]) -> str:
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC" if "nfkc" in rules else "NFC", text)
+    if "casefold" in rules:
+        text = text.casefold()
+    return text.lstrip("0") or text[-1:] if "strip-zeros" in rules else text
+
+
+def _as_numpy(values: Any) -> NDArray[Any]:
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def _matches(texts: Any, pattern: str) -> NDArray[np.bool_]:
+    """Return which texts match, those that are missing among them (N)."""
+    return _as_numpy(pc.fill_null(pc.match_substring_regex(texts, pattern), fill_value=True)).astype(np.bool_)
+
+
+def _all_match(texts: Any, pattern: str) -> bool:
+    return bool(len(texts) > texts.null_count and _matches(texts, pattern).all())
+
+
+def value_text(value: Any) -> str:
+    """Return the text of a value: 7, 7.0 and "7" are the same."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def class_text(value: Any) -> str:
+    """Return the name of a class: 7, 7.0, "7" and "7.0" are the same, and so are true and "True"; "007" is another."""
+    text = str(value)
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    return text.rstrip("0")[:-1] if _WHOLE.fullmatch(text) else text
+
+
+def how_it_is_read(text: str, csv: CsvFormat) -> str:
+    """Return how a text that stands where numbers do could be read as a number or a date; empty if nobody knows."""
+    text = text.strip()
+    grouped = _THOUSANDS.fullmatch(text)
+    if csv.decimal == "." and _DECIMAL_COMMA.fullmatch(text) and not (grouped and "," in grouped[1]):
+        return '; decimal commas need csv = { decimal = "," }'
+    if grouped and csv.thousands is None:
+        between = grouped[1][0]
+        decimal = ', decimal = ","' if between == "." or (grouped[2] or "")[:1] == "," else ""
+        if csv.decimal == "." and between == "," and _DECIMAL_COMMA.fullmatch(text):
+            return f'; csv = {{ thousands = "," }} reads {text.replace(",", "")}, csv = {{ decimal = "," }} another'
+        return f"; what stands between thousands is told by csv = {{ thousands = {json.dumps(between)}{decimal} }}"
+    rule = rule_of_date(text)
+    return f"; {text!r} could be a date: {rule} under columns" if rule else ""
+
+
+def _as_missing(text: str) -> str:
+    if 0 < len(text) <= _LONGEST_NULL and text.lower() != "true":
+        return f"; if it means a missing value: csv = {{ null = [{json.dumps(text)}] }}"
+    return ""

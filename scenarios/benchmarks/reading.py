@@ -1,0 +1,93 @@
+"""How long a party's file becomes numbers, in processor seconds, and how much memory that takes beside the numbers.
+
+    python -m scenarios.benchmarks.reading [ROWS] [FOLDER]
+
+A table of an id, six numbers with gaps, two categories, a date and a label, as CSV and as Parquet, read as `FileSource`
+does. Each reading is a process of its own, so that its peak is its own; the best of three is given, as JSON:
+
+    columns     values --> numbers, by the rules of the columns alone
+    whole       file --> numbers with ids, label and checks
+    peak_mib    of the process, less what it had before it read
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from fedactors.data.columns import ColumnRule, encode, fit
+from fedactors.data.readers import read_columns
+from fedactors.data.sources import FileSource
+
+ROWS = 300_000
+RULES = (
+    *((f"x{number}", ColumnRule(missing="median")) for number in range(6)),
+    ("region", ColumnRule(type="categorical", missing="indicator")),
+    ("job", ColumnRule(type="text")),
+    ("since", ColumnRule(type="datetime")),
+)
+
+
+def write(folder: Path, num_rows: int) -> None:
+    """Write the table twice."""
+    rng = np.random.default_rng(0)
+    columns = {"id": pa.array([f"c{row:07d}" for row in range(num_rows)])}
+    for number in range(6):
+        values = np.round(rng.normal(1000, 200, num_rows), 2)
+        columns[f"x{number}"] = pa.array(values, mask=rng.random(num_rows) < 0.05)
+    for name, count in (("region", 12), ("job", 40)):
+        columns[name] = pa.array([f"{name} {number}" for number in rng.integers(0, count, num_rows)])
+    columns["since"] = pa.array((np.datetime64("2000-01-01") + rng.integers(0, 9000, num_rows)).astype("datetime64[D]"))
+    columns["y"] = pa.array(rng.integers(0, 2, num_rows))
+    table = pa.table(columns)
+    pyarrow.csv.write_csv(table, folder / "rows.csv")
+    pyarrow.parquet.write_table(table, folder / "rows.parquet")
+
+
+def read(path: str) -> dict[str, float]:
+    """Read one of the files, and measure it."""
+    facts = {"party": "bank", "path": path, "task": "binary", "num_classes": 2, "rules": RULES}
+    source = FileSource(id_column="id", label="y", **facts)  # type: ignore[arg-type]
+    small = {"x": read_columns(Path(path), "bank", wanted=["y"])["y"]}
+    encode(small, fit(small, {}, "bank"), "bank", new=False)  # what is imported by the first reading
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    block = source.load()
+    whole = time.process_time() - start
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    columns = read_columns(Path(path), "bank", wanted=[name for name, _ in RULES])
+    start = time.process_time()
+    encode(columns, fit(columns, dict(RULES), "bank"), "bank", new=False)
+    rules = time.process_time() - start
+    return {"columns": rules, "whole": whole, "peak_mib": peak, "numbers_mib": block.features.nbytes / 2**20}
+
+
+def main() -> None:
+    """Print the figures of both files."""
+    if len(sys.argv) == 3 and Path(sys.argv[2]).is_file():
+        print(json.dumps(read(sys.argv[2])))
+        return
+    num_rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(sys.argv[2] if len(sys.argv) > 2 else name)
+        write(folder, num_rows)
+        found: dict[str, object] = {"rows": num_rows, "cells": num_rows * (len(RULES) + 2)}
+        for file in ("rows.csv", "rows.parquet"):
+            words = [sys.executable, "-m", "scenarios.benchmarks.reading", "0", str(folder / file)]
+            runs = [json.loads(subprocess.run(words, check=True, capture_output=True).stdout) for _ in range(3)]
+            found[file] = {key: round(min(run[key] for run in runs), 3) for key in runs[0]}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

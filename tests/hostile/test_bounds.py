@@ -1,0 +1,153 @@
+"""A coordinator with a certificate and changed code asks for more than was approved; the other site runs honest code.
+
+Its driver, its server and its own actors do as it likes. Each time the first message beyond the approval is refused
+where it arrives, with one line in that site's log that says what was approved and what was asked.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fedactors.actors.remote import CallCounts
+from fedactors.runtime.rounds import Rounds
+from protocols.pubsub_vfl.broker import BatchBroker
+from protocols.pubsub_vfl.messages import EpochOrder, Orders, Report
+from protocols.pubsub_vfl.run import Federation
+from tests.federation.test_runs import MTCD, OTHERS, SMALL, federated
+from tests.federation.world import BANK, SHOP, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="hostile")]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("bounds"))
+    made.start(BANK)
+    made.start(SHOP)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(autouse=True)
+def _the_bank_is_hostile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own actors, and those that it hosts, count nothing."""
+    honest = CallCounts.admit
+
+    def admit(self: CallCounts, endpoint: Any, bound: Any, sender: str, actor: Any, value: Any) -> None:
+        if actor.party == SHOP:
+            honest(self, endpoint, bound, sender, actor, value)
+
+    monkeypatch.setattr(CallCounts, "admit", admit)
+
+
+def stretched(monkeypatch: pytest.MonkeyPatch, protocol: str, by: int) -> None:
+    """Let the driver of a protocol go on after the last round that was approved."""
+
+    class Longer(Rounds[Any]):
+        def __init__(self, *args: Any, num_rounds: int | None, **more: Any) -> None:
+            super().__init__(*args, num_rounds=(num_rounds or 0) + by, **more)
+
+    monkeypatch.setattr(importlib.import_module(f"protocols.{protocol.replace('-', '_')}.run"), "Rounds", Longer)
+
+
+def refused(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") -> list[str]:
+    """Run what is hostile; return what the shop wrote down of it."""
+    before = len(world.refusals(SHOP))
+    assert federated(world, words, protocol=protocol) in (2, 3), world.output
+    return world.refusals(SHOP)[before:]
+
+
+ROUNDS = {
+    "pubsub-vfl": ((*SMALL,), "driver: calls shop/worker-0.run_epoch with epoch 3; approved: at most 2 (num_epochs)"),
+    "vfl": ((*SMALL, "algorithm=vfl"), "shop/worker-0: is made to release the embeddings of batch 0 of round 3"),
+    "mtcd": (MTCD, "calls shop.sync for the 4th time; approved: at most 3 times (num_rounds)"),
+    "svfl": (OTHERS["svfl"][1], "calls shop.step_on for the 4th time; approved: at most 3 times (num_rounds)"),
+    "dcpa": (OTHERS["dcpa"][1], "driver: calls shop.run_iterations for the 4th time; approved: at most 3 times"),
+    "glasu": (OTHERS["glasu"][1], "server: calls shop.infer_lowest for the 7th time; approved: at most 6 times"),
+    "horizontal": (OTHERS["horizontal"][1], "server: calls shop.train with round 3; approved: at most 2 (num_rounds)"),
+    "rfl-admm": (OTHERS["rfl-admm"][1], ".solve for the 3rd time; approved: at most 2 times (num_rounds)"),
+    "rfl-sgd": (OTHERS["rfl-sgd"][1], ".exchange for the "),
+}
+
+
+@pytest.mark.parametrize("what", ROUNDS)
+def test_more_rounds_than_were_approved(world: World, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    words, said = ROUNDS[what]
+    protocol = OTHERS[what][0] if what in OTHERS else "pubsub-vfl"
+    stretched(monkeypatch, protocol, 38)
+    found = refused(world, words, protocol)
+    assert len(found) == 1, found
+    assert said in found[0], found
+
+
+def test_epochs_that_are_said_to_be_one_order(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = Federation.train
+
+    async def at_once(self: Federation, order: EpochOrder, num_rows: int) -> dict[str, float]:
+        return await train(self, EpochOrder(40, 40), num_rows)
+
+    monkeypatch.setattr(Federation, "train", at_once)
+    (found,) = refused(world, SMALL)
+    assert found == (
+        "driver: calls shop/worker-0.run_epoch with 40 that end with epoch 40; approved: at most 2 (num_epochs), "
+        "each epoch once"
+    )
+
+
+def test_an_epoch_that_is_done(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = Federation.train
+
+    async def twice(self: Federation, order: EpochOrder, num_rows: int) -> dict[str, float]:
+        await train(self, order, num_rows)
+        return await train(self, order, num_rows)
+
+    monkeypatch.setattr(Federation, "train", twice)
+    (found,) = refused(world, SMALL)
+    assert "calls shop/worker-0.run_epoch with epoch 1, where 1 is done; approved: at most 2 (num_epochs)" in found
+
+
+def test_a_second_alignment(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began the counts of what was released anew, and drew the scale of the columns again."""
+    train = Federation.train
+
+    async def aligned_anew(self: Federation, order: EpochOrder, num_rows: int) -> dict[str, float]:
+        await self.align()
+        return await train(self, order, num_rows)
+
+    monkeypatch.setattr(Federation, "train", aligned_anew)
+    (found,) = refused(world, SMALL)
+    assert "calls shop/worker-0.answer_alignment for the 2nd time; approved: once" in found or (
+        "calls shop/worker-0.take_order for the 2nd time; approved: once" in found
+    )
+
+
+def test_replies_that_order_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within one approved epoch the broker's replies had a batch embedded again and again: 504 times of 4 batches."""
+    asked = []
+
+    async def report(self: BatchBroker, report: Report) -> Orders:
+        if not self.caller.startswith(SHOP) or report.epoch != self._epoch:
+            return Orders((), (), (), self.caller.startswith(SHOP))
+        asked.append(self.caller)
+        return Orders(((0, len(asked)),), (), (), False)
+
+    monkeypatch.setattr(BatchBroker, "report", report)
+    (found,) = refused(world, (*SMALL, "max_attempts=3", "prefetch=1"))
+    assert "shop/worker-0: is made to release the embeddings of batch 0 for the 4th time; approved: at most 3" in found
+
+
+def test_an_evaluation_too_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate = Federation.evaluate
+
+    async def again(self: Federation, part: Any) -> Any:
+        for _ in range(5):
+            found = await evaluate(self, part)
+        return found
+
+    monkeypatch.setattr(Federation, "evaluate", again)
+    (found,) = refused(world, SMALL)
+    assert "shop/worker-0: is made to release the embeddings for the validation for the 3rd time" in found

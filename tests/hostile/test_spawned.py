@@ -1,0 +1,136 @@
+"""Whom a run spawns follows from the approved proposal at each site; sums count organisations, not clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedactors.errors import BadInput, Refused
+from fedactors.federation.approval import as_tree, check_proposal, spawned_by
+from fedactors.federation.runtime import FederatedRuntime
+from fedactors.federation.site_folder import SITE
+from fedactors.runtime.interface import ActorSpec
+from fedactors.secure_sums.messages import Identity, SumCall, parties_of
+from fedactors.secure_sums.protocol import SecureSumClient, SecureSumError
+from tests.federation.hostile_sites import Rogue
+from tests.federation.test_runs import OTHERS, SMALL, federated
+from tests.federation.world import BANK, CLINIC, SHOP, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="hostile")]
+HORIZONTAL = OTHERS["horizontal"][1]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("spawned"))
+    made.start(BANK)
+    made.start(SHOP)
+    yield made
+    made.stop()
+
+
+Change = Callable[[list[ActorSpec]], list[ActorSpec]]
+
+
+def with_ghosts(specs: list[ActorSpec]) -> list[ActorSpec]:
+    shop = next(one for one in specs if one.name == SHOP)
+    return [*specs, replace(shop, name="ghost-1"), replace(shop, name="ghost-2")]
+
+
+def with_other_names(specs: list[ActorSpec]) -> list[ActorSpec]:
+    """The shop believes that there are four of them: with whom it masks, and how many must be there."""
+    sites = (BANK, SHOP, "ghost-1", "ghost-2")
+
+    def told(one: ActorSpec) -> ActorSpec:
+        return replace(one, args=tuple(sites if arg == (BANK, SHOP) else arg for arg in one.args))
+
+    return [told(one) if one.name == SHOP else one for one in specs]
+
+
+def with_another_class(specs: list[ActorSpec]) -> list[ActorSpec]:
+    server = next(one for one in specs if one.name == "server")
+    return [replace(one, cls=server.cls) if one.name == SHOP else one for one in specs]
+
+
+def with_one_less(specs: list[ActorSpec]) -> list[ActorSpec]:
+    return [one for one in specs if one.name != BANK]
+
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "ghosts": (with_ghosts, "spawns ghost-1 as ClientProcess; approved: bank (ClientProcess), shop (ClientProcess), "),
+    "other names": (with_other_names, "spawns shop with other arguments than follow from the approved proposal"),
+    "another class": (with_another_class, "spawns shop"),
+    "one less": (with_one_less, "does not spawn bank; approved: bank (ClientProcess)"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_others_than_were_approved_are_not_spawned(world: World, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    change, said = CHANGES[what]
+    honest = FederatedRuntime._take_new
+    monkeypatch.setattr(FederatedRuntime, "_take_new", lambda self: change(honest(self)))
+    before = len(world.refusals(SHOP))
+    assert federated(world, HORIZONTAL, protocol="horizontal") in (2, 3)
+    found = world.refusals(SHOP)[before:]
+    assert len(found) == 1, found
+    assert said in found[0]
+
+
+@pytest.mark.parametrize("what", ["pubsub-vfl", *OTHERS])
+def test_each_site_finds_out_by_itself_whom_a_run_spawns(world: World, what: str) -> None:
+    """Where the protocol needs two organisations; those of three, and with secrets, run in the tests of sites."""
+    protocol, words = OTHERS.get(what, ("pubsub-vfl", SMALL))
+    assert federated(world, words, protocol=protocol) == 0, world.output
+
+
+def test_a_sum_of_two_is_refused_at_the_proposal(world: World) -> None:
+    rogue, before = Rogue(world), len(world.refusals(SHOP))
+    config = {"secure_aggregation": True, "on_party_loss": "stop"}
+    task = world.folder(BANK).task("patients")
+    proposal = {**as_tree(rogue.proposal), "protocol": "horizontal", "config": config, "task": task and vars(task)}
+    proposal |= {"data": {BANK: "patients", SHOP: "cases"}, "source": source_of("horizontal")}
+    with pytest.raises(Refused, match="proposes what cannot be") as told:
+        rogue.say(("propose", (proposal,)))
+    assert "2 sites are too few" in str(told.value)
+    assert "2 sites are too few" in world.refusals(SHOP)[before]
+
+
+def source_of(name: str) -> str:
+    from fedactors.federation.approval import source_digest
+    from fedactors.plugins import find_protocol
+
+    return source_digest(find_protocol(name))
+
+
+def test_a_sum_is_of_two_more_than_may_collude(tmp_path: Any) -> None:
+    from fedactors.config import as_dict, build, spell_infinities
+    from fedactors.federation.approval import make_proposal
+    from fedactors.plugins import find_protocol
+
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    protocol = find_protocol("horizontal")
+    config = build(protocol.Config, {"on_party_loss": "stop", "secure_aggregation": True})
+    data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
+    proposal = make_proposal(world.folder(BANK), protocol, spell_infinities(as_dict(config)), data, None)
+    assert [*spawned_by(protocol, config, proposal)] == [BANK, SHOP, CLINIC, "server"]
+    check_proposal(proposal, world.folder(SHOP))
+    file = world.path / SHOP / SITE
+    file.write_text(f"{file.read_text()}\n[policy]\ncolluders = 2\n")
+    with pytest.raises(BadInput, match=r"shop: secure_aggregation: sums are of 3 organisations .* at least 4"):
+        check_proposal(proposal, world.folder(SHOP))
+
+
+def test_a_sum_counts_organisations_and_not_their_clients() -> None:
+    names = ("bank/1", "bank/2", "bank/3", "clinic", "shop")
+    entropy = np.random.default_rng(1).bytes
+    keys = {name: Identity(entropy) for name in names}
+    public = {name: key.public for name, key in keys.items()}
+    client = SecureSumClient("shop", keys["shop"], public, num_clients=5, num_parties=3, entropy=entropy)
+    with pytest.raises(SecureSumError, match="its clients are of bank, shop: 3 at least"):
+        client.advertise(SumCall(1, 1, ("bank/1", "bank/2", "bank/3", "shop")))
+    client.advertise(SumCall(2, 1, ("bank/1", "clinic", "shop")))
+    assert parties_of(names) == {"bank", "clinic", "shop"}
