@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,9 +44,9 @@ slow = pytest.mark.slow
 def test_so_many_strangers_and_so_many_lines_of_them() -> None:
     now, lines = [0.0], []
     admission = Admission(lambda who, why: lines.append((who, why)), clock=lambda: now[0])
-    dropped = []
+    dropped: list[int] = []
     for index in range(MOST + 5):
-        admission.comes("one", lambda index=index: dropped.append(index))
+        admission.comes("one", partial(dropped.append, index))
     assert dropped == [0, 1, 2, 3, 4]
     assert len(admission._here) == MOST
     assert len(lines) == 5
