@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -31,6 +31,7 @@ from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, Refused
 from fedactors.federation.identity import check_name
 from fedactors.federation.site_folder import Amount, DataName, Described, SiteFolder, TaskFacts, check_budget, describe
+from fedactors.inspection import describe_protections
 from fedactors.messages.codec import decode, encode
 from fedactors.messages.ledger import Ledger, Usage
 from fedactors.network.links import Network
@@ -295,6 +296,7 @@ def spawned_by(
     assert load is not None
     runtime = _ListingRuntime(proposal.seed)
     data = load(config, proposal.described(), proposal.seed)
+    main: Any
     if is_new:
         trained = spawned_by(protocol, config, replace(proposal, purpose="train"))  # type: ignore[type-var]
         digests = {name: hashlib.sha256((states or {}).get(name, b"")).digest() for name in trained}
@@ -303,7 +305,7 @@ def spawned_by(
         main = protocol.predict(config, data, runtime, Application(stored=stored, to=""))
     else:
         main = protocol.run(config, data, runtime)
-    begun = cast("Coroutine[Any, Any, Any]", main)
+    begun: Coroutine[Any, Any, Any] = main
     try:
         begun.send(None)
     except _Listed:
@@ -375,6 +377,27 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
             f"({', '.join(sorted(sites))}), or of as few as {threshold_of(len(sites))} of them; the policy allows sums "
             f"of at least {needed} (policy.colluders = {folder.policy.colluders})"
         )
+
+
+def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteFolder) -> list[str]:
+    """Return what a coordinator may still do within the bounds of a proposal, a sentence each."""
+    has_noise = any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config))
+    limit = "noise alone limits" if has_noise else "nothing limits, for no noise is added,"
+    found = [
+        "models and orders of the coordinator's own making may use up each bound below; "
+        f"{limit} what the answers tell of your rows"
+    ]
+    if proposal.purpose != "predict" and hasattr(config, "min_aligned_rows") and proposal.task.layout == "vertical":
+        first, fewest = next(iter(proposal.data)), config.min_aligned_rows
+        found.append(f"{first} chooses which shared rows are aligned: {fewest} at least (min_aligned_rows)")
+    if getattr(config, "secure_aggregation", False):
+        number = len(proposal.data)
+        found.append(
+            f"who reads a sum of {number} organisations knows your part if the other {number - 1} tell theirs, and "
+            f"yours and another's together if {number - 2} do; your policy counts with {folder.policy.colluders} who "
+            "tell (policy.colluders)"
+        )
+    return found
 
 
 def classes_of(protocol: Protocol, config: Any, purpose: str) -> dict[str, type]:

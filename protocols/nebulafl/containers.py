@@ -136,9 +136,9 @@ class ContainerCenter(DataCenter):
 
     def _check_time(self) -> None:
         """Refuse an order that comes long after the run's end: an honest exchange gives none then."""
-        now, duration = self.trainings.now, self._config.duration
-        if self.trainings.began_at is None or now > duration + ON_THE_WAY:
-            when = "before the run began" if self.trainings.began_at is None else f"{now:.0f} s after the run began"
+        now, duration, has_begun = self.trainings.now, self._config.duration, self.trainings.began_at is not None
+        if now > duration + ON_THE_WAY if has_begun else self._config.on_party_loss == "stop":  # else it is just back
+            when = f"{now:.0f} s after the run began" if has_begun else "before the run began"
             raise Refused(self.caller, f"orders work of {self.name} {when}; approved: duration={duration:g}")
 
     def _go_on(self) -> None:

@@ -128,7 +128,7 @@ def test_representations_and_changes_are_charged_as_they_were_drawn(
 @pytest.mark.parametrize("more", [0, 3], ids=["honest", "more rounds"])
 def test_representations_of_nodes_are_charged_as_they_were_drawn(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
     """The first release moves the rows near a node only, where all are near on so small a graph."""
-    drawn, add = Counter[int](), glasu.add_gaussian
+    drawn, add = Counter[int](), mechanisms.add_gaussian
 
     def counted(values: Any, sigma: float, rng: np.random.Generator, what: str) -> Any:
         drawn[id(rng)] += len(values)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedactors.actors.remote import CallCounts
+from fedactors.cli.sites import describe
 from fedactors.data.alignment import ids
 from fedactors.errors import BadInput, Refused
 from fedactors.federation.approval import check_proposal, make_proposal
@@ -155,3 +156,18 @@ def test_a_model_of_its_own_is_measured_again_and_again(world: World, monkeypatc
     found = refused(world, MTCD, "mtcd")
     assert "driver: calls shop.measure for the " in found
     assert "(num_measurements)" in found
+
+
+def test_what_stays_open_is_shown(tmp_path: Any) -> None:
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    shop, told = world.folder(SHOP), []
+    sums = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured", {"secure_aggregation": True}
+    for protocol, (data, settings) in (("pubsub-vfl", (f"{BANK}=customers,{SHOP}=orders", {})), ("horizontal", sums)):
+        found = find_protocol(protocol)
+        made = make_proposal(world.folder(BANK), found, {"on_party_loss": "stop", **settings}, data, None)
+        told.append(describe(shop, made)["left_open"])
+    for one in told:
+        assert "nothing limits, for no noise is added, what the answers tell of your rows" in one[0]
+    assert told[0][1:] == ["bank chooses which shared rows are aligned: 10 at least (min_aligned_rows)"]
+    (said,) = told[1][1:]
+    assert said.startswith("who reads a sum of 3 organisations knows your part if the other 2 tell theirs")
