@@ -62,7 +62,7 @@ class Worker(Client):
     async def describe(self) -> None: ...
 
 
-def ask(counts: CallCounts, method: str, value: Any = None, sender: str = "bank") -> None:
+def call(counts: CallCounts, method: str, value: Any = None, sender: str = "bank") -> None:
     endpoint = endpoints(Worker).table[method]
     assert endpoint.bound is not None
     actor = SimpleNamespace(name="shop", num_rows=2)
@@ -81,9 +81,9 @@ def ask(counts: CallCounts, method: str, value: Any = None, sender: str = "bank"
 def test_calls_are_counted(method: str, times: int, said: str) -> None:
     counts = CallCounts(Settings(), 0)
     for _ in range(times):
-        ask(counts, method)
+        call(counts, method)
     with pytest.raises(Refused) as told:
-        ask(counts, method)
+        call(counts, method)
     assert str(told.value) == f"bank: {said}"
 
 
@@ -91,35 +91,35 @@ def test_numbers_are_asked_for_upwards_and_once() -> None:
     counts = CallCounts(Settings(), 0)
     for wrong in (Span(0), Span(-1), Span(4), Span(3, 4), Span(1, 0), Span(40, 40)):
         with pytest.raises(Refused, match="approved: at most 3"):
-            ask(counts, "run", wrong)
-    ask(counts, "run", Span(1))
+            call(counts, "run", wrong)
+    call(counts, "run", Span(1))
     with pytest.raises(Refused, match="with epoch 1, where 1 is done"):
-        ask(counts, "run", Span(1))
+        call(counts, "run", Span(1))
     with pytest.raises(Refused, match="with 2 that end with epoch 2, where 1 is done"):
-        ask(counts, "run", Span(2, 2))
-    ask(counts, "run", Span(3, 2))
+        call(counts, "run", Span(2, 2))
+    call(counts, "run", Span(3, 2))
     with pytest.raises(Refused, match="with epoch 4; approved: at most 3"):
-        ask(counts, "run", Span(4))
+        call(counts, "run", Span(4))
 
 
 def test_each_caller_counts_by_itself_where_it_says_so() -> None:
     counts = CallCounts(Settings(), 0)
-    ask(counts, "greet", sender="bank")
-    ask(counts, "greet", sender="clinic")
+    call(counts, "greet", sender="bank")
+    call(counts, "greet", sender="clinic")
     with pytest.raises(Refused, match=r"clinic: calls shop\.greet for the 2nd time; approved: once, by each caller"):
-        ask(counts, "greet", sender="clinic")
+        call(counts, "greet", sender="clinic")
 
 
 def test_who_is_brought_back_may_be_asked_again() -> None:
     counts = CallCounts(Settings(), 1)
     for _ in range(2):
-        ask(counts, "align")
+        call(counts, "align")
     with pytest.raises(Refused, match="for the 3rd time"):
-        ask(counts, "align")
-    ask(counts, "run", Span(2))
-    ask(counts, "run", Span(2))
+        call(counts, "align")
+    call(counts, "run", Span(2))
+    call(counts, "run", Span(2))
     with pytest.raises(Refused, match="where 2 is done"):
-        ask(counts, "run", Span(1))
+        call(counts, "run", Span(1))
 
 
 def test_releases_are_counted_by_round_and_forgotten_with_it() -> None:
@@ -145,14 +145,14 @@ def test_releases_are_counted_by_round_and_forgotten_with_it() -> None:
 
 def test_counts_return_with_a_snapshot() -> None:
     counts = CallCounts(Settings(), 0)
-    ask(counts, "align")
-    ask(counts, "run", Span(2))
+    call(counts, "align")
+    call(counts, "run", Span(2))
     counts.release("shop", "batch", " 1", 1, 2, 3)
     again = CallCounts(Settings(), 0)
     again.restore(counts.state())
     assert again.state() == counts.state()
     with pytest.raises(Refused, match="where 2 is done"):
-        ask(again, "run", Span(2))
+        call(again, "run", Span(2))
     with pytest.raises(Refused, match="for the 2nd time"):
         again.release("shop", "batch", " 1", 1, 2, 3)
 
