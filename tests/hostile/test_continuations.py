@@ -63,6 +63,6 @@ def test_a_budget_is_not_rolled_back_with_a_checkpoint(tmp_path: Path, capsys: p
         said = "the run took epsilon inf at delta 1 of the budget of shop and had announced epsilon 25"
         assert said in capsys.readouterr().err  # what left after the checkpoint is known to nobody
         taken = in_all(spent(world.folder(SHOP).log())["orders"])
-        assert (taken.epsilon, taken.delta) == pytest.approx((50.0, 2e-4))
+        assert taken.epsilon >= 50.0  # both as announced, or what the second was found to have taken
     finally:
         world.stop()
