@@ -25,7 +25,7 @@ def known() -> dict[str, set[str]]:
 def rows() -> list[tuple[str, str]]:
     """The promises, and the cell with the tests of each."""
     promises = PAGE.read_text().split("## What is not protected")[0]
-    found = re.findall(r"^\| (.+?) \| (.+?) \|$", promises.partition("## What is checked where")[2], re.MULTILINE)
+    found = re.findall(r"^\| (.+?) \| (.*?) \|$", promises.partition("## What is checked where")[2], re.MULTILINE)
     return [row for row in found if row[0] != "what holds"]
 
 
