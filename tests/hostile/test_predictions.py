@@ -93,7 +93,7 @@ def test_a_policy_allows_so_many_predictions_and_no_more(
     file = world.path / SHOP / SITE
     before = file.read_text()
     done = sum(line["what"] == "predicted" for line in world.audit(SHOP))
-    file.write_text(f'{before}\n[policy]\napprove = "policy"\ncoordinators = ["bank"]\ncontinuations = {done + 1}\n')
+    say(file, f'{before}\n[policy]\napprove = "policy"\ncoordinators = ["bank"]\ncontinuations = {done + 1}\n')
     try:
         assert predicted(world, run, *NEW) == 0, capsys.readouterr().err
         capsys.readouterr()
@@ -102,7 +102,14 @@ def test_a_policy_allows_so_many_predictions_and_no_more(
         assert said in capsys.readouterr().err + world.refusals(SHOP)[-1]
         assert "(policy.continuations) where the policy answers" in world.refusals(SHOP)[-1]
     finally:
-        file.write_text(before)
+        say(file, before)
+
+
+def say(file: Path, text: str) -> None:
+    """Change the site's file at once: its process reads it at any time."""
+    part = file.with_suffix(".part")
+    part.write_text(text)
+    part.replace(file)
 
 
 def line_of(world: World) -> str:
