@@ -783,8 +783,6 @@ def _site(options: RunOptions) -> SiteFolder:
     from fedactors.federation.site_folder import FEDERATION, SITE, SiteFolder
 
     path = Path(options.federation or "")
-    if is_object(options.data):
-        raise BadInput("data: objects are not allowed between sites: each site names its own data in its site.toml")
     if path.name != FEDERATION:
         raise BadInput(
             f"--federation: {options.federation!r} is not allowed: give the {FEDERATION} in the folder of your site"
@@ -813,5 +811,7 @@ def _run_of(folder: RunFolder) -> str:
 
 
 def _refuse_local(options: RunOptions) -> None:
+    if is_object(options.data):
+        raise BadInput("data: objects are not allowed between sites: each site names its own data in its site.toml")
     for name in options.given(federation="never"):
         raise BadInput(f"{flag_of(name)}: is not allowed with --federation")

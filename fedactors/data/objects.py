@@ -32,7 +32,7 @@ from fedactors.data.description import load_description
 from fedactors.data.sources import named_classes
 from fedactors.data.values import Column
 from fedactors.errors import BadInput
-from fedactors.runtime.snapshots import OBJECT, Held
+from fedactors.runtime.snapshots import OBJECT, Held, hold
 from fedactors.validation import first_line, party_name, shown
 
 Keys = Mapping[str, Any]
@@ -66,7 +66,7 @@ class Objects:
             raise BadInput(f"data: {first_line(error)}: give texts, numbers, lists and mappings as keys") from None
         tables = json.loads(text)
         self.address = f"{OBJECT}{layout}:{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
-        self._described = Held(self.address, tables)
+        self._described = hold(self.address, tables)
         if "type" in tables["task"] or layout == "graph":
             load_description(Path(self.address), is_new=layout == "horizontal" and len(parties) == 1)
 
@@ -210,9 +210,11 @@ def relational(
     keys = {name: dict(further[name]) for name in tables}
     for name, value in _different(tables).items():
         keys[name]["path"] = _table_at(name, value, {**keys[name], "sql": re.findall(r"\w+", sql)}, kept)
-    column = label.rpartition(".")[2]
+    table, _, column = label.rpartition(".")
+    named = {name: one.get("table", name) for name, one in keys.items()}
     having = {name: one["path"] for name, one in keys.items() if column in _columns_at(one["path"], kept)}
-    owners = having if len({keys[name].get("table", name) for name in having}) == 1 else {}
+    having = {name: path for name, path in having.items() if table in ("", named[name]) or table not in named.values()}
+    owners = having if len({named[name] for name in having}) == 1 else {}
     rule = _rule(keys[next(iter(owners))], column, next(iter(owners))) if owners else None
     kind = _task(owners, column, task, more, rule, kept)
     return Objects("relational", {**kind, "sql": sql, "label": label, **more}, keys, kept)
@@ -326,7 +328,7 @@ def _texts(value: Any) -> list[str]:
 
 def _keep(name: str, content: Any, kept: list[Held]) -> str:
     """Keep an object as it is read, and return its address."""
-    one = Held(f"{OBJECT}{name}:{digest_of(content)}", content)
+    one = hold(f"{OBJECT}{name}:{digest_of(content)}", content)
     kept.append(one)
     return one.address
 

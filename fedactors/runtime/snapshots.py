@@ -182,12 +182,16 @@ class Held:
     def __init__(self, address: str, content: Any) -> None:
         self.address = address
         self.content = content
-        _held[address] = self
 
 
 _held: weakref.WeakValueDictionary[str, Held] = weakref.WeakValueDictionary()
 _received: dict[str, Held] = {}
 """What a process was sent, for as long as it lives."""
+
+
+def hold(address: str, content: Any) -> Held:
+    """Hold an object for as long as somebody keeps what is returned: the same for all who give the same object."""
+    return _held.setdefault(address, Held(address, content))
 
 
 def is_object(path: str | Path | None) -> bool:
@@ -216,7 +220,7 @@ def held(address: str | Path) -> Any:
 
 def receive_objects(contents: Mapping[str, Any]) -> None:
     """Keep objects that were sent to this process, by address."""
-    _received.update({address: Held(address, content) for address, content in contents.items()})
+    _received.update({address: hold(address, content) for address, content in contents.items()})
 
 
 def objects_in(value: Any) -> Iterator[str]:
