@@ -40,7 +40,7 @@ from fedactors.runs.timeline import activities
 from fedactors.runtime.addresses import check_reachable
 from fedactors.runtime.failures import without_words
 from fedactors.runtime.interface import Runtime, Snapshot
-from fedactors.runtime.snapshots import check_actors, held, in_use, is_object
+from fedactors.runtime.snapshots import check_actors, in_use, is_object, object_at
 from fedactors.validation import read_text, shown
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def check_data(protocol: Protocol, name: str, here: bool = True) -> None:
         DataMissing: the files of the data set are not on this machine.
     """
     if is_object(name):
-        held(name)
+        object_at(name)
     elif name.endswith(".toml"):
         if not os.path.isfile(name):
             raise BadInput(f"--data: {shown(name)} {'is no file' if os.path.exists(name) else 'does not exist'}")
@@ -341,20 +341,20 @@ def _check_objects(folder: RunFolder, stored: str, given: str | None) -> None:
         )
     if given == stored:
         return
-    now = held(given) if is_object(given) else {}
+    now = object_at(given) if is_object(given) else {}
     changed = sorted(_differences(before, now, ())) or [stored]
     raise BadInput(
         f"data: {', '.join(changed)}: not what the run was of: give the same objects again, with the same rules"
     )
 
 
-def _differences(before: Any, now: Any, place: tuple[str, ...]) -> Iterator[str]:
+def _differences(before: Any, now: Any, keys: tuple[str, ...]) -> Iterator[str]:
     """Yield where two descriptions differ, ``parties.bank.path``."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in {**before, **now}:
-            yield from _differences(before.get(key), now.get(key), (*place, str(key)))
+            yield from _differences(before.get(key), now.get(key), (*keys, str(key)))
     elif before != now:
-        yield ".".join(place)
+        yield ".".join(keys)
 
 
 def data_to_audit(folder: RunFolder, given: str | None) -> str:
@@ -601,7 +601,7 @@ def _way_on(folder: RunFolder, options: RunOptions) -> str:
 
 
 def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:
-    objects = {"objects": held(options.data or "")} if is_object(options.data) else {}
+    objects = {"objects": object_at(options.data or "")} if is_object(options.data) else {}
     return {
         **objects,
         "schema_version": 1,

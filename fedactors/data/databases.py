@@ -36,7 +36,7 @@ from fedactors.data.readers import read_arrays
 from fedactors.data.values import Column, CsvFormat
 from fedactors.errors import BadInput, DataMissing
 from fedactors.messages.codec import wire_type
-from fedactors.runtime.snapshots import held
+from fedactors.runtime.snapshots import object_at
 
 _BLOCK = 1 << 22
 """Bytes that are parsed at once."""
@@ -506,7 +506,7 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
 
 def _rows_here(source: TableSource) -> Any:
     if source.kind == "object":
-        return held(source.where)
+        return object_at(source.where)
     return _named_rows(source) if source.kind == "named" else rows_of(source.rows)
 
 

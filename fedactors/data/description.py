@@ -57,7 +57,7 @@ from fedactors.data.schema import (
 from fedactors.data.sources import FileSource
 from fedactors.data.values import class_text
 from fedactors.errors import BadInput
-from fedactors.runtime.snapshots import held, is_held, is_object
+from fedactors.runtime.snapshots import is_held, is_object, object_at
 from fedactors.validation import (
     check_keys,
     choice_of,
@@ -338,7 +338,7 @@ def load_description(path: Path, *, is_new: bool = False) -> Described:
 
 def _tables(path: Path) -> Any:
     """Return the tables of a description: a file's, or those that stand for objects."""
-    return held(path) if is_object(path) else read_tree(path, "data")
+    return object_at(path) if is_object(path) else read_tree(path, "data")
 
 
 def _read(path: Path) -> tuple[str, Any, dict[str, Any]]:

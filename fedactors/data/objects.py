@@ -5,7 +5,7 @@
 
 An object becomes what a file would be: tables of pandas, Polars, Arrow, DuckDB, Hugging Face `datasets` and numpy an
 Arrow table; samples and labels of more dimensions, and graphs, arrays by name. Where a file has its path an object has
-its address, ``object:PARTY:DIGEST`` (`fedactors.runtime.snapshots.held`). Keys, rules and errors are a
+its address, ``object:PARTY:DIGEST`` (`fedactors.runtime.snapshots.object_at`). Keys, rules and errors are a
 ``parties.toml``'s. No package is imported for an object: each is told by what it can do.
 
 The digest is of the values, column by column, and not of how memory or a library lays them out: the same object made
@@ -32,7 +32,7 @@ from fedactors.data.description import load_description
 from fedactors.data.sources import named_classes
 from fedactors.data.values import Column
 from fedactors.errors import BadInput
-from fedactors.runtime.snapshots import OBJECT, Held, hold
+from fedactors.runtime.snapshots import OBJECT, HeldObject, hold
 from fedactors.validation import first_line, party_name, shown
 
 Keys = Mapping[str, Any]
@@ -53,7 +53,7 @@ class Objects:
         kept: the objects whose addresses stand there.
     """
 
-    def __init__(self, layout: str, task: Keys, parties: Mapping[str, Keys], kept: Sequence[Held]) -> None:
+    def __init__(self, layout: str, task: Keys, parties: Mapping[str, Keys], kept: Sequence[HeldObject]) -> None:
         self.layout = layout
         self._kept = tuple(kept)
         given = {
@@ -126,7 +126,7 @@ def vertical(
     further = _further(tables, parties)
     holder, column = _label_of(label, tables)
     ids = id if isinstance(id, Mapping) else dict.fromkeys(tables, id)
-    kept: list[Held] = []
+    kept: list[HeldObject] = []
     keys = {
         name: {"id": ids.get(name), "label": column if name == holder else None, **further[name]} for name in tables
     }
@@ -164,7 +164,7 @@ def horizontal(
     named = clients if isinstance(clients, Mapping) else {f"client-{n}": one for n, one in enumerate(clients)}
     further = _further(named, parties)
     every = _different({**named, **({} if test is None else {"test": test})})
-    kept: list[Held] = []
+    kept: list[HeldObject] = []
     keys: dict[str, dict[str, Any]] = {}
     for name, value in every.items():
         keys[name] = {"label": label, **further.get(name, next(iter(further.values()), {}))}
@@ -206,7 +206,7 @@ def relational(
         BadInput: an object is no table, a key is not allowed, or the labels could be of several tasks.
     """
     further = _further(tables, parties)
-    kept: list[Held] = []
+    kept: list[HeldObject] = []
     keys = {name: dict(further[name]) for name in tables}
     for name, value in _different(tables).items():
         keys[name]["path"] = _table_at(name, value, {**keys[name], "sql": re.findall(r"\w+", sql)}, kept)
@@ -248,7 +248,7 @@ def graph(
     Raises:
         BadInput: an object is nothing of that kind, or a key is not allowed.
     """
-    further, kept = _further(parties, keys), list[Held]()
+    further, kept = _further(parties, keys), list[HeldObject]()
     _different(parties)
     if label is None:
         first = next(iter(parties.values()), None)
@@ -314,7 +314,7 @@ def _different(parties: Mapping[str, Any]) -> Mapping[str, Any]:
     return parties
 
 
-def _table_at(name: str, value: Any, keys: Keys, kept: list[Held]) -> str:
+def _table_at(name: str, value: Any, keys: Keys, kept: list[HeldObject]) -> str:
     """Keep a party's table and return its address; a path stays one."""
     if isinstance(value, str | Path):
         return str(value)
@@ -326,14 +326,14 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [one for one in value if isinstance(one, str)]
 
 
-def _keep(name: str, content: Any, kept: list[Held]) -> str:
+def _keep(name: str, content: Any, kept: list[HeldObject]) -> str:
     """Keep an object as it is read, and return its address."""
     one = hold(f"{OBJECT}{name}:{digest_of(content)}", content)
     kept.append(one)
     return one.address
 
 
-def _columns_at(path: str, kept: Sequence[Held]) -> list[str]:
+def _columns_at(path: str, kept: Sequence[HeldObject]) -> list[str]:
     return next((one.content.column_names for one in kept if one.address == path), [])
 
 
@@ -353,7 +353,7 @@ def _task(
     task: str | None,
     more: Keys,
     rule: ColumnRule | None,
-    kept: Sequence[Held],
+    kept: Sequence[HeldObject],
     *,
     listed: bool = False,
 ) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from pydantic import Field
 from fedactors.config import config
 from fedactors.data.values import Column, CsvFormat, Inexact, class_text
 from fedactors.errors import BadInput
-from fedactors.runtime.snapshots import held, is_object
+from fedactors.runtime.snapshots import is_object, object_at
 from fedactors.validation import first_line, reading
 
 _MOST_SHOWN = 40
@@ -439,7 +439,7 @@ def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None)
 
 
 def _read_object(address: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
-    table = held(address)
+    table = object_at(address)
     if not isinstance(table, pa.Table):
         raise BadInput(f"{party}: {address} holds arrays ({', '.join(table)}), which is not allowed: give a table")
     present = list(table.column_names)
@@ -547,7 +547,7 @@ class Read(NamedTuple):
 
 def holds_images(path: Path) -> bool:
     """Say whether images are there, and no table of pixels: a folder, arrays in a file, or an object's arrays."""
-    return not isinstance(held(path), pa.Table) if is_object(path) else path.is_dir() or path.suffix == ".npz"
+    return not isinstance(object_at(path), pa.Table) if is_object(path) else path.is_dir() or path.suffix == ".npz"
 
 
 def arrays_of(path: Path, where: str) -> dict[str, NDArray[Any]]:
@@ -557,7 +557,7 @@ def arrays_of(path: Path, where: str) -> dict[str, NDArray[Any]]:
         BadInput: it cannot be read, or holds something else.
     """
     if is_object(path):
-        found = held(path)
+        found = object_at(path)
         if isinstance(found, pa.Table):
             raise BadInput(f"{where}: {path} is a table, which is not allowed: give arrays")
         return dict(found)

@@ -176,22 +176,22 @@ def _content(path: Path) -> bytes:
 OBJECT = "object:"
 
 
-class Held:
-    """An object as it is read, and its address; `held` finds it as long as somebody keeps this."""
+class HeldObject:
+    """An object as it is read, and its address; `object_at` finds it as long as somebody keeps this."""
 
     def __init__(self, address: str, content: Any) -> None:
         self.address = address
         self.content = content
 
 
-_held: weakref.WeakValueDictionary[str, Held] = weakref.WeakValueDictionary()
-_received: dict[str, Held] = {}
+_held: weakref.WeakValueDictionary[str, HeldObject] = weakref.WeakValueDictionary()
+_received: dict[str, HeldObject] = {}
 """What a process was sent, for as long as it lives."""
 
 
-def hold(address: str, content: Any) -> Held:
+def hold(address: str, content: Any) -> HeldObject:
     """Hold an object for as long as somebody keeps what is returned: the same for all who give the same object."""
-    return _held.setdefault(address, Held(address, content))
+    return _held.setdefault(address, HeldObject(address, content))
 
 
 def is_object(path: str | Path | None) -> bool:
@@ -204,7 +204,7 @@ def is_held(address: str) -> bool:
     return address in _held
 
 
-def held(address: str | Path) -> Any:
+def object_at(address: str | Path) -> Any:
     """Return the object of an address: a `pyarrow.Table`, arrays by name, or a description's tables.
 
     Raises:

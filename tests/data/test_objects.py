@@ -28,7 +28,7 @@ DRAW = np.random.default_rng(5)
 X = DRAW.normal(size=(NUM_ROWS, 4)).astype(np.float32)
 Y = X[:, 0] + X[:, 3] > 0
 IDS = [f"c{index}" for index in range(NUM_ROWS)]
-SMALL = {"num_epochs": 1, "batch_size": 32}
+SMALL = {"num_epochs": 1, "batch_size": 16, "validation_fraction": 0.3}
 LABEL = ("bank", "defaulted")
 
 
@@ -97,7 +97,7 @@ def test_an_index_of_pandas_is_a_column_where_it_is_asked_for():
     assert "customer" not in table_of(indexed, "bank").column_names
     data = fedactors.vertical({"bank": indexed, "shop": shop()}, id="customer", label=LABEL)
     assert "bank" in data.parties
-    assert "customer" in snapshots.held(data.parties["bank"]["path"]).column_names
+    assert "customer" in snapshots.object_at(data.parties["bank"]["path"]).column_names
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.actor_process import HEARTBEAT_TIMEOUT, ActorProcess, Drained, Settings
 from fedactors.runtime.ray.transport import Address, LocalTransport, pack, ticket
-from fedactors.runtime.snapshots import held, objects_in
+from fedactors.runtime.snapshots import object_at, objects_in
 
 _LOOKS = 10
 """At a heartbeat that is waited for."""
@@ -296,7 +296,7 @@ class Processes:
         found = sorted(set(objects_in((actor_spec.args, actor_spec.kwargs))))
         for address in found:
             if address not in self._objects:
-                self._objects[address] = ray.put(held(address))
+                self._objects[address] = ray.put(object_at(address))
         return {address: self._objects[address] for address in found}
 
     async def load(self, actor_specs: list[ActorSpec], frames: Mapping[str, bytes]) -> None:
