@@ -4,6 +4,7 @@
 #   WHEEL_INDEX  an additional index of wheels, for example one with CPU builds of torch
 #   TESTS        what to test (default: everything)
 #   FLAGS        what else pytest is told
+#   MARKS        which tests `make test` runs (default: all but walks and texts of the documentation)
 #   PIP_CONSTRAINT  versions of dependencies (default: .ci/constraints.txt)
 #   WORKERS      how many processes test at a time (default: 3, for two cores: tests on Ray wait half of their time)
 
@@ -11,6 +12,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WHEEL_INDEX ?=
 TESTS ?=
 FLAGS ?=
+MARKS ?= not walk and not docs
 WORKERS ?= 3
 # the versions that are tested, of what pyproject.toml leaves open; PIP_CONSTRAINT= takes the newest
 export PIP_CONSTRAINT ?= $(CURDIR)/.ci/constraints.txt
@@ -41,7 +43,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/python scenarios/demo.py
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not walk and not docs" $(FLAGS) $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "$(MARKS)" $(FLAGS) $(TESTS)
 
 deep: $(VENV)/.installed-dev
 	DRAW_SEED=all $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(FLAGS) $(TESTS)

@@ -40,7 +40,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/secure_sums/test_protocol.py",
         "tests/privacy/test_noise.py",
     ),
-    "fedactors/learning/local_training.py": ("tests/learning/test_dp_sgd.py",),
+    "fedactors/learning/local_training.py": (
+        "tests/learning/test_dp_sgd.py",
+        "tests/learning/test_local_training.py",
+    ),
     "fedactors/secure_sums/primitives.py": ("tests/secure_sums/test_protocol.py",),
     "fedactors/privacy/mechanisms.py": ("tests/privacy/test_mechanisms.py", "tests/privacy/test_standardisation.py"),
     "fedactors/auditing/replay.py": ("tests/auditing/test_replay.py",),

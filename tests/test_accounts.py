@@ -29,6 +29,7 @@ def test_two_ways_to_mu_are_one(epsilon: float) -> None:
     assert formulas.mu_of(epsilon) == pytest.approx(mu_of_epsilon(epsilon), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("multiplier", "rate", "steps"), [(1.0, 0.1, 10), (3.2, 0.25, 60), (12.8, 1.0, 10)])
 def test_two_ways_to_amplify_are_one(multiplier: float, rate: float, steps: int) -> None:
     one = formulas.sampled_epsilon(multiplier, rate, steps, 1e-5)

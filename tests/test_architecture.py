@@ -78,13 +78,20 @@ def parsed(path: Path) -> ast.Module:
 def imports(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
     """Return a file's imports, and whether each is for type checking only."""
     found: dict[ast.Import | ast.ImportFrom, bool] = {}
-    for node in ast.walk(parsed(path)):
+    for node in statements(parsed(path)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             found.setdefault(node, False)
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            inner = (one for part in node.body for one in ast.walk(part))
-            found |= {one: True for one in inner if isinstance(one, (ast.Import, ast.ImportFrom))}
+            found |= {one: True for one in node.body if isinstance(one, (ast.Import, ast.ImportFrom))}
     return list(found.items())
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements below a node; `ast.walk` yields all expressions too, and takes ten times as long."""
+    for field in ("body", "handlers", "cases", "orelse", "finalbody"):
+        for child in getattr(node, field, ()):
+            yield child
+            yield from statements(child)
 
 
 def imported(path: Path, *, at_run_time: bool = False) -> set[str]:

@@ -176,6 +176,7 @@ def user_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", USER_DATA)
 def test_a_run_goes_on_with_the_rows_that_it_began_with(
     protocol: str, user_data: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -41,6 +41,7 @@ def check(protocol: Protocol, words: dict[str, Any]) -> None:
     assert undeclared(protocol, config, types) == set(), words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_a_smoke_run_sends_is_declared(name: str) -> None:
     check(resolve_address(f"protocols.{name}.plugin:PROTOCOL"), {})

@@ -63,6 +63,7 @@ def test_what_is_declared_is_imported():
     assert not DECLARED - imported("fedactors").keys() - imported("protocols").keys()
 
 
+@pytest.mark.slow
 def test_the_scripts_import_only_what_is_declared():
     # PyTorch Geometric is what a benchmark is measured against, where it is installed
     assert imported("scenarios").keys() - DECLARED <= {"torch-geometric", *local("scenarios")}

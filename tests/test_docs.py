@@ -1,6 +1,4 @@
-"""Every stragglers_excluded command of the documentation, executed (tests/test_docs_commands.py has the others).
-
-The site builds.
+"""Every fenced command of the documentation, executed (tests/test_docs_commands.py has the others); the site builds.
 
 A block that begins with ```sh is run by bash; the blocks of a page are one script, in an empty folder. Those that a
 page marks with <!-- on the head --> are run on the head of a cluster, by tests/runtime/ray/test_cluster.py.

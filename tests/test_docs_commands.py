@@ -40,7 +40,7 @@ NOT_RUN = {
     "fedactors run tablepuppet --data parties.toml algorithm=rfl-admm PAGE=how-to": "needs the same server",
 }
 # the smoke setting of mtcd has fewer features than its page has clients
-SMALLEST = {"mtcd": ["num_rounds=2"]}
+SMALLEST = {"mtcd": ["num_rounds=2"], "horizontal fashion-mnist": ["--smoke", "num_training=2000"]}
 IN_OTHER_TESTS = ("results", "reference/command-line.md")
 
 
@@ -187,7 +187,8 @@ def call(words: list[str], folder: Path) -> int:
         return subprocess.run([sys.executable, *words[1:]], cwd=folder, env=environment, check=False).returncode
     assert words[0] == "fedactors", words
     if words[1] == "run":
-        words += SMALLEST.get(words[2], ["--smoke"])
+        data = words[words.index("--data") + 1] if "--data" in words else ""
+        words += SMALLEST.get(f"{words[2]} {data}".strip(), SMALLEST.get(words[2], ["--smoke"]))
     if (words[1] == "run" or "--measure" in words) and "--runtime" not in words:
         words += ["--runtime", "simulated"]
     return cli.main([*words[1:]])

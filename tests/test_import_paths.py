@@ -81,6 +81,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "field", "function", "party"),
     [
@@ -113,6 +114,7 @@ def test_a_strangers_folder_imports_nothing(trap, tmp_path, capsys, protocol, fi
         assert not sprung(tmp_path, trap)
 
 
+@pytest.mark.slow
 def test_what_its_user_names_again_is_imported(trap, tmp_path, capsys):
     address = f"{trap}:net"
     words = ["num_rounds=2", "num_clients=2", "num_training=60", f"model={address}"]

@@ -73,6 +73,7 @@ def test_it_lists_all_protocols(binaries, tmp_path):
     assert {entry["name"]: entry["error"] for entry in listed["protocols"]} == dict.fromkeys([*BUILT_IN, "secure-mean"])
 
 
+@pytest.mark.drawn(2, always=["secure-mean"])  # the pages of the protocols run each of them, from its sources
 @pytest.mark.parametrize("name", [*BUILT_IN, "secure-mean"])
 def test_a_protocol_runs_and_its_report_is_written(binaries, tmp_path, name):
     words = ["fedactors", "run", name, "--smoke", "--runtime", "simulated", "--quiet", "--format", "json"]

@@ -59,6 +59,7 @@ def test_missing_cost_is_bad_input_and_leaves_no_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
 def test_ray_gives_the_numbers_of_the_simulation(tmp_path):
     simulated, on_ray = go(tmp_path, runtime="simulated"), go(tmp_path, runtime="ray")
     assert on_ray.metrics["distance"] == pytest.approx(simulated.metrics["distance"], rel=1e-12)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("fedactors", "protocols", "scenarios", "tests")
 
@@ -122,6 +124,7 @@ def identifiers(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
+@pytest.mark.slow
 def test_no_identifier_is_one_that_was_given_up() -> None:
     named = {
         (str(path.relative_to(ROOT)), name) for path in sources() for name in identifiers(ast.parse(path.read_text()))

@@ -57,6 +57,7 @@ def check(hold_up: Any, name: str, words: dict[str, Any], seeds: int) -> None:
             assert repr(found) == in_order or name not in IN_ROUNDS, (words, seed, longest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_calls_of_a_smoke_run_arrive_in_any_order(hold_up, name: str) -> None:
     check(hold_up, name, {}, 3)

@@ -41,6 +41,7 @@ def run_script(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_script_runs_without_the_command_line_tool(tmp_path):
     done = run_script(tmp_path, "--smoke", "batch_size=4", "--quiet", "--format", "json", "--seed", "2")
     assert done.returncode == 0, done.stderr

@@ -65,6 +65,7 @@ def test_dollars_and_hours_of_rented_hardware_are_cost_and_seconds(tmp_path):
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
 def test_on_ray_seconds_begin_when_the_actors_are_ready_and_processes_are_measured(tmp_path):
     _, used, rows, spans = written(tmp_path, PROTOCOL, [], "ray")
     assert used["messages"] == len(rows)

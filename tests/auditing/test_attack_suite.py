@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from fedactors.auditing.attacks import SeenEmbeddings, SeenGradients, SeenScores, Surface, run_attacks
@@ -41,6 +42,7 @@ def surface(sigma: float) -> Surface:
     )
 
 
+@pytest.mark.slow
 def test_without_noise_all_is_found_and_with_much_only_what_noise_does_not_cover() -> None:
     torch.set_num_threads(1)
     bare = {one.name: one for one in run_attacks(surface(0.0))}

@@ -1,4 +1,4 @@
-"""Three sites, each in a network namespace of its own, and what all protocols must do between them."""
+"""Three sites, each in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from fedactors.federation.operations import agree
-from tests.federation import test_centers
-from tests.federation.test_runs import SMALL, command, last_line, last_run, simulated
+from tests.federation.test_runs import SMALL
 from tests.federation.world import BANK, CLINIC, SHOP, WAIT_SECONDS, World
 from tests.runtime.hosts import Namespaces, whether_possible
 
 WHY_NOT = whether_possible()
 SITES = (BANK, SHOP, CLINIC)
-RELAY = 1 + len(SITES)
-"""The relay's host, where there is one."""
+RELAY = "relay"
+"""Has the host after the sites', where there is one."""
 SECONDS = 240.0
 """Within which a run of these sizes ends, on a machine that is busy."""
 TEST = ("--share-seed", "--seed", "7")
@@ -37,7 +33,7 @@ PROTOCOLS = {
 
 
 def host_of(name: str) -> int:
-    return 1 + SITES.index(name)
+    return 1 + (*SITES, RELAY).index(name)
 
 
 class Apart(World):
@@ -67,16 +63,16 @@ class Apart(World):
             self.listens(name)
 
     def _begin_relay(self) -> None:
-        address, home = f"{self.hosts.addresses[RELAY]}:7440", self.path / CLINIC
+        address, home = f"{self.hosts.addresses[host_of(RELAY)]}:7440", self.path / CLINIC
         file, federation = home / "site.toml", str(self.path / "credit")
         listen = next(line for line in file.read_text().splitlines() if line.startswith("listen"))
         file.write_text(file.read_text().replace(listen, f'relay = "{address}"'))
         self.command("federation", "admit", federation, str(home / f"{CLINIC}.csr"), "--renew", "--relay", address)
         self.share()
         words = ("--federation", f"{federation}/federation.toml", "--listen", address)
-        relay = self.hosts.start(RELAY, "python", "-u", "-m", "fedactors", "relay", *words)
+        relay = self.hosts.start(host_of(RELAY), "python", "-u", "-m", "fedactors", "relay", *words)
         self.hosts.blocks.append(relay)
-        self._read("relay", relay, "relay: listens at")
+        self._read(RELAY, relay, "relay: listens at")
 
     def begin(self, name: str) -> None:
         words = ("python", "-u", "-m", "fedactors", "site", "start", "--folder", str(self.path / name))
@@ -108,11 +104,11 @@ class Apart(World):
         return process.returncode, out, err
 
     def cut(self, name: str) -> None:
-        """Take a site off the network."""
+        """Take a site, or the relay, off the network."""
         self.hosts.cut(host_of(name))
 
     def mend(self, name: str) -> None:
-        """Put a site back on the network."""
+        """Put a site, or the relay, back on the network."""
         self.hosts.mend(host_of(name))
 
     def state(self, name: str) -> str:
@@ -143,25 +139,3 @@ def on_three_hosts(folder: Path, *, with_rays: bool = False, with_relay: bool = 
 def last_json(out: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
     return found
-
-
-def check_as_simulated(apart: Apart, capsys: pytest.CaptureFixture[str], protocol: str) -> None:
-    """Check that a protocol gives the metrics, bytes and messages of the simulated run."""
-    assert simulated(apart, PROTOCOLS[protocol], protocol) == 0, capsys.readouterr().err
-    expected = last_line(capsys)
-    code, out, err = apart.run_at_the_bank(*command(apart, protocol), *TEST, *PROTOCOLS[protocol])
-    assert code == 0, err
-    found = last_json(out)
-    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6, nan_ok=True)
-    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
-    assert agree({name: apart.path / name for name in SITES}, last_run(apart))
-
-
-def check_centers(apart: Apart) -> None:
-    """Check that NebulaFL, whose results follow from timing, learns."""
-    test_centers.write_centers(apart)
-    words = (*command(apart, "nebulafl"), *test_centers.SMALL, *test_centers.flags(apart))
-    code, out, err = apart.run_at_the_bank(*words)
-    assert code == 0, err
-    assert last_json(out)["metrics"]["test/accuracy"] > 0.6
-    assert agree({name: apart.path / name for name in SITES}, last_run(apart))

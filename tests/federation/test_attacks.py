@@ -294,7 +294,7 @@ def test_no_value_of_a_proposal_looks_like_a_line_of_ours(capsys: pytest.Capture
 
 def test_a_proposal_that_is_too_deep_is_none() -> None:
     deep: Any = 1
-    for _ in range(100_000):
+    for _ in range(20_000):
         deep = [deep]
     with pytest.raises(BadInput, match="proposal"):
         read_proposal({"config": deep})

@@ -13,7 +13,7 @@ from fedactors.plugins import find_protocol
 from fedactors.testing.runs import SITES, Subject, remarks_on_sites
 from tests.federation.malicious_protocols import install
 
-pytestmark = [pytest.mark.slow, pytest.mark.drawn(4, family="conformance")]
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="conformance")]
 
 EXPECTED = {
     "undeclared": "calls south/holder.mean with a Aside; it takes a Ask",

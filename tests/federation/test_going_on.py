@@ -37,7 +37,7 @@ from tests.federation.hostile_sites import Rogue, in_mid_run
 from tests.federation.test_runs import DATA, OTHERS, SMALL, VERTICAL, federated, last_line, simulated
 from tests.federation.world import BANK, LIMITS, SHOP, WAIT_SECONDS, World
 
-pytestmark = [pytest.mark.slow, pytest.mark.drawn(5, family="going on")]
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="going on")]
 MANY = ("num_epochs=6", *SMALL[1:])
 
 

@@ -1,4 +1,7 @@
-"""All protocols between three sites, each in a network namespace of its own; one is cut off, and one is killed."""
+"""All protocols between three sites, each in a network namespace of its own; one is cut off, and one is killed.
+
+Each site may have a Ray of its own, and a relay may call one of them.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,19 @@ from typing import Any
 import pytest
 
 from fedactors.federation.operations import agree
+from tests.federation import test_centers
 from tests.federation.apart import (
     PROTOCOLS,
+    RELAY,
     SITES,
     TEST,
     WHY_NOT,
     Apart,
-    check_as_simulated,
-    check_centers,
     last_json,
     on_three_hosts,
 )
 from tests.federation.test_going_on import after_rounds, rounds_of, runs, same
-from tests.federation.test_runs import SMALL, command, last_run, simulated
+from tests.federation.test_runs import SMALL, command, last_line, last_run, simulated
 from tests.federation.world import BANK, CLINIC, SHOP
 
 pytestmark = [
@@ -36,23 +39,43 @@ pytestmark = [
     pytest.mark.drawn(2, family="hosts"),
 ]
 LASTING = ("num_epochs=60", *SMALL[1:], "algorithm=vfl", "num_parties=3")
+HEARTBEAT = "broke (gave no heartbeat for 20 s)"
+ALONE, WITH_RAYS, WITH_RELAY = "alone", "with rays", "with a relay"
+alone = pytest.mark.parametrize("apart", [ALONE], indirect=True)
+each = pytest.mark.parametrize("apart", [ALONE, pytest.param(WITH_RAYS, marks=pytest.mark.ray)], indirect=True)
 
 
 @pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
-    with on_three_hosts(tmp_path_factory.mktemp("apart")) as made:
+def apart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
+    """Three sites, each with a Ray of its own or with a relay between them if that is asked for."""
+    has = {"with_rays": request.param == WITH_RAYS, "with_relay": request.param == WITH_RELAY}
+    with on_three_hosts(tmp_path_factory.mktemp("apart"), **has) as made:
         yield made
 
 
+@each
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_on_three_hosts_a_protocol_gives_what_the_simulated_run_gives(
     apart: Apart, capsys: pytest.CaptureFixture[str], protocol: str
 ) -> None:
-    check_as_simulated(apart, capsys, protocol)
+    assert simulated(apart, PROTOCOLS[protocol], protocol) == 0, capsys.readouterr().err
+    expected = last_line(capsys)
+    code, out, err = apart.run_at_the_bank(*command(apart, protocol), *TEST, *PROTOCOLS[protocol])
+    assert code == 0, err
+    found = last_json(out)
+    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-6, nan_ok=True)
+    assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])
+    assert agree({name: apart.path / name for name in SITES}, last_run(apart))
 
 
+@each
 def test_on_three_hosts_centers_rotate_their_models(apart: Apart) -> None:
-    check_centers(apart)
+    test_centers.write_centers(apart)
+    words = (*command(apart, "nebulafl"), *test_centers.SMALL, *test_centers.flags(apart))
+    code, out, err = apart.run_at_the_bank(*words)
+    assert code == 0, err
+    assert last_json(out)["metrics"]["test/accuracy"] > 0.6
+    assert agree({name: apart.path / name for name in SITES}, last_run(apart))
 
 
 @pytest.fixture(scope="module")
@@ -63,31 +86,36 @@ def expected(apart: Apart) -> dict[str, Any]:
     return last_json(out.getvalue())
 
 
-@pytest.mark.parametrize("site", [CLINIC, BANK], ids=["a site", "the coordinator"])
 @pytest.mark.parametrize("seconds", [3.0, 30.0], ids=["for less than a heartbeat timeout", "for longer"])
-def test_a_site_that_is_off_the_network_delays_the_run(
-    apart: Apart, expected: dict[str, Any], seconds: float, site: str
+@pytest.mark.parametrize(
+    ("apart", "name", "said"),
+    [(ALONE, CLINIC, HEARTBEAT), (ALONE, BANK, HEARTBEAT), (WITH_RELAY, RELAY, "broke (")],
+    indirect=["apart"],
+    ids=["a site", "the coordinator", "the relay"],
+)
+def test_who_is_off_the_network_delays_the_run(
+    apart: Apart, expected: dict[str, Any], seconds: float, name: str, said: str
 ) -> None:
     """Longer than the heartbeat timeout of 20 s: both ends give their connections up, and dial anew."""
     seen: list[int] = []
     num_said = len(apart.lines[CLINIC])
 
     def cut() -> None:
-        apart.cut(site)
+        apart.cut(name)
         time.sleep(0.5)  # what was under way by then
         for _ in range(2):
             seen.append(len(rounds_of(runs(apart)[-1])))
             time.sleep(seconds / 2)
-        apart.mend(site)
+        apart.mend(name)
 
     cutting = after_rounds(apart, 2, cut)
     code, out, err = apart.run_at_the_bank(*command(apart, "pubsub-vfl"), *TEST, *LASTING)
     cutting.join(60)
     assert code == 0, err
-    assert seen[0] == seen[1] < 60, "the run did not need the site that was cut off"
+    assert seen[0] == seen[1] < 60, "the run did not need what was cut off"
     same(last_json(out), expected)
-    assert agree({name: apart.path / name for name in SITES}, last_run(apart))
-    broke = [line for line in apart.lines[CLINIC][num_said:] if "broke (gave no heartbeat for 20 s)" in line]
+    assert agree({site: apart.path / site for site in SITES}, last_run(apart))
+    broke = [line for line in apart.lines[CLINIC][num_said:] if said in line]
     assert bool(broke) == (seconds > 20.0)
 
 
@@ -97,6 +125,7 @@ def resumed(apart: Apart, run: Path) -> tuple[int, str, str]:
     return apart.run_at_the_bank("run", "pubsub-vfl", *words, *out_folder)
 
 
+@alone
 def test_a_coordinator_that_stays_away_ends_the_run_everywhere_and_the_run_goes_on_exactly(
     apart: Apart, expected: dict[str, Any]
 ) -> None:
@@ -122,6 +151,7 @@ def test_a_coordinator_that_stays_away_ends_the_run_everywhere_and_the_run_goes_
     same(last_json(out), expected)
 
 
+@alone
 def test_a_site_that_is_killed_ends_the_run_and_the_run_goes_on_exactly(apart: Apart, expected: dict[str, Any]) -> None:
     killing = after_rounds(apart, 2, lambda: apart.site[CLINIC].send_signal(signal.SIGKILL))
     code, _, err = apart.run_at_the_bank(*command(apart, "pubsub-vfl"), *TEST, *LASTING)

@@ -34,7 +34,7 @@ from tests.federation.hostile_sites import in_mid_run
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, LIMITS, SHOP, World
 
-pytestmark = [pytest.mark.slow, pytest.mark.drawn(5, family="operations")]
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="operations")]
 ENDS: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(BANK, SHOP)}
 
 

@@ -295,6 +295,7 @@ def test_evaluation_by_hand():
 vectors = arrays(np.float32, 3, elements=st.floats(-1e3, 1e3, width=32))
 
 
+@pytest.mark.slow
 @given(vectors, vectors, st.floats(0, 1))
 def test_blend_stays_between(first, second, share):
     made = blend(first, second, share)

@@ -13,6 +13,7 @@ def count(spec):
     return sum(p.numel() for p in build_model(spec, 0).parameters())
 
 
+@pytest.mark.slow
 def test_published_parameter_counts():
     assert count(ModelSpec(name="cnn28", inputs=(1, 28, 28), outputs=10)) == 1_663_370
     for norm in ("batch", "group"):
@@ -27,6 +28,8 @@ def test_ten_layers_count_by_hand():
     assert count(ModelSpec(name="linear", inputs=(5,), outputs=3, bias=False)) == 15
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("name", MODEL_NAMES)
 @pytest.mark.parametrize("norm", ["group", "none"])
 def test_every_model_maps_a_batch(name, norm):

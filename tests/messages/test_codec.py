@@ -401,6 +401,8 @@ def test_messages_nest_so_deep_and_no_deeper() -> None:
     assert decode(encode(sent)).left.left.left.left.left.left.sender == "x"
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("tree", "said"),
     [

@@ -32,12 +32,10 @@ NOISED = {name for name in RUNS if name.partition(" ")[0] not in ("horizontal", 
 PREDICTED = {"pubsub-vfl", "pubsub-vfl paper", "glasu", "glasu sums", "mtcd", "mtcd found"}
 """Whose named data can be predicted under the noise of the run."""
 FIGURES = ("nominal_mu", "rigorous_mu", "epsilon")
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, subjects=["fedactors/auditing"])]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=pytest.mark.slow) if " " in name else name for name in RUNS],
-)
+@pytest.fixture(scope="module", params=RUNS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     name, _, _ = request.param.partition(" ")
     out = tmp_path_factory.mktemp("runs")
@@ -72,7 +70,6 @@ def refutes(folder: Path, name: str, text: str) -> bool:
         made.write_manifest()
 
 
-@pytest.mark.slow
 def test_every_figure_is_recomputed_and_no_other_agrees(run: tuple[str, Path], tmp_path: Path) -> None:
     name, made = run
     folder = tmp_path / made.name
@@ -107,18 +104,18 @@ def test_predictions_compose_and_take_nothing_from_the_claims_on_the_training(ru
             assert any(line.startswith(f"{claim.party}, one {claim.neighbour}: ") for line in found.not_counted)
 
 
-@pytest.mark.parametrize("file", ["privacy.jsonl", "predictions.jsonl"])
-def test_a_line_that_is_cut_off_is_no_smaller_claim(run: tuple[str, Path], tmp_path: Path, file: str) -> None:
+def test_a_line_that_is_cut_off_is_no_smaller_claim(run: tuple[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / run[1].name
     shutil.copytree(run[1], folder)
-    if not (folder / file).exists() or not (lines := (folder / file).read_text()):
-        return
-    (folder / file).write_text(lines[:-2])
-    with pytest.raises(BadInput, match=f"{file} is damaged"):
-        check_run(RunFolder.open(folder))
+    for file in ("privacy.jsonl", "predictions.jsonl"):
+        if not (folder / file).exists() or not (lines := (folder / file).read_text()):
+            continue
+        (folder / file).write_text(lines[:-2])
+        with pytest.raises(BadInput, match=f"{file} is damaged"):
+            check_run(RunFolder.open(folder))
+        (folder / file).write_text(lines)
 
 
-@pytest.mark.slow
 def test_the_summary_states_nothing_else(run: tuple[str, Path], tmp_path: Path) -> None:
     name, made = run
     folder = tmp_path / made.name
@@ -167,16 +164,18 @@ def test_a_line_that_is_left_out_or_says_that_nothing_moves_is_found(run: tuple[
             assert refutes(folder, "privacy.jsonl", text), (name, number, other)
 
 
-@pytest.mark.parametrize(("field", "value"), [("delta", 0), ("sample_rate", 0), ("num_values", 1)])
-def test_a_line_that_is_no_release_is_one_line(tmp_path: Path, run: tuple[str, Path], field: str, value: int) -> None:
+def test_a_line_that_is_no_release_is_one_line(tmp_path: Path, run: tuple[str, Path]) -> None:
     folder = tmp_path / run[1].name
     shutil.copytree(run[1], folder)
-    mechanisms = {"delta": "gaussian", "sample_rate": "dp-sgd", "num_values": "randomised-response"}
-    line = {"party": "bank", "message_type": "Embedding", "mechanism": mechanisms[field], "clip_norm": 1.0}
-    line |= {"noise_scale": 0.4, "sensitivity": 1.0, "touched": 3, "releases": 3, "delta": 1e-5, "num_values": 2}
-    line |= {"sampling": "poisson" if field == "sample_rate" else "known-batches", field: value}
-    with pytest.raises(BadInput, match=r"no release|cannot be composed"):
-        refutes(folder, "privacy.jsonl", f"{json.dumps(line)}\n")
+    sound = {"party": "bank", "message_type": "Embedding", "clip_norm": 1.0, "noise_scale": 0.4, "sensitivity": 1.0}
+    sound |= {"touched": 3, "releases": 3, "delta": 1e-5, "num_values": 2, "sampling": "known-batches"}
+    for wrong in (
+        {"mechanism": "gaussian", "delta": 0},
+        {"mechanism": "dp-sgd", "sampling": "poisson", "sample_rate": 0},
+        {"mechanism": "randomised-response", "num_values": 1},
+    ):
+        with pytest.raises(BadInput, match=r"no release|cannot be composed"):
+            refutes(folder, "privacy.jsonl", f"{json.dumps(sound | wrong)}\n")
 
 
 def test_no_other_file_states_one(run: tuple[str, Path]) -> None:

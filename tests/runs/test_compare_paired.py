@@ -47,6 +47,7 @@ def test_a_ratio_bears_what_was_not_reached():
     assert paired_ratio({0: None}, {0: None})["ratio"] is None
 
 
+@pytest.mark.slow
 def test_a_ratio_covers_the_truth_about_as_often_as_it_says():
     stream, hits = random.Random(1), 0
     for trial in range(200):

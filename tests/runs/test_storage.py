@@ -47,6 +47,7 @@ def test_runs_of_one_second_get_names_of_their_own(out):
     assert len(compare(load_runs([first.run, second.run]))["groups"]) == 2
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_from_its_address(out):
     whole = go(out, seed=3)
     with pytest.raises(Stopped) as caught:

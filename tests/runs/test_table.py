@@ -95,6 +95,7 @@ def put_many(path, first):
         put_rows(path, [row(f"row-{index}")])
 
 
+@pytest.mark.slow
 def test_two_processes_lose_no_row(tmp_path):
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=put_many, args=(tmp_path / "t.parquet", 5 * i)) for i in range(2)]

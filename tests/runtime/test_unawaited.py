@@ -24,7 +24,7 @@ def test_a_failed_call_that_becomes_garbage_late_stops_no_other_run(is_over: boo
         if is_over:
             loop.set_exception_handler(second)
         del reply
-        gc.collect()
+        gc.collect(1)  # it is young; the whole heap of a session takes a second
 
     asyncio.run(work())
     said = ["bank: its site is gone (shop, which had called it, did not await the answer)"]

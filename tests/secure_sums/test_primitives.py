@@ -34,10 +34,8 @@ SUMMED = {
 }
 
 
-@pytest.mark.parametrize(
-    "protocol",
-    [name if name in ("glasu", "nebulafl") else pytest.param(name, marks=pytest.mark.slow) for name in SUMMED],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", SUMMED)
 def test_no_secret_of_a_secure_sum_is_in_the_run_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:

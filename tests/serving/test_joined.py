@@ -125,6 +125,7 @@ def test_ray_predicts_new_rows_of_a_query_as_simulation_does(data_dir, run, tmp_
     check_equal(*predicted(data_dir, run, tmp_path / "said.csv", "--runtime", "ray"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
@@ -147,6 +148,7 @@ def test_a_query_that_means_something_else_is_one_line(data_dir, run, tmp_path, 
     assert named in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_of_files_is_not_used_on_a_query(data_dir, tmp_path, capsys):
     """Which columns of which tables it was trained on nobody has kept."""
     text = TASK

@@ -7,7 +7,6 @@ from fedactors.config import build, config
 from fedactors.plugins import resolve_address
 from fedactors.testing.conformance import NotConforming, check_protocol
 from protocols.mtcd.plugin import PROTOCOL as MTCD
-from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB
 from tests.testing.reviewed import check_remarks
 from tests.testing.scattered import Scattered, Stuck
 from tests.testing.sound import SOUND, Right, protocol, run_split
@@ -79,6 +78,7 @@ def generated(protocol, settings):
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("name", "settings", "options"),
     [
@@ -91,6 +91,8 @@ def generated(protocol, settings):
         ),
         ("horizontal", {"num_training": 200, "num_clients": 3}, {}),
         ("nebulafl", {"duration": 1200}, {"deterministic": False, "agree": {"test/accuracy": 0.5}}),
+        ("pubsub_vfl", {}, {"deterministic": False, "agree": {"test/auc": 0.2}}),
+        ("pubsub_vfl", {"algorithm": "vfl", "float64": True, "on_party_loss": "stop"}, {}),
     ],
 )
 def test_built_in_protocols_conform_on_both_runtimes(name, settings, options):
@@ -98,16 +100,3 @@ def test_built_in_protocols_conform_on_both_runtimes(name, settings, options):
     protocol = resolve_address(address)
     raw = generated(protocol, settings) if name == "mtcd" else {}
     check_protocol(protocol, config=settings, raw_columns=raw, **options)
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
-def test_pubsub_vfl_conforms():
-    check_protocol(PUBSUB, deterministic=False, agree={"test/auc": 0.2})
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
-def test_synchronous_vfl_gives_equal_numbers_on_both_runtimes():
-    settings = {"algorithm": "vfl", "float64": True, "on_party_loss": "stop"}
-    check_protocol(PUBSUB, config=settings)

@@ -13,6 +13,7 @@ def test_a_sound_protocol_has_no_remark(name):
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["transfer", "averaging"])
 def test_nor_on_ray(name):
     check_protocol(SOUND[name])

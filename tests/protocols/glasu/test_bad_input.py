@@ -50,6 +50,7 @@ def refused(path, *words):
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_user_graph_trains(tmp_path):
     summary = go(write(tmp_path))
     assert summary.rounds == 2

@@ -37,6 +37,7 @@ def trained(words, folder):
     return said, parts, read_blocks([source.part(name) for name in source.parties])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", VARIANTS, ids=lambda words: " ".join(words.values()))
 def test_the_parts_together_say_what_prediction_says(words, tmp_path):
     said, parts, blocks = trained(words, tmp_path)
@@ -59,6 +60,7 @@ def test_the_parts_together_say_what_prediction_says(words, tmp_path):
     assert np.ptp(said["probability_0"]) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_part_is_not_believed_unread(tmp_path):
     _, parts, _ = trained({"user_layer": USER_MODEL}, tmp_path)
     with pytest.raises(BadInput, match=rf"names code, {USER_MODEL}"):

@@ -61,6 +61,7 @@ def test_training_goes_on_without_the_block_of_a_lost_client(words):
     assert seen[:5] == [left] * 5
 
 
+@pytest.mark.slow
 def test_a_run_that_lost_a_client_resumes_without_it():
     config = settings(num_rounds="6", evaluate_every="3", on_party_loss="continue")
     whole, memory = simulate(config, faults={"client-1": moments(config)[2]})
@@ -94,6 +95,7 @@ def test_standalone_clients_are_lost_one_by_one():
         simulate(settings(special_case="standalone"), faults={"client-2": moments(config)[4]})
 
 
+@pytest.mark.slow
 def test_a_lost_server_stops_the_run():
     config = settings(on_party_loss="continue")
     with pytest.raises(PartyLost) as error:

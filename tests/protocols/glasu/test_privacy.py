@@ -19,6 +19,7 @@ from protocols.glasu.plugin import PROTOCOL
 from tests.protocols.glasu.federation import DATA, Eavesdropper, altered, settings, simulate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["paper", "joint"])
 def test_masked_sums_give_the_numbers_of_plain_ones(mode):
     words = {"mode": mode, "average_classifiers": "true", "num_local_updates": "2", "float64": "true"}
@@ -48,6 +49,7 @@ def test_the_server_sees_masked_sums_only_and_a_masked_message_looks_like_noise(
     assert chi_squared < 45  # 15 degrees of freedom: one run in ten thousand is above
 
 
+@pytest.mark.slow
 def test_masks_orders_and_weights_are_fresh_in_every_run(monkeypatch):
     ear, config = Eavesdropper(monkeypatch), settings(secure_aggregation="true", num_rounds="1")
     found = []
@@ -136,6 +138,7 @@ def test_what_is_sent_is_clipped_and_noised_and_the_own_part_stays_clean(monkeyp
     assert values.std() == pytest.approx(2.0, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", ["false", "true"])
 def test_the_ledger_accounts_for_every_noised_release(secure):
     config = settings(**NOISY, secure_aggregation=secure)
@@ -194,6 +197,7 @@ def test_releases_add_up_and_only_the_first_weights_know_nothing():
     assert (resumed.count, resumed.nominal_mu, resumed.rigorous_mu) == (2, math.sqrt(122), math.sqrt(1061))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backbone", ["gcn", "gat", "gcnii"])
 def test_one_node_moves_no_more_rows_of_the_first_release_than_is_accounted_for(monkeypatch, backbone):
     """An audit of the nominal account: replace one node's features, look which rows of the first release move."""

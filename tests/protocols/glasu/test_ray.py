@@ -38,6 +38,7 @@ def on_ray(config, memory=None, source=None, resume=None):
     return runtime.execute(lambda: run(config, data, runtime), resume), memory
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "words",
     [
@@ -74,12 +75,14 @@ def test_a_run_begun_in_simulation_goes_on_the_same_on_ray():
     assert [row["round"] for row in memory.rounds] == [3, 4]
 
 
+@pytest.mark.drawn(1, family="kills", subjects=["fedactors/runtime"])
 def test_a_killed_client_stops_the_run_with_its_name():
     with pytest.raises(PartyLost) as error:
         on_ray(settings(num_rounds="50", evaluate_every="50"), Killing("client-1", 2))
     assert error.value.party == "client-1"
 
 
+@pytest.mark.drawn(1, family="kills", subjects=["fedactors/runtime"])
 def test_training_goes_on_without_a_killed_client():
     config = settings(num_rounds="6", evaluate_every="3", on_party_loss="continue")
     found, memory = on_ray(config, Killing("client-1", 2))

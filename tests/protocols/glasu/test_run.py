@@ -74,6 +74,7 @@ def test_computes_in_other_processes_give_the_same_numbers():
     assert simulate(config)[1].rounds == simulate(config, pool=1)[1].rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -101,6 +102,7 @@ def test_one_local_update_makes_no_forward_pass_of_its_own_and_gives_the_same_nu
     assert saved.rounds == memory.rounds
 
 
+@pytest.mark.slow
 def test_noise_on_representations_leaves_the_update_its_own_forward_pass(monkeypatch):
     # of a concatenation the noised part of one's own is another than the one in the local forward pass
     noise = {"noise_multiplier": "2", "clip_norm": "1", "max_degree": "60"}
@@ -110,6 +112,7 @@ def test_noise_on_representations_leaves_the_update_its_own_forward_pass(monkeyp
     assert simulate(config)[1].rounds == memory.rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", ["3", "1,3", "0,1,2,3"])
 @pytest.mark.parametrize("mode", ["paper", "joint"])
 def test_a_round_costs_two_tensors_per_client_and_aggregation(layers, mode):
@@ -149,6 +152,7 @@ def test_only_sampled_sets_need_unions_and_a_last_layer_needs_none(monkeypatch):
     assert memory.count("IndexSet") == 0
 
 
+@pytest.mark.slow
 def test_no_message_holds_a_feature_a_label_or_a_true_node_number(monkeypatch):
     for words in ({"mode": "joint"}, {"batch_size": "30", "num_neighbours": "2"}, {"average_classifiers": "true"}):
         ear, config = Eavesdropper(monkeypatch), settings(**words, num_rounds="1", evaluate_every="1")
@@ -251,6 +255,7 @@ HIDDEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HIDDEN)
 def test_predictions_hide_what_training_hid(how, tmp_path):
     config = settings(num_clients="3", num_rounds="2", evaluate_every="2", **HIDDEN[how])
@@ -281,6 +286,7 @@ class Omitting(serving.PredictingServer):
         super().__init__(config, names, [name for name in present if name != "client-2"], writer)
 
 
+@pytest.mark.slow
 def test_sums_without_a_client_that_they_had_in_training_are_refused(tmp_path, monkeypatch):
     config = settings(num_clients="4", num_rounds="2", evaluate_every="2", secure_aggregation="true")
     _, memory = simulate(config)

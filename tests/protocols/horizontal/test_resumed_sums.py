@@ -62,6 +62,7 @@ def test_a_site_lost_after_a_resume_does_not_leave_its_part_in_the_difference_of
     assert all("restored from a checkpoint, and without client-2 a sum" in line for line in refused)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_among_the_same_sites_gives_the_same_sum(seen):
     totals, _ = seen
     play(CONFIG)

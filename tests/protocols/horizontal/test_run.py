@@ -41,6 +41,7 @@ def test_it_learns():
     assert result.extra["clients"] == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", METHODS)
 def test_a_resumed_run_is_the_uninterrupted_one(algorithm):
     config = changed(algorithm=algorithm, clients_per_round=4, clients_per_site=2, schedule="cosine")

@@ -58,6 +58,7 @@ def test_a_topology_may_come_from_a_file(tmp_path):
     assert simulate(f"topology={path}")[0].metrics == simulate("topology=path")[0].metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "rate"),
     [

@@ -96,6 +96,7 @@ def test_one_token_that_never_syncs_is_stcd_and_follows_the_formulas():
         np.testing.assert_allclose(a, c, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "clusters", "num_tokens"),
     [("token-per-cluster", [(0, 1, 2), (3, 4, 5)], 2), ("overlapping", [tuple(range(6))], 3)],

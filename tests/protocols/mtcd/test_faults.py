@@ -17,6 +17,7 @@ def moments(words, count):
     return [float(time) for time in np.linspace(0.0, end * 0.999, count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", ["", "mode=overlapping topology=ring", "algorithm=stcd", "algorithm=svfl", "algorithm=dcpa"]
 )

@@ -30,6 +30,7 @@ def assert_same(ours, theirs):
         assert a == pytest.approx(b, rel=1e-12)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "words",
     [
@@ -88,6 +89,7 @@ def killed(words, method, delay):
     return result, kept
 
 
+@pytest.mark.drawn(2, family="kills", subjects=["fedactors/runtime"])
 @pytest.mark.parametrize(
     ("method", "delay"),
     [("gather", 0), ("roam", 0), ("roam", 0.01), ("sync", 0)],
@@ -99,6 +101,7 @@ def test_a_client_killed_at_any_moment_on_ray_is_gone_on_without(method, delay):
     assert result.metrics["training/objective"] < kept.rounds[0][1]["training/objective"]
 
 
+@pytest.mark.drawn(2, family="kills", subjects=["fedactors/runtime"])
 @pytest.mark.parametrize(
     ("words", "method", "delay"),
     [

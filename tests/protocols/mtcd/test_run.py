@@ -129,6 +129,7 @@ def test_every_algorithm_reaches_the_minimum_of_a_small_ridge_problem(algorithm)
     assert abs(result.metrics["gap"]) < 1e-10
 
 
+@pytest.mark.slow
 def test_the_objective_never_rises_with_one_token():
     _, kept, _ = simulate("num_tokens=1 clusters=whole num_rounds=30")
     values = [metrics["training/objective"] for _, metrics in kept.rounds]

@@ -24,6 +24,7 @@ NETWORK = "problem=network network=mlp representation_size=4 hidden_size=8 learn
 FEW = "num_hops=1 num_tokens=1 clusters=whole"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -118,6 +119,7 @@ def test_a_resumed_run_goes_on_exactly():
     assert resumed.metrics["training/objective"] == whole.metrics["training/objective"]
 
 
+@pytest.mark.slow
 def test_a_lost_client_ends_the_run_with_its_name():
     _, _, runtime = simulate(f"{SECURE} {SLOW}")
     with pytest.raises(PartyLost, match="client-2"):

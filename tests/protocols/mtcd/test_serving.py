@@ -39,6 +39,7 @@ def trained(words, data="synthetic"):
     return config, load_data(config, data, 3), point.actors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["mtcd", "stcd", "svfl", "dcpa"])
 def test_predictions_of_a_linear_model_are_z(algorithm, tmp_path):
     config, data, states = trained(f"algorithm={algorithm} topology=complete num_rounds=30")
@@ -127,6 +128,7 @@ def test_a_new_row_moves_no_more_than_its_line_says_whatever_it_holds(tmp_path):
     assert 0.5 * line.rigorous_mu < max(moved) <= line.rigorous_mu * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", ["sparse-logistic", "network hidden_size=4 batch_size=64"])
 def test_new_rows_leave_under_the_masks_of_training(problem, tmp_path):
     words = f"{TABLE} problem={problem} num_rounds=2 secure_aggregation=true learning_rate=0.1"

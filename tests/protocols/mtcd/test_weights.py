@@ -17,7 +17,7 @@ from protocols.mtcd.run import run
 from tests.protocols.mtcd.running import Kept, config_of
 
 PARTIES = ("bank", "shop", "post")
-RUN = "num_clients=3 relaxed_protocol=true topology=complete num_hops=3 num_local_steps=2"
+RUN = "num_clients=3 relaxed_protocol=true topology=complete num_hops=3"
 NUM_ROWS, WIDTH = 48, 2
 ALPHA = 4.0
 
@@ -49,8 +49,8 @@ def weighted_data(tmp_path):
     return tmp_path / "parties.toml", x_NF[is_train_N], labels_N[is_train_N], weights_N[is_train_N]
 
 
-def trained(path, words):
-    config = config_of(f"{RUN} {words}")
+def trained(path, words, steps=2):
+    config = config_of(f"{RUN} num_local_steps={steps} {words}")
     kept = Kept()
     runtime = SimulatedRuntime(seed=1, recorder=kept, reproducible_noise=True)
     data = load_data(config, str(path), 1)
@@ -90,7 +90,7 @@ def test_a_run_ends_where_the_weighted_ridge_regression_has_its_minimum(weighted
 def test_a_run_ends_where_the_weighted_logistic_loss_and_its_penalty_balance(weighted_data):
     path, x_NF, y_N, weights_N = weighted_data
     beta = 0.02
-    theta, _ = trained(path, f"problem=sparse-logistic l1_penalty={beta} num_rounds=1500 num_tokens=1")
+    theta, _ = trained(path, f"problem=sparse-logistic l1_penalty={beta} num_rounds=100 num_tokens=1", steps=50)
     pulls = -y_N * weights_N / (1 + np.exp(y_N * (x_NF @ theta))) / len(y_N)
     gradient = x_NF.T @ pulls
     moving = theta != 0
@@ -156,6 +156,7 @@ def test_of_networks_a_weight_is_so_many_copies_of_a_row():
     assert np.abs(weighted[0] - visited(np.arange(3), None)[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_network_is_trained_by_them_without_a_server_and_with_one(weighted_data):
     path = weighted_data[0]
     words = "problem=network network=mlp hidden_size=4 representation_size=2 num_rounds=2 learning_rate=0.1"

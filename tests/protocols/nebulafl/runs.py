@@ -94,8 +94,8 @@ def user_files(folder, *, columns=("a", "b", "c"), wider=(), listed=True, center
     head = '[task]\ntype = "binary"\nlayout = "horizontal"\ntest = "test.csv"\n'
     (folder / "parties.toml").write_text(head + "\n".join(parties))
     config = changed(
-        num_centers=2, num_containers=4, active_per_center=2, dirichlet=None, model="linear", duration=900.0,
-        evaluation_interval=300.0, rotation_interval=200.0, batch_size=10, catalogue="scarce",
+        num_centers=2, num_containers=4, active_per_center=2, dirichlet=None, model="linear", duration=90.0,
+        evaluation_interval=30.0, rotation_interval=20.0, batch_size=10, catalogue="scarce",
     )  # fmt: skip
     config = changed(config, **values)
     return config, load_data(config, str(folder / "parties.toml"), 0)

@@ -53,6 +53,7 @@ def test_the_ways_of_a_model_are_those_of_a_round(study, one_round):
     assert egress == pytest.approx(out_dollars + back_dollars, rel=0.01)
 
 
+@pytest.mark.slow
 def test_nebulafl_owes_both_ways_and_rounds_get_the_next_orders_back(study, one_round):
     row = one_round[0].row(curve={})
     out, back = study.handing(one_round[0].config)

@@ -39,7 +39,8 @@ def test_the_run_is_that_of_containers_in_their_centers_process(algorithm):
 
 @pytest.mark.slow
 def test_with_outages_and_batched_calls_too():
-    for values in ({"outages": "oregon/0@100-1500"}, {"together": True, "model": "linear"}):
+    brief = {"duration": 260.0, "rotation_interval": 50.0, "evaluation_interval": 65.0}
+    for values in ({"outages": "oregon/0@100-1500"}, {"together": True, "model": "linear", **brief}):
         found = [play(changed(container_processes=alone, **values))[1] for alone in (False, True)]
         assert rounds(found[0]) == rounds(found[1])
 

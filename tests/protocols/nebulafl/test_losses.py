@@ -124,6 +124,7 @@ def test_a_planet_whose_container_is_lost_trains_elsewhere_at_once():
     assert not any(s["label"].startswith(f"{container} ") for s in there if 300.0 <= s["start"] < 900.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "ablation", "victim"),
     [("nebulafl", "none", "auditor"), ("nebulafl", "aggregation", "exchange"), ("fedbuff", "none", "exchange")],
@@ -133,11 +134,13 @@ def test_who_cannot_be_lost_stops_the_run_by_name(algorithm, ablation, victim):
         play(changed(algorithm=algorithm, ablation=ablation), faults={victim: 700.0})
 
 
+@pytest.mark.slow
 def test_stop_means_stop():
     with pytest.raises(PartyLost, match="virginia"):
         play(changed(on_party_loss="stop"), faults={"virginia": 700.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedavg-hierarchical"])
 def test_while_the_only_center_is_away_the_run_waits_for_it(algorithm):
     config = changed(
@@ -160,6 +163,7 @@ def test_when_all_centers_are_away_at_the_end_the_last_measurement_waits():
     assert result.metrics["test/accuracy"] == recorder.rounds[-1]["test/accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedbuff", "fedhisyn"])
 def test_no_center_left_ends_the_run_with_one_line(algorithm):
     config = changed(algorithm=algorithm, num_centers=2, num_containers=8, on_party_loss="continue")

@@ -56,6 +56,7 @@ def test_together_as_one_after_the_other(algorithm, sizes):
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_most_of_the_trainings_are_in_large_batches(sizes):
     result, _, _ = play(changed(LINEAR, together=True))
     under_way = LINEAR.num_centers * LINEAR.active_per_center

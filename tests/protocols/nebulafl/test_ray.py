@@ -69,6 +69,7 @@ def test_a_synchronous_baseline_gives_the_simulation_s_numbers():
     assert result.metrics["test/accuracy"] == expected.metrics["test/accuracy"]
 
 
+@pytest.mark.drawn(2, family="losses", subjects=["fedactors/runtime"])
 def test_trainings_of_a_center_in_one_call_give_the_numbers_of_one_after_the_other():
     found = []
     for together in (False, True):
@@ -83,6 +84,7 @@ def test_trainings_of_a_center_in_one_call_give_the_numbers_of_one_after_the_oth
     assert not np.array_equal(at_once, alone)  # it is another order of additions
 
 
+@pytest.mark.drawn(2, family="losses", subjects=["fedactors/runtime"])
 def test_a_killed_center_comes_back(monkeypatch):
     config = dataclasses.replace(SMALL, restart_seconds=100.0, duration=15000.0, evaluation_interval=2500.0)
     data, killed = load_data(config, "digits", 0), []
@@ -110,6 +112,7 @@ def test_a_killed_center_comes_back(monkeypatch):
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(sorted(intervals)))
 
 
+@pytest.mark.drawn(2, family="losses", subjects=["fedactors/runtime"])
 def test_a_container_that_is_away_is_not_called():
     config = dataclasses.replace(SMALL, outages="oregon/0@100-1100 virginia/2@300-900")
     result, recorder, _ = play(config)
@@ -123,6 +126,7 @@ def test_a_container_that_is_away_is_not_called():
     assert counted_once(result)
 
 
+@pytest.mark.drawn(2, family="losses", subjects=["fedactors/runtime"])
 def test_a_run_stopped_between_two_rotations_resumes():
     # six seconds between rotations: a busy machine that stalls for less still makes each of them before the end
     config, scale = dataclasses.replace(SMALL, checkpoint_interval=1), 0.02

@@ -106,6 +106,7 @@ def test_the_bills_of_all_places_are_the_dollars_of_the_run(method, hub, tmp_pat
         assert sum(r[5] for r in outside if r[0] <= 1300.0) >= result.metrics["center_bytes"]
 
 
+@pytest.mark.slow
 def test_no_unit_and_no_container_is_double_booked(whole):
     groups = {}
     for span in spans_of(whole[1]):

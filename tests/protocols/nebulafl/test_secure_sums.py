@@ -89,6 +89,7 @@ def test_no_single_centers_model_crosses(pair):
     assert "RoundResult" not in types | {entry["message"] for entry in describe_messages(PROTOCOL, config)}
 
 
+@pytest.mark.slow
 def test_a_lost_center_leaves_its_sum_to_the_others(monkeypatch):
     config = config_of(
         secure_aggregation=True,
@@ -120,6 +121,7 @@ def test_too_few_centers_end_the_run_with_a_name():
         play(config, faults={"virginia": 3.0})
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_exactly():
     config = config_of(secure_aggregation=True, num_rounds=3, evaluation_interval=200.0)
     _, whole, _ = play(config, reproducible_noise=True)

@@ -17,6 +17,7 @@ from tests.serving.predicting import predicted
 SHORT = changed(duration=1300.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg", "gitfl", "fedhisyn", "fedbuff"])
 def test_predictions_are_those_that_were_measured(algorithm, tmp_path):
     config = changed(SHORT, algorithm=algorithm)
@@ -39,6 +40,7 @@ def test_each_center_exports_its_master_by_layer(tmp_path):
     np.testing.assert_array_equal(found.argmax(1).numpy(), alone["prediction"])
 
 
+@pytest.mark.slow
 def test_who_has_no_model_exports_none():
     config = changed(SHORT, algorithm="fedavg")
     _, recorder, _ = play(config)

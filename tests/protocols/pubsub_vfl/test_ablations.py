@@ -44,6 +44,7 @@ def test_the_planner_chooses_the_workers_and_its_ablation_takes_equal_numbers(sc
     assert equal["num_active_workers"] == equal["num_passive_workers"] == min(chosen.values())
 
 
+@pytest.mark.slow
 def test_each_row_differs_in_its_part_only(rows):
     whole = rows["0-all"].settings
 

@@ -27,6 +27,7 @@ def test_the_fit_meets_its_measurements():
             assert costs.seconds("a", Work(row["kind"], units)) == pytest.approx(row["seconds"], rel=0.4)
 
 
+@pytest.mark.slow
 def test_a_party_with_more_features_takes_longer():
     def seconds(split: tuple[int, int]) -> float:
         rows = simulate(algorithm="vfl", feature_split=split, num_epochs=1, hidden_size=64)

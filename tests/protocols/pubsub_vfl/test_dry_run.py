@@ -71,6 +71,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("latency", "bandwidth"), [(5e-4, 1e8), (0.01, 2e6)])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_dry_run_takes_as_long_as_the_simulation(name, latency, bandwidth):
@@ -104,6 +105,7 @@ def test_a_broker_takes_cores_of_its_host():
     assert dry_run.epoch_seconds(config_of(batch_size=100, report_interval=0.0), problem) > 10 * 0.01
 
 
+@pytest.mark.slow
 def test_long_trainings_are_continued_at_their_pace():
     problem = Problem(active=flat("active", 0.004), passive=flat("passive", 0.002), num_rows=100_000)
     config = config_of(batch_size=10, report_interval=0.0)
@@ -111,6 +113,7 @@ def test_long_trainings_are_continued_at_their_pace():
     assert dry_run.epoch_seconds(config, problem) == pytest.approx(10_000 * 0.004, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_bound_is_below_every_dry_run():
     for w_a, w_p, size in [(1, 1, 16), (2, 1, 64), (4, 4, 32), (8, 3, 128)]:
         for transfer in ("pull", "push"):
@@ -130,6 +133,7 @@ def test_the_bound_is_below_every_dry_run():
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", ["pull", "push"])
 def test_one_worker_a_side_takes_exactly_as_long_as_the_simulation(transfer):
     config = config_of(num_epochs=1, batch_size=32, transfer=transfer, max_in_flight=2)

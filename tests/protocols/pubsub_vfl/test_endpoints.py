@@ -124,6 +124,7 @@ def test_actors_are_built_with_nothing_of_other_parties():
         assert parties == ({name.partition("/")[0]} if "/worker-" in name else set())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_what_is_sent_is_what_is_declared(name):
     config = config_of(**RUNS[name])

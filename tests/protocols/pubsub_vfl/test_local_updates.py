@@ -149,6 +149,7 @@ def compare(done: Done, history: list[dict[str, np.ndarray]], atol: float = 1e-1
             np.testing.assert_allclose(found[name], values, rtol=0, atol=atol, err_msg=f"{name}, epoch {index}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -169,6 +170,7 @@ def test_every_local_update_is_that_of_the_plain_loop(changes):
     compare(done, plain("breast-cancer", config_of(**config)), atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "parties"), [("multiclass", 3), ("regression", 2)])
 def test_so_it_is_with_several_parties_and_other_losses(task, parties):
     config: dict[str, Any] = {"local_updates": 2, "cached_batches": 2, "num_epochs": 2, "batch_size": 100}

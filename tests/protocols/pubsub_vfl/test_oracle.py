@@ -68,6 +68,7 @@ ONE_IN_FLIGHT = {"algorithm": "pubsub-vfl", "max_in_flight": 1}
 SENT = {**ONE_IN_FLIGHT, "transfer": "push"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT, SENT], ids=["vfl", "pubsub", "push"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_every_step_is_plain_split_learning(how, optimizer):
@@ -76,6 +77,7 @@ def test_every_step_is_plain_split_learning(how, optimizer):
     compare(simulate(**config), plain_split_learning("breast-cancer", config_of(**config)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT], ids=["vfl", "pubsub"])
 @pytest.mark.parametrize(
     ("data", "changes"),
@@ -91,6 +93,7 @@ def test_epochs_of_several_batches_are_plain_split_learning(how, data, changes):
     compare(simulate(data, **config), plain_split_learning(data, config_of(**config)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [SYNCHRONOUS, ONE_IN_FLIGHT], ids=["vfl", "pubsub"])
 @pytest.mark.parametrize(
     "rule",
@@ -131,6 +134,7 @@ def test_synchronous_workers_together_are_one_worker_on_the_concatenated_batch(b
     compare(done, expected, workers=[f"worker-{i}" for i in range(4)])
 
 
+@pytest.mark.slow
 def test_asynchronous_pair_with_a_window_of_one_is_synchronous():
     done = simulate(algorithm="avfl", float64=True, embedding_buffer=1)
     compare(done, plain_split_learning("breast-cancer", config_of(float64=True)))

@@ -211,6 +211,7 @@ def test_a_server_that_steps_bounds_what_many_workers_gain():
     assert costs == pytest.approx([0.4, 0.2, 0.1, 0.1], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_parties_of_one_host_share_its_cores():
     apart = [profile("active", cores=2, num_rows=20_000), profile("passive", cores=2)]
     together = [{**one, "host": "a"} for one in apart]

@@ -98,6 +98,7 @@ def test_a_synchronous_baseline_gives_equal_numbers_on_both_runtimes():
         assert one == pytest.approx(other, rel=1e-9)
 
 
+@pytest.mark.drawn(2, family="kills", subjects=["fedactors/runtime"])
 @pytest.mark.parametrize(
     ("name", "transfer"),
     [("passive/worker-0", "pull"), ("active/worker-0", "pull"), ("passive/worker-0", "push")],
@@ -113,6 +114,7 @@ def test_training_goes_on_after_kill_9_of_a_worker_and_says_so(name, transfer, s
     assert f"{name}: its process is gone; a fresh process takes its place" in caplog.text
 
 
+@pytest.mark.drawn(2, family="kills", subjects=["fedactors/runtime"])
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("broker", SETTINGS), ("active/ps", {**SETTINGS, "num_active_workers": 2, "sync_schedule": "every"})],

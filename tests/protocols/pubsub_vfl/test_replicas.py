@@ -108,6 +108,7 @@ def test_failures_of_mixing_are_raised():
         asyncio.run(mix_during(replica, work(), Gone()))
 
 
+@pytest.mark.slow
 def test_replicas_mix_during_epochs_and_are_one_model_after_each(monkeypatch):
     pushes: list[tuple[str, int]] = []
     original = replicas.AveragingServer.mix
@@ -142,6 +143,7 @@ def test_resume_is_byte_identical(epoch):
     assert resumed.result.metrics == whole.result.metrics
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_replaced_and_training_goes_on():
     done = simulate(**SETTINGS, runtime={"faults": {"passive/worker-1": 0.01}})
     assert done.result.rounds == 3
@@ -171,6 +173,7 @@ def test_a_server_steps_as_torch_does(name):
     np.testing.assert_allclose(vectors[0], parameter.detach().numpy(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["pubsub-vfl", "avfl-ps"])
 def test_a_server_that_steps_takes_each_batch_and_leaves_one_model(algorithm):
     config = {"algorithm": algorithm, "optimizer_at": "server", "num_epochs": 2, "batch_size": 32}

@@ -13,6 +13,7 @@ from tests.protocols.pubsub_vfl.runs import arrays, config_of, simulate
 from tests.serving.predicting import predicted
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_trained_model(tmp_path):
     done = simulate(num_epochs=8)
     config = config_of(num_epochs=8)

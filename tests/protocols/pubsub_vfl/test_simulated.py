@@ -55,6 +55,7 @@ def text(done: Done) -> str:
 # --- determinism and resume ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_same_seed_same_bytes(algorithm):
     config = {"algorithm": algorithm, **ALGORITHMS[algorithm], "num_epochs": 2}
@@ -171,6 +172,7 @@ def test_the_first_step_waits_for_two_ways_between_the_parties(algorithm):
     assert 0.1 < first - begun < 0.11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", ["push", "pull"])
 def test_a_batch_lies_ready_when_the_active_worker_has_stepped_on_the_last(transfer):
     many = {"num_epochs": 20, "epochs_per_round": 20, "max_in_flight": 60, "prefetch": 60, "embedding_buffer": 60}
@@ -184,6 +186,7 @@ def test_a_batch_lies_ready_when_the_active_worker_has_stepped_on_the_last(trans
         assert found[60][0] - found[0][1] < 0.11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0502, 0.06, 0.11])
 def test_who_is_lost_with_its_first_orders_is_told_of_others(seconds):
     config = {**SEVERAL, "num_passive_workers": 2, "transfer": "push", "num_epochs": 2}
@@ -194,6 +197,7 @@ def test_who_is_lost_with_its_first_orders_is_told_of_others(seconds):
     assert hurt.recorder.rounds[0]["abandoned"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "share"), [(8, 0.25), (16, 0.5)])
 @pytest.mark.parametrize("algorithm", ["pubsub-vfl", "vfl"])
 def test_fewer_bits_are_fewer_bytes(algorithm, bits, share):
@@ -308,6 +312,7 @@ def test_republished_batches_count_as_releases():
     assert 1 < released <= attempts
 
 
+@pytest.mark.slow
 def test_who_was_lost_no_longer_knows_what_it_released():
     settings = {"embedding_mu": 1.0, "bottom_training": "private", "standardisation": "private"}
     for faults, covered in (({}, True), ({"passive/worker-0": 0.003}, False)):
@@ -361,6 +366,7 @@ def test_what_a_resume_does_not_do_again_is_no_release():
 # --- parties, tasks, alignment, stopping ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_parties", [3, 10])
 @pytest.mark.parametrize("algorithm", ["pubsub-vfl", "avfl-ps"])
 def test_several_passive_parties(num_parties, algorithm):
@@ -377,6 +383,7 @@ def training_seconds(done):
     return [span["end"] - span["start"] for span in spans if (span["kind"], span["label"]) == ("phase", "training")]
 
 
+@pytest.mark.slow
 def test_embeddings_of_several_parties_are_fetched_at_once():
     network = Network(default=Link(latency=0.01))
     few, many = (
@@ -386,6 +393,7 @@ def test_embeddings_of_several_parties_are_fetched_at_once():
     assert many[0] < few[0] + 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "metric"), [("regression", "rmse"), ("multiclass", "accuracy")])
 def test_regression_and_classes(task, metric):
     done = simulate(arrays(task), num_epochs=10, hidden_size=16, embedding_size=8)
@@ -395,6 +403,7 @@ def test_regression_and_classes(task, metric):
     assert f"test/{metric}" in done.result.metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alignment", ["hash", "psi"])
 def test_rows_are_aligned_first(alignment):
     if alignment == "psi":
@@ -425,6 +434,7 @@ def test_training_stops_when_nothing_gets_better():
     assert set(last.actors) >= {"active/worker-0", "passive/worker-0", "broker"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "rounds"), [(None, 6), (0.0, 1), (2.0, 6)])
 def test_training_stops_at_its_target(target, rounds):
     assert simulate(num_epochs=6, target=target).result.rounds == rounds
@@ -504,6 +514,7 @@ def test_an_epoch_does_not_wait_for_a_worker_that_hangs(name, transfer):
     assert stragglers_excluded.result.metrics["test/auc"] == pytest.approx(waited.result.metrics["test/auc"], abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_run_with_a_excluded_worker_resumes_byte_identically():
     whole = with_a_hung_worker("passive/worker-1")
     rest = with_a_hung_worker("passive/worker-1", resume=whole.recorder.all[1])

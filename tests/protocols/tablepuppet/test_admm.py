@@ -21,6 +21,7 @@ from protocols.tablepuppet.local_solvers import (
 from tests.protocols.tablepuppet.conftest import centralised_ridge
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constants", [False, True])
 @pytest.mark.parametrize("rho", [0.3, 1.0])
 def test_boyd_reaches_centralised_ridge_also_on_correlated_tables(make_star, run_admm, constants, rho):

@@ -42,6 +42,7 @@ def attempt(capsys, data, *words):
     return code, capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_file_without_a_fault_runs(write, capsys):
     assert attempt(capsys, write())[0] == 0
 
@@ -92,6 +93,7 @@ def test_a_fault_of_the_query_or_the_tables_is_one_line_and_exit_code_2(given, n
     assert not list((tmp_path / "runs").glob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -52,6 +52,7 @@ def in_memory():
     return train({name: rows_in_memory(rows) for name, rows in tables().items()})
 
 
+@pytest.mark.slow
 def test_every_organisation_in_postgresql(postgres, in_memory):
     sources = {name: fill_postgres(postgres, rows, name, COLUMNS[name]) for name, rows in tables().items()}
     assert train(sources) == in_memory

@@ -30,6 +30,7 @@ def execute(reproducible=True, **words):
     return result, {(r.party, r.message_type): r for r in recorder.privacy_records}, config
 
 
+@pytest.mark.slow
 def test_label_noise_is_recorded_with_its_budget_and_costs_accuracy():
     plain, none, _ = execute(model="logistic", algorithm="rfl-sgd-v", learning_rate=0.5)
     noisy, records, _ = execute(model="logistic", algorithm="rfl-sgd-v", learning_rate=0.5, label_dp=0.5)
@@ -41,6 +42,7 @@ def test_label_noise_is_recorded_with_its_budget_and_costs_accuracy():
     assert ("items", "Labels") not in records
 
 
+@pytest.mark.slow
 def test_numeric_labels_are_clipped_and_noised():
     _, records, _ = execute(reproducible=False, model="linear", algorithm="rfl-sgd-v", label_dp=0.5, label_range=[0, 1])
     record = records["orders", "Labels"]
@@ -72,6 +74,7 @@ def test_feature_dp_spends_its_budget_and_says_that_predictions_are_not_covered(
     }
 
 
+@pytest.mark.slow
 def test_predictions_have_a_budget_of_their_own():
     _, records, _ = execute(
         reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v", prediction_clip=2.0,
@@ -204,6 +207,7 @@ def test_a_state_does_not_take_the_noise_off():
         assert all((state is not None) == reproducible for state in captured)
 
 
+@pytest.mark.slow
 def test_a_batch_that_holds_a_row_twice_is_refused():
     """It would move theta, and average the noise of predictions, more often than the account says."""
     kept = TableClient._distinct

@@ -39,6 +39,7 @@ def settings(**words):
     return build(TablePuppetConfig, {"num_rounds": 4, "test_fraction": 0.3, "model": "linear", **words})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "parted"),
     [

@@ -51,6 +51,7 @@ def brute_force(t):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_chain_of_many_to_many_joins_equals_the_nested_loops(seed):
     tables = chain_tables(seed)
@@ -62,6 +63,7 @@ def test_a_chain_of_many_to_many_joins_equals_the_nested_loops(seed):
         assert count.tolist() == [sum(row[i] == j for row in expected) for j in range(mapping.num_rows[i])]
 
 
+@pytest.mark.slow
 def test_the_order_does_not_depend_on_threads():
     one, two = (make(CHAIN_SQL, CHAIN, "y", chain_tables(1), threads=n) for n in (1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one.rows, two.rows, strict=True))

@@ -128,6 +128,7 @@ def test_scores_beside_the_main_one(kind, partitions):
     assert found.metrics["test/r2" if kind.startswith("300") else "test/auc"] > 0.8
 
 
+@pytest.mark.slow
 def test_under_label_noise_no_more_is_told_of_test_labels():
     found, _ = trained("one in 3,000", num_rounds=2, label_dp=0.5)
     assert not {"test/auc", "test/f1"} & found.metrics.keys()

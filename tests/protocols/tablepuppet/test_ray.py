@@ -39,6 +39,7 @@ def shop(num_partitions):
     )
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("algorithm", "words"),
     [

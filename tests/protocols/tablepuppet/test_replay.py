@@ -136,6 +136,7 @@ def grades(last):
     return stated(sql, sources, label="grade", task="multiclass", num_classes=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", [(), ("x=-1:1", "z=-1:1", "grade=a|b|c|d")])
 def test_labels_are_covered_where_their_classes_are_not_counted_among_the_rows(declared):
     config = settings(algorithm="rfl-sgd-v", model="softmax", num_rounds=1, label_dp=1.0, declared_facts=declared)

@@ -406,6 +406,7 @@ def test_bytes_of_an_epoch_follow_table_6():
     assert sent["rfl-sgd-v"]["epoch_bytes"] < sent["vfl-sgd"]["epoch_bytes"]
 
 
+@pytest.mark.slow
 def test_client_work_grows_with_its_rows_and_not_with_the_duplicates():
     done = {}
 

@@ -62,6 +62,7 @@ def test_sums_under_masks_train_as_open_predictions_do(algorithm, model):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["rfl-admm-v", "rfl-sgd-v"])
 def test_what_is_sent_is_what_inspection_says_and_no_prediction_is_among_it(algorithm, monkeypatch):
     config = settings(algorithm=algorithm, secure_aggregation=True)
@@ -109,6 +110,7 @@ def test_two_tables_are_too_few():
         execute(settings(secure_aggregation=True), data)
 
 
+@pytest.mark.slow
 def test_predictions_beyond_the_range_are_named():
     with pytest.raises(BadInput, match=r"secure_range: 1e-06 is too small for predictions of"):
         execute(settings(secure_aggregation=True, secure_range=1e-6, algorithm="rfl-sgd-v"), shop())
@@ -134,6 +136,7 @@ def test_known_rows_and_theta_give_the_rows_of_open_predictions_and_not_of_sums(
         assert masked.estimate < opened.estimate / 2
 
 
+@pytest.mark.slow
 def test_what_the_attack_reads_of_sums_is_what_the_server_reads(monkeypatch):
     """The sums that attacks are mounted on are those that masks leave, to the grid's last step."""
     read, ask = [], JoinServer._ask_sum
@@ -192,6 +195,7 @@ def test_pairs_of_known_rows_give_the_unknown_ones_beside_them_and_no_others():
     assert len(complete_by_differences(sums, positions, partners, rows[:1])[0]) == 0  # no pair to fit on
 
 
+@pytest.mark.slow
 def test_the_suite_attacks_every_table_that_has_rows_enough():
     found = surface(settings(num_rounds=2), shop(), {}, 0).others
     assert {one.name.rpartition(" ")[2] for one in found} == {"orders", "items", "cards"}
@@ -201,6 +205,7 @@ def test_the_suite_attacks_every_table_that_has_rows_enough():
         surface(settings(algorithm="rfl-sgd-v"), shop(), {}, 0)
 
 
+@pytest.mark.slow
 def test_rows_whose_differences_show_are_counted_and_warned_of(caplog):
     one = JoinSplit((np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1])), (np.zeros(0, int),) * 2, (4, 2))
     assert comparable_rows(one) == [1.0, 0.0]
@@ -218,6 +223,7 @@ NOISY = {
 DECLARED = ("amount=-3:3", "hour=-3:3", "weight=-3:3", "price=-3:3", "limit_=-3:3", "age=-3:3")
 
 
+@pytest.mark.slow
 def test_the_joint_account_of_a_joined_tuple_composes_all_lines_of_all_tables():
     result, recorder, _ = execute(settings(**NOISY, declared_facts=DECLARED), shop())
     joint, lines = result.extra["privacy"]["joined tuple"], recorder.privacy_records
@@ -237,6 +243,7 @@ def test_the_joint_account_of_a_joined_tuple_composes_all_lines_of_all_tables():
     assert claim.mu == pytest.approx(math.sqrt(theta + predictions + mu_of_epsilon(label) ** 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["declared_facts", "prediction_noise", "label_dp"])
 def test_one_line_without_noise_leaves_the_joint_account_without_a_guarantee(missing):
     words = {**NOISY, "declared_facts": DECLARED}
@@ -248,6 +255,7 @@ def test_one_line_without_noise_leaves_the_joint_account_without_a_guarantee(mis
     assert any(line.endswith(f"/{kind}: no noise") for line in joint["uncovered"])
 
 
+@pytest.mark.slow
 def test_declared_facts_keep_the_rows_own_from_leaving(monkeypatch):
     seen = sent_values(monkeypatch)
     execute(settings(algorithm="rfl-admm", declared_facts=DECLARED), shop())
@@ -281,6 +289,7 @@ def test_too_many_categories_are_no_facts():
         execute(settings(), data)
 
 
+@pytest.mark.slow
 def test_masked_words_look_like_noise(monkeypatch):
     seen = sent_values(monkeypatch)
     execute(settings(secure_aggregation=True), shop())

@@ -23,6 +23,7 @@ from protocols.tablepuppet.messages import WantedRows
 from protocols.tablepuppet.run import run
 from protocols.tablepuppet.serving import PredictingServer, part, predict
 
+pytestmark = pytest.mark.slow
 TOML = '''
 [task]
 type = "{kind}"
@@ -132,7 +133,6 @@ REJECTIONS = {
 }
 
 
-@pytest.mark.slow
 def test_every_order_is_there_with_classes_or_a_reason(shop):
     rows = read(shop / "said.csv")
     assert list(rows[0]) == ["order_id", "prediction", "probability_0", "probability_1", "reason"]
@@ -204,7 +204,6 @@ def test_a_part_says_how_its_table_is_read(shop):
     assert x[0, 1:].tolist() == pytest.approx([0, 0, 0, 0])  # an unknown kind, and what was constant in training
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "more"),
     [
@@ -237,7 +236,6 @@ def outcome(config, data, states, to):
     return runtime.execute(lambda: predict(config, data, runtime, asked)), runtime
 
 
-@pytest.mark.slow
 def test_sums_under_masks_and_unions_change_no_prediction(tmp_path, shop):
     """Three runs: whole tables, predictions under masks, a table in two organisations."""
     said = {}
@@ -288,7 +286,6 @@ class Curious(PredictingServer):
         return found
 
 
-@pytest.mark.slow
 def test_a_table_predicts_once(tmp_path, shop, monkeypatch, capsys):
     (run,) = (shop / "runs").iterdir()
     from protocols.tablepuppet import serving
@@ -298,7 +295,6 @@ def test_a_table_predicts_once(tmp_path, shop, monkeypatch, capsys):
     assert "asks supplier for predictions a second time" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_noise_of_training_is_on_predictions_and_in_the_account(tmp_path, capsys):
     import json
 
@@ -314,7 +310,6 @@ def test_noise_of_training_is_on_predictions_and_in_the_account(tmp_path, capsys
     assert read(tmp_path / "said.csv") != read(tmp_path / "again.csv")
 
 
-@pytest.mark.slow
 def test_without_an_id_rows_are_called_by_their_keys(tmp_path):
     run = trained(tmp_path, ids="")
     assert main(["predict", run, "--data", str(tmp_path / "new.toml"), "--output", str(tmp_path / "said.csv")]) == 0
@@ -350,7 +345,6 @@ def test_another_query_is_refused_by_one_line(shop, tmp_path, capsys, old, new, 
     assert not (tmp_path / "said.csv").exists()
 
 
-@pytest.mark.slow
 def test_nothing_that_joins_is_a_file_of_reasons(shop, tmp_path, capsys):
     (run,) = (shop / "runs").iterdir()
     path = tmp_path / "cards.csv"
@@ -368,7 +362,6 @@ def test_export_knows_who_has_a_table(shop, tmp_path, capsys):
         assert named in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_where_the_server_has_the_model_nobody_predicts(tmp_path, capsys):
     run = trained(tmp_path, "algorithm=centralised")
     for command in (["predict", run, "--data", str(tmp_path / "new.toml")], ["export", run]):

@@ -68,6 +68,7 @@ def distance(found_N: np.ndarray, price: np.ndarray) -> float:
     return float(np.abs(np.sort(found_N) - np.sort(price)).max())
 
 
+@pytest.mark.slow
 def test_in_the_open_mode_one_checkpoint_is_the_suppliers_prices_and_the_training_labels(tmp_path):
     price, returned = make_data(tmp_path)
     states = train(tmp_path).load_checkpoint().actors

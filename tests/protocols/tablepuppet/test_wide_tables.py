@@ -32,6 +32,7 @@ def settings(**words):
     return build(TablePuppetConfig, {"num_rounds": 3, "test_fraction": 0.3, "batch_size": 128, **words})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "task"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import os
 import pty
 import re
@@ -114,16 +115,7 @@ def test_nobody_at_the_address_is_a_fault():
 
 
 @pytest.mark.ray
-def test_this_machine_can_run_fedactors_and_ray_is_really_started():
-    found = {finding.what: finding for finding in examine_machine()}
-    assert list(found)[:3] == ["Python", "torch", "Ray"]
-    assert {found[what].state for what in ("Python", "torch", "Ray")} == {"ok"}
-    assert "did a task" in found["Ray"].result
-    assert all(finding.advice for finding in found.values() if finding.state in ("open", "fault"))
-
-
-@pytest.mark.ray
-def test_on_a_terminal_it_says_at_once_what_it_looks_at_and_elsewhere_nothing(tmp_path):
+def test_it_starts_ray_and_says_at_once_what_it_looks_at_but_only_on_a_terminal(tmp_path):
     """A person sees the first words long before torch is loaded, and none of them when the table is there."""
     command = [sys.executable, "-m", "fedactors", "doctor"]
     ours, theirs = pty.openpty()
@@ -142,8 +134,13 @@ def test_on_a_terminal_it_says_at_once_what_it_looks_at_and_elsewhere_nothing(tm
     assert lines[:4] == ["", "looking at this machine", *(f"looking at this machine: {w}" for w in ("Python", "torch"))]
     assert lines[-2:] == ["looking at this machine: starting Ray", ""], "the line is gone in the end"
     assert "looking at" not in (tmp_path / "table").read_text()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr == ""
+    found = {finding["what"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert list(found)[:3] == ["Python", "torch", "Ray"]
+    assert {found[what]["state"] for what in ("Python", "torch", "Ray")} == {"ok"}
+    assert "did a task" in found["Ray"]["result"]
+    assert all(finding["advice"] for finding in found.values() if finding["state"] in ("open", "fault"))
 
 
 def _read(terminal: int) -> bytes:

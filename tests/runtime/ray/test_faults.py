@@ -24,7 +24,11 @@ from fedactors.runtime.ray import processes
 from fedactors.runtime.ray.runtime import RayRuntime
 from tests.runtime.actors import Echo, Memory, carry_endpoint, line
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.usefixtures("ray_cluster"),
+    pytest.mark.drawn(8, family="losses", subjects=["fedactors/runtime", "fedactors/actors"]),
+]
 
 
 def lose(policy: Any, drive: Any, names: str = "ab", **settings: Any) -> tuple[Any, RayRuntime]:

@@ -39,6 +39,7 @@ def begin(folder: Path, *words: str) -> subprocess.Popen:
         )
 
 
+@pytest.mark.slow
 def test_the_run_folder_is_packed_beside_the_log_and_the_code_is_the_commands(tmp_path):
     assert begin(tmp_path, "0", "3").wait(60) == 3
     archive = tmp_path / archive_of("job-driver-j1.log")
@@ -48,6 +49,7 @@ def test_the_run_folder_is_packed_beside_the_log_and_the_code_is_the_commands(tm
         unpack(archive, tmp_path / "home")
 
 
+@pytest.mark.slow
 def test_a_stopped_job_packs_what_its_command_wrote_last(tmp_path):
     process = begin(tmp_path, "60", "0")
     until = time.monotonic() + 60

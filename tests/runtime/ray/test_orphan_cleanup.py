@@ -106,6 +106,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.drawn(1, family="killed drivers")
 @pytest.mark.ray
 @pytest.mark.parametrize("words", [(), ("fork",)])
 def test_a_killed_driver_leaves_nothing_after_twenty_seconds(
@@ -133,6 +134,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.slow
 def test_copies_of_run_folders_elsewhere_go_at_the_next_use(tmp_path: Path, private_temp: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(private_temp)}
     location = f"file://{tmp_path}/runs"
@@ -146,6 +148,7 @@ def test_copies_of_run_folders_elsewhere_go_at_the_next_use(tmp_path: Path, priv
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
+@pytest.mark.drawn(1, family="killed drivers")
 @pytest.mark.ray
 def test_what_a_driver_left_that_was_killed_with_its_reaper_is_gone_after_the_next_start(
     tmp_path: Path, private_temp: Path

@@ -188,6 +188,7 @@ def guarded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.drawn(2, family="tokens")
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -215,6 +216,7 @@ def test_a_missing_or_wrong_token_is_one_line_at_once(
     assert not list((tmp_path / "runs").glob("*"))
 
 
+@pytest.mark.drawn(2, family="tokens")
 @pytest.mark.ray
 @pytest.mark.slow
 def test_who_has_the_token_passes(guarded_cluster: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +229,7 @@ def test_who_has_the_token_passes(guarded_cluster: tuple[str, Path], monkeypatch
         cluster.check_token(address)
 
 
+@pytest.mark.drawn(2, family="tokens")
 @pytest.mark.ray
 @pytest.mark.slow
 def test_the_token_that_ray_start_found_by_itself_is_shown(guarded_cluster: tuple[str, Path], tmp_path: Path) -> None:

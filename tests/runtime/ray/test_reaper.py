@@ -41,7 +41,7 @@ if __name__ == "__main__":
     with guarded():
         runtime.execute(main)
 """
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.drawn(1, family="killed drivers")]
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:

@@ -73,6 +73,7 @@ def service(driver: subprocess.Popen[str], program: str) -> psutil.Process:
     return found[0]
 
 
+@pytest.mark.drawn(2, family="services")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize(("program", "name"), [("gcs_server", "control service (GCS)"), ("raylet", "raylet")])
 def test_a_lost_service_ends_the_run_with_one_line_and_nothing_left(
@@ -90,6 +91,7 @@ def test_a_lost_service_ends_the_run_with_one_line_and_nothing_left(
     assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
 
 
+@pytest.mark.drawn(2, family="services")
 def test_a_driver_that_was_stopped_for_longer_than_a_heartbeat_timeout_has_lost_nobody(
     driver: subprocess.Popen[str],
 ) -> None:

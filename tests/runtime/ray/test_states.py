@@ -18,7 +18,7 @@ from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(300)]
 PARTIES = ("active", "passive")
 
 

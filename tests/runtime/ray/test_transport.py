@@ -173,6 +173,8 @@ class Blind(PayloadReader):
         raise PermissionError
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("size", [LEAST_SHARED - 4096, LEAST_SHARED, 3_000_000, MOST_SHARED + 1])
 @pytest.mark.parametrize("there", [Memory(), Memory(reader=Blind()), None])
 @pytest.mark.parametrize("here", [Memory(), Memory(reader=Blind())])

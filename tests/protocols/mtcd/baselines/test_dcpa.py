@@ -35,6 +35,7 @@ def run(problem, graph, num_iterations):
     return states, ob.relative_gap(value, optimum), problem.slope(x @ theta, y, 100, np.empty(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("graph", "num_iterations"), [(nx.complete_graph(10), 1000), (nx.path_graph(10), 3000)])
 def test_ridge_reaches_the_minimum_and_the_duals_agree_on_the_residual(graph, num_iterations):
     states, gap, residual = run(ob.Ridge(10.0), graph, num_iterations)

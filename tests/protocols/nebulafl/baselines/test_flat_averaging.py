@@ -264,6 +264,7 @@ def test_pull_weight_is_limited():
     np.testing.assert_allclose(pull(vector(1), vector(0), 0), 10 / 11, rtol=1e-6)
 
 
+@pytest.mark.slow
 @given(vectors, vectors, st.floats(-100, 100))
 def test_pull_stays_between_its_inputs(branch, master, gap):
     made = pull(branch, master, gap)
