@@ -7,6 +7,7 @@
 
 Settings of a protocol are keyword arguments, checked by its config. All of it works inside a running event loop, such
 as a notebook's: a run then gets a thread of its own. The commands call this module. Importing it loads nothing heavy.
+It is one file because its page of the reference is: all that a script or a notebook calls.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, discover, find_protocol
 
 if TYPE_CHECKING:
+    from fedactors.data.objects import Objects
     from fedactors.launch import Words
     from fedactors.network.links import Network
     from fedactors.runs.folder import RunFolder
@@ -35,13 +37,15 @@ if TYPE_CHECKING:
     from fedactors.serving.parts import Part
     from fedactors.trained import Audit, Predictions
 
+    Data = str | Path | Objects
+
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
 def run(
     protocol: str | Protocol,
-    data: str | Path | None = None,
+    data: Data | None = None,
     *,
     runtime: str = "ray",
     seed: int = 0,
@@ -53,8 +57,8 @@ def run(
 
     Args:
         protocol: its name (see `protocols`), or a protocol of your own.
-        data: name of a data set (see `datasets`), or path of a description of your own data, ``parties.toml``; by
-            default the protocol's own data set.
+        data: name of a data set (see `datasets`), path of a description of your own data, ``parties.toml``, or what
+            `vertical`, `horizontal`, `relational` or `graph` made of objects; by default the protocol's own data set.
         runtime: ``ray``, or ``simulated`` for a virtual clock in this process.
         seed: decides everything that is random.
         out: parent of the run's folder.
@@ -69,12 +73,12 @@ def run(
     options = RunOptions.checked(
         data=_data(data), runtime=runtime, seed=seed, out=str(out), address=address, quiet=_is_quiet()
     )
-    return execute(_protocol(protocol), settings, options)[0]
+    return _of(data, execute(_protocol(protocol), settings, options)[0])
 
 
 def simulate(
     protocol: str | Protocol,
-    data: str | Path | None = None,
+    data: Data | None = None,
     *,
     seed: int = 0,
     network: Network | None = None,
@@ -99,7 +103,7 @@ def simulate(
     options = RunOptions.checked(data=_data(data), runtime="simulated", seed=seed, quiet=_is_quiet())
     given = {"network": network, "faults": faults}
     simulated = {name: value for name, value in given.items() if value is not None}
-    return _execute_in(out, _protocol(protocol), settings, options, simulated)
+    return _of(data, _execute_in(out, _protocol(protocol), settings, options, simulated))
 
 
 def execute(
@@ -160,6 +164,7 @@ class Run:
         self._summary = summary
         self._simulated = simulated or {}
         self._temporary: Any = None
+        self._objects: Objects | None = None
 
     @functools.cached_property
     def folder(self) -> RunFolder:
@@ -248,17 +253,18 @@ class Run:
         Raises:
             FedactorsError: as `run`.
         """
-        options = RunOptions.checked(quiet=_is_quiet(), resume=self._location, **_where(where))
+        data = where.pop("data", None) or self._objects
+        options = RunOptions.checked(quiet=_is_quiet(), resume=self._location, **_where({**where, "data": data}))
         is_temporary = self._temporary is not None and out is None
         parent = (
             None if is_temporary else out if out is not None else self._location.rstrip("/").rpartition("/")[0] or "."
         )
         runtime = options.runtime or self.folder.config.get("runtime")
         given = self._simulated if runtime == "simulated" else {}
-        return _execute_in(parent, _protocol(self.protocol), {}, options, given)
+        return _of(data, _execute_in(parent, _protocol(self.protocol), {}, options, given))
 
     def predict(
-        self, data: str | Path, to: str | Path = "predictions.parquet", *, checkpoint: str | None = None, **where: Any
+        self, data: Data, to: str | Path = "predictions.parquet", *, checkpoint: str | None = None, **where: Any
     ) -> Predictions:
         """Predict on new rows; the predictions stay with the party that owns the labels.
 
@@ -274,7 +280,8 @@ class Run:
         from fedactors.launch import in_thread_if_needed
         from fedactors.trained import predict
 
-        options = RunOptions.checked(**_where({**where, "data": data}))
+        new = data if isinstance(data, (str, Path)) else data.to_predict(self.folder.config)
+        options = RunOptions.checked(**_where({**where, "data": new}))
         return in_thread_if_needed(lambda _: predict(self.folder, str(to), options, checkpoint))
 
     def export(
@@ -309,7 +316,7 @@ class Run:
         attacks: bool = False,
         neighbours: int = 10,
         party: str | None = None,
-        data: str | Path | None = None,
+        data: Data | None = None,
         allow_import: Sequence[str] = (),
         settings: Words = (),
     ) -> Audit:
@@ -424,7 +431,7 @@ def sweep(
     *,
     seeds: Sequence[int] = (0,),
     jobs: int = 1,
-    data: str | Path | None = None,
+    data: Data | None = None,
 ) -> Table:
     """Simulate a protocol with every combination of settings, and return a row for each run.
 
@@ -854,13 +861,21 @@ def _protocol(given: str | Protocol) -> Protocol:
     return find_protocol(given) if isinstance(given, str) else given
 
 
-def _data(given: str | Path | None) -> str | None:
+def _data(given: Data | None) -> str | None:
     """Return data as the options name them; the one place where it is decided what data may be."""
-    if given is None or isinstance(given, (str, Path)):
-        return None if given is None else str(given)
+    found = str(given) if isinstance(given, (str, Path)) else getattr(given, "address", None)
+    if given is None or isinstance(found, str):
+        return found
     raise BadInput(
-        f"data: {type(given).__name__} is not allowed: give the name of a data set, or the path of a parties.toml"
+        f"data: {type(given).__name__} is not allowed: give the name of a data set, the path of a parties.toml, or "
+        "objects: fedactors.vertical(...), horizontal, relational or graph"
     )
+
+
+def _of(data: Data | None, made: Run) -> Run:
+    """Return a run that keeps the objects that it was of, to go on with them."""
+    made._objects = None if data is None or isinstance(data, (str, Path)) else data
+    return made
 
 
 def _where(given: Mapping[str, Any]) -> dict[str, Any]:

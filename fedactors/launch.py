@@ -21,7 +21,7 @@ import shlex
 import signal
 import termios
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -42,7 +42,7 @@ from fedactors.runs.timeline import activities
 from fedactors.runtime.addresses import check_reachable
 from fedactors.runtime.failures import without_words
 from fedactors.runtime.interface import Runtime, Snapshot
-from fedactors.runtime.snapshots import check_actors, in_use
+from fedactors.runtime.snapshots import check_actors, in_use, is_object, object_at
 from fedactors.validation import read_text, shown
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def check_runtime_flags(options: RunOptions, runtime: str) -> None:
 
 def _described_states(data: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the locations and keys of parties' states that a description of own data gives."""
-    if not (data.endswith(".toml") and Path(data).is_file()):
+    if not (is_object(data) or (data.endswith(".toml") and Path(data).is_file())):
         return {}, {}
     from fedactors.data.description import load_states
 
@@ -271,7 +271,9 @@ def check_data(protocol: Protocol, name: str, here: bool = True) -> None:
         BadInput: unknown name, a file that is not there, or data of another layout.
         DataMissing: the files of the data set are not on this machine.
     """
-    if name.endswith(".toml"):
+    if is_object(name):
+        object_at(name)
+    elif name.endswith(".toml"):
         if not os.path.isfile(name):
             raise BadInput(f"--data: {shown(name)} {'is no file' if os.path.exists(name) else 'does not exist'}")
     else:
@@ -295,7 +297,9 @@ def is_description(name: str | None) -> bool:
 
 
 def way_on(location: str, data: str | None) -> str:
-    """Return how to go on with the run at `placement`, in the words of a command."""
+    """Return how to go on with the run at `location`: the words of a command, or of Python where data are objects."""
+    if is_object(data):
+        return f"fedactors.load_run({location!r}).resume(data=...)"
     named = f" --data {shlex.quote(data or '')}" if is_description(data) else ""
     return f"--resume {location}{named}"
 
@@ -315,6 +319,9 @@ def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
         if given is not None:
             raise BadInput("--resume takes no overrides of what is trained: --data given")
         return stored
+    if is_object(stored):
+        _check_objects(folder, stored, given)
+        return given
     if given is None:
         raise BadInput(
             f"--data: missing: the run was of own data, {shown(stored)}, "
@@ -324,6 +331,32 @@ def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
     if "\0" in given + stored or os.path.realpath(given) != os.path.realpath(stored):
         raise BadInput(f"--data: {shown(given)} is not allowed: the run was of {shown(stored)}, and goes on with it")
     return given
+
+
+def _check_objects(folder: RunFolder, stored: str, given: str | None) -> None:
+    """Refuse, by name, other objects than those that a run was of."""
+    before = folder.config.get("objects") or {}
+    if given is None:
+        names = ", ".join(before.get("parties", ())) or stored
+        raise BadInput(
+            f"data: missing: the run was of objects ({names}); give them again: {way_on(folder.location, stored)}"
+        )
+    if given == stored:
+        return
+    now = object_at(given) if is_object(given) else {}
+    changed = sorted(_differences(before, now, ())) or [stored]
+    raise BadInput(
+        f"data: {', '.join(changed)}: not what the run was of: give the same objects again, with the same rules"
+    )
+
+
+def _differences(before: Any, now: Any, keys: tuple[str, ...]) -> Iterator[str]:
+    """Yield where two descriptions differ, ``parties.bank.path``."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in {**before, **now}:
+            yield from _differences(before.get(key), now.get(key), (*keys, str(key)))
+    elif before != now:
+        yield ".".join(keys)
 
 
 def data_to_audit(folder: RunFolder, given: str | None) -> str:
@@ -584,7 +617,9 @@ def _way_on(folder: RunFolder, options: RunOptions) -> str:
 
 
 def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:
+    objects = {"objects": object_at(options.data or "")} if is_object(options.data) else {}
     return {
+        **objects,
         "schema_version": 1,
         "scenario": scenario,
         "protocol": protocol.name,
@@ -792,5 +827,7 @@ def _run_of(folder: RunFolder) -> str:
 
 
 def _refuse_local(options: RunOptions) -> None:
+    if is_object(options.data):
+        raise BadInput("data: objects are not allowed between sites: each site names its own data in its site.toml")
     for name in options.given(federation="never"):
         raise BadInput(f"{flag_of(name)}: is not allowed with --federation")

@@ -60,6 +60,7 @@ from fedactors.runs.table import RunRow, write_table
 from fedactors.runtime.compute import end_with_owner, one_thread, one_torch_thread
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.runtime.snapshots import is_object
 from fedactors.validation import read_tree
 
 # --- which settings are tried -----------------------------------------------------------------------------------------
@@ -296,6 +297,11 @@ def data_digest(name: str) -> str:
 
 
 def _data_files(name: str) -> Iterator[Path]:
+    if is_object(name):
+        raise BadInput(
+            "data: objects are not allowed in a sweep, whose table is gone on with later: write them into files, or "
+            "call fedactors.simulate for each trial"
+        )
     if not name.endswith(".toml"):
         yield from (path for file in describe(name).files if (path := find_file(file)) is not None)
         return

@@ -57,6 +57,7 @@ from fedactors.data.schema import (
 from fedactors.data.sources import FileSource
 from fedactors.data.values import class_text
 from fedactors.errors import BadInput
+from fedactors.runtime.snapshots import is_held, is_object, object_at
 from fedactors.validation import (
     check_keys,
     choice_of,
@@ -332,12 +333,17 @@ def load_description(path: Path, *, is_new: bool = False) -> Described:
     if len(parties) < fewest:
         raise BadInput(f"parties: {len(parties)} given in {path}, at least {fewest} are needed")
     build = new_horizontal_data if is_new_rows else _BUILDERS[layout]
-    return build(path.stem, task, parties)
+    return build(layout if is_object(path) else path.stem, task, parties)
+
+
+def _tables(path: Path) -> Any:
+    """Return the tables of a description: a file's, or those that stand for objects."""
+    return object_at(path) if is_object(path) else read_tree(path, "data")
 
 
 def _read(path: Path) -> tuple[str, Any, dict[str, Any]]:
     """Return layout, task and parties of a description, each table checked by itself."""
-    given = read_tree(path, "data")
+    given = _tables(path)
     check_keys(given, {"task", "parties"}, str(path))
     for key in ("task", "parties"):
         if not isinstance(given.get(key), dict):
@@ -379,7 +385,7 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     Raises:
         BadInput: not readable, not TOML, or a value that is no text.
     """
-    parties = read_tree(path, "data").get("parties")
+    parties = _tables(path).get("parties")
     found: dict[str, dict[str, str]] = {"checkpoint_dir": {}, "checkpoint_key": {}}
     for name, party in parties.items() if isinstance(parties, dict) else ():
         for key, locations in found.items() if isinstance(party, dict) else ():
@@ -511,6 +517,9 @@ _BUILDERS: Mapping[str, Callable[[str, Any, Any], Described]] = {
 
 def _table_source(party: RelationalParty, table: str) -> TableSource:
     where = party.path
+    if is_held(where):
+        party.refuse(("kind", "source_table", "csv"), ": its path is an object")
+        return TableSource(kind="object", where=where, table=table)
     address = where.startswith(("env:", "postgresql://", "postgres://"))
     if address and not where.startswith("env:"):
         try:
