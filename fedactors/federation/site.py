@@ -166,14 +166,14 @@ class SiteProcess:
             return made
 
         abort = writer.transport.abort
-        places = self._unknown_peers
-        pending = places.comes(f"somebody at {writer.get_extra_info('peername')[0]}", abort)
+        admission = self._unknown_peers
+        pending = admission.comes(f"somebody at {writer.get_extra_info('peername')[0]}", abort)
 
         def known(peer: str) -> None:
-            nonlocal places, pending
-            places.goes(pending)
-            places = self._members[peer]
-            pending = places.comes(peer, abort)
+            nonlocal admission, pending
+            admission.goes(pending)
+            admission = self._members[peer]
+            pending = admission.comes(peer, abort)
 
         def refused(who: str, why: str) -> None:
             if not pending.is_dropped:
@@ -182,7 +182,7 @@ class SiteProcess:
         try:
             connection = await accept(self.folder, reader, writer, self.limits, self._links, welcome, refused, known)
         finally:
-            places.goes(pending)
+            admission.goes(pending)
         if connection is None:
             if hello and hello[0][1].purpose == DRIVING:
                 self._asked = None

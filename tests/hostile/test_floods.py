@@ -29,7 +29,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made.stop()
 
 
-Stranger = Callable[[asyncio.StreamWriter], Coroutine[None, None, None]]
+Act = Callable[[asyncio.StreamWriter], Coroutine[None, None, None]]
 
 
 async def silent(writer: asyncio.StreamWriter) -> None:
@@ -61,7 +61,7 @@ async def dripping(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.05)
 
 
-def of_another_authority(tls: ssl.SSLContext) -> Stranger:
+def of_another_authority(tls: ssl.SSLContext) -> Act:
     """Show a certificate that is no site's, and stay."""
 
     async def act(writer: asyncio.StreamWriter) -> None:
@@ -74,11 +74,11 @@ MIXED = (silent, nonsense, half_open, dripping)
 
 
 @contextlib.asynccontextmanager
-async def flooded(port: int, how: Sequence[Stranger], count: int) -> AsyncIterator[None]:
+async def flooded(port: int, how: Sequence[Act], count: int) -> AsyncIterator[None]:
     """Keep so many connections of strangers open, from this machine's address, each anew when it is closed."""
     num_came = 0
 
-    async def stranger(act: Stranger) -> None:
+    async def outsider(act: Act) -> None:
         nonlocal num_came
         while True:
             with contextlib.suppress(OSError, EOFError):
@@ -91,7 +91,7 @@ async def flooded(port: int, how: Sequence[Stranger], count: int) -> AsyncIterat
                     writer.transport.abort()
             await asyncio.sleep(0.2)
 
-    tasks = [asyncio.create_task(stranger(how[index % len(how)])) for index in range(count)]
+    tasks = [asyncio.create_task(outsider(how[index % len(how)])) for index in range(count)]
     while num_came < count:
         await asyncio.sleep(0.01)
     try:
@@ -113,7 +113,7 @@ async def lost_of(num: int, honest: Callable[[], Awaitable[None]]) -> list[str]:
     return lost
 
 
-def lost_at_a_site(world: World, how: Sequence[Stranger], count: int, num: int = NUM_HONEST) -> list[str]:
+def lost_at_a_site(world: World, how: Sequence[Act], count: int, num: int = NUM_HONEST) -> list[str]:
     bank = world.folder(BANK)
     shop = bank.federation.members[SHOP]
 
