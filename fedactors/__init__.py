@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         sweep,
     )
     from fedactors.config import config
+    from fedactors.data.objects import graph, horizontal, relational, vertical
     from fedactors.errors import (
         BadInput,
         DataMissing,
@@ -62,6 +63,7 @@ _MODULES = {
     # use
     "api": "run simulate sweep compare check_data inspect load_run load_part datasets protocols settings "
     "Run Table Comparison Messages",
+    "data.objects": "vertical horizontal relational graph",
     # write a protocol
     "actors.actor": "Actor Client Server ParameterServer DataCenter Resources",
     "actors.context": "Ref Work",
@@ -119,16 +121,20 @@ __all__ = [
     "compare",
     "config",
     "datasets",
+    "graph",
+    "horizontal",
     "inspect",
     "load_part",
     "load_run",
     "message",
     "protocols",
+    "relational",
     "remote",
     "run",
     "settings",
     "simulate",
     "sweep",
+    "vertical",
     "wire_type",
 ]
 

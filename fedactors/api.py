@@ -7,7 +7,7 @@
 
 Settings of a protocol are keyword arguments, checked by its config. All of it works inside a running event loop, such
 as a notebook's: a run then gets a thread of its own. The commands call this module. Importing it loads nothing heavy.
-It is one file because it is what `import fedactors` offers.
+It is one file because its page of the reference is: all that a script or a notebook calls.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from fedactors.plugins import Protocol, discover, find_protocol
 
 if TYPE_CHECKING:
     from fedactors.data.checks import DataFinding
+    from fedactors.data.objects import Objects
     from fedactors.launch import Words
     from fedactors.network.links import Network
     from fedactors.runs.folder import RunFolder
@@ -37,13 +38,15 @@ if TYPE_CHECKING:
     from fedactors.serving.parts import Part
     from fedactors.trained import Audit, Predictions
 
+    Data = str | Path | Objects
+
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
 def run(
     protocol: str | Protocol,
-    data: str | Path | None = None,
+    data: Data | None = None,
     *,
     runtime: str = "ray",
     seed: int = 0,
@@ -55,8 +58,8 @@ def run(
 
     Args:
         protocol: its name (see `protocols`), or a protocol of your own.
-        data: name of a data set (see `datasets`), or path of a description of your own data, ``parties.toml``; by
-            default the protocol's own data set.
+        data: name of a data set (see `datasets`), path of a description of your own data, ``parties.toml``, or what
+            `vertical`, `horizontal`, `relational` or `graph` made of objects; by default the protocol's own data set.
         runtime: ``ray``, or ``simulated`` for a virtual clock in this process.
         seed: decides everything that is random.
         out: parent of the run's folder.
@@ -71,12 +74,12 @@ def run(
     options = RunOptions.checked(
         data=_data(data), runtime=runtime, seed=seed, out=str(out), address=address, quiet=_is_quiet()
     )
-    return execute(_protocol(protocol), settings, options)[0]
+    return _of(data, execute(_protocol(protocol), settings, options)[0])
 
 
 def simulate(
     protocol: str | Protocol,
-    data: str | Path | None = None,
+    data: Data | None = None,
     *,
     seed: int = 0,
     network: Network | None = None,
@@ -101,7 +104,7 @@ def simulate(
     options = RunOptions.checked(data=_data(data), runtime="simulated", seed=seed, quiet=_is_quiet())
     given = {"network": network, "faults": faults}
     simulated = {name: value for name, value in given.items() if value is not None}
-    return _execute_in(out, _protocol(protocol), settings, options, simulated)
+    return _of(data, _execute_in(out, _protocol(protocol), settings, options, simulated))
 
 
 def execute(
@@ -162,6 +165,7 @@ class Run:
         self._summary = summary
         self._simulated = simulated or {}
         self._temporary: Any = None
+        self._objects: Objects | None = None
 
     @functools.cached_property
     def folder(self) -> RunFolder:
@@ -250,17 +254,18 @@ class Run:
         Raises:
             FedactorsError: as `run`.
         """
-        options = RunOptions.checked(quiet=_is_quiet(), resume=self._location, **_where(where))
+        data = where.pop("data", None) or self._objects
+        options = RunOptions.checked(quiet=_is_quiet(), resume=self._location, **_where({**where, "data": data}))
         is_temporary = self._temporary is not None and out is None
         parent = (
             None if is_temporary else out if out is not None else self._location.rstrip("/").rpartition("/")[0] or "."
         )
         runtime = options.runtime or self.folder.config.get("runtime")
         given = self._simulated if runtime == "simulated" else {}
-        return _execute_in(parent, _protocol(self.protocol), {}, options, given)
+        return _of(data, _execute_in(parent, _protocol(self.protocol), {}, options, given))
 
     def predict(
-        self, data: str | Path, to: str | Path = "predictions.parquet", *, checkpoint: str | None = None, **where: Any
+        self, data: Data, to: str | Path = "predictions.parquet", *, checkpoint: str | None = None, **where: Any
     ) -> Predictions:
         """Predict on new rows; the predictions stay with the party that owns the labels.
 
@@ -276,7 +281,8 @@ class Run:
         from fedactors.launch import in_thread_if_needed
         from fedactors.trained import predict
 
-        options = RunOptions.checked(**_where({**where, "data": data}))
+        new = data if isinstance(data, (str, Path)) else data.to_predict(self.folder.config)
+        options = RunOptions.checked(**_where({**where, "data": new}))
         return in_thread_if_needed(lambda _: predict(self.folder, str(to), options, checkpoint))
 
     def export(
@@ -311,7 +317,7 @@ class Run:
         attacks: bool = False,
         neighbours: int = 10,
         party: str | None = None,
-        data: str | Path | None = None,
+        data: Data | None = None,
         allow_import: Sequence[str] = (),
         settings: Words = (),
     ) -> Audit:
@@ -426,7 +432,7 @@ def sweep(
     *,
     seeds: Sequence[int] = (0,),
     jobs: int = 1,
-    data: str | Path | None = None,
+    data: Data | None = None,
 ) -> Table:
     """Simulate a protocol with every combination of settings, and return a row for each run.
 
@@ -698,8 +704,7 @@ def protocols() -> Table:
 
 def datasets() -> Table:
     """Return the named data sets: task, size, layouts, terms, and whether their files are here."""
-    from fedactors.data.datasets.catalogue import catalogue
-    from fedactors.data.datasets.download import is_present
+    from fedactors.data.datasets.catalogue import catalogue, is_present
 
     return Table(
         [
@@ -726,7 +731,7 @@ def fetch(dataset: str) -> list[Path]:
         BadInput: there is no such data set, or what came is another file.
         DataMissing: a file could not be downloaded.
     """
-    from fedactors.data.datasets.download import fetch
+    from fedactors.data.datasets.catalogue import fetch
 
     return list(fetch(dataset))
 
@@ -908,13 +913,21 @@ def _protocol(given: str | Protocol) -> Protocol:
     return find_protocol(given) if isinstance(given, str) else given
 
 
-def _data(given: str | Path | None) -> str | None:
+def _data(given: Data | None) -> str | None:
     """Return data as the options name them; the one place where it is decided what data may be."""
-    if given is None or isinstance(given, (str, Path)):
-        return None if given is None else str(given)
+    found = str(given) if isinstance(given, (str, Path)) else getattr(given, "address", None)
+    if given is None or isinstance(found, str):
+        return found
     raise BadInput(
-        f"data: {type(given).__name__} is not allowed: give the name of a data set, or the path of a parties.toml"
+        f"data: {type(given).__name__} is not allowed: give the name of a data set, the path of a parties.toml, or "
+        "objects: fedactors.vertical(...), horizontal, relational or graph"
     )
+
+
+def _of(data: Data | None, made: Run) -> Run:
+    """Return a run that keeps the objects that it was of, to go on with them."""
+    made._objects = None if data is None or isinstance(data, (str, Path)) else data
+    return made
 
 
 def _where(given: Mapping[str, Any]) -> dict[str, Any]:

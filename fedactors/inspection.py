@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,15 @@ from fedactors.actors.remote import CALLERS, DRIVER, PEERS, SAME_PARTY, Endpoint
 from fedactors.config import meaning_of
 from fedactors.errors import BadInput
 from fedactors.plugins import Protocol
+from fedactors.runs.progress import format_bytes
 
 THE_DRIVER = "the run's driver"
 KINDS = ("secure sums", "noise", "labels", "standardisation")
 """What every protocol's ``protections`` speaks of, in this order."""
 COUNTED = ("noise", "secure sums")
 """Protections under which predictions leave lines of the privacy ledger."""
+_GREATEST = 8
+"""Bytes of a number whose type is a family, such as `np.floating`."""
 _CALLER_WORDS = {DRIVER: THE_DRIVER, PEERS: "whoever calls", SAME_PARTY: "its own party"}
 
 
@@ -45,7 +49,8 @@ def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
 
     Each entry has the message's name, the kinds of actors that send and receive it, what it reveals, whether only the
     driver receives it (``control``), how often each endpoint that it comes or goes by may be called at one actor in the
-    run (``bounds``), and its fields with type and shape.
+    run (``bounds``, with the bytes of its arrays where the configuration says their shapes; what leaves without a call,
+    the message module's ``bounds(config)`` says), and its fields with type and shape.
 
     Raises:
         BadInput: the protocol names no messages or no actors.
@@ -55,7 +60,8 @@ def describe_messages(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
         raise BadInput(f"protocol: {protocol.name} declares no {'messages' if module is None else 'actors'}")
     shapes: Mapping[str, Mapping[str, Any]] = module.shapes(config) if hasattr(module, "shapes") else {}
     sent = set(module.sent(config)) if hasattr(module, "sent") else None
-    return _described(actors(config), shapes, sent, config)
+    released = module.bounds(config) if hasattr(module, "bounds") else {}
+    return _described(actors(config), shapes, sent, config, released)
 
 
 def describe_predictions(protocol: Protocol, config: Any) -> list[dict[str, Any]]:
@@ -91,6 +97,7 @@ def _described(
     shapes: Mapping[str, Mapping[str, Any]],
     sent: set[type] | None,
     config: Any = None,
+    released: Mapping[str, str] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """Describe the messages of these kinds of actors' endpoints, those that are `sent`."""
     receivers: dict[type, dict[str, None]] = {}
@@ -100,7 +107,7 @@ def _described(
             if sent is None or part in sent:
                 receivers.setdefault(part, {})[receiver] = None
                 senders.setdefault(part, {})[sender] = None
-    bounds = _bounds(actors.values(), config)
+    bounds = _bounds(actors.values(), shapes, config)
     described = []
     for message in sorted(receivers, key=lambda cls: cls.__name__):
         known = shapes.get(message.__name__, {})
@@ -111,7 +118,7 @@ def _described(
                 "receiver": ", ".join(receivers[message]),
                 "control": list(receivers[message]) == [THE_DRIVER],
                 "reveals": message.__message__.reveals,  # type: ignore[attr-defined]
-                "bounds": list(bounds.get(message, ())),
+                "bounds": [*bounds.get(message, ()), *filter(None, [released.get(message.__name__)])],
                 "fields": [
                     {"name": field.name, "type": _type_text(field.type), "shape": _shape_text(known.get(field.name))}
                     for field in dataclasses.fields(message)  # type: ignore[arg-type]
@@ -171,19 +178,43 @@ def _deliveries(actors: Mapping[str, type]) -> Iterator[tuple[type, str, str]]:
             yield payload, kind, payload.__message__.readers  # type: ignore[attr-defined]
 
 
-def _bounds(actors: Iterable[type], config: Any) -> dict[type, dict[str, None]]:
+def _bounds(
+    actors: Iterable[type], shapes: Mapping[str, Mapping[str, Any]], config: Any
+) -> dict[type, dict[str, None]]:
     """Return by message how often each endpoint that takes or gives it may be called at one actor."""
     found: dict[type, dict[str, None]] = {}
     for endpoint in (endpoint for cls in actors for endpoint in endpoints(cls).table.values()):
-        words = f"without a bound ({endpoint.unbounded or 'none is stated'})"
+        words, limit = f"without a bound ({endpoint.unbounded or 'none is stated'})", None
         if endpoint.bound is not None:
-            words = endpoint.bound.in_words(config)
+            words, limit = endpoint.bound.in_words(config), endpoint.bound.limit(config)
         elif endpoint.is_stated and not endpoint.unbounded:
             words = "within the party"
         for message in (*endpoint.takes, *endpoint.gives):
             if message is not NoneType:
-                found.setdefault(message, {})[f"{endpoint.name}: {words}"] = None
+                size = bytes_of(message, shapes.get(message.__name__, {}))
+                most = f", {format_bytes(limit * size)}" if limit and size else ""
+                found.setdefault(message, {})[f"{endpoint.name}: {words}{most}"] = None
     return found
+
+
+def bytes_of(message: type, shapes: Mapping[str, Any]) -> int | None:
+    """Return how many bytes a message's arrays have at most, uncompressed and in the greatest type of theirs.
+
+    None: it has none, or one of a shape that the configuration does not say.
+    """
+    total = 0
+    for name, hint in typing.get_type_hints(message).items():
+        arrays = [one for one in (hint, *typing.get_args(hint)) if typing.get_origin(one) is np.ndarray]
+        if not arrays:  # beside them a message says little
+            continue
+        (number,) = typing.get_args(typing.get_args(arrays[0])[1])
+        shape = shapes.get(name)
+        if not isinstance(shape, tuple) or not all(isinstance(size, int) for size in shape):
+            return None
+        number = typing.get_origin(number) or number
+        is_exact = issubclass(number, np.generic) and number not in (np.floating, np.integer, np.number)
+        total += math.prod(shape) * (np.dtype(number).itemsize if is_exact else _GREATEST)
+    return total or None
 
 
 def _parts(message: type) -> Iterator[type]:

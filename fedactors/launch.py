@@ -15,11 +15,13 @@ import asyncio
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import os
 import shlex
 import signal
+import termios
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -40,7 +42,7 @@ from fedactors.runs.timeline import activities
 from fedactors.runtime.addresses import check_cluster
 from fedactors.runtime.failures import without_words
 from fedactors.runtime.interface import Runtime, Snapshot
-from fedactors.runtime.snapshots import check_actors, in_use
+from fedactors.runtime.snapshots import check_actors, in_use, is_object, object_at
 from fedactors.validation import read_text, shown
 
 if TYPE_CHECKING:
@@ -119,7 +121,7 @@ def check_runtime_flags(options: RunOptions, runtime: str) -> None:
 
 def _described_states(data: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the locations and keys of parties' states that a description of own data gives."""
-    if not (data.endswith(".toml") and Path(data).is_file()):
+    if not (is_object(data) or (data.endswith(".toml") and Path(data).is_file())):
         return {}, {}
     from fedactors.data.description import load_states
 
@@ -269,12 +271,13 @@ def check_data(protocol: Protocol, name: str, here: bool = True) -> None:
         BadInput: unknown name, a file that is not there, or data of another layout.
         DataMissing: the files of the data set are not on this machine.
     """
-    if name.endswith(".toml"):
+    if is_object(name):
+        object_at(name)
+    elif name.endswith(".toml"):
         if not os.path.isfile(name):
             raise BadInput(f"--data: {shown(name)} {'is no file' if os.path.exists(name) else 'does not exist'}")
     else:
-        from fedactors.data.datasets.catalogue import describe
-        from fedactors.data.datasets.download import require_files
+        from fedactors.data.datasets.catalogue import describe, require_files
 
         dataset = describe(name)
         layouts = dataset.layouts
@@ -293,7 +296,9 @@ def is_description(name: str | None) -> bool:
 
 
 def way_on(location: str, data: str | None) -> str:
-    """Return how to go on with the run at `placement`, in the words of a command."""
+    """Return how to go on with the run at `location`: the words of a command, or of Python where data are objects."""
+    if is_object(data):
+        return f"fedactors.load_run({location!r}).resume(data=...)"
     named = f" --data {shlex.quote(data or '')}" if is_description(data) else ""
     return f"--resume {location}{named}"
 
@@ -313,6 +318,9 @@ def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
         if given is not None:
             raise BadInput("--resume takes no overrides of what is trained: --data given")
         return stored
+    if is_object(stored):
+        _check_objects(folder, stored, given)
+        return given
     if given is None:
         raise BadInput(
             f"--data: missing: the run was of own data, {shown(stored)}, "
@@ -322,6 +330,32 @@ def data_to_resume(folder: RunFolder, given: str | None) -> str | None:
     if "\0" in given + stored or os.path.realpath(given) != os.path.realpath(stored):
         raise BadInput(f"--data: {shown(given)} is not allowed: the run was of {shown(stored)}, and goes on with it")
     return given
+
+
+def _check_objects(folder: RunFolder, stored: str, given: str | None) -> None:
+    """Refuse, by name, other objects than those that a run was of."""
+    before = folder.config.get("objects") or {}
+    if given is None:
+        names = ", ".join(before.get("parties", ())) or stored
+        raise BadInput(
+            f"data: missing: the run was of objects ({names}); give them again: {way_on(folder.location, stored)}"
+        )
+    if given == stored:
+        return
+    now = object_at(given) if is_object(given) else {}
+    changed = sorted(_differences(before, now, ())) or [stored]
+    raise BadInput(
+        f"data: {', '.join(changed)}: not what the run was of: give the same objects again, with the same rules"
+    )
+
+
+def _differences(before: Any, now: Any, keys: tuple[str, ...]) -> Iterator[str]:
+    """Yield where two descriptions differ, ``parties.bank.path``."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in {**before, **now}:
+            yield from _differences(before.get(key), now.get(key), (*keys, str(key)))
+    elif before != now:
+        yield ".".join(keys)
 
 
 def data_to_audit(folder: RunFolder, given: str | None) -> str:
@@ -344,7 +378,7 @@ def data_to_audit(folder: RunFolder, given: str | None) -> str:
 
 
 class StopSignals:
-    """What Ctrl-C and a terminating signal do to a run: ask it to stop; before it began, or the second time, end it.
+    """What Ctrl-C, SIGTERM and SIGHUP do to a run: ask it to stop; before it began, or the second time, end it.
 
     Handlers are set by the main thread only; a run may be in another thread (see `in_thread_if_needed`).
     """
@@ -358,8 +392,9 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as with nohup
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -368,6 +403,8 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         code = 128 + number
+        if number == signal.SIGHUP:
+            _leave_closed_terminal()
         if self.runtime is not None and not self._asked:
             self._asked = True
             self.runtime.request_stop(code)
@@ -377,6 +414,17 @@ class StopSignals:
         if self.thread is None:
             raise Stopped(text, code)
         _raise_in(self.thread, text, code)
+
+
+def _leave_closed_terminal() -> None:
+    """Say nothing more where a terminal has closed: the error of who writes to it would end the run."""
+    for output in (1, 2):
+        try:
+            termios.tcgetattr(output)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                with open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), output)
 
 
 def _raise_in(thread: threading.Thread, text: str, code: int) -> None:
@@ -540,8 +588,8 @@ def _run_once(
 
 
 def _data_notes(data: Any, name: str, options: RunOptions) -> list[str]:
-    """Return what is odd with own data, where all parties' files are on this machine."""
-    if options.federation is not None or not is_here(options) or not str(name).endswith(".toml"):
+    """Return what is odd with user data that a simulated run reads: elsewhere only a party's process opens its files."""
+    if options.runtime != "simulated" or not str(name).endswith(".toml"):
         return []
     from fedactors.data.checks import warnings_of
 
@@ -581,7 +629,9 @@ def _way_on(folder: RunFolder, options: RunOptions) -> str:
 
 
 def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:
+    objects = {"objects": object_at(options.data or "")} if is_object(options.data) else {}
     return {
+        **objects,
         "schema_version": 1,
         "scenario": scenario,
         "protocol": protocol.name,
@@ -789,5 +839,7 @@ def _run_of(folder: RunFolder) -> str:
 
 
 def _refuse_local(options: RunOptions) -> None:
+    if is_object(options.data):
+        raise BadInput("data: objects are not allowed between sites: each site names its own data in its site.toml")
     for name in options.given(federation="never"):
         raise BadInput(f"{flag_of(name)}: is not allowed with --federation")

@@ -46,8 +46,7 @@ from typing import Any, Literal, TypeVar
 
 import fedactors
 from fedactors.config import as_dict, build, parse_words
-from fedactors.data.datasets.catalogue import describe
-from fedactors.data.datasets.download import find_file
+from fedactors.data.datasets.catalogue import describe, find_file
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.launch import check_data, load_data, make_runtime, resolve
 from fedactors.options import RunOptions
@@ -60,6 +59,7 @@ from fedactors.runs.table import RunRow, write_table
 from fedactors.runtime.compute import end_with_owner, one_thread, one_torch_thread
 from fedactors.runtime.interface import Runtime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.runtime.snapshots import is_object
 from fedactors.validation import read_tree
 
 # --- which settings are tried -----------------------------------------------------------------------------------------
@@ -296,6 +296,11 @@ def data_digest(name: str) -> str:
 
 
 def _data_files(name: str) -> Iterator[Path]:
+    if is_object(name):
+        raise BadInput(
+            "data: objects are not allowed in a sweep, whose table is gone on with later: write them into files, or "
+            "call fedactors.simulate for each trial"
+        )
     if not name.endswith(".toml"):
         yield from (path for file in describe(name).files if (path := find_file(file)) is not None)
         return
@@ -721,7 +726,8 @@ def _lost(worker: _Worker, argument: A, when_lost: Callable[[A, str], R] | None)
 
 def _work(function: Callable[[Any], Any], pipe: Connection) -> None:
     """Serve one pipe; the life of a worker's process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the caller takes care
+    for number in (signal.SIGINT, signal.SIGHUP):  # of Ctrl-C, and of a terminal that closes, the caller takes care
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     one_thread()
     end_with_owner()

@@ -20,8 +20,7 @@ import pytest
 
 from fedactors.cli import main as cli
 from fedactors.cli.parsers import parsers
-from fedactors.data.datasets.catalogue import catalogue
-from fedactors.data.datasets.download import is_present
+from fedactors.data.datasets.catalogue import catalogue, is_present
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

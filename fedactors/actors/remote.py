@@ -33,7 +33,7 @@ from fedactors.errors import Refused
 from fedactors.messages.fields import UnknownAnnotation, checks_of, in_words, wrong_in
 
 F = TypeVar("F", bound=Callable[..., Any])
-Most = int | str | Callable[[Any], int]
+Most = int | str | Callable[[Any], int | None]
 """A number, the name of a setting or of a property of the actor, or a function of the configuration."""
 
 DRIVER = "driver"
@@ -64,22 +64,28 @@ class Bound:
     """The message's field that says how many numbers end with that one."""
     each: bool = False
     """Whether it is for each caller by itself."""
+    otherwise: str = ""
+    """What bounds it where the configuration names no number."""
 
     def limit(self, config: Any, actor: Any = None) -> int | None:
-        """Return the bound in numbers; None: only the actor's rows say it."""
+        """Return the bound in numbers; None: only the actor's rows say it, or `otherwise`."""
         most = self.most
         if isinstance(most, int):
             return most
         if callable(most):
-            return None if config is None else int(most(config))
+            return None if config is None else most(config)
         owner = next((owner for owner in (config, actor) if hasattr(owner, most)), None)
-        return None if owner is None else int(getattr(owner, most))
+        found: int | None = getattr(owner, most, None)
+        return found
 
     def in_words(self, config: Any, actor: Any = None) -> str:
         """Return the bound for whoever approves it, or is refused by it."""
         limit, named = self.limit(config, actor), isinstance(self.most, str)
         if limit is None:
-            return f"as often as {spoken(str(self.most)) if named else 'its configuration'} says"
+            says = f"as often as {spoken(str(self.most)) if named else 'its configuration'} says"
+            return says if config is None or not self.otherwise else self.otherwise
+        if limit == 0:
+            return "never"
         times = "once" if limit == 1 and not self.of else f"at most {limit:,}{'' if self.of else ' times'}"
         words = f"{times}{f' ({self.most})' if named else ''}"
         return f"{words}{', by each caller' if self.each else ''}{f', each {self.of} once' if self.of else ''}"
@@ -243,7 +249,7 @@ def remote(
         of: the field of the message that numbers what is asked for: 1 to the bound, upwards, each once.
         span: the field that says how many numbers end with that one.
         each: the bound is for each caller by itself.
-        unbounded: why there is no bound.
+        unbounded: why there is no bound; with `at_most`: what bounds it where the configuration names no number.
     """
     most: Most | None = 1 if once else at_most
 
@@ -257,10 +263,10 @@ def remote(
         function.__endpoint_callers__ = frozenset(callers)
         if most is None and (of or span or each):
             raise InvalidEndpoint(f"{function.__qualname__}: of, span and each need at_most or once")
-        if most is not None and unbounded:
+        if isinstance(most, int) and unbounded:
             raise InvalidEndpoint(f"{function.__qualname__}: has a bound, and says why it has none")
         function.__endpoint_only__ = only
-        function.__endpoint_bound__ = (None if most is None else Bound(most, of, span, each)), unbounded
+        function.__endpoint_bound__ = (None if most is None else Bound(most, of, span, each, unbounded)), unbounded
         return function
 
     return mark if method is None else mark(method)
@@ -362,6 +368,8 @@ class CallCounts:
             Refused: naming the sender, what it asks for and what is approved.
         """
         limit = bound.limit(self._config, actor)
+        if limit is None and bound.otherwise and self._config is not None:
+            return
         if limit is None:
             where = f"{type(actor).__qualname__}.{endpoint.name}"
             raise InvalidEndpoint(f"{where}: its bound {bound.most!r} is neither a setting nor a property of the actor")

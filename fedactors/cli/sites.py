@@ -368,8 +368,9 @@ def _start(folder: SiteFolder, form: str) -> int:
 async def wait_for_stop() -> None:
     """Wait until somebody stops this process."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as with nohup
+            loop.add_signal_handler(number, stopped.set)
     await stopped.wait()
 
 
@@ -460,7 +461,13 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     """Return what a run would mean for a site, before anything runs, JSON-ready."""
-    from fedactors.federation.approval import as_tree, check_proposal, num_continuations
+    from fedactors.federation.approval import (
+        as_tree,
+        check_proposal,
+        left_open,
+        num_continuations,
+        num_predictions,
+    )
     from fedactors.inspection import describe_messages, describe_predictions, describe_protections
     from fedactors.runs.metrics import jsonable
 
@@ -472,6 +479,8 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "hosts": dict(folder.federation.hosts),
         "continuations": num_continuations(folder, proposal),
         "most_continuations": folder.policy.continuations,
+        "predictions": num_predictions(folder, proposal),
+        "left_open": left_open(protocol, config, proposal, folder),
         "protections": jsonable(describe_protections(protocol, config)),
         "messages": tell(protocol, config),
     }
@@ -486,6 +495,8 @@ def _print_proposal(shown: dict[str, Any]) -> None:
     if shown["purpose"] == "resume":
         done, most = shown["continuations"], shown["most_continuations"]
         say(f"runs went on from there {done} times before; your policy allows {most}")
+    if shown["purpose"] == "predict":
+        say(f"that run predicted {shown['predictions']} times before")
     say(f"source {shown['source']}, the same as here")
     say(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
     task = shown["task"]
@@ -502,6 +513,9 @@ def _print_proposal(shown: dict[str, Any]) -> None:
     say(f"\nsettings: {settings}\n")
     for one in shown["protections"]:
         say(f"{one['kind']}: {'ON' if one['on'] else 'off'}; {one['means']}")
+    say("\nWhat stays open\n")
+    for sentence in shown["left_open"]:
+        say(f"- {sentence}")
     for is_control, heading in ((False, "Between parties"), (True, "What the coordinator's driver learns")):
         say(f"\n{heading}\n")
         for entry in shown["messages"]:

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from fedactors.data.columns import ColumnRule
 from fedactors.data.description import Described, load_description
-from fedactors.data.layouts.graph import UserGraph
+from fedactors.data.layouts.graph import GraphTables, UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData
-from fedactors.data.layouts.node_tables import GraphTables
 from fedactors.data.layouts.relational import (
     Schema,
     Schemas,
@@ -39,9 +38,9 @@ from fedactors.data.layouts.relational import (
     rules_of_features,
 )
 from fedactors.data.layouts.vertical import RelationalData, VerticalData, VerticalPart
-from fedactors.data.readers import Column, class_text, parse_date, rule_of_date
 from fedactors.data.schema import VerticalParty
 from fedactors.data.sources import FileSource, is_pandas_index, pandas_index
+from fedactors.data.values import Column, class_text, parse_date, rule_of_date
 from fedactors.errors import BadInput, DataMissing
 
 Level = Literal["error", "warning"]
@@ -325,7 +324,7 @@ def _column(party: _Party, column: Column, rule: ColumnRule) -> None:
 def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
     name = column.name
     try:
-        values_N, wrong = column.readable_numbers(party.source.where, np.float64)
+        values_N, wrong = column.readable_numbers(party.source.where)
     except BadInput as error:
         said = str(error).removeprefix(f"{party.source.where}: column {name}: ")
         kind: dict[str, Any] = {"type": "datetime"} if "date" in said else {}

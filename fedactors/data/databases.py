@@ -36,6 +36,7 @@ from fedactors.data.readers import read_arrays
 from fedactors.data.values import Column, CsvFormat
 from fedactors.errors import BadInput, DataMissing
 from fedactors.messages.codec import wire_type
+from fedactors.runtime.snapshots import object_at
 
 _BLOCK = 1 << 22
 """Bytes that are parsed at once."""
@@ -120,7 +121,7 @@ def _database(process: int, settings: tuple[tuple[str, str | int | bool], ...]) 
 atexit.register(_database.cache_clear)  # DuckDB complains of what is open when Python is gone
 
 
-TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory"]
+TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object"]
 _FETCH_ROWS = 50_000
 
 
@@ -134,7 +135,7 @@ class TableSource:
 
     kind: TableKind
     where: str = field(default="", repr=False)
-    """Path of the file, name of the data set, PostgreSQL address, or ``env:NAME`` of the variable that holds it.
+    """Path of the file, name of the data set, an object's address, PostgreSQL's, or ``env:NAME`` of a variable with it.
 
     An address is ``postgresql://user:password@host:port/database?option=value``, the options being libpq's, such as
     sslmode; without a password libpq's own ways apply (PGPASSWORD, ~/.pgpass).
@@ -154,6 +155,8 @@ class TableSource:
     @property
     def shown(self) -> str:
         """The place, as messages name it: never an address with a password."""
+        if self.kind == "object":
+            return self.where
         if self.kind != "postgres":
             return f"{self.kind} {self.where}".strip()
         return self.where if self.where.startswith("env:") else _without_password(self.where)
@@ -210,7 +213,7 @@ class TableSource:
             if column not in known:
                 raise BadInput(f"{self.table}: no column {column!r} (known: {', '.join(known)})")
         filters = _filters(where)
-        if self.kind in ("parquet", "named", "memory"):
+        if self.kind in ("parquet", "named", "memory", "object"):
             with _duckdb(self) as (connection, relation):
                 return connection.sql(_select([*wanted], relation, filters, computed)).to_arrow_table()
         pushed = {text: _pushed(text, known, self.kind) for text in filters}
@@ -487,8 +490,7 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
     with _explained(source):
         if source.kind not in ("duckdb", "parquet"):
             with memory_database(**_CLOSED) as connection:
-                rows = _named_rows(source) if source.kind == "named" else rows_of(source.rows)
-                connection.register("rows_in_memory", rows)
+                connection.register("rows_in_memory", _rows_here(source))
                 yield connection, "rows_in_memory"
             return
         _require_file(source.where)
@@ -500,6 +502,12 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
             yield connection, _quote(source.table) if source.kind == "duckdb" else _file_relation(source)
+
+
+def _rows_here(source: TableSource) -> Any:
+    if source.kind == "object":
+        return object_at(source.where)
+    return _named_rows(source) if source.kind == "named" else rows_of(source.rows)
 
 
 @contextmanager

@@ -58,6 +58,7 @@ from fedactors.data.schema import (
 from fedactors.data.sources import FileSource
 from fedactors.data.values import class_text
 from fedactors.errors import BadInput
+from fedactors.runtime.snapshots import is_held, is_object, object_at
 from fedactors.validation import (
     check_keys,
     choice_of,
@@ -335,7 +336,7 @@ def load_description(path: Path, *, is_new: bool = False) -> Described:
         if len(parties) < fewest:
             raise BadInput(f"parties: {len(parties)} given in {path}, at least {fewest} are needed")
         build = new_horizontal_data if is_new_rows else _BUILDERS[layout]
-        return build(path.stem, task, parties)
+        return build(layout if is_object(path) else path.stem, task, parties)
     except BadInput as error:
         if line := _line_of(path, str(error).partition(": ")[0]):
             error.args = (f"{error} ({path.name}:{line})",)
@@ -344,7 +345,7 @@ def load_description(path: Path, *, is_new: bool = False) -> Described:
 
 def _line_of(path: Path, field: str) -> int:
     """Return the line of a TOML file that gives a field, such as ``parties.shop.id``, or its table; 0: none does."""
-    if path.suffix != ".toml" or not re.fullmatch(r"(task|parties)(\.[\w-]+)*", field):
+    if is_object(path) or path.suffix != ".toml" or not re.fullmatch(r"(task|parties)(\.[\w-]+)*", field):
         return 0
     table, found, best = "", 0, 0
     for number, line in enumerate(read_text(path, "data").splitlines(), 1):
@@ -360,9 +361,14 @@ def _line_of(path: Path, field: str) -> int:
     return found
 
 
+def _tables(path: Path) -> Any:
+    """Return the tables of a description: a file's, or those that stand for objects."""
+    return object_at(path) if is_object(path) else read_tree(path, "data")
+
+
 def _read(path: Path) -> tuple[str, Any, dict[str, Any]]:
     """Return layout, task and parties of a description, each table checked by itself."""
-    given = read_tree(path, "data")
+    given = _tables(path)
     check_keys(given, {"task", "parties"}, str(path))
     for key in ("task", "parties"):
         if not isinstance(given.get(key), dict):
@@ -404,7 +410,7 @@ def load_states(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     Raises:
         BadInput: not readable, not TOML, or a value that is no text.
     """
-    parties = read_tree(path, "data").get("parties")
+    parties = _tables(path).get("parties")
     found: dict[str, dict[str, str]] = {"checkpoint_dir": {}, "checkpoint_key": {}}
     for name, party in parties.items() if isinstance(parties, dict) else ():
         for key, locations in found.items() if isinstance(party, dict) else ():
@@ -553,6 +559,9 @@ _BUILDERS: Mapping[str, Callable[[str, Any, Any], Described]] = {
 
 def _table_source(party: RelationalParty, table: str) -> TableSource:
     where = party.path
+    if is_held(where):
+        party.refuse(("kind", "source_table", "csv"), ": its path is an object")
+        return TableSource(kind="object", where=where, table=table)
     address = where.startswith(("env:", "postgresql://", "postgres://"))
     if address and not where.startswith("env:"):
         try:

@@ -43,6 +43,7 @@ from pydantic import Field
 from fedactors.config import config
 from fedactors.data.values import Column, CsvFormat, Inexact, class_text
 from fedactors.errors import BadInput
+from fedactors.runtime.snapshots import is_object, object_at
 from fedactors.validation import first_line, reading
 
 _MOST_SHOWN = 40
@@ -55,7 +56,7 @@ ENDINGS = ".csv, .tsv, .parquet, .feather or .npy"
 
 def is_csv(path: Path) -> bool:
     """Return whether a file may be one of these by its name; what it is its content tells."""
-    return not path.name.lower().endswith(_OTHER_ENDINGS)
+    return not path.name.lower().endswith(_OTHER_ENDINGS) and not is_object(path)
 
 
 def ending_of(name: str) -> str:
@@ -396,6 +397,8 @@ def read_arrays(
     Raises:
         BadInput: as `read_columns`.
     """
+    if is_object(path):
+        return _read_object(path, party, wanted)
     if os.path.isdir(path):
         return _read_folder_of_parts(path, party, wanted)
     if not os.path.isfile(path):
@@ -433,6 +436,16 @@ def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None)
         _refuse_doubled(chosen, f"{party}: {path}")
         table = opened.read(columns=chosen) if kind == "parquet" else opened.read_all().select(chosen)
     return dict(zip(table.column_names, table.columns, strict=True)), present
+
+
+def _read_object(address: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
+    table = object_at(address)
+    if not isinstance(table, pa.Table):
+        raise BadInput(f"{party}: {address} holds arrays ({', '.join(table)}), which is not allowed: give a table")
+    present = list(table.column_names)
+    chosen = [name for name in present if wanted is None or name in wanted]
+    _refuse_doubled(chosen, f"{party}: {address}")
+    return {name: table.column(name) for name in chosen}, present
 
 
 def _read_folder_of_parts(folder: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
@@ -541,6 +554,29 @@ class Read(NamedTuple):
     """Images to predict that cannot be, and why."""
 
 
+def holds_images(path: Path) -> bool:
+    """Say whether images are there, and no table of pixels: a folder, arrays in a file, or an object's arrays."""
+    return not isinstance(object_at(path), pa.Table) if is_object(path) else path.is_dir() or path.suffix == ".npz"
+
+
+def arrays_of(path: Path, where: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an ``.npz`` file, or of an object, by name.
+
+    Raises:
+        BadInput: it cannot be read, or holds something else.
+    """
+    if is_object(path):
+        found = object_at(path)
+        if isinstance(found, pa.Table):
+            raise BadInput(f"{where}: {path} is a table, which is not allowed: give arrays")
+        return dict(found)
+    with reading(where, path), path.open("rb") as stream:
+        file = np.load(stream, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise BadInput(f"{where}: {path} is no .npz file")
+        return {name: file[name] for name in file.files}
+
+
 def read_image_folder(path: Path, party: str, image_folder: ImageFolder, *, is_new: bool = False) -> Read:
     """Read a client's images.
 
@@ -555,6 +591,8 @@ def read_image_folder(path: Path, party: str, image_folder: ImageFolder, *, is_n
     """
     if path.is_dir():
         return _read_folder(path, party, image_folder, is_new)
+    if is_object(path):
+        return _read_arrays(path, party, image_folder, is_new)
     if not os.path.isfile(path):
         raise BadInput(f"{party}: path: {path} is neither a folder nor a file")
     if path.suffix != ".npz":
@@ -683,8 +721,7 @@ def _image_fault(image: Any, image_folder: ImageFolder) -> str:
 
 
 def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool) -> Read:
-    with reading(party, path), np.load(path, allow_pickle=False) as file:
-        found = {name: file[name] for name in file.files}
+    found = arrays_of(path, party)
     for name in ("images",) if is_new else ("images", "labels"):
         if name not in found:
             raise BadInput(f"{party}: {path}: no array {name!r} (it has {', '.join(sorted(found)) or 'none'})")

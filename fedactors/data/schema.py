@@ -23,6 +23,7 @@ from fedactors.data.datasets.catalogue import Task
 from fedactors.data.readers import Size
 from fedactors.data.values import CsvFormat, IdRule
 from fedactors.errors import BadInput
+from fedactors.runtime.snapshots import is_held
 from fedactors.validation import path_of, shown
 
 T = TypeVar("T", bound="Table")
@@ -66,7 +67,9 @@ class Table:
                 raise self.refused(key, why)
 
     def path_at(self, key: str) -> str:
-        """Return the absolute path that a key gives, relative to the description."""
+        """Return the absolute path that a key gives, relative to the description, or the address of an object."""
+        if is_held(given := getattr(self, key)):
+            return str(given)
         return str(path_of(getattr(self, key), f"{self.where}.{key}", self.folder))
 
 

@@ -186,7 +186,7 @@ class FileSource:
 
     def rules_of(self, names: Sequence[str]) -> dict[str, ColumnRule]:
         """Return the rules of those of these columns that have one."""
-        return {name: rule for name, rule in self._rules.items() if name in names}
+        return self._rules_of(names)
 
     def ids_of(self, table: Mapping[str, Column]) -> list[str]:
         """Return what each row is called by; empty: it has no id."""

@@ -19,17 +19,19 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors import __version__
-from fedactors.actors.remote import DRIVER, ordinal
+from fedactors.actors.remote import DRIVER, endpoints, ordinal
 from fedactors.config import code_named_in
+from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, Refused
 from fedactors.federation.identity import check_name
 from fedactors.federation.site_folder import Amount, DataName, Described, SiteFolder, TaskFacts, check_budget, describe
+from fedactors.inspection import describe_protections
 from fedactors.messages.codec import decode, encode
 from fedactors.messages.ledger import Ledger, Usage
 from fedactors.network.links import Network
@@ -232,8 +234,7 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     folder.policy.check(folder.name, proposal.coordinator, protocol.name, config)
     if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
         load(config, proposal.described(folder), 0)
-    if proposal.purpose != "predict":
-        _check_sums(config, proposal, spawned_by(protocol, config, proposal), folder)
+    _check_sums(config, proposal, spawned_by(protocol, config, proposal), folder)
     return protocol, config
 
 
@@ -274,17 +275,37 @@ class _ListingRuntime(Runtime):
         return self._take_new()
 
 
-def spawned_by(protocol: Protocol, config: Any, proposal: Proposal) -> dict[str, ActorSpec]:
+def spawned_by(
+    protocol: Protocol, config: Any, proposal: Proposal, states: Mapping[str, bytes] | None = None
+) -> dict[str, ActorSpec]:
     """Return the actors of an approved run, by name: its own code says them, begun here and left before it starts any.
+
+    Args:
+        protocol: that is run, or predicts.
+        config: the approved settings.
+        proposal: what is approved.
+        states: of a prediction, what this site has of the trained actors, by actor.
 
     Raises:
         BadInput: the protocol refuses these settings and data.
     """
-    load = loader(protocol, is_new=False)
+    from fedactors.serving.predictions import Application  # it loads what models are made of
+
+    is_new = proposal.purpose == "predict"
+    load = loader(protocol, is_new=is_new)
     assert load is not None
     runtime = _ListingRuntime(proposal.seed)
     data = load(config, proposal.described(), proposal.seed)
-    begun = cast("Coroutine[Any, Any, Any]", protocol.run(config, data, runtime))
+    main: Any
+    if is_new:
+        trained = spawned_by(protocol, config, replace(proposal, purpose="train"))  # type: ignore[type-var]
+        digests = {name: hashlib.sha256((states or {}).get(name, b"")).digest() for name in trained}
+        stored = {name: StoredState(actor=name, frame=digest) for name, digest in digests.items()}
+        assert protocol.predict is not None
+        main = protocol.predict(config, data, runtime, Application(stored=stored, to=""))
+    else:
+        main = protocol.run(config, data, runtime)
+    begun: Coroutine[Any, Any, Any] = main
     try:
         begun.send(None)
     except _Listed:
@@ -344,7 +365,12 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
         return
     members = [one.name for one in actors.values() if hasattr(one.cls, "unmask_sum")]
     sites = {name.partition("/")[0] for name in members} & set(proposal.data)
-    needed = folder.policy.colluders + 2
+    needed, drawn = folder.policy.colluders + 2, getattr(config, "clients_per_round", None) or len(sites)
+    if members and drawn < needed <= len(sites):
+        raise BadInput(
+            f"{folder.name}: clients_per_round: a sum is of {drawn} organisations, the others add zeros; the policy "
+            f"allows sums of at least {needed} (policy.colluders = {folder.policy.colluders})"
+        )
     if members and (len(sites) < needed or threshold_of(len(sites)) < needed):
         raise BadInput(
             f"{folder.name}: secure_aggregation: sums are of {len(sites)} organisations that bring data "
@@ -353,15 +379,42 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
         )
 
 
+def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteFolder) -> list[str]:
+    """Return what a coordinator may still do within the bounds of a proposal, a sentence each."""
+    has_noise = any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config))
+    limit = "noise alone limits" if has_noise else "nothing limits, for no noise is added,"
+    found = [
+        "models and orders of the coordinator's own making may use up each bound below; "
+        f"{limit} what the answers tell of your rows"
+    ]
+    if proposal.purpose != "predict" and hasattr(config, "min_aligned_rows") and proposal.task.layout == "vertical":
+        first, fewest = next(iter(proposal.data)), config.min_aligned_rows
+        found.append(f"{first} chooses which shared rows are aligned: {fewest} at least (min_aligned_rows)")
+    if getattr(config, "secure_aggregation", False):
+        number = len(proposal.data)
+        found.append(
+            f"who reads a sum of {number} organisations knows your part if the other {number - 1} tell theirs, and "
+            f"yours and another's together if {number - 2} do; your policy counts with {folder.policy.colluders} who "
+            "tell (policy.colluders)"
+        )
+    return found
+
+
 def classes_of(protocol: Protocol, config: Any, purpose: str) -> dict[str, type]:
     """Return the kinds of actors that a proposal may spawn, by the names of their classes.
 
     Raises:
-        BadInput: the protocol does not say.
+        BadInput: the protocol does not say, or an endpoint of theirs does not say how often it may be called.
     """
     found = protocol.predictors if purpose == "predict" else protocol.actors
     if found is None or (purpose == "predict" and protocol.predict is None):
         raise BadInput(f"protocol: {protocol.name} cannot {purpose} over a federation: it names no actors for it")
+    for cls in found(config).values():
+        if open_ones := [one.name for one in endpoints(cls).table.values() if not one.is_stated]:
+            raise BadInput(
+                f"protocol: {protocol.name} cannot {purpose} over a federation: {cls.__name__}.{open_ones[0]} does not "
+                "say how often it may be called: declare it with @remote(once=True), at_most= or unbounded="
+            )
     return {cls.__name__: cls for cls in found(config).values()}
 
 
@@ -428,9 +481,14 @@ def _check_earlier(proposal: Proposal, folder: SiteFolder) -> None:
             raise BadInput(f"{folder.name}: {name}: a run that goes on from {earlier.run} cannot have another one")
     if list(proposal.data) != list(earlier.data):
         raise BadInput(f"{folder.name}: data: the sites of {earlier.run} are {', '.join(earlier.data)}")
-    most = folder.policy.continuations
-    if proposal.purpose == "resume" and (done := num_continuations(folder, earlier)) >= most:
-        first = first_of(folder, earlier).run
+    most, first = folder.policy.continuations, first_of(folder, earlier).run
+    if proposal.purpose == "predict" and folder.policy.approve == "policy":  # nobody looks at how many there were
+        if (done := num_predictions(folder, earlier)) >= most:
+            raise BadInput(
+                f"{folder.name}: predicts with run {first} for the {ordinal(done + 1)} time; approved: at most {most} "
+                "(policy.continuations) where the policy answers"
+            )
+    elif proposal.purpose == "resume" and (done := num_continuations(folder, earlier)) >= most:
         raise BadInput(
             f"{folder.name}: goes on from run {first} for the {ordinal(done + 1)} time; approved: at most {most} "
             "(policy.continuations): what a checkpoint forgets was released all the same"
@@ -439,7 +497,7 @@ def _check_earlier(proposal: Proposal, folder: SiteFolder) -> None:
 
 def first_of(folder: SiteFolder, proposal: Proposal) -> Proposal:
     """Return the run that what is proposed goes on from in the end, or itself."""
-    while proposal.purpose == "resume":
+    while proposal.purpose != "train":
         proposal = _earlier(folder, proposal.earlier)
     return proposal
 
@@ -448,6 +506,12 @@ def num_continuations(folder: SiteFolder, proposal: Proposal) -> int:
     """Return how often a run was gone on from here in all, by the log of the site, which no checkpoint rolls back."""
     first = first_of(folder, proposal).run
     return sum(line["what"] == "continued" and line["first"] == first for line in folder.log())
+
+
+def num_predictions(folder: SiteFolder, proposal: Proposal) -> int:
+    """Return how often a run, from whichever checkpoint, predicted here, by the log of the site."""
+    first = first_of(folder, proposal).run
+    return sum(line["what"] == "predicted" and line["first"] == first for line in folder.log())
 
 
 def source_digest(protocol: Protocol) -> str:

@@ -18,9 +18,11 @@ from functools import partial
 from typing import Any
 
 from fedactors.errors import PartyLost, Refused
+from fedactors.federation.identity import fingerprint
 from fedactors.federation.relay import through_relay
 from fedactors.federation.session import (
     ERROR,
+    HANDSHAKE_BYTES,
     NEW,
     PIECE_BYTES,
     REPLY,
@@ -36,6 +38,7 @@ from fedactors.federation.session import (
     handshake_in,
     read_piece,
     reason,
+    start_tls,
     value_of,
 )
 from fedactors.federation.site_folder import Member, SiteFolder
@@ -138,6 +141,7 @@ async def accept(
     links: Links,
     welcome: Welcome,
     refused: Callable[[str, str], None],
+    identified: Callable[[str], None],
 ) -> Connection | None:
     """Make a connection of one that somebody dialled, or go on with theirs; or tell them, and `refused`, why not.
 
@@ -149,6 +153,7 @@ async def accept(
         links: that there are.
         welcome: see there.
         refused: is told who was refused (a site, or an address) and why.
+        identified: is told which site showed its certificate.
 
     Returns:
         The connection, if it is new.
@@ -157,12 +162,14 @@ async def accept(
     who = f"somebody at {host}:{port}"
     try:
         async with asyncio.timeout(limits.handshake):
-            await writer.start_tls(folder.server_tls, ssl_handshake_timeout=limits.handshake)
-            peer = folder.federation.owner_of(writer.get_extra_info("ssl_object").getpeercert(True))
+            await start_tls(writer, folder.server_tls, limits.handshake)
+            certificate = writer.get_extra_info("ssl_object").getpeercert(True)
+            peer = folder.federation.owner_of(certificate)
             if peer is None:
                 raise Broken(f"shows a certificate of no site of {folder.federation.name}")
             who = peer
-            _, _, _, body = await read_piece(reader, limits)
+            identified(peer)
+            _, _, _, body = await read_piece(reader, limits, HANDSHAKE_BYTES)
             found = handshake_in(body)
             if found is None:
                 raise Broken("begins with no handshake")
@@ -182,6 +189,7 @@ async def accept(
                 raise Broken("would go on with a link that is over, or was when the site started again")
             else:
                 connection = known
+            connection.certificate = fingerprint(certificate)
             # nothing is written to it before the other side, having read the answer, has said something
             connection.carry(writer, max(0, hello.taken), is_dialled=False)
             writer.write(framed(encode_parts((time.time(), connection.stream.taken)), REPLY))

@@ -302,6 +302,7 @@ def _write_metrics(target: Path, status: Mapping[str, Any]) -> None:
 CHECKING = "check"
 _MIB = 1 << 20
 _NUM_CALLS, _NUM_MIB = 20, 16
+_QUESTION_BYTES = 4096
 CHECK_BYTES = _NUM_MIB * _MIB
 """Of a message at most; twice as many may be under way."""
 
@@ -316,7 +317,7 @@ def answer_checks(peer: str) -> Serve:
     """Return what becomes of a site's questions: bytes are counted, None is answered with the code that is here."""
 
     async def serve(body: memoryview) -> Any:
-        value = value_of(body, peer)
+        value = value_of(body, peer, most=_QUESTION_BYTES)  # beside the content of an array
         if isinstance(value, bytes | np.ndarray):
             return len(value) if isinstance(value, bytes) else value.nbytes
         if value is not None:

@@ -28,8 +28,10 @@ from cryptography.exceptions import InvalidSignature
 from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.federation.identity import key_of, read_key, verify
 from fedactors.federation.session import (
+    BACKLOG,
     ERROR,
-    MOST_OF_ADDRESS,
+    HANDSHAKE_BYTES,
+    HANDSHAKE_MEMORY,
     PIECE_BYTES,
     PING,
     REPLY,
@@ -41,6 +43,7 @@ from fedactors.federation.session import (
     error_in,
     framed,
     read_piece,
+    start_tls,
     value_of,
 )
 from fedactors.federation.site_folder import KEY, Federation, read_federation, stamp
@@ -99,7 +102,7 @@ async def through_relay(
             raise PartyLost(member.name, f"its site cannot be called through the relay {where}, which {text}")
         if kind != REPLY or body:
             raise Broken(f"is called through {where}, which is no relay")
-        await writer.start_tls(folder.client_tls, server_hostname=member.name, ssl_handshake_timeout=limits.handshake)
+        await start_tls(writer, folder.client_tls, limits.handshake, member.name)
     except BaseException:
         writer.transport.abort()
         raise
@@ -118,6 +121,7 @@ class Called:
         self._tell = tell
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pause = _FIRST_PAUSE
+        self._num_answering = 0
 
     async def wait(self) -> None:
         """Wait at the relay, and return to it, until this is cancelled."""
@@ -176,7 +180,8 @@ class Called:
     def _called(self, found: Any) -> None:
         if type(found) is not str:
             raise Broken("makes a call that is none")
-        if len(self._tasks) < _MOST_CALLS:
+        if self._num_answering < _MOST_CALLS:
+            self._num_answering += 1
             task = asyncio.get_running_loop().create_task(self._answer(found))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -197,10 +202,13 @@ class Called:
             if made.done() and not made.cancelled():
                 made.result().transport.abort()
             return
+        finally:
+            self._num_answering -= 1
         await self._accept(reader, writer)
 
 
 _TOKEN_BYTES = 16
+_LOOK_SECONDS = 5.0
 _LONGEST_WORD = 100
 
 
@@ -264,10 +272,11 @@ class Relay:
         self._waiting: dict[str, _Waiting] = {}
         self._calls: dict[str, _Call] = {}
         self._of_site: Counter[str] = Counter()
+        self._looking: asyncio.Task[None] | None = None
+        self._open: dict[asyncio.StreamWriter, str] = {}
+        """Connections of sites that were admitted."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._unknown_peers = Admission(
-            self._refused, self.limits.unknown_peers, min(self.limits.unknown_peers, MOST_OF_ADDRESS)
-        )
+        self._unknown_peers = Admission(self._refused, self.limits.unknown_peers)
         self._pieces = Limits(
             handshake=self.limits.handshake, piece=self.limits.handshake, heartbeat_timeout=self.limits.silence
         )
@@ -290,15 +299,26 @@ class Relay:
             BadInput: nobody may listen there.
         """
         try:
-            server = await asyncio.start_server(self._accept, host, port, limit=self.limits.block)
+            server = await asyncio.start_server(self._accept, host, port, limit=self.limits.block, backlog=BACKLOG)
         except OSError as error:
             raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
+        self._looking = asyncio.get_running_loop().create_task(self._look())
         self._tell("listens", f"relay: listens at {host}:{port}, for the federation {self.federation.name}")
         return server
 
     def _tell(self, event: str, text: str, **facts: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._say({"time": now, "event": event, **facts, "text": one_line(text, 1000)})
+
+    async def _look(self) -> None:
+        """Cut what sites have open that the federation's file, as it is now, has no more."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            members = self.federation.members
+            for writer, site in list(self._open.items()):
+                if site not in members:
+                    writer.transport.abort()
+            self._unknown_peers.look()
 
     def _refused(self, who: str, why: str) -> None:
         self._tell("refused", f"refused: {who}: {why}")
@@ -312,22 +332,17 @@ class Relay:
         task.add_done_callback(self._tasks.discard)
         host, port = writer.get_extra_info("peername")[:2]
         who, counted = f"somebody at {host}:{port}", ""
+        pending = self._unknown_peers.comes(f"somebody at {host}", writer.transport.abort)
         try:
-            if self._of_site.total() >= self.limits.connections:
-                raise Refused(who, f"comes where {self.limits.connections} connections are open already")
-            if not self._unknown_peers.comes(host):
-                writer.transport.abort()
-                return
-            try:
-                async with asyncio.timeout(self.limits.handshake):
-                    site, what, other = await self._admitted(who, reader, writer)
-            finally:
-                self._unknown_peers.goes(host)
+            async with asyncio.timeout(self.limits.handshake):
+                site, what, other = await self._admitted(who, reader, writer)
+            self._unknown_peers.goes(pending)
             who = site
-            if self._of_site[site] >= self.limits.per_site:
-                raise Refused(site, f"has {self.limits.per_site} connections already")
-            self._of_site[site] += 1
-            counted = site
+            if what != ANSWER:  # to a call, which is its caller's: others could use up what the site may have
+                self._check_room(site)
+                self._of_site[site] += 1
+                counted = site
+            self._open[writer] = site
             await self._serve(site, what, other, reader, writer)
         except Refused as error:
             self._unknown_peers.refused(error.party, error.message)
@@ -341,6 +356,14 @@ class Relay:
             if counted:
                 self._of_site[counted] -= 1
             await close_stream(writer)
+            self._open.pop(writer, None)
+            self._unknown_peers.goes(pending)
+
+    def _check_room(self, site: str) -> None:
+        if self._of_site[site] >= self.limits.per_site:
+            raise Refused(site, f"has {self.limits.per_site} connections already")
+        if self._of_site.total() >= self.limits.connections:
+            raise Refused(site, f"comes where {self.limits.connections} connections are open already")
 
     async def _admitted(
         self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -348,8 +371,8 @@ class Relay:
         """Return which site of the federation this is, what it wants, and of whom."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         writer.write(framed(encode_parts(nonce)))
-        kind, more, _, body = await read_piece(reader, self._pieces)
-        found = value_of(body, who)
+        kind, more, _, body = await read_piece(reader, self._pieces, HANDSHAKE_BYTES)
+        found = value_of(body, who, most=HANDSHAKE_MEMORY)
         if kind != REQUEST or more or type(found) is not tuple or list(map(type, found)) != [str, str, str, str, bytes]:
             raise Refused(who, "begins with no handshake")
         federation, site, what, other, signature = found

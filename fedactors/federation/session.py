@@ -18,6 +18,7 @@ one what they have taken, and only the rest is written again.
 
 What comes from elsewhere decodes or is refused, and its text is fit for a log. Whoever reaches a port may connect again
 and again, each time to be refused; `Admission` sees that this costs neither memory, nor disk, nor others' connections.
+It is one file because each part of it is a step in the life of one connection, from whoever dials to the last word.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.errors import CallTimeout, FedactorsError, PartyLost, Refused
-from fedactors.messages.codec import Parts, decode, encode_parts
+from fedactors.messages.codec import MOST_MEMORY, Parts, decode, encode_parts
 from fedactors.runtime.failures import encode_error, error_of
 from fedactors.validation import first_line, one_line
 
@@ -43,6 +44,8 @@ HEAD = struct.Struct("<IBBI")
 TAKEN = struct.Struct("<Q")
 REQUEST, REPLY, ERROR, PING, BYE = 0, 1, 2, 3, 4
 PIECE_BYTES = 256 * 1024
+HANDSHAKE_BYTES, HANDSHAKE_MEMORY = 4096, 64 * 1024
+"""Of what is read from somebody who has not said who they are, and of what it may take when it is decoded."""
 _LONGEST_TRACE = 20_000
 _LAST_WORDS = 1.0
 """Seconds within which a connection says what it still has to say, and closes."""
@@ -90,14 +93,14 @@ def framed(parts: Parts, kind: int = REQUEST) -> bytes:
     return HEAD.pack(len(body), kind, 0, 0) + body
 
 
-def value_of(frame: bytes | memoryview, sender: str, *, arguments: bool = False) -> Any:
-    """Return the value of a frame that came from elsewhere; see `fedactors.messages.codec.carry` for `arguments`.
+def value_of(frame: bytes | memoryview, sender: str, *, arguments: bool = False, most: int = MOST_MEMORY) -> Any:
+    """Return the value of a frame that came from elsewhere; see `fedactors.messages.codec.decode` for the rest.
 
     Raises:
         Refused: it is none.
     """
     try:
-        return decode(frame, arguments)
+        return decode(frame, arguments, most)
     except Exception as error:  # whatever foreign bytes can do
         raise Refused(sender, f"sends what does not decode: {first_line(error)}") from None
 
@@ -185,8 +188,10 @@ class PieceReader:
             self._rest, self._held = [data[at:]], len(view) - at
 
 
-async def read_piece(reader: asyncio.StreamReader, limits: Limits) -> tuple[int, bool, int, bytes]:
-    """Return kind, whether more follows, number and bytes of the next piece.
+async def read_piece(
+    reader: asyncio.StreamReader, limits: Limits, most: int = PIECE_BYTES
+) -> tuple[int, bool, int, bytes]:
+    """Return kind, whether more follows, number and bytes of the next piece, of so many at most.
 
     Raises:
         Broken: it is too large, or takes too long from its first byte to its last.
@@ -198,12 +203,25 @@ async def read_piece(reader: asyncio.StreamReader, limits: Limits) -> tuple[int,
     try:
         async with asyncio.timeout(limits.piece):
             length, kind, more, number = HEAD.unpack(first + await reader.readexactly(HEAD.size - 1))
-            if length > PIECE_BYTES:
-                raise Broken(f"announces a piece of {length} bytes: at most {PIECE_BYTES}")
+            if length > most:
+                raise Broken(f"announces a piece of {length} bytes: at most {most}")
             piece = await reader.readexactly(length)
     except TimeoutError:
         raise Broken(f"took more than {limits.piece:g} s to send one piece") from None
     return kind, bool(more), number, piece
+
+
+async def start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext, seconds: float, name: str = "") -> None:
+    """Let a connection go on within TLS; the end that is dialled gives no `name`.
+
+    Raises:
+        EOFError: the other side closed it at that moment.
+    """
+    wire = writer.transport
+    await writer.start_tls(context, server_hostname=name or None, ssl_handshake_timeout=seconds)
+    if writer.transport is None:  # which Python leaves so, and fails over it later
+        writer._transport = wire  # type: ignore[attr-defined]
+        raise EOFError
 
 
 async def close_stream(writer: asyncio.StreamWriter) -> None:
@@ -446,6 +464,8 @@ class Connection:
     """How far the other site's clock is ahead of this one's."""
     session: str = field(default_factory=lambda: secrets.token_hex(16))
     """By which both ends know the link when it comes back."""
+    certificate: str = ""
+    """SHA-256 of the one that whoever dialled showed last."""
     again: Callable[[Connection], Awaitable[None]] | None = None
     """Dials anew when the connection broke; None: the other side does."""
     tell: Callable[[str, str], None] = lambda event, text: None
@@ -506,6 +526,12 @@ class Connection:
             self._away = None
             self.tell("link", f"the link to {self.peer} is back after {self._heard - self._broke_at:.1f} s")
 
+    def cut(self, why: str) -> None:
+        """Use the connection no more; the link may come back over another one."""
+        if self.stream.is_carried:
+            self.stream.drop()
+            self._broke(why)
+
     def _broke(self, why: str) -> None:
         """Wait for the connection to come back, if not for ever."""
         if self.is_closed:
@@ -543,8 +569,7 @@ class Connection:
                 continue
             now = time.monotonic()
             if now - self._heard > limits.heartbeat_timeout:
-                self.stream.drop()
-                self._broke(f"gave no heartbeat for {limits.heartbeat_timeout:g} s")
+                self.cut(f"gave no heartbeat for {limits.heartbeat_timeout:g} s")
             elif self._waits_since is not None and now - self._waits_since > limits.piece:
                 self.give_up(f"took more than {limits.piece:g} s to send one piece", is_refused=True)
             else:
@@ -815,7 +840,7 @@ def ahead_of(theirs: float, ours: float, limits: Limits) -> float:
 def handshake_in(body: bytes) -> tuple[int, Hello | None] | None:
     """Return the version of the link and the `Hello` of a first request (None: another version's); None: it is none."""
     try:
-        found = decode(body)
+        found = decode(body, most=HANDSHAKE_MEMORY)
     except Exception:
         return None
     if type(found) is not tuple or not found or type(found[0]) is not int:
@@ -828,47 +853,66 @@ def handshake_in(body: bytes) -> tuple[int, Hello | None] | None:
     return None if max(map(len, (*said[:4], said[5]))) > _LONGEST_WORD else (version, Hello(*said))
 
 
-MOST, MOST_OF_ADDRESS = 256, 32
+MOST, MOST_OF_MEMBER = 256, 32
+"""Connections that may wait for a handshake: of all who are unknown, and of one site that showed its certificate."""
+BACKLOG = 1024
+"""Connections that the system keeps until they are accepted."""
 LINES_PER_MINUTE = 60
 """Refusals that are written each for itself; what is more is counted, in one line."""
 
 
+@dataclass(eq=False)
+class Pending:
+    """A connection whose other end has not ended its handshake."""
+
+    who: str
+    abort: Callable[[], None]
+    is_dropped: bool = False
+    """Whether it had to make room."""
+
+
 class Admission:
-    """How many may have connected and not said who they are, and how many refusals are written (who, why) one by one.
+    """Who has connected and not ended a handshake, and how many refusals are written (who, why) one by one.
+
+    Nobody is turned away: where all places are taken, the oldest connection of whoever has the most makes room. So who
+    fills them with silence, from whatever address, keeps nobody out who ends a handshake before as many others came.
 
     Args:
-        most, most_of_address: that may be at a time, in all and from one address.
+        most: that may be at a time.
     """
 
     def __init__(
         self,
         write: Callable[[str, str], None],
         most: int = MOST,
-        most_of_address: int = MOST_OF_ADDRESS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write = write
-        self._most, self._most_of_address = most, most_of_address
+        self._most = most
         self._clock = clock
-        self._here: Counter[str] = Counter()
+        self._here: dict[Pending, None] = {}
+        """The oldest first."""
         self._lines = float(LINES_PER_MINUTE)
         self._seen = clock()
         self._unwritten = 0
         self._last = ""
 
-    def comes(self, address: str) -> bool:
-        """Say whether somebody may stay until they have said who they are; `goes` is told when they have."""
-        if self._here.total() >= self._most or self._here[address] >= self._most_of_address:
-            self.refused(f"somebody at {address}", "comes while there are too many who have not said who they are")
-            return False
-        self._here[address] += 1
-        return True
+    def comes(self, who: str, abort: Callable[[], None]) -> Pending:
+        """Let somebody stay until `goes` is told that their handshake has ended; `abort` ends their connection."""
+        if len(self._here) >= self._most:
+            ((crowd, _),) = Counter(one.who for one in self._here).most_common(1)
+            oldest = next(one for one in self._here if one.who == crowd)
+            self.goes(oldest)
+            oldest.is_dropped = True
+            oldest.abort()
+            self.refused(crowd, f"had not ended its handshake when others came: {self._most} may be at it")
+        pending = Pending(who, abort)
+        self._here[pending] = None
+        return pending
 
-    def goes(self, address: str) -> None:
-        """Hear that somebody is known, or gone."""
-        self._here[address] -= 1
-        if not self._here[address]:
-            del self._here[address]
+    def goes(self, pending: Pending) -> None:
+        """Hear that somebody has ended their handshake, or is gone."""
+        self._here.pop(pending, None)
 
     def refused(self, who: str, why: str) -> None:
         """Write down that somebody was refused, or count it."""

@@ -34,15 +34,28 @@ from fedactors.federation.handshake import accept
 from fedactors.federation.hosting import Life
 from fedactors.federation.operations import CHECK_BYTES, CHECKING, EVERY_SECONDS, Operations, answer_checks
 from fedactors.federation.relay import Called
-from fedactors.federation.session import PIECE_BYTES, REFUSED, Admission, Connection, Hello, Limits, value_of
-from fedactors.federation.site_folder import SiteFolder
+from fedactors.federation.session import (
+    BACKLOG,
+    MOST_OF_MEMBER,
+    PIECE_BYTES,
+    REFUSED,
+    Admission,
+    Connection,
+    Hello,
+    Limits,
+    value_of,
+)
+from fedactors.federation.site_folder import Federation, SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
+from fedactors.messages.codec import MOST_MEMORY
 from fedactors.runtime.failures import errors_for
 from fedactors.validation import one_line, shown
 
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
 _LONGEST_WHY = 300
+PROPOSAL_BYTES = 64 * 1024
+"""Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
 
@@ -64,7 +77,7 @@ class SiteProcess:
         self._operations = Operations(folder, tell)
         self._tell = self._operations.tell
         self._unknown_peers = Admission(self._refused)
-        self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._refused))
+        self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._refused, MOST_OF_MEMBER))
         """By site: what others are refused, however often, hides nothing of what it is."""
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,7 +105,9 @@ class SiteProcess:
         if folder.relay is None:
             host, port = folder.listen or ("", 0)
             try:
-                self._server = await asyncio.start_server(self._accept, host, port, limit=2 * PIECE_BYTES)
+                self._server = await asyncio.start_server(
+                    self._accept, host, port, limit=2 * PIECE_BYTES, backlog=BACKLOG
+                )
             except OSError as error:
                 self._operations.end()
                 raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
@@ -111,6 +126,7 @@ class SiteProcess:
             with contextlib.suppress(OSError):  # a full disk; the next look may find room
                 self._show()
                 self._operations.look()
+                self._end_removed()
                 for those in (self._unknown_peers, *self._members.values()):
                     those.look()
 
@@ -149,16 +165,24 @@ class SiteProcess:
             hello.append((peer, said))
             return made
 
-        address = str(writer.get_extra_info("peername")[0])
-        if not self._unknown_peers.comes(address):
-            writer.transport.abort()
-            return
+        abort = writer.transport.abort
+        admission = self._unknown_peers
+        pending = admission.comes(f"somebody at {writer.get_extra_info('peername')[0]}", abort)
+
+        def known(peer: str) -> None:
+            nonlocal admission, pending
+            admission.goes(pending)
+            admission = self._members[peer]
+            pending = admission.comes(peer, abort)
+
+        def refused(who: str, why: str) -> None:
+            if not pending.is_dropped:
+                self._refused_again(who, why)
+
         try:
-            connection = await accept(
-                self.folder, reader, writer, self.limits, self._links, welcome, self._refused_again
-            )
+            connection = await accept(self.folder, reader, writer, self.limits, self._links, welcome, refused, known)
         finally:
-            self._unknown_peers.goes(address)
+            admission.goes(pending)
         if connection is None:
             if hello and hello[0][1].purpose == DRIVING:
                 self._asked = None
@@ -191,13 +215,19 @@ class SiteProcess:
 
     def _welcome(self, peer: str, hello: Hello) -> dict[str, Any]:
         if hello.purpose == DRIVING and RUN_ID.fullmatch(hello.run):
+            self._look_anew()
+            try:  # before it takes the place of one that may
+                self.folder.policy.check_coordinator(self.folder.name, peer)
+            except BadInput as error:
+                raise Refused(peer, f"comes as a driver: {error}") from None
             if (before := self._driving) is not None and before.peer == peer and not before.stream.is_carried:
                 before.give_up("its driver came back without the run")
             if self._asked is not None:
                 raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
             self._asked, self._why = hello.run, ""
             serve, lost = partial(self._drive, peer, hello.run), self._driver_gone
-            driving = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
+            driving: dict[str, Any] = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
+            driving["limits"] = replace(self.limits, message=PROPOSAL_BYTES)
             return {**driving, "name": hello.run, "traffic": self._operations.traffic(peer), "tell": self._tell}
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
@@ -233,7 +263,7 @@ class SiteProcess:
     async def _drive(self, peer: str, run: str, body: memoryview) -> Any:
         """Do what the driver at the site `peer` asks of this site."""
         try:
-            found = value_of(body, peer)
+            found = value_of(body, peer, most=MOST_MEMORY if self.run else 4 * PROPOSAL_BYTES)
         except Refused as error:
             raise self._note(error) from None
         if type(found) is not tuple or [type(part) for part in found] != [str, tuple]:
@@ -279,7 +309,6 @@ class SiteProcess:
         """
         if self.run is not None:
             raise self._note(Refused(peer, "proposes a second time"))
-        await asyncio.to_thread(_get_ready)
         self._look_anew()
         try:
             proposal = read_proposal(args[0] if args else None)
@@ -288,6 +317,7 @@ class SiteProcess:
                     f"proposal: {proposal.coordinator[:60]!r} is not allowed as its coordinator: {peer} asks"
                 )
             self._check_name(peer, proposal.data.get(self.folder.name))
+            await asyncio.to_thread(_get_ready)
             protocol, config = check_proposal(proposal, self.folder)
             keep_proposal(self.folder, proposal)
         except (FedactorsError, FileExistsError) as error:
@@ -312,6 +342,8 @@ class SiteProcess:
         except FedactorsError as error:
             raise self._cannot_be(peer, error) from None
         self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
+        if self._driving is not None:
+            self._driving.limits = self.limits
         self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
         self._show()
 
@@ -334,8 +366,8 @@ class SiteProcess:
             raise BadInput(f"{self.folder.name}: has no data named {shown(name)}")
 
     async def _stop_when_asked(self, run: SiteRun) -> None:
-        """Stop a run as soon as this site's person asks for that, whatever its driver does."""
-        while (why := stop_reason(self.folder, run.proposal.run)) is None:
+        """Stop a run as soon as there is a reason for it at this site, whatever its driver does."""
+        while (why := self._why_to_stop(run)) is None:
             await asyncio.sleep(_LOOK_SECONDS)
             if run.life is Life.ENDED:
                 return
@@ -352,6 +384,25 @@ class SiteProcess:
             self._driving = None
             self._be_idle()
 
+    def _why_to_stop(self, run: SiteRun) -> str | None:
+        """Return what this site's person says, or who of the run is in the federation no more; None: it goes on."""
+        federation, proposal = self.folder.federation, run.proposal
+        gone = [site for site in (*proposal.data, proposal.coordinator) if site not in federation.members]
+        said = stop_reason(self.folder, proposal.run)
+        return _is_no_site(gone[0], federation) if said is None and gone else said
+
+    def _end_removed(self) -> None:
+        """End the links of sites that are in the federation no more; who shows an old certificate shows a new one."""
+        federation = self.folder.federation
+        for link in list(self._links.values()):
+            if link.is_closed:
+                continue
+            if link.peer not in federation.members:
+                self._refused_again(link.peer, "has links here, and is in the federation no more")
+                link.give_up(_is_no_site(link.peer, federation), is_refused=True)
+            elif link.certificate not in federation.members[link.peer].fingerprints:
+                link.cut("its certificate holds no longer")
+
     async def _answer(self, proposal: Proposal) -> tuple[bool, str]:
         try:
             async with asyncio.timeout(self._approval_seconds):
@@ -360,6 +411,10 @@ class SiteProcess:
         except TimeoutError:
             return False, f"nobody answered within {self._approval_seconds:g} s"
         return found
+
+
+def _is_no_site(site: str, federation: Federation) -> str:
+    return f"{site} is no site of {federation.name} any more"
 
 
 def _get_ready() -> None:

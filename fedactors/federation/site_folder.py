@@ -121,9 +121,7 @@ class Policy:
         Raises:
             BadInput: naming the key of the policy, what the run asks for, and what is allowed.
         """
-        if self.coordinators is not None and coordinator not in self.coordinators:
-            allowed = ", ".join(self.coordinators) or "nobody"
-            raise BadInput(f"{site}: policy.coordinators: {coordinator} is not allowed: {allowed}")
+        self.check_coordinator(site, coordinator)
         if self.protocols is None:
             return
         if protocol not in self.protocols:
@@ -136,6 +134,16 @@ class Policy:
             value = getattr(config, setting)
             if not _allows(rule, value, where):
                 raise BadInput(f"{where}: {shown(value)} is not allowed: {shown(rule)}")
+
+    def check_coordinator(self, site: str, coordinator: str) -> None:
+        """Check that a site may propose runs.
+
+        Raises:
+            BadInput: naming who may.
+        """
+        if self.coordinators is not None and coordinator not in self.coordinators:
+            allowed = ", ".join(self.coordinators) or "nobody"
+            raise BadInput(f"{site}: policy.coordinators: {coordinator} is not allowed: {allowed}")
 
 
 def _allows(rule: Any, value: Any, where: str) -> bool:

@@ -536,9 +536,11 @@ class SiteRun:
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise not_taken(name) from error
             specs.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
-        if proposal.purpose != "predict":
-            approved = spawned_by(self._protocol, self._config, proposal)
-            check_spawned(approved, actor_specs, lambda name: book[name].site == me)
+        approved = spawned_by(self._protocol, self._config, proposal, None if earlier is None else earlier.states)
+        check_spawned(approved, actor_specs, lambda name: book[name].site == me)
+        if proposal.purpose == "predict":
+            trained = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}
+            self._folder.audit.add("predicted", run=proposal.run, checkpoint=proposal.number, **trained)
         await self.actors.spawn(specs, self._seed, clock)
         self.life = Life.PREPARED
 

@@ -133,11 +133,15 @@ _MALFORMED = (
 
 _DEEPEST = 32
 """Messages within messages: each takes some 50 kB of the process's stack, which no limit of Python's counts."""
-_MOST_ITEMS = 1 << 24
-"""That a frame may hold: a byte may stand for a hundred of memory. A mapping or a sequence counts as four more, a
-message or an array as eight."""
+MOST_MEMORY = 640 << 20
+"""Bytes that the values of a frame may take beside the content of arrays."""
+_MOST_GROWTH = 128
+"""Bytes of memory for one of a frame: a mapping of one item has 240, and 2 of them in the frame."""
 _SMALL_BYTES = 1 << 20
-"""Of a frame's values, up to which nothing is counted."""
+"""Of a frame's values, up to which nothing is counted, if even that growth stays within what they may take."""
+_ITEM_BYTES, _CONTAINER_BYTES, _OBJECT_BYTES = 32, 64, 320
+"""Of memory that a number or a short text takes, a mapping or a sequence beside its table, an array or a message."""
+_UNCHECKED_BYTES, _LONGEST_ARRAY_FACTS = 4096, 512
 _MOST_DIMENSIONS, _LONGEST_DTYPE, _MOST_EMPTY = 32, 40, 1 << 28
 """Of an array: sizes, characters of its dtype, and rows (or what its sizes make) where it has no content."""
 
@@ -446,11 +450,30 @@ def encode(value: Any, arguments: bool = False) -> bytes:
     return b"".join(encode_parts(value, arguments))
 
 
-def decode(frame: bytes | memoryview, arguments: bool = False) -> Any:
+def _unpacked(data: bytes | memoryview, unchecked: int, **hooks: Any) -> Any:
+    """Return what msgpack makes of bytes, having seen that they hold as many items as they announce.
+
+    Room for all items of a sequence is made when it begins: a few bytes, nested, would ask for gigabytes. Of up to
+    `unchecked` bytes it is not seen.
+    """
+    if len(data) > unchecked:
+        check = msgpack.Unpacker(max_buffer_size=len(data))
+        check.feed(data)
+        check.skip()
+    return msgpack.unpackb(data, **hooks)
+
+
+def decode(frame: bytes | memoryview, arguments: bool = False, most: int = MOST_MEMORY) -> Any:
     """Return the value of a frame; arrays are read-only views into it; see `carry` for `arguments`.
 
+    Args:
+        frame: of `encode`, or from elsewhere.
+        arguments: see `carry`.
+        most: bytes of memory that the value may take beside the content of its arrays; of a sequence it is seen when
+            that has ended.
+
     Raises:
-        CodecError: not a frame, cut short, or of a message type unknown in this process.
+        CodecError: not a frame, cut short, of a message type unknown in this process, or more than it may be.
     """
     view = memoryview(frame).toreadonly()
     if len(view) < _PREFIX.size:
@@ -458,33 +481,40 @@ def decode(frame: bytes | memoryview, arguments: bool = False) -> Any:
     magic, length = _PREFIX.unpack_from(view)
     if magic != MAGIC:
         raise CodecError("not a frame: the first bytes are foreign")
+    if length > most:
+        raise CodecError(f"a frame of {length} bytes of values: at most {most}")
     start = _PREFIX.size + length
     data_start = start + (-start) % _ALIGN
 
-    depth = num_items = 0
+    depth = taken = 0
+    unchecked = min(_UNCHECKED_BYTES, most // 256)
 
     def count(found: Any) -> Any:
-        nonlocal num_items
-        num_items += 4 + len(found)
-        if num_items > _MOST_ITEMS:
-            raise CodecError(f"a frame of more than {_MOST_ITEMS} values")
+        nonlocal taken
+        taken += sys.getsizeof(found) + _CONTAINER_BYTES + _ITEM_BYTES * len(found)
+        if taken > most:
+            raise CodecError(_too_much(most))
         return found
 
     hooks: dict[str, Any] = {"use_list": False, "strict_map_key": False}
-    if length > _SMALL_BYTES:
-        hooks |= {"list_hook": count, "object_hook": count, "max_array_len": _MOST_ITEMS, "max_map_len": _MOST_ITEMS}
+    if length > min(_SMALL_BYTES, most // _MOST_GROWTH):
+        longest = most // (_ITEM_BYTES + 8)
+        hooks |= {"list_hook": count, "object_hook": count, "max_array_len": longest, "max_map_len": longest}
 
     def ext_hook(code: int, data: bytes) -> Any:
-        nonlocal depth, num_items
-        num_items += 8
+        nonlocal depth, taken
+        if (taken := taken + _OBJECT_BYTES) > most:
+            raise CodecError(_too_much(most))
         if code == _ARRAY:
+            if len(data) > _LONGEST_ARRAY_FACTS:
+                raise CodecError("an array of no dtype, or of too many dimensions")
             index, dtype, shape = msgpack.unpackb(data, use_list=False)
             return _array(view, data_start + offsets[index], dtype, shape)
         if code == _MESSAGE:
             depth += 1
             if depth > _DEEPEST:
                 raise CodecError(f"messages within messages, deeper than {_DEEPEST}")
-            name, values = msgpack.unpackb(data, ext_hook=ext_hook, **hooks)
+            name, values = _unpacked(data, unchecked, ext_hook=ext_hook, **hooks)
             depth -= 1
             return _make_message(name, values, arguments)
         if code == _BIG_INT:
@@ -492,10 +522,14 @@ def decode(frame: bytes | memoryview, arguments: bool = False) -> Any:
         raise CodecError(f"unknown extension {code} in a frame")
 
     try:
-        tree, offsets = msgpack.unpackb(view[_PREFIX.size : start], use_list=False)
-        return msgpack.unpackb(tree, ext_hook=ext_hook, **hooks)
+        tree, offsets = _unpacked(view[_PREFIX.size : start], unchecked, use_list=False)
+        return _unpacked(tree, unchecked, ext_hook=ext_hook, **hooks)
     except _MALFORMED as error:
         raise CodecError(f"a frame that does not decode: {error}") from None
+
+
+def _too_much(most: int) -> str:
+    return f"a frame whose values take more than {most} bytes of memory"
 
 
 def _array(view: memoryview, at: int, dtype: Any, shape: Any) -> np.ndarray:

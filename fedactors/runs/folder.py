@@ -44,6 +44,7 @@ from fedactors.runs import schemas
 from fedactors.runs.schemas import parse
 from fedactors.runs.storage import (
     HALF_OF_MEMORY,
+    PRIVATE_FILE,
     LineFile,
     Mirror,
     disk_errors,
@@ -276,7 +277,7 @@ class RunFolder:
     def write_bytes(self, name: str, data: bytes) -> Path:
         """Write one file atomically and note it in the manifest (which `write_manifest` then writes)."""
         path = self.inside(name)
-        write_atomic(path, data)
+        write_atomic(path, data, mode=PRIVATE_FILE)
         self.manifest["files"][name] = entry_of(data)
         return path
 
@@ -287,6 +288,7 @@ class RunFolder:
     def adopt(self, name: str) -> None:
         """Note in the manifest a file that was written by other means (and renamed into place)."""
         path = self.inside(name)
+        path.chmod(PRIVATE_FILE)
         size = path.stat().st_size
         self.manifest["files"][name] = {"bytes": size, "sha256": sha256_of(path, size)}
 
@@ -313,7 +315,7 @@ class RunFolder:
         for name, stream in self._streams.items():
             stream.sync()
             self.manifest["files"][name] = {"bytes": stream.size, "sha256": stream.sha256, "grows": True}
-        write_atomic(self.path / MANIFEST, json_bytes(self.manifest))
+        write_atomic(self.path / MANIFEST, json_bytes(self.manifest), mode=PRIVATE_FILE)
         if self._mirror is not None:
             self._mirror.push(self.path, self.manifest["files"], MANIFEST)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fedactors.errors import BadInput
-from fedactors.runs.storage import Store, disk_errors, is_remote, local_path, read_plain, write_atomic
+from fedactors.runs.storage import PRIVATE_FILE, Store, disk_errors, is_remote, local_path, read_plain, write_atomic
 
 _REFERENCE = b"fedactors state elsewhere\n"
 _CLEAR, _SEALED = b"fedactors-state-clear-1\n", b"fedactors-state-aes-1\n"
@@ -223,7 +223,10 @@ class PartyStates:
             Store(location.where).write(name, data)
         else:
             write_atomic(
-                local_path(location.where, "--checkpoint-dir") / name, data, f"--checkpoint-dir: {location.party}"
+                local_path(location.where, "--checkpoint-dir") / name,
+                data,
+                f"--checkpoint-dir: {location.party}",
+                PRIVATE_FILE,
             )
 
     def _read(self, location: StateLocation, name: str, size: int) -> bytes:

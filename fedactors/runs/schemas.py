@@ -137,6 +137,8 @@ class Config:
     runtime: Literal["ray", "simulated", "federated"] | None = None
     seed: Count | None = None
     data: Text | None = None
+    objects: Tree | None = None
+    """Of a run of objects: the description that a ``parties.toml`` would be, with the address of each object."""
     options: Tree | None = None
     headline: Headline | None = None
     config: Tree | None = None

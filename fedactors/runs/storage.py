@@ -23,6 +23,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,29 @@ def read_plain(path: Path, most: int) -> bytes:
         return file.read()
 
 
-def write_atomic(path: Path, data: bytes, field: str = "--out") -> None:
-    """Write `data` to `path` so that a reader sees the old file or the new one, even after a power cut."""
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+"""Modes of run folders and what is in them, whatever the umask: states of all parties are among it."""
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user only."""
+    if not folder.is_dir():
+        make_private(folder.parent)
+        folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+
+
+def write_atomic(path: Path, data: bytes, field: str = "--out", mode: int = 0o666) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the new one, even after a power cut.
+
+    The umask takes from `mode` what it takes. Folders that are made for a private file are private.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with disk_errors(path, field):
+        if mode == PRIVATE_FILE:
+            make_private(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(temporary, "xb") as file:
+            with open(temporary, "xb", opener=partial(os.open, mode=mode)) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -102,8 +119,8 @@ def write_atomic(path: Path, data: bytes, field: str = "--out") -> None:
 
 def write_synced(path: Path, data: bytes) -> None:
     """Write `data` durably into a folder that is not yet visible under its final name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "xb") as file:
+    make_private(path.parent)
+    with open(path, "xb", opener=partial(os.open, mode=PRIVATE_FILE)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -135,8 +152,8 @@ class LineFile:
         self._hash = hashlib.sha256()
         self._pending = bytearray()
         with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            make_private(path.parent)
+            self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
         if initial:
             self._pending += initial
             self.flush()
@@ -209,7 +226,7 @@ def make_unique(root: Path, name: str) -> Path:
     for suffix in range(1, 10_000):
         path = root / (name if suffix == 1 else f"{name}-{suffix}")
         try:
-            path.mkdir()
+            path.mkdir(PRIVATE_FOLDER)
         except FileExistsError:
             continue
         return path

@@ -282,6 +282,8 @@ class HostedContext(Context):
             variables = contextvars.copy_context()
             variables.run(current_caller.set, None)  # whoever called the endpoint that begins it does not call this
             task = asyncio.get_running_loop().create_task(go_on(), context=variables)
+            if asyncio.iscoroutine(awaitable):  # a run that ends may cancel the task before it has begun that
+                task.add_done_callback(lambda _: awaitable.close())
         self._tasks.add(task)
         task.add_done_callback(self._background_done)
 

@@ -5,7 +5,8 @@
 What is not plain is tagged: ``("list", …)``, ``("state", …)`` for anything with ``state_dict``, ``("rng", …)`` for a
 numpy generator, ``("tensor", …)``, ``("torch-rng", …)``. Restoring loads into the objects that the actor has built, so
 that a frame never decides what code runs. Digests of the files that an actor read stand beside its state: a resumed run
-needs the same rows.
+needs the same rows. Where a source names a file it may name an object of Python instead, ``object:PARTY:DIGEST``, which
+a process holds by that address: in the caller's process all that it gave, in an actor's own process its party's.
 
 A run folder may be a stranger's, so what a checkpoint holds is checked before any code of the actor's sees it:
 
@@ -32,6 +33,7 @@ import math
 import sys
 import types
 import typing
+import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -155,7 +157,9 @@ def _digests(value: Any) -> Iterator[tuple[str, bytes]]:
 
 
 def _content(path: Path) -> bytes:
-    """Return the SHA-256 of a file, or of a folder's files with their places in it."""
+    """Return the SHA-256 of a file, or of a folder's files with their places in it; an object's address has it."""
+    if is_object(path):
+        return str(path).rpartition(":")[2].encode()
     try:
         if path.is_dir():
             inside = sorted(one for one in path.rglob("*") if one.is_file())
@@ -165,6 +169,71 @@ def _content(path: Path) -> bytes:
             return hashlib.file_digest(stream, "sha256").digest()
     except (OSError, ValueError):  # no file of the system's, by its name either
         return b""
+
+
+# --- objects as data ---
+
+OBJECT = "object:"
+
+
+class HeldObject:
+    """An object as it is read, and its address; `object_at` finds it as long as somebody keeps this."""
+
+    def __init__(self, address: str, content: Any) -> None:
+        self.address = address
+        self.content = content
+
+
+_held: weakref.WeakValueDictionary[str, HeldObject] = weakref.WeakValueDictionary()
+_received: dict[str, HeldObject] = {}
+"""What a process was sent, for as long as it lives."""
+
+
+def hold(address: str, content: Any) -> HeldObject:
+    """Hold an object for as long as somebody keeps what is returned: the same for all who give the same object."""
+    return _held.setdefault(address, HeldObject(address, content))
+
+
+def is_object(path: str | Path | None) -> bool:
+    """Say whether a path, or a name of data, is the address of an object."""
+    return path is not None and str(path).startswith(OBJECT)
+
+
+def is_held(address: str) -> bool:
+    """Say whether an object of this address is in this process."""
+    return address in _held
+
+
+def object_at(address: str | Path) -> Any:
+    """Return the object of an address: a `pyarrow.Table`, arrays by name, or a description's tables.
+
+    Raises:
+        BadInput: it is not in this process.
+    """
+    if (found := _held.get(str(address))) is None:
+        raise BadInput(
+            f"data: {address} is not here: an object lives in the process that made it; give it again: "
+            "fedactors.run(..., data=...)"
+        )
+    return found.content
+
+
+def receive_objects(contents: Mapping[str, Any]) -> None:
+    """Keep objects that were sent to this process, by address."""
+    _received.update({address: hold(address, content) for address, content in contents.items()})
+
+
+def objects_in(value: Any) -> Iterator[str]:
+    """Yield the addresses of objects in what an actor is built with: dataclasses, sequences, mappings."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from objects_in(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from objects_in([getattr(value, field.name) for field in dataclasses.fields(value)])
+    elif isinstance(value, str) and is_held(value):
+        yield value
 
 
 def _same_kind(generator: np.random.Generator, packed_state: tuple[str, Any]) -> bool:

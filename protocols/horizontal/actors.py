@@ -17,6 +17,7 @@ from fedactors.actors.context import Work, derived_rng, derived_seed
 from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import DRIVER, SERVER, remote
 from fedactors.data.layouts.horizontal import (
+    HorizontalFile,
     HorizontalPart,
     check_names,
     check_widths,
@@ -113,7 +114,26 @@ class ClientProcess(SecureSummand):
         found = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
         return messages.LocalScores(num_rows, found)
 
+    def _check_wanted(self, order: messages.TrainOrder) -> None:
+        """Refuse an order for other clients than follow from the approved run: of one client a mean is its own change.
+
+        Of a named data set, whose clients are dealt to processes, who is drawn is the server's business.
+        """
+        config, local = self._config, tuple(range(len(self._keys)))
+        expected = local
+        if config.clients_per_round is not None:
+            if not isinstance(self._part.clients[0], HorizontalFile) or config.on_party_loss != "stop":
+                return
+            generator = derived_rng(self._run_seed, "all clients", f"round {order.round}")
+            drawn = algorithm.participants(range(len(self.clients)), config.clients_per_round, generator)
+            expected = local if self.clients.index(self.name) in drawn else ()
+        if order.clients != expected:
+            asked, approved = (", ".join(map(str, one)) or "none" for one in (order.clients, expected))
+            said = f"orders clients {asked} of {self.name} in round {order.round}; approved: {approved}"
+            raise Refused(self.caller, f"{said} (clients_per_round)")
+
     async def _train(self, order: messages.TrainOrder) -> messages.Change:
+        self._check_wanted(order)
         config = self._config
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         if not clients:

@@ -26,7 +26,15 @@ import numpy as np
 from fedactors.actors.actor import Client
 from fedactors.actors.groups import surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, SERVER, endpoints, remote
-from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
+from fedactors.data.alignment.ids import (
+    AlignmentAnswer,
+    AlignmentOrder,
+    AlignmentQuestion,
+    align,
+    answer,
+    check_number,
+    follow,
+)
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import Refused
@@ -92,7 +100,8 @@ class Party(Client):
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order of rows."""
         assert isinstance(self._part, VerticalPart)
-        self.rows.order(follow(self.rows.ids, order, self._part.alignment), order.parts)
+        rows = follow(self.rows.ids, order, self._part.alignment)
+        self.rows.order(check_number(self, rows, self._config.min_aligned_rows), order.parts)
 
     @remote(caller=DRIVER, once=True)
     async def align(self) -> messages.Aligned:

@@ -165,6 +165,8 @@ class MtcdConfig(ScheduleSettings):
 
     relaxed_protocol: bool = False
     """Agree that all clients know the labels and see Z: required for data given from outside."""
+    min_aligned_rows: int = Field(default=10, ge=1)
+    """Rows that the label party's order must name at least; the others refuse fewer."""
 
     min_cluster_size: int = Field(default=3, ge=1)
     """Warn when a cluster is smaller: with two clients a token shows the other's representation exactly."""

@@ -102,7 +102,7 @@ class NebulaCenter(ContainerCenter):
     # --- rotation (lines 14 to 24) ---
 
     async def _rotate(self) -> None:
-        while not self.trainings.stopped and self.timer.due_at() <= self._config.duration:
+        while not self.trainings.stopped and self.timer.due_at() <= self._config.end:
             await self.clock.sleep_until((self.trainings.began_at or 0.0) + self.timer.due_at(), key="rotation")
             rotation = self.timer.take(self.trainings.now)
             if rotation is not None and not self.trainings.stopped:
@@ -122,7 +122,7 @@ class NebulaCenter(ContainerCenter):
         with surviving_loss("this master reaches nobody, and the ring closes without that center"):
             await self.peer(partner, NebulaCenter).receive(master)
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, at_most=lambda config: config.num_rotations + config.num_changes)
     async def receive(self, model: messages.MasterModel | messages.SharedModel) -> None:
         """Make a master that arrived the stellar model."""
         check_speaker(self, model.center if isinstance(model, messages.MasterModel) else self._members.exchange)
@@ -136,14 +136,14 @@ class NebulaCenter(ContainerCenter):
             )
         self.models.receive(model.parameters, model.version, self.trainings.now)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_changes")
     async def set_present(self, news: messages.PresentCenters) -> None:
         """Learn which centers are there: the ring runs over those."""
         self.present = list(news.centers)
 
     # --- what others ask ---
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most=lambda config: config.num_measurements + config.num_changes)
     async def model(self) -> messages.MasterModel:
         """Return the master of this moment."""
         return messages.MasterModel(self.name, self.timer.rotation, self.models.mean_version, self.models.master())
@@ -161,7 +161,7 @@ class MeanExchange(DataCenter):
         self.present = list(centers)
         self.collected: dict[int, dict[str, tuple[float, Floats]]] = {}
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, unbounded="the exchange has no rows")
     async def collect(self, master: messages.MasterModel) -> None:
         """Take a master; the last one of an exchange sends the mean to all."""
         check_speaker(self, master.center)
@@ -187,7 +187,7 @@ class MeanExchange(DataCenter):
 
         await asyncio.gather(*(send(center) for center in list(self.present)))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="the exchange has no rows")
     async def set_present(self, news: messages.PresentCenters) -> None:
         """Learn which centers are there; an exchange that waited for one that is gone goes on."""
         self.present = list(news.centers)
@@ -219,7 +219,7 @@ class Auditor(Server):
         self._key = rows_key(self._part.test)
         self._model = run_model(self._config, self._part, () if self._part.shape else rows_of(self._key)[0].shape[1:])
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, unbounded="the auditor lets no hardware")
     async def open_lease(self, news: messages.LeaseOpened) -> None:
         """Note that a unit was let; one that is back already goes on the bill."""
         check_speaker(self, news.center)
@@ -230,7 +230,7 @@ class Auditor(Server):
         if (end := self.early_ends.pop(key, None)) is not None:
             self._close(key, end.end, end.useful)
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, unbounded="the auditor lets no hardware")
     async def close_lease(self, news: messages.LeaseClosed) -> None:
         """Put a rental on the bill; one that was closed with its center's loss is there already."""
         check_speaker(self, news.center)
@@ -240,7 +240,7 @@ class Auditor(Server):
         else:
             self.early_ends[key] = news
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_changes")
     async def center_lost(self, news: messages.CenterNews) -> None:
         """Bill what a lost center had let, until now."""
         self._lost_at[news.center] = news.time
@@ -249,13 +249,13 @@ class Auditor(Server):
         # a center that is back may count on from an older number
         self.early_ends = {key: end for key, end in self.early_ends.items() if key[0] != news.center}
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_changes")
     async def center_back(self, report: messages.CenterReport) -> None:
         """Count what a center trained after the state with which it is back as given up: it is trained again."""
         lost_at = self._lost_at.pop(report.center)
         self.bill.take_back(report.center, lambda index, old: index >= report.restored and old.end <= lost_at)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_changes")
     async def round_lost(self, news: messages.CenterNews) -> None:
         """Count what a center trained since then as given up: it was lost before it answered."""
         self.bill.take_back(news.center, lambda _, old: old.start >= news.time)
@@ -274,7 +274,7 @@ class Auditor(Server):
             useful=useful,
         )  # fmt: skip
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most=lambda config: config.num_measurements + 1)
     async def account(self, order: messages.AccountOrder) -> messages.Account:
         """Return the dollars of all rentals so far, and each center's bill."""
         closed = self.bill.rentals
@@ -287,7 +287,7 @@ class Auditor(Server):
             centers=tuple(now.center(name, num_units, order.duration) for name, num_units in self._units.items()),
         )
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most=lambda config: config.num_measurements + config.num_changes)
     async def measure(self, order: messages.MeasureOrder) -> messages.Measurement | None:
         """Measure the plain mean of some models on the test rows (the final model of Algorithm 1).
 

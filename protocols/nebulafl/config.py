@@ -300,6 +300,50 @@ class NebulaFLConfig:
         return dataclasses.replace(self, **texts)  # type: ignore[arg-type]
 
     @property
+    def end(self) -> float:
+        """Seconds after which no center rotates or is measured: T, or the last rotation that was asked for."""
+        if self.algorithm != "nebulafl" or self.num_rounds is None:
+            return self.duration
+        return min(self.duration, self.num_rounds * self.rotation_interval)
+
+    @property
+    def num_measurements(self) -> int:
+        """How often the model is measured, the last time at the end."""
+        number = math.ceil(self.end / self.evaluation_interval - 1e-9)
+        return number + (number * self.evaluation_interval < self.end)
+
+    @property
+    def num_rotations(self) -> int:
+        """How often a center's master goes to another, the one at time 0 of `paper_literal` included."""
+        return math.floor(self.end / self.rotation_interval + 1e-9) + self.paper_literal
+
+    @property
+    def num_changes(self) -> int:
+        """How often the driver may say that who was lost is gone or back; never where the first loss ends the run."""
+        if self.on_party_loss == "stop":
+            return 0
+        members = self.num_centers + self.num_containers
+        if self.on_party_loss == "continue":
+            return members
+        each = min(_MOST_INSTANTS, self.duration / max(self.restart_seconds, 1e-9)) + 1
+        return 2 * members * math.ceil(each)
+
+    @property
+    def num_center_rounds(self) -> int | None:
+        """How many rounds a center is asked for by a method that aggregates center by center; None: see `duration`."""
+        return None if self.num_rounds is None else self.num_rounds + self.num_changes
+
+    @property
+    def num_orders(self) -> int | None:
+        """How many trainings a flat baseline orders from a center; None: as many as end within `duration`."""
+        if self.num_rounds is None or self.algorithm == "pisces":
+            return None
+        num_slots = self.active_per_center * self.num_centers
+        arrivals = {"fedasync": 1, "gitfl": 1, "fedbuff": self.buffer_size}.get(self.algorithm, num_slots)
+        lost = self.num_changes + 2 * len(self.container_outages())
+        return self.num_rounds * arrivals + num_slots * (1 + lost)
+
+    @property
     def center_sizes(self) -> tuple[int, ...]:
         """Containers of each center; the first ones have one more where the division leaves a rest."""
         share, rest = divmod(self.num_containers, self.num_centers)

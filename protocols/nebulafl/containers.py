@@ -42,6 +42,12 @@ class RunMembers:
     """Seed of the run, of which the first model and the order of samples are made."""
 
 
+WHILE_IT_LASTS = "one at a time in each container, until the duration is over by the center's own clock"
+"""What bounds trainings where the configuration does not say how many rounds there are."""
+ON_THE_WAY = 600.0
+"""Seconds that an order may be under way, or the word that the run is over."""
+
+
 def check_speaker(actor: Actor, name: str) -> None:
     """Check that who calls an endpoint is the one for whom it speaks."""
     if actor.caller != name:
@@ -116,17 +122,24 @@ class ContainerCenter(DataCenter):
         if self.trainings.began_at is not None:
             self._go_on()
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most=lambda config: 1 + config.num_changes)
     async def begin_run(self, start: messages.RunStart) -> None:
         """Begin; told again (this center was away), only what containers' own processes train is begun anew."""
         if self.trainings.began_at is None:
             if self._config.container_processes:
                 await self._meet_containers()
                 self._learned()
-            self.trainings.began_at = start.time
+            self.trainings.began_at = min(self.clock.now(), start.time)  # nobody puts its end off
             self._go_on()
         elif self._config.container_processes:
             self.trainings.begin_again()
+
+    def _check_time(self) -> None:
+        """Refuse an order that comes long after the run's end: an honest exchange gives none then."""
+        now, duration, has_begun = self.trainings.now, self._config.duration, self.trainings.began_at is not None
+        if now > duration + ON_THE_WAY if has_begun else self._config.on_party_loss == "stop":  # else it is just back
+            when = f"{now:.0f} s after the run began" if has_begun else "before the run began"
+            raise Refused(self.caller, f"orders work of {self.name} {when}; approved: duration={duration:g}")
 
     def _go_on(self) -> None:
         self.trainings.open()
@@ -152,7 +165,7 @@ class ContainerCenter(DataCenter):
         """Take what a container trained."""
         self.trainings.take(self.caller, result)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_changes")
     async def container_news(self, news: messages.ContainerEvent) -> None:
         """Learn that a container's process is gone, or that a fresh one is there."""
         if news.present:
@@ -166,12 +179,12 @@ class ContainerCenter(DataCenter):
     def _versions(self) -> tuple[int, ...]:
         return ()
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most=lambda config: 1 + config.num_changes)
     async def report(self) -> messages.CenterReport:
         """Return what was done so far."""
         return messages.CenterReport(self.name, self.trainings.num_done, self.trainings.num_restored, self._versions())
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def finish(self) -> None:
         """Stop: whatever is under way is given up and paid until now."""
         self.trainings.stop()

@@ -334,6 +334,18 @@ def protections(config: NebulaFLConfig) -> tuple[Protection, ...]:
     )
 
 
+def bounds(config: NebulaFLConfig) -> dict[str, str]:
+    """Return how often what answers an order later leaves a center."""
+    masters = f"at most {config.num_rotations:,} times to another center (num_rotations)"
+    return {
+        "MasterModel": masters,
+        "TrainingResult": "one for each TrainingOrder",
+        "RoundResult": "one for each RoundOrder",
+        "RoundDone": "one for each RoundOrder",
+        "ClusterLogits": "one for each RoundOrder",
+    }
+
+
 def shapes(config: NebulaFLConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:
     """Return the shapes of the array fields; P, C, G and K depend on the data."""
     models = (MasterModel, SharedModel, TrainingOrder, TrainingResult, RoundOrder, RoundResult)

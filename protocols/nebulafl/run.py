@@ -80,7 +80,7 @@ async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) ->
     if await rounds.start():
         state.began_at = runtime.clock.now()
         await federation.begin()
-    end = end_of_run(config)
+    end = config.end
     async for number in rounds:
         due = min(number * config.evaluation_interval, end)
         await runtime.clock.sleep_until(state.began_at + due, key="measurement")
@@ -113,13 +113,6 @@ def prepare(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime, cata
     num_bytes = 4 * num_values(build_skeleton(model_spec(model)))
     network = read_network(config.network).heavier(config.bytes_factor)
     runtime.use_network(network.links(centers, exchange_name(config), num_bytes))
-
-
-def end_of_run(config: NebulaFLConfig) -> float:
-    """Return the time after which nothing is started: T, or the last rotation that was asked for."""
-    if config.algorithm != "nebulafl" or config.num_rounds is None:
-        return config.duration
-    return min(config.duration, config.num_rounds * config.rotation_interval)
 
 
 def has_reached(config: NebulaFLConfig, state: State) -> bool:

@@ -24,7 +24,15 @@ from torch import Tensor
 from fedactors.actors.actor import Client
 from fedactors.actors.context import Ref, Work
 from fedactors.actors.remote import CLIENT, DRIVER, SAME_PARTY, SERVER, remote
-from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, AlignmentQuestion, align, answer, follow
+from fedactors.data.alignment.ids import (
+    AlignmentAnswer,
+    AlignmentOrder,
+    AlignmentQuestion,
+    align,
+    answer,
+    check_number,
+    follow,
+)
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import BadInput
@@ -318,7 +326,8 @@ class PassiveWorker(PartyWorker):
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, and tell the party's other workers."""
-        await self._follow_rows(follow(self.rows.block.ids, order, self._data.alignment), order.parts)
+        rows = follow(self.rows.block.ids, order, self._data.alignment)
+        await self._follow_rows(check_number(self, rows, self.config.min_aligned_rows), order.parts)
 
     # --- an epoch over the broker (Algorithm 1, lines 5 to 11 and 23 to 28) ---
 

@@ -16,6 +16,7 @@ from fedactors.data.alignment.ids import AlignmentAnswer, AlignmentOrder, Alignm
 from fedactors.inspection import Protection
 from fedactors.messages.codec import message
 from fedactors.messages.compression import Encoded
+from fedactors.runs.progress import format_bytes
 from protocols.pubsub_vfl.config import PubSubVflConfig
 
 Floats = NDArray[np.floating[Any]]
@@ -410,6 +411,14 @@ def protections(config: PubSubVflConfig) -> tuple[Protection, ...]:
             means=scale,
         ),
     )
+
+
+def bounds(config: PubSubVflConfig) -> dict[str, str]:
+    """Return how often what leaves without a call may leave a party, which counts it before it is drawn."""
+    most = "once" if config.is_paired else f"at most {config.max_attempts} times"
+    times = f"each batch {most} in each of {config.num_epochs} epochs"
+    size = format_bytes(8 * config.batch_size * config.embedding_size)
+    return dict.fromkeys(("Embedding", "Gradient"), f"{times}, {size} each")
 
 
 def shapes(config: PubSubVflConfig) -> dict[str, dict[str, object]]:

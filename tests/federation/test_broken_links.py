@@ -72,7 +72,7 @@ class Shop:
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         said: Callable[..., None] = lambda _, why: self.refused.append(why)  # noqa: E731
-        await accept(self.folder, reader, writer, self.limits, self.links, self.ends, said)
+        await accept(self.folder, reader, writer, self.limits, self.links, self.ends, said, lambda _: None)
 
 
 def called(

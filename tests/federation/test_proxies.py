@@ -141,7 +141,7 @@ def test_an_answer_that_no_endpoint_gives_does_not_reach_the_actor(tmp_path: Pat
         site.answer = np.zeros(3)
         with pytest.raises(Refused, match="double returned a ndarray"):
             await ask(transport, "double", Number(3.0))
-        with pytest.raises(Refused, match="is no payload of Asked"):
+        with pytest.raises(Refused, match="is no payload of Answerer"):
             await transport.fetch(transport.address(B, A), 77)
 
     assert len(between(tmp_path, act).refused) == 2

@@ -11,12 +11,18 @@ import pytest
 from fedactors.actors.remote import CallCounts
 from fedactors.privacy import mechanisms
 from fedactors.runtime.rounds import Rounds
-from protocols.pubsub_vfl.actors import PassiveWorker
+from protocols.glasu import actors as glasu
+from protocols.mtcd.actors import LinkedParty
+from protocols.mtcd.message_compression import Transforms
+from protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
 from protocols.pubsub_vfl.data import PartyRows
 from protocols.pubsub_vfl.messages import EpochOrder
 from protocols.pubsub_vfl.run import Federation
 from protocols.tablepuppet import local_solvers
 from protocols.tablepuppet.actors import TableClient
+from tests.protocols.glasu import federation as graphs
+from tests.protocols.glasu.test_privacy import NOISY
+from tests.protocols.mtcd import running
 from tests.protocols.pubsub_vfl.runs import simulate
 from tests.protocols.tablepuppet.test_dp import execute
 
@@ -56,6 +62,88 @@ def test_embeddings_and_scales_are_charged_as_they_were_drawn(
     assert records["passive", "column scale"].touched == mechanisms.NUM_RELEASES * scales.count("passive")
 
 
+def longer(monkeypatch: pytest.MonkeyPatch, protocol: str, more: int) -> None:
+    """Let a driver go on after the last round, and let nobody refuse that."""
+
+    class Longer(Rounds[Any]):
+        def __init__(self, *args: Any, num_rounds: int, **given: Any) -> None:
+            super().__init__(*args, num_rounds=num_rounds + more, **given)
+
+    monkeypatch.setattr(f"protocols.{protocol}.run.Rounds", Longer)
+    for counts in ("admit", "release"):
+        monkeypatch.setattr(CallCounts, counts, lambda *_: None)
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["honest", "more epochs"])
+def test_gradients_are_charged_as_they_were_drawn(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    """Those of the active party's rows, whose labels they tell of."""
+    drawn, sanitise, under = Counter[int](), ActiveWorker._sanitise, list[np.ndarray]()
+    pack = ActiveWorker._pack
+
+    async def packed(self: ActiveWorker, gradients: Any, epoch: int, stamp: Any, positions: np.ndarray) -> Any:
+        under[:] = [self.rows.train_rows[positions]]
+        return await pack(self, gradients, epoch, stamp, positions)
+
+    def counted(self: ActiveWorker, gradient: np.ndarray) -> np.ndarray:
+        drawn.update(under[0].tolist())
+        return sanitise(self, gradient)
+
+    monkeypatch.setattr(ActiveWorker, "_pack", packed)
+    monkeypatch.setattr(ActiveWorker, "_sanitise", counted)
+    longer(monkeypatch, "pubsub_vfl", more)
+    runtime = simulate(gradient_mu=4.0, num_epochs=3, algorithm="vfl").runtime
+    (record,) = (one for one in runtime.privacy_records if one.message_type == "Gradient")
+    assert record.touched == max(drawn.values())
+    assert (record.touched > 3) == (more > 0)
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["honest", "more rounds"])
+@pytest.mark.parametrize("algorithm", ["mtcd", "svfl"])
+def test_representations_and_changes_are_charged_as_they_were_drawn(
+    monkeypatch: pytest.MonkeyPatch, algorithm: str, more: int
+) -> None:
+    drawn, by = Counter[str](), list[str]()
+    noise_for, noised = LinkedParty._noise_for, Transforms.noised
+
+    def drawing(self: LinkedParty, position: tuple[int, int, int]) -> np.random.Generator:
+        by[:] = [self.party]
+        return noise_for(self, position)
+
+    def counted(self: Transforms, rows_BE: Any, rng: np.random.Generator) -> Any:
+        drawn[by[0]] += len(rows_BE)
+        return noised(self, rows_BE, rng)
+
+    monkeypatch.setattr(LinkedParty, "_noise_for", drawing)
+    monkeypatch.setattr(Transforms, "noised", counted)
+    longer(monkeypatch, "mtcd", more)
+    words = f"algorithm={algorithm} noise=gaussian noise_multiplier=4 num_rounds=2"
+    _, _, runtime = running.simulate(words, reproducible_noise=False)
+    charged = Counter[str]()
+    for one in runtime.privacy_records:
+        charged[one.party] += one.touched
+    assert drawn
+    assert +charged == drawn
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["honest", "more rounds"])
+def test_representations_of_nodes_are_charged_as_they_were_drawn(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    """The first release moves the rows near a node only, where all are near on so small a graph."""
+    drawn, add = Counter[int](), mechanisms.add_gaussian
+
+    def counted(values: Any, sigma: float, rng: np.random.Generator, what: str) -> Any:
+        drawn[id(rng)] += len(values)
+        return add(values, sigma, rng, what)
+
+    monkeypatch.setattr(glasu, "add_gaussian", counted)
+    longer(monkeypatch, "glasu", more)
+    _, memory = graphs.simulate(
+        graphs.settings(**{**NOISY, "num_rounds": "2", "evaluate_every": "100", "max_degree": "100000"})
+    )
+    charged = [one.touched for one in memory.records if one.message_type == "Representation"]
+    assert sorted(charged) == sorted(drawn.values())
+    assert len(charged) > 1
+
+
 @pytest.mark.parametrize("more", [0, 8], ids=["honest", "more rounds"])
 @pytest.mark.parametrize(
     "words",
@@ -69,10 +157,6 @@ def test_embeddings_and_scales_are_charged_as_they_were_drawn(
 def test_steps_of_theta_are_charged_as_they_were_drawn(
     monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], more: int
 ) -> None:
-    class Longer(Rounds[Any]):
-        def __init__(self, *args: Any, num_rounds: int, **given: Any) -> None:
-            super().__init__(*args, num_rounds=num_rounds + more, **given)
-
     steps = Counter[str]()
     noise = TableClient._noise_seed
 
@@ -81,8 +165,7 @@ def test_steps_of_theta_are_charged_as_they_were_drawn(
         return noise(self)
 
     monkeypatch.setattr(TableClient, "_noise_seed", counted)
-    monkeypatch.setattr("protocols.tablepuppet.run.Rounds", Longer)
-    monkeypatch.setattr(CallCounts, "admit", lambda *_: None)
+    longer(monkeypatch, "tablepuppet", more)
     _, records, _ = execute(reproducible=False, model="linear", feature_dp=1.0, **words)
     charged = {party: one for (party, kind), one in records.items() if kind == "theta"}
     assert {party: one.touched for party, one in charged.items()} == {

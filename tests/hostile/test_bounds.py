@@ -12,11 +12,17 @@ from typing import Any
 
 import pytest
 
-from fedactors.actors.remote import CallCounts
+from fedactors.actors.actor import Client
+from fedactors.actors.remote import CallCounts, remote
+from fedactors.errors import Refused
+from fedactors.federation.approval import as_tree
+from fedactors.inspection import describe_messages
+from fedactors.plugins import find_protocol
 from fedactors.runtime.rounds import Rounds
 from protocols.pubsub_vfl.broker import BatchBroker
 from protocols.pubsub_vfl.messages import EpochOrder, Orders, Report
 from protocols.pubsub_vfl.run import Federation
+from tests.federation.hostile_sites import Rogue
 from tests.federation.test_runs import MTCD, OTHERS, SMALL, federated
 from tests.federation.world import BANK, SHOP, World
 
@@ -151,3 +157,28 @@ def test_an_evaluation_too_many(world: World, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Federation, "evaluate", again)
     (found,) = refused(world, SMALL)
     assert "shop/worker-0: is made to release the embeddings for the validation for the 3rd time" in found
+
+
+class Loose(Client):
+    @remote
+    async def embed(self) -> None: ...
+
+
+def test_a_protocol_that_does_not_say_how_often_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    rogue, before = Rogue(world), len(world.refusals(SHOP))
+    cls = type(find_protocol("pubsub-vfl"))
+    monkeypatch.setattr(cls, "actors", property(lambda _: lambda config: {"workers": Loose}))
+    with pytest.raises(Refused, match=r"Loose\.embed does not say how often it may be called"):
+        rogue.say(("propose", (as_tree(rogue.proposal),)))
+    assert "Loose.embed does not say how often it may be called" in world.refusals(SHOP)[before]
+
+
+def test_bounds_are_said_with_bytes() -> None:
+    told = {}
+    for name, settings in (("mtcd", {"batch_size": 64}), ("pubsub-vfl", {"num_epochs": 3, "max_attempts": 2})):
+        protocol = find_protocol(name)
+        config = protocol.Config(**settings)
+        told |= {entry["message"]: entry["bounds"] for entry in describe_messages(protocol, config)}
+    assert "sync: at most 100 times (num_rounds), 51.2 kB" in told["Representation"]
+    assert told["Embedding"] == ["each batch at most 2 times in each of 3 epochs, 131.1 kB each"]
+    assert told["RowCount"] == ["count_rows: without a bound (always says the same)"]  # of no known shape

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedactors.federation.site_folder import SITE
+from fedactors.federation.site_folder import SITE, in_all, spent
 from tests.federation.test_going_on import after_rounds, resumed, runs
+from tests.federation.test_policy import BUDGET, NOISED
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, SHOP, World
 
-pytestmark = [pytest.mark.slow, pytest.mark.drawn(1, of=2)]
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(1, family="continuations")]
 LONG = ("num_epochs=200", *SMALL[1:], "algorithm=vfl")
 
 
@@ -25,7 +26,7 @@ def test_a_checkpoint_that_is_gone_on_from_twice(tmp_path: Path, capsys: pytest.
     try:
         ending = after_rounds(world, 2, lambda: world.end(SHOP))
         assert federated(world, LONG) == 3
-        ending.join(60)
+        ending.join(120)
         (run,) = runs(world)
         world.start(SHOP)
         ending = after_rounds(world, 2, lambda: world.end(SHOP))
@@ -38,5 +39,30 @@ def test_a_checkpoint_that_is_gone_on_from_twice(tmp_path: Path, capsys: pytest.
         said = f"goes on from run {first} for the 2nd time; approved: at most 1 (policy.continuations)"
         assert said in capsys.readouterr().err
         assert said in world.refusals(SHOP)[-1]
+    finally:
+        world.stop()
+
+
+def test_a_budget_is_not_rolled_back_with_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path)
+    file = world.path / SHOP / SITE
+    file.write_text(file.read_text().replace('"orders.csv"\nid = "id"\n', BUDGET, 1))
+    world.start(BANK)
+    (world.path / "runs").mkdir()
+    try:
+        world.start(SHOP)
+        ending = after_rounds(world, 2, lambda: world.end(SHOP))
+        assert federated(world, ("num_epochs=200", *NOISED[1:]), "--budget", "shop=25:1e-4") == 3
+        ending.join(120)
+        (run,) = runs(world)
+        world.start(SHOP)
+        taken = in_all(spent(world.folder(SHOP).log())["orders"])
+        assert (taken.epsilon, taken.delta) == (25.0, 1e-4)  # it broke off, and counts with all that it announced
+        capsys.readouterr()
+        assert resumed(world, run) in (2, 3)
+        said = "the run took epsilon inf at delta 1 of the budget of shop and had announced epsilon 25"
+        assert said in capsys.readouterr().err  # what left after the checkpoint is known to nobody
+        taken = in_all(spent(world.folder(SHOP).log())["orders"])
+        assert taken.epsilon >= 50.0  # both as announced, or what the second was found to have taken
     finally:
         world.stop()

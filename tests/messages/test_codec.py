@@ -411,8 +411,8 @@ def test_messages_nest_so_deep_and_no_deeper() -> None:
         (array_of(None, 1), "no dtype"),
         (array_of("<f4", 2**40, 0), "no content and sizes"),  # whoever makes something for each row
         (array_of("<f4", 2**20, 0, 2**20), "no content and sizes"),
-        (b"\xdd" + struct.pack(">I", 1 << 22) + b"\x80" * (1 << 22), "more than 16777216 values"),
-        (b"\xdd" + struct.pack(">I", 1 << 22) + b"\x91\xc0" * (1 << 22), "more than 16777216 values"),
+        (b"\xdd" + struct.pack(">I", 1 << 22) + b"\x80" * (1 << 22), "take more than 671088640 bytes of memory"),
+        (b"\xdd" + struct.pack(">I", 1 << 22) + b"\x91\xc0" * (1 << 22), "take more than 671088640 bytes of memory"),
         (b"\xdd" + struct.pack(">I", 1 << 25) + b"\xc0" * (1 << 25), "exceeds max_array_len"),
     ],
     ids=["sizes", "a long dtype", "no dtype", "rows of nothing", "nothing of nothing", "mappings", "tuples", "nils"],

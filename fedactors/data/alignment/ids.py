@@ -39,7 +39,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.errors import BadInput
+from fedactors.actors.actor import Actor
+from fedactors.errors import BadInput, Refused
 from fedactors.messages.codec import message
 
 Alignment = Literal["already-aligned", "hash", "psi"]
@@ -144,6 +145,18 @@ def follow(ids_N: Ids, order: AlignmentOrder, agreed: Alignment) -> Index:
     rows = follow_order(ids_N, order.salt, order.digests)
     if len(np.unique(rows)) < len(rows):
         raise BadInput("alignment: an id is announced twice")
+    return rows
+
+
+def check_number(actor: Actor, rows: Index, fewest: int) -> Index:
+    """Return a party's rows in the common order, if there are enough of them.
+
+    Raises:
+        Refused: naming who ordered so few that what leaves would tell of each.
+    """
+    if len(rows) < fewest:
+        said = f"aligns {len(rows)} rows of {actor.name}; approved: at least {fewest} (min_aligned_rows)"
+        raise Refused(actor.caller, said)
     return rows
 
 

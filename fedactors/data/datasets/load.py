@@ -28,8 +28,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from fedactors.data.datasets.catalogue import Dataset, Task, describe
-from fedactors.data.datasets.download import locate
+from fedactors.data.datasets.catalogue import Dataset, Task, describe, locate
 from fedactors.errors import BadInput
 
 Float32 = NDArray[np.float32]

@@ -39,11 +39,10 @@ from fedactors.data.datasets.catalogue import describe
 from fedactors.data.datasets.load import GraphDataset, csr_of, load_graph, to_csr
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart
 from fedactors.data.party_rows import NO_PART, PartyBlock, SplitKind, check_block, check_ids, draw_parts, split
-from fedactors.data.readers import read_columns
+from fedactors.data.readers import arrays_of, read_columns
 from fedactors.data.values import Column, CsvFormat, IdRule, row_names
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
-from fedactors.validation import reading
 
 Index = NDArray[np.int64]
 
@@ -274,9 +273,7 @@ class GraphFiles:
             BadInput: a file that cannot be read, or arrays that do not fit together.
         """
         features_NF, (indptr, indices) = self._local(None)
-        with reading("task.nodes", self.nodes), Path(self.nodes).open("rb") as stream:
-            nodes = np.load(stream, allow_pickle=False)
-            ids = nodes["ids"] if "ids" in nodes.files else np.arange(len(features_NF))
+        ids = arrays_of(Path(self.nodes), "task.nodes").get("ids", np.arange(len(features_NF)))
         if ids.shape != (len(features_NF),):
             raise BadInput(f"ids: shape {ids.shape} is not allowed: {self.party} has {len(features_NF)} nodes")
         return NewGraph(indptr, indices, features_NF, ids)
@@ -342,14 +339,10 @@ def read_nodes(path: Path) -> NodeSplit:
 
 
 def _arrays(path: Path, names: tuple[str, ...], where: str) -> dict[str, npt.NDArray[Any]]:
-    with reading(where, path), path.open("rb") as stream:
-        file = np.load(stream, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise BadInput(f"{where}: {path} is no .npz file")
-        missing = [name for name in names if name not in file.files]
-        if missing:
-            raise BadInput(f"{where}: {path} lacks {', '.join(missing)}")
-        return {name: file[name] for name in names}
+    found = arrays_of(path, where)
+    if missing := [name for name in names if name not in found]:
+        raise BadInput(f"{where}: {path} lacks {', '.join(missing)}")
+    return {name: found[name] for name in names}
 
 
 # --- a graph in tables ------------------------------------------------------------------------------------------------

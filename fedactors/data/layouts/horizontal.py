@@ -33,7 +33,7 @@ from fedactors.data.party_rows import (
     one_hot,
     refuse_moved,
 )
-from fedactors.data.readers import ImageFolder, class_texts, read_image_folder, read_labels
+from fedactors.data.readers import ImageFolder, class_texts, holds_images, read_image_folder, read_labels
 from fedactors.data.sources import FileSource
 from fedactors.data.values import CsvFormat
 from fedactors.errors import BadInput
@@ -302,7 +302,7 @@ class HorizontalFile:
             BadInput: as `FileSource.load` or `read_image_folder`.
         """
         path, image_folder = Path(self.file.path), image_folder or self.image_folder
-        if image_folder is not None and (path.is_dir() or path.suffix == ".npz"):
+        if image_folder is not None and holds_images(path):
             found = read_image_folder(path, self.file.party, image_folder, is_new=True)
             return NewBlock(ids=found.ids, features=found.images, unusable=found.unusable)
         file = replace(self.file, needs_label=False, csv=self.file.csv or csv)

@@ -21,7 +21,7 @@ import gc
 import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,7 +54,7 @@ from fedactors.runtime.ray.transport import (
     listen,
     shown_by,
 )
-from fedactors.runtime.snapshots import digests_of_files
+from fedactors.runtime.snapshots import digests_of_files, receive_objects
 from fedactors.validation import one_line
 
 Totals = tuple[str, str, str, str, int, int]
@@ -311,9 +311,12 @@ class Life(enum.IntEnum):
 
 
 class ActorProcess:
-    """The Ray actor that hosts one actor; tickets to it are made with `key`."""
+    """The Ray actor that hosts one actor; tickets to it are made with `key`, and `objects` are its party's data."""
 
-    def __init__(self, actor_spec: ActorSpec, settings: Settings, key: bytes, states: PartyStates) -> None:
+    def __init__(
+        self, actor_spec: ActorSpec, settings: Settings, key: bytes, states: PartyStates, objects: Mapping[str, Any]
+    ) -> None:
+        receive_objects({address: ray.get(reference) for address, reference in objects.items()})
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)

@@ -46,6 +46,7 @@ from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.actor_process import HEARTBEAT_TIMEOUT, ActorProcess, Drained, Settings
 from fedactors.runtime.ray.transport import Address, LocalTransport, pack, ticket
+from fedactors.runtime.snapshots import object_at, objects_in
 
 _LOOKS = 10
 """At a heartbeat that is waited for."""
@@ -213,6 +214,8 @@ class Processes:
         """By name, how many processes were lost."""
         self._watchers: dict[str, list[asyncio.Task[None]]] = {}
         self._losses: dict[str, asyncio.Task[None]] = {}
+        self._objects: dict[str, Any] = {}
+        """By address, where Ray keeps objects that are data: each is sent once, to the actors that name it."""
         self._groups: list[Any] = []
         self._placements: dict[str, dict[str, Any]] = {}
 
@@ -263,7 +266,8 @@ class Processes:
             remote = hosting.options(max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[actor_spec.name])
             self._coming_up[actor_spec.name] = {}
             key = self._keys[actor_spec.name] = secrets.token_bytes(32)
-            self._starting[actor_spec.name] = remote.remote(actor_spec, settings, key, self._states.of(actor_spec.name))
+            states, objects = self._states.of(actor_spec.name), self._objects_of(actor_spec)
+            self._starting[actor_spec.name] = remote.remote(actor_spec, settings, key, states, objects)
         fresh: dict[str, Address] = {}
         first = "starting processes"
         processes = await self._all(
@@ -286,6 +290,14 @@ class Processes:
         for actor_spec in actor_specs:
             watching = (self._watch(actor_spec.name), self._keep_heartbeat(actor_spec.name))
             self._watchers[actor_spec.name] = [asyncio.ensure_future(watcher) for watcher in watching]
+
+    def _objects_of(self, actor_spec: ActorSpec) -> dict[str, Any]:
+        """Return where Ray keeps the objects that an actor is built with, by address."""
+        found = sorted(set(objects_in((actor_spec.args, actor_spec.kwargs))))
+        for address in found:
+            if address not in self._objects:
+                self._objects[address] = ray.put(object_at(address))
+        return {address: self._objects[address] for address in found}
 
     async def load(self, actor_specs: list[ActorSpec], frames: Mapping[str, bytes]) -> None:
         """Load and restore; see `bring_up`."""
@@ -565,6 +577,7 @@ class Processes:
         left = [*self._actors.values(), *self._starting.values()]
         self._actors.clear()
         self._starting.clear()
+        self._objects.clear()  # in a later session of Ray's an old reference may be of another object
         return left
 
 

@@ -28,7 +28,7 @@ from protocols.nebulafl.baselines.flat_averaging import FlatServer, Orders, Task
 from protocols.nebulafl.baselines.hierarchical import RoundDesk, Start, center_method
 from protocols.nebulafl.baselines.secure_sums import RoundSums, SummingCenter
 from protocols.nebulafl.config import BY_CENTER, NebulaFLConfig
-from protocols.nebulafl.containers import ContainerCenter, RunMembers, check_speaker
+from protocols.nebulafl.containers import WHILE_IT_LASTS, ContainerCenter, RunMembers, check_speaker
 from protocols.nebulafl.scheduler import Assignment, Request
 from protocols.nebulafl.training import (
     Model,
@@ -73,12 +73,12 @@ class OrderCenter(ContainerCenter, SummingCenter):
     def _learned(self) -> None:
         self.reading = self.trainings.reading.text
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, once=True)
     async def columns(self) -> messages.Columns:
         """Return which columns the containers' rows have."""
         return messages.Columns(self.trainings.model[1][0], self.trainings.reading.names)
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, once=True)
     async def facts(self) -> messages.CenterFacts:
         """Return what the exchange may know of the containers."""
         sizes_C = np.array(self.trainings.sizes, np.int64)
@@ -86,14 +86,15 @@ class OrderCenter(ContainerCenter, SummingCenter):
 
     # --- flat: one task, one container ---
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, at_most="num_orders", unbounded=WHILE_IT_LASTS)
     async def order(self, order: messages.TrainingOrder) -> None:
         """Train a model in a container as soon as there is hardware."""
         if not self.trainings.stopped:
+            self._check_time()
             request = Request(order.task, order.parameters, order.container, order.gap, order.rate_factor)
             self.trainings.ask(request)
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, unbounded="ends what was ordered")
     async def withdraw(self, withdrawal: messages.Withdrawal) -> None:
         """Break tasks off."""
         for task in withdrawal.tasks:
@@ -102,9 +103,10 @@ class OrderCenter(ContainerCenter, SummingCenter):
 
     # --- by centers: one round ---
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, at_most="num_center_rounds", unbounded=WHILE_IT_LASTS)
     async def start_round(self, order: messages.RoundOrder) -> None:
         """Begin a round; one that was still on (this center was away) is dropped."""
+        self._check_time()
         for slot in list(self.trainings.scheduler.requests):
             self.trainings.withdraw(slot)
         table = self.trainings.scheduler.table
@@ -169,7 +171,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
     def _tell(self, news: messages.ContainerEvent) -> None:
         self.background(self.peer(self._members.exchange, FlatExchange).container_news(news))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_changes")
     async def set_present(self, news: messages.PresentCenters) -> None:
         """Which centers are there is the exchange's business."""
 
@@ -214,13 +216,13 @@ class Exchange(DataCenter):
     def _is_over(self) -> bool:
         """Tell whether nothing new is started."""
 
-    @remote(caller=SERVER)
+    @remote(caller=SERVER, at_most=lambda config: config.num_measurements + config.num_changes)
     async def model(self) -> messages.SharedModel:
         """Return the shared model of this moment."""
         number, model_P = self._shared()
         return messages.SharedModel(number, float(number), model_P)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_measurements")
     async def progress(self) -> messages.Progress:
         """Tell whether nothing new is started."""
         return messages.Progress(self._is_over())
@@ -248,7 +250,7 @@ class FlatExchange(Exchange):
         if self.wake is not None:
             self.background(self._tick(self.wake))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def begin_run(self, start: messages.RunStart) -> None:
         """Ask the centers for their facts, then give the first orders."""
         model_P = await self._begin(start)
@@ -289,7 +291,7 @@ class FlatExchange(Exchange):
         self.wake = None
         self._follow(self.server.advance(self._now))
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, unbounded="takes what it ordered")
     async def arrive(self, result: messages.TrainingResult) -> None:
         """Take a trained model."""
         check_speaker(self, result.center)
@@ -298,7 +300,7 @@ class FlatExchange(Exchange):
             check_speaker(self, self._center_of(task.container))
         self._follow(self.server.arrived(result, self._now))
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, unbounded="the exchange has no rows")
     async def container_news(self, news: messages.ContainerEvent) -> None:
         """A container was lost or is back."""
         check_speaker(self, news.center)
@@ -309,7 +311,7 @@ class FlatExchange(Exchange):
         self.server.container_lost(container)
         self._follow(self.server.lost(news.task, self._now))
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_changes")
     async def center_news(self, news: messages.CenterNews) -> messages.CenterNews | None:
         """All containers of a center are gone, and their tasks with them; or they can be called again.
 
@@ -357,7 +359,7 @@ class RoundExchange(Exchange):
         self.results: dict[str, messages.RoundResult | messages.ClusterLogits | messages.RoundDone] = {}
         self._is_settling = False
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, once=True)
     async def begin_run(self, start: messages.RunStart) -> None:
         """Call the first round."""
         self.parameters_P = await self._begin(start)
@@ -383,7 +385,7 @@ class RoundExchange(Exchange):
         with surviving_loss("the round goes on without it"):
             await self.centers.ask(lambda center: center.start_round(order))
 
-    @remote(caller=DATA_CENTER)
+    @remote(caller=DATA_CENTER, unbounded="takes what it ordered")
     async def take(self, result: messages.RoundResult | messages.ClusterLogits | messages.RoundDone) -> None:
         """Take a center's answer to the round that is on, or the word that it is ready for a sum."""
         check_speaker(self, result.center)
@@ -420,7 +422,7 @@ class RoundExchange(Exchange):
         steps = steps_of(config, local_epochs=config.distillation_epochs)
         return await self.compute(distilled, *facts, steps, config.device, work=work)
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, at_most="num_changes")
     async def center_news(self, news: messages.CenterNews) -> messages.CenterNews | None:
         """Go on without a center, or with one that is back from the next round on.
 

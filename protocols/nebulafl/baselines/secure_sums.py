@@ -24,7 +24,7 @@ from fedactors.secure_sums.primitives import FixedPoint, count_point
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.baselines.hierarchical import center_method
 from protocols.nebulafl.config import NebulaFLConfig
-from protocols.nebulafl.containers import RunMembers
+from protocols.nebulafl.containers import WHILE_IT_LASTS, RunMembers
 from protocols.nebulafl.messages import ClusterLogits, RoundDone, RoundResult, TotalWeight
 from protocols.nebulafl.training import Trainings
 
@@ -76,7 +76,7 @@ class SummingCenter(DataCenter, SecureSummand):
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
 
-    @remote(caller=DATA_CENTER, only="adder")
+    @remote(caller=DATA_CENTER, only="adder", at_most="num_center_rounds", unbounded=WHILE_IT_LASTS)
     async def give_part(self) -> Masked:
         """Give the part of the round that is over, under masks."""
         kept = self.kept

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
 
 from fedactors.errors import BadInput, PayloadGone, Stopped
 from fedactors.launch import StopSignals
@@ -100,7 +101,7 @@ def test_without_the_variable_ray_is_started_here(environment, monkeypatch) -> N
 
 @pytest.mark.parametrize("field", ["address", "RAY_ADDRESS"])
 def test_auto_is_the_cluster_that_was_started_last_and_told_where_it_is_gone(field, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(cluster.ray._private.services, "find_gcs_addresses", frozenset)
+    monkeypatch.setattr(ray._private.services, "find_gcs_addresses", frozenset)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     with pytest.raises(BadInput, match=f"^{field}: 'auto' is not allowed here: no Ray cluster runs on this machine$"):
@@ -110,7 +111,7 @@ def test_auto_is_the_cluster_that_was_started_last_and_told_where_it_is_gone(fie
     (tmp_path / "ray/ray_current_cluster").write_text(f"127.0.0.1:{port}")
     with pytest.raises(BadInput, match=f"^{field}: auto: nobody answers at '[0-9.]+:{port}'"):
         cluster._resolved("auto", field)
-    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(BadInput, match=r"RAY_ADDRESS: auto: nobody answers .*; unset RAY_ADDRESS to start Ray here"):
         cluster.join(None, 1)
 
@@ -118,7 +119,7 @@ def test_auto_is_the_cluster_that_was_started_last_and_told_where_it_is_gone(fie
 @pytest.fixture
 def deaf_ray(monkeypatch) -> Iterator[None]:
     """Let Ray's library wait for ever where it joins a cluster."""
-    monkeypatch.setattr(cluster.ray, "init", lambda **_: threading.Event().wait())
+    monkeypatch.setattr(ray, "init", lambda **_: threading.Event().wait())
     yield
     cluster.has_stuck_thread.clear()
 
@@ -140,7 +141,7 @@ def test_what_joining_raises_is_raised_here(monkeypatch) -> None:
     def fails(**_: object) -> None:
         raise ConnectionError("no")
 
-    monkeypatch.setattr(cluster.ray, "init", fails)
+    monkeypatch.setattr(ray, "init", fails)
     with pytest.raises(ConnectionError, match="no"):
         cluster._init_within(60, "127.0.0.1:1")
     assert not cluster.has_stuck_thread.is_set()

@@ -1,0 +1,607 @@
+"""Objects of Python as data: what a ``parties.toml`` says of files, said of tables, arrays and data sets in memory.
+
+    data = fedactors.vertical({"bank": bank_df, "shop": shop_df}, id="customer", label=("bank", "defaulted"))
+    run = fedactors.simulate("pubsub-vfl", data)
+
+An object becomes what a file would be: tables of pandas, Polars, Arrow, DuckDB, Hugging Face `datasets` and numpy an
+Arrow table; samples and labels of more dimensions, and graphs, arrays by name. Where a file has its path an object has
+its address, ``object:PARTY:DIGEST`` (`fedactors.runtime.snapshots.object_at`). Keys, rules and errors are a
+``parties.toml``'s. No package is imported for an object: each is told by what it can do.
+
+The digest is of the values, column by column, and not of how memory or a library lays them out: the same object made
+again in another process has the same address, and a run goes on with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fedactors.config import from_table
+from fedactors.data.columns import ColumnRule
+from fedactors.data.description import load_description
+from fedactors.data.sources import named_classes
+from fedactors.data.values import Column
+from fedactors.errors import BadInput
+from fedactors.runtime.snapshots import OBJECT, HeldObject, hold
+from fedactors.validation import first_line, party_name, shown
+
+Keys = Mapping[str, Any]
+"""Keys of a table of a ``parties.toml``, with Python values."""
+LABEL = "label"
+"""What the column of labels is called that were given as an array."""
+
+
+class Objects:
+    """Objects that `fedactors.run` and `fedactors.simulate` take as data, with what a ``parties.toml`` says of them.
+
+    Keep it as long as the data are needed: objects live in the process that made it.
+
+    Args:
+        layout: as ``task.layout``.
+        task: the other keys of ``[task]``; without a type these are rows to predict.
+        parties: keys of each ``[parties.NAME]``.
+        kept: the objects whose addresses stand there.
+    """
+
+    def __init__(self, layout: str, task: Keys, parties: Mapping[str, Keys], kept: Sequence[HeldObject]) -> None:
+        self.layout = layout
+        self._kept = tuple(kept)
+        given = {
+            "task": {"layout": layout, **_given(task)},
+            "parties": {n: _given(keys) for n, keys in parties.items()},
+        }
+        try:
+            text = json.dumps(given, default=_plain)
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"data: {first_line(error)}: give texts, numbers, lists and mappings as keys") from None
+        tables = json.loads(text)
+        self.address = f"{OBJECT}{layout}:{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
+        self._described = hold(self.address, tables)
+        if "type" in tables["task"] or layout == "graph":
+            load_description(Path(self.address), is_new=layout == "horizontal" and len(parties) == 1)
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """The keys of ``[task]``."""
+        return dict(self._described.content["task"])
+
+    @property
+    def parties(self) -> dict[str, dict[str, Any]]:
+        """The keys of each ``[parties.NAME]``."""
+        return {name: dict(keys) for name, keys in self._described.content["parties"].items()}
+
+    def to_predict(self, trained: Mapping[str, Any]) -> Objects:
+        """Return rows to predict, which have no label: what is predicted is the run's.
+
+        Args:
+            trained: ``config.json`` of the run.
+        """
+        if "type" in self.task or self.layout == "graph":
+            return self
+        before = (trained.get("objects") or {}).get("task") or {}
+        if "type" not in before:
+            raise BadInput("task: missing: no object has the label: say what is predicted, task='binary'")
+        known = {key: before[key] for key in ("type", "classes", "positive") if key in before}
+        return Objects(self.layout, {**known, **self.task}, self.parties, self._kept)
+
+    def __repr__(self) -> str:
+        kind = self.task.get("type", "to predict")
+        return f"<{self.layout} data, {kind}, of {', '.join(self.parties)}>"
+
+
+def vertical(
+    tables: Mapping[str, Any],
+    *,
+    label: tuple[str, str],
+    id: str | Sequence[str] | Mapping[str, Any] | None = None,
+    task: str | None = None,
+    alignment: str | None = None,
+    parties: Mapping[str, Keys] | None = None,
+    **more: Any,
+) -> Objects:
+    """Return rows whose columns lie with several parties, a table (or the path of a file) of each.
+
+    Args:
+        tables: by party: a table of pandas, Polars, Arrow, DuckDB, Hugging Face or numpy, or columns by name.
+        label: the party that has the labels, and the column.
+        id: column by which rows are aligned, the same at every party or by party; None: rows are aligned already.
+        task: ``binary``, ``multiclass`` or ``regression``; by default what the labels are, where they leave no doubt.
+        alignment: ``already-aligned``, ``hash`` or ``psi``; ``psi`` by default where there are ids.
+        parties: by party, further keys of ``[parties.NAME]``, such as ``features``, ``columns`` or ``split``.
+        more: further keys of ``[task]``, such as ``classes``, ``positive`` or ``class_weights``.
+
+    Raises:
+        BadInput: an object is no table, a key is not allowed, or the labels could be of several tasks.
+    """
+    further = _further(tables, parties)
+    holder, column = _label_of(label, tables)
+    ids = id if isinstance(id, Mapping) else dict.fromkeys(tables, id)
+    kept: list[HeldObject] = []
+    keys = {
+        name: {"id": ids.get(name), "label": column if name == holder else None, **further[name]} for name in tables
+    }
+    for name, value in _different(tables).items():
+        keys[name]["path"] = _table_at(name, value, keys[name], kept)
+    if alignment is None and any(value is not None for value in ids.values()):
+        alignment = "psi"
+    kind = _task({holder: keys[holder]["path"]}, column, task, more, _rule(keys[holder], column, holder), kept)
+    return Objects("vertical", {**kind, "alignment": alignment, **more}, keys, kept)
+
+
+def horizontal(
+    clients: Mapping[str, Any] | Sequence[Any],
+    *,
+    label: str | None = None,
+    test: Any = None,
+    task: str | None = None,
+    parties: Mapping[str, Keys] | None = None,
+    **more: Any,
+) -> Objects:
+    """Return rows, or images, that lie with several clients.
+
+    Args:
+        clients: by name, or in a list (``client-0``, ``client-1``, ...): a table with the column of the label; or
+            samples and labels as arrays ``(x, y)``; or a torch ``Dataset`` of such pairs.
+        label: column of the label; of tables only.
+        test: public rows to measure on, of the same kind.
+        task: ``binary``, ``multiclass`` or ``regression``; by default what the labels are, where they leave no doubt.
+        parties: by client, further keys of ``[parties.NAME]``, such as ``features`` or ``center``.
+        more: further keys of ``[task]``, such as ``columns``, ``classes``, ``peak`` or ``mean``.
+
+    Raises:
+        BadInput: an object is nothing of that kind, a key is not allowed, or the labels could be of several tasks.
+    """
+    named = clients if isinstance(clients, Mapping) else {f"client-{n}": one for n, one in enumerate(clients)}
+    further = _further(named, parties)
+    every = _different({**named, **({} if test is None else {"test": test})})
+    kept: list[HeldObject] = []
+    keys: dict[str, dict[str, Any]] = {}
+    for name, value in every.items():
+        keys[name] = {"label": label, **further.get(name, next(iter(further.values()), {}))}
+        if label is None and not isinstance(value, str | Path):
+            made = _samples(value, name)
+            keys[name]["label"] = LABEL if isinstance(made, pa.Table) else None
+            keys[name]["path"] = _keep(name, made, kept)
+            if not isinstance(made, pa.Table):
+                shape = made["images"].shape[1:]
+                more = {"shape": [1] * (3 - len(shape)) + list(shape), **more}
+        else:
+            keys[name]["path"] = _table_at(name, value, keys[name], kept)
+    held_out = keys.pop("test", {}).get("path") if test is not None else None
+    found = {name: one["path"] for name, one in keys.items()} | ({"test": held_out} if held_out else {})
+    kind = _task(found, label or LABEL, task, more, None, kept, listed=True)
+    return Objects("horizontal", {**kind, "test": held_out, **more}, keys, kept)
+
+
+def relational(
+    tables: Mapping[str, Any],
+    *,
+    sql: str,
+    label: str,
+    task: str | None = None,
+    parties: Mapping[str, Keys] | None = None,
+    **more: Any,
+) -> Objects:
+    """Return tables of several organisations that a query joins.
+
+    Args:
+        tables: by party: a table, as `vertical` takes it, or the path of a file or database.
+        sql: the query; a party's table has its name, unless ``parties`` says ``table``.
+        label: column of the label, as the query names it.
+        task: ``binary``, ``multiclass`` or ``regression``; by default what the labels are, where they leave no doubt.
+        parties: by party, further keys of ``[parties.NAME]``, such as ``table``, ``id`` or ``columns``.
+        more: further keys of ``[task]``, such as ``classes`` or ``categorical``.
+
+    Raises:
+        BadInput: an object is no table, a key is not allowed, or the labels could be of several tasks.
+    """
+    further = _further(tables, parties)
+    kept: list[HeldObject] = []
+    keys = {name: dict(further[name]) for name in tables}
+    for name, value in _different(tables).items():
+        keys[name]["path"] = _table_at(name, value, {**keys[name], "sql": re.findall(r"\w+", sql)}, kept)
+    table, _, column = label.rpartition(".")
+    named = {name: one.get("table", name) for name, one in keys.items()}
+    having = {name: one["path"] for name, one in keys.items() if column in _columns_at(one["path"], kept)}
+    having = {name: path for name, path in having.items() if table in ("", named[name]) or table not in named.values()}
+    owners = having if len({named[name] for name in having}) == 1 else {}
+    rule = _rule(keys[next(iter(owners))], column, next(iter(owners))) if owners else None
+    kind = _task(owners, column, task, more, rule, kept)
+    return Objects("relational", {**kind, "sql": sql, "label": label, **more}, keys, kept)
+
+
+def graph(
+    parties: Mapping[str, Any],
+    *,
+    nodes: Any = None,
+    id: str | None = None,
+    label: tuple[str, str] | None = None,
+    task: str | None = None,
+    alignment: str | None = None,
+    keys: Mapping[str, Keys] | None = None,
+    **more: Any,
+) -> Objects:
+    """Return a graph whose nodes are the parties', each with its own columns and edges.
+
+    Args:
+        parties: of numbered nodes each party's ``edges`` (2, E) and ``features`` (N, F) by name, or a ``Data`` of
+            PyTorch Geometric; of nodes with ids its tables by name: ``nodes``, ``edges``, and perhaps ``sparse``.
+        nodes: of numbered nodes what all parties know: ``labels``, ``train``, ``validation`` and ``test`` by name, or a
+            ``Data`` with ``y`` and masks; by default the first party's.
+        id: of tables, the column of the nodes' ids.
+        label: of tables, the party that has the labels, and the column.
+        task: of tables, ``binary`` or ``multiclass``.
+        alignment: of tables, as `vertical` takes it.
+        keys: of tables, by party, further keys of ``[parties.NAME]``, such as ``ends`` or ``columns``.
+        more: further keys of ``[task]``.
+
+    Raises:
+        BadInput: an object is nothing of that kind, or a key is not allowed.
+    """
+    further, kept = _further(parties, keys), list[HeldObject]()
+    _different(parties)
+    if label is None:
+        first = next(iter(parties.values()), None)
+        known = _keep("nodes", _known_nodes(first if nodes is None else nodes), kept)
+        files = {
+            name: {"file": _keep(name, _local_graph(one, name), kept), **further[name]} for name, one in parties.items()
+        }
+        return Objects("graph", {"nodes": known, **more}, files, kept)
+    holder, column = _label_of(label, parties)
+    made: dict[str, dict[str, Any]] = {}
+    for name, given in parties.items():
+        if not isinstance(given, Mapping) or not {"nodes", "edges"} <= set(given) <= {"nodes", "edges", "sparse"}:
+            raise BadInput(f"{name}: its tables are needed by name: nodes, edges, and perhaps sparse")
+        one = made[name] = {"id": id, "label": column if name == holder else None, **further[name]}
+        asked = {**one, "ends": one.get("ends", ["source", "target"]), "sparse": ["node", "feature", "value"]}
+        for key, table in given.items():
+            one["path" if key == "nodes" else key] = _table_at(name, table, asked, kept)
+    kind = _task({holder: made[holder]["path"]}, column, task, more, _rule(made[holder], column, holder), kept)
+    return Objects("graph-tables", {**kind, "alignment": alignment or "psi", **more}, made, kept)
+
+
+# --- what a caller gives ----------------------------------------------------------------------------------------------
+
+
+def _given(keys: Keys) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{shown(value)} of type {type(value).__name__} is not allowed")
+
+
+def _further(parties: Mapping[str, Any], further: Mapping[str, Keys] | None) -> dict[str, Keys]:
+    """Return the further keys of each party."""
+    if not isinstance(parties, Mapping):
+        raise BadInput(f"data: {type(parties).__name__} is not allowed: give each party's object by its name")
+    for name in parties:
+        party_name(name)
+    for name in further or {}:
+        if name not in parties:
+            raise BadInput(f"parties: {name!r} is not allowed: the parties are {', '.join(parties)}")
+    return {name: (further or {}).get(name, {}) for name in parties}
+
+
+def _label_of(label: Any, parties: Mapping[str, Any]) -> tuple[str, str]:
+    if not (isinstance(label, tuple | list) and len(label) == 2) or label[0] not in parties:
+        raise BadInput(
+            f"label: {shown(label)} is not allowed: give (party, column); the parties are {', '.join(parties)}"
+        )
+    return str(label[0]), str(label[1])
+
+
+def _different(parties: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parties' objects; one that is given for two parties is refused."""
+    seen: dict[int, str] = {}
+    for name, value in parties.items():
+        if (other := seen.setdefault(id(value), name)) != name:
+            raise BadInput(f"{name}: its object is {other}'s already: each party has data of its own")
+    return parties
+
+
+def _table_at(name: str, value: Any, keys: Keys, kept: list[HeldObject]) -> str:
+    """Keep a party's table and return its address; a path stays one."""
+    if isinstance(value, str | Path):
+        return str(value)
+    listed = [one for given in keys.values() if isinstance(given, str | list | tuple) for one in _texts(given)]
+    return _keep(name, table_of(value, name, listed), kept)
+
+
+def _texts(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [one for one in value if isinstance(one, str)]
+
+
+def _keep(name: str, content: Any, kept: list[HeldObject]) -> str:
+    """Keep an object as it is read, and return its address."""
+    one = hold(f"{OBJECT}{name}:{digest_of(content)}", content)
+    kept.append(one)
+    return one.address
+
+
+def _columns_at(path: str, kept: Sequence[HeldObject]) -> list[str]:
+    return next((one.content.column_names for one in kept if one.address == path), [])
+
+
+def _rule(keys: Keys, column: str, party: str) -> ColumnRule | None:
+    given = keys.get("columns", {}).get(column)
+    return None if given is None else from_table(ColumnRule, given, f"parties.{party}.columns.{column}")
+
+
+# --- what is predicted ------------------------------------------------------------------------------------------------
+
+_MOST_LIKELY_CLASSES = 20
+
+
+def _task(
+    paths: Mapping[str, str],
+    column: str,
+    task: str | None,
+    more: Keys,
+    rule: ColumnRule | None,
+    kept: Sequence[HeldObject],
+    *,
+    listed: bool = False,
+) -> dict[str, Any]:
+    """Return type and classes of a task by its labels, without the type where no object has the label.
+
+    Args:
+        paths: by party, addresses of tables that may have the column, or of arrays with labels.
+        column: of the label.
+        task: the type that the caller says.
+        more: keys of the task that the caller says.
+        rule: of the label.
+        kept: the objects.
+        listed: whether the classes are listed, and not only counted.
+    """
+    labels = [
+        found for one in kept if one.address in paths.values() and (found := _labels(one.content, column)) is not None
+    ]
+    if not labels:
+        return {} if task is None else {"type": task}
+    whole = Column(column, pa.chunked_array([one for part in labels for one in part.chunks], type=labels[0].type))
+    if task == "regression":
+        return {"type": task}
+    where = " and ".join(paths)
+    names, _ = named_classes(whole, rule, where)
+    kind = task or _kind_of(whole, names, where)
+    if kind == "regression" or "classes" in more or (kind == "binary" and not listed):
+        return {"type": kind}
+    return {"type": kind, "classes": names if listed else len(names)}
+
+
+def _labels(content: Any, column: str) -> Any:
+    """Return the labels of a table or of arrays, chunked; None: it has none."""
+    if isinstance(content, pa.Table):
+        return content.column(column) if content.column_names.count(column) == 1 else None
+    return pa.chunked_array([pa.array(content["labels"])]) if "labels" in content else None
+
+
+def _kind_of(column: Column, names: Sequence[str], where: str) -> str:
+    """Return what is predicted where labels leave no doubt.
+
+    Raises:
+        BadInput: they could be classes or numbers.
+    """
+    kind = column.values.type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if pa.types.is_floating(kind) and (numbers := column.numbers(where)).size:
+        if (np.isfinite(numbers) & (numbers % 1 != 0)).any():
+            return "regression"
+    elif len(names) == 2:
+        return "binary"
+    if not is_number and 2 < len(names) <= _MOST_LIKELY_CLASSES:
+        return "multiclass"
+    likely = "binary" if len(names) == 2 else "multiclass"
+    raise BadInput(
+        f"task: missing: label {column.name!r} of {where} has {len(names)} values ({', '.join(names[:5])}"
+        f"{', ...' if len(names) > 5 else ''}), which may be classes or numbers: give task='{likely}' or 'regression'"
+    )
+
+
+# --- objects as they are read -----------------------------------------------------------------------------------------
+
+
+def table_of(value: Any, name: str, asked: Collection[str] = ()) -> pa.Table:
+    """Return a table of any library as Arrow's, with plain types: what a Parquet file of it would give.
+
+    Args:
+        value: the table, or columns by name.
+        name: whose, for errors.
+        asked: the columns that the description names: an index of pandas that is not among them is no column.
+
+    Raises:
+        BadInput: it is no table, or Arrow has no such values.
+    """
+    try:
+        table = _arrow_table(value, asked)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise BadInput(f"{name}: {type(value).__module__}.{type(value).__qualname__}: {first_line(error)}") from None
+    if table is None:
+        raise BadInput(
+            f"{name}: {type(value).__module__}.{type(value).__qualname__} is not allowed: give a table of pandas, "
+            "Polars, Arrow, DuckDB, datasets or numpy, or columns by name"
+        )
+    columns = [_plain_column(column) for column in table.columns]
+    return pa.Table.from_arrays(columns, names=list(table.column_names)).combine_chunks()
+
+
+def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
+    package = type(value).__module__.partition(".")[0]
+    if isinstance(value, pa.Table):
+        return value
+    if isinstance(value, Mapping):
+        return pa.table({str(key): _array(one) for key, one in value.items()})
+    if package == "pandas" and hasattr(value, "columns"):
+        levels = [level for level in value.index.names if level in asked and level not in value.columns]
+        kept = value.reset_index(levels) if levels else value
+        return pa.Table.from_pandas(kept, preserve_index=False)
+    if package == "polars" and hasattr(value, "collect"):
+        value = value.collect()
+    if package == "datasets" and hasattr(value, "with_format"):
+        value = value.with_format("arrow")[:]
+    for name in ("to_arrow_table", "fetch_arrow_table", "__arrow_c_stream__"):
+        if hasattr(value, name):
+            return pa.table(value) if name == "__arrow_c_stream__" else getattr(value, name)()
+    if hasattr(value, "__array__") or hasattr(value, "detach"):
+        matrix = _array(value)
+        if matrix.dtype.names and matrix.ndim == 1:
+            return pa.table({field: matrix[field] for field in matrix.dtype.names})
+        if matrix.ndim == 2:
+            return pa.table({f"c{index}": matrix[:, index] for index in range(matrix.shape[1])})
+        raise ValueError(f"an array of {matrix.ndim} dimensions; a matrix or a structured array is needed")
+    return value if isinstance(value, pa.Table) else None
+
+
+def _plain_column(column: Any) -> Any:
+    """Return a column of the types that files have: no dictionaries, and one kind of text."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = pc.cast(column, kind.value_type)
+        kind = column.type
+    if pa.types.is_large_string(kind) or str(kind) == "string_view":
+        try:
+            return pc.cast(column, pa.string())
+        except pa.ArrowInvalid:  # more than two gigabytes
+            return pc.cast(column, pa.large_string())
+    return column
+
+
+def _array(value: Any) -> Any:
+    """Return an array, a tensor, a series or a list as a numpy array, or as it is where Arrow takes it."""
+    if hasattr(value, "detach"):
+        return value.detach().cpu().numpy()
+    return (
+        value
+        if hasattr(value, "__arrow_array__") or isinstance(value, pa.Array | pa.ChunkedArray)
+        else np.asarray(value)
+    )
+
+
+def _samples(value: Any, name: str) -> pa.Table | dict[str, NDArray[Any]]:
+    """Return samples, and their labels if they have some: a table of vectors, or images as arrays by name.
+
+    Raises:
+        BadInput: they are nothing of that kind, or of different shapes.
+    """
+    try:
+        x, y = _pairs(value)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{name}: {type(value).__name__}: {first_line(error)}") from None
+    if x.dtype.kind not in "buif":
+        raise BadInput(f"{name}: samples of type {x.dtype} are not allowed: give numbers, or a table and label='...'")
+    if y is not None and y.shape != (len(x),):
+        raise BadInput(
+            f"{name}: labels of shape {list(y.shape)} for {len(x)} samples are not allowed: give one a sample"
+        )
+    if x.ndim == 2:
+        columns = {f"c{index}": x[:, index] for index in range(x.shape[1])}
+        return table_of({**columns, **({} if y is None else {LABEL: y})}, name)
+    if x.ndim not in (3, 4):
+        raise BadInput(
+            f"{name}: samples of shape {list(x.shape[1:])} are not allowed: give vectors, or images (C, H, W)"
+        )
+    images = x if x.ndim == 4 else x[:, None]
+    return {"images": images} if y is None else {"images": images, "labels": y}
+
+
+def _pairs(value: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return samples and labels of a pair of arrays, of an array, or of a data set of pairs."""
+    if hasattr(value, "tensors"):
+        value = tuple(value.tensors)
+    if isinstance(value, tuple | list) and len(value) == 2 and all(hasattr(one, "shape") for one in value):
+        return np.asarray(_array(value[0])), np.asarray(_array(value[1]))
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return np.asarray(_array(value)), None
+    if (
+        not (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
+        or isinstance(value, Mapping)
+        or not len(value)
+    ):
+        raise ValueError("not allowed: give (x, y), a data set of such pairs, or a table and label='...'")
+    if hasattr(value, "columns") or hasattr(value, "column_names"):
+        raise ValueError("a table needs its column of labels: label='...'")
+    pairs = [value[index] for index in range(len(value))]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise ValueError("each item of a data set must be a sample and its label")
+    return np.stack([_array(x) for x, _ in pairs]), np.asarray([np.asarray(_array(y)).item() for _, y in pairs])
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def _known_nodes(value: Any) -> dict[str, NDArray[Any]]:
+    """Return what all parties know of numbered nodes, of arrays by name or of a ``Data`` of PyTorch Geometric."""
+    if isinstance(value, Mapping):
+        return {name: np.asarray(_array(one)) for name, one in value.items()}
+    names = {"labels": "y", "train": "train_mask", "validation": "val_mask", "test": "test_mask"}
+    found = {key: getattr(value, name, None) for key, name in names.items()}
+    return {key: np.asarray(_array(one)) for key, one in found.items() if one is not None}
+
+
+def _local_graph(value: Any, party: str) -> dict[str, NDArray[Any]]:
+    """Return a party's edges and features, of arrays by name or of a ``Data`` of PyTorch Geometric."""
+    if isinstance(value, Mapping):
+        found = {name: value.get(name) for name in ("edges", "features")}
+    else:
+        found = {"edges": getattr(value, "edge_index", None), "features": getattr(value, "x", None)}
+    if missing := [name for name, one in found.items() if one is None]:
+        raise BadInput(
+            f"{party}: {type(value).__name__} lacks {' and '.join(missing)}: give edges (2, E) and features (N, F)"
+        )
+    return {name: np.asarray(_array(one)) for name, one in found.items()}
+
+
+# --- digests ----------------------------------------------------------------------------------------------------------
+
+
+def digest_of(content: pa.Table | Mapping[str, NDArray[Any]]) -> str:
+    """Return a digest of the values of a table or of arrays, whatever memory they lie in."""
+    digest = hashlib.sha256()
+    if not isinstance(content, pa.Table):
+        for name, array in sorted(content.items()):
+            digest.update(repr((name, array.dtype.str, array.shape)).encode() + array.tobytes())
+        return digest.hexdigest()[:32]
+    for name, column in zip(content.column_names, content.columns, strict=True):
+        digest.update(repr((name, str(column.type), len(column))).encode())
+        for chunk in column.chunks or [pa.array([], column.type)]:
+            for piece in _bytes_of(chunk):
+                digest.update(piece)
+    return digest.hexdigest()[:32]
+
+
+def _bytes_of(array: Any) -> Iterator[Any]:
+    """Yield where an array has values, and these values."""
+    kind = array.type
+    yield np.packbits(np.asarray(pc.is_valid(array).to_numpy(zero_copy_only=False), np.uint8)).data
+    if pa.types.is_decimal(kind):
+        array, kind = pc.cast(array, pa.string()), pa.string()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
+        lengths = pc.fill_null(pc.binary_length(array), 0)
+        yield lengths.to_numpy(zero_copy_only=False).astype(np.int64).tobytes()
+        texts = pc.cast(pc.fill_null(array, "" if not pa.types.is_binary(kind) else b""), pa.large_binary())
+        offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        yield memoryview(texts.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+        return
+    if pa.types.is_temporal(kind) and kind.bit_width in (32, 64):
+        array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+        kind = array.type
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        values = pc.fill_null(array, False if pa.types.is_boolean(kind) else 0).to_numpy(zero_copy_only=False)
+        yield (np.where(np.isnan(values), np.nan, values) if values.dtype.kind == "f" else values).tobytes()
+        return
+    yield repr(array.to_pylist()).encode()

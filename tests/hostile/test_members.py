@@ -1,0 +1,145 @@
+"""A site of the federation that may not do what it does: it costs the others neither their place nor their memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedactors.errors import FedactorsError, Refused
+from fedactors.federation import relay
+from fedactors.federation.handshake import dial
+from fedactors.federation.session import PING, Connection, Hello, framed, read_piece
+from fedactors.federation.site_folder import SITE
+from fedactors.runtime.addresses import free_port
+from fedactors.runtime.failures import errors_for
+from tests.federation.test_relay import Running
+from tests.federation.world import BANK, CLINIC, LIMITS, SHOP, World
+
+RUN = "0123456789abcdef"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, (BANK, SHOP, CLINIC))
+    made.start(SHOP)
+    yield made
+    made.stop()
+
+
+@contextlib.asynccontextmanager
+async def connected(world: World, name: str, purpose: str, lost: list[str] | None = None) -> AsyncIterator[Connection]:
+    """Connect a site to the shop."""
+    folder = world.folder(name)
+    told = [] if lost is None else lost
+    ends: dict[str, Any] = {"serve": None, "lost": lambda _, why: told.append(why), "errors": errors_for(name, SHOP)}
+    hello = Hello("credit", purpose, RUN if purpose == "driver" else "", "")
+    connection = await dial(folder, folder.federation.members[SHOP], hello, LIMITS, **ends)
+    try:
+        yield connection
+    finally:
+        await connection.end()
+
+
+async def becomes(is_so: Callable[[], bool]) -> None:
+    """Wait for it."""
+    end = time.monotonic() + 15
+    while not is_so() and time.monotonic() < end:
+        await asyncio.sleep(0.05)
+    assert is_so()
+
+
+# --- who may not coordinate -----------------------------------------------------------------------------------------
+
+
+def test_who_may_not_coordinate_takes_no_drivers_place(world: World) -> None:
+    file = world.path / SHOP / SITE
+    file.write_text(f'{file.read_text()}\n[policy]\ncoordinators = ["bank"]\n')
+
+    async def work() -> None:
+        with pytest.raises(Refused, match=r"policy.coordinators: clinic is not allowed: bank"):
+            async with connected(world, CLINIC, "driver"):
+                pass
+        async with connected(world, BANK, "driver"):
+            assert world.processes[SHOP]._asked == RUN
+
+    asyncio.run(work())
+    assert [line for line in world.refusals(SHOP) if "comes as a driver" in line]
+
+
+# --- who is a member no longer --------------------------------------------------------------------------------------
+
+
+def without(text: str, name: str) -> str:
+    """Return the federation's file without a site."""
+    before, _, rest = text.partition(f'[sites."{name}"]')
+    return before + rest[rest.index("\n[") + 1 :]
+
+
+def test_what_a_removed_site_has_open_ends(world: World) -> None:
+    async def work() -> None:
+        lost: list[str] = []
+        async with connected(world, CLINIC, "driver", lost), connected(world, BANK, "check") as other:
+            file = world.path / SHOP / "federation.toml"
+            file.write_text(without(file.read_text(), CLINIC))
+            await becomes(lambda: bool(lost))
+            assert "clinic is no site of credit any more" in lost[0]
+            await becomes(lambda: world.processes[SHOP]._asked is None)
+            assert await other.ask(b"four", "a call") == 4
+        with pytest.raises(FedactorsError):
+            async with connected(world, CLINIC, "check"):
+                pass
+
+    asyncio.run(work())
+    assert "clinic: has links here, and is in the federation no more" in world.refusals(SHOP)
+
+
+def test_who_shows_a_certificate_that_holds_no_longer_shows_another(world: World) -> None:
+    shop = world.processes[SHOP]
+
+    async def work() -> None:
+        lost: list[str] = []
+        async with connected(world, BANK, "driver", lost):
+            await becomes(lambda: bool(shop._links))
+            (link,) = shop._links.values()
+            world.on(SHOP, lambda: setattr(link, "certificate", "of before"))
+            await becomes(lambda: link.certificate != "of before")
+            assert link.certificate == world.folder(BANK).federation.members[BANK].fingerprints[0]
+            assert lost == []
+
+    asyncio.run(work())
+    assert any("its certificate holds no longer" in text for text in world.output[SHOP])
+
+
+def test_a_relay_cuts_off_who_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_LOOK_SECONDS", 0.2)
+    file, port = world.path / "credit" / "federation.toml", free_port()
+    running = Running(world, port)
+    folders = {name: world.folder(name) for name in (BANK, CLINIC)}
+
+    async def work() -> None:
+        ends = {}
+        for name, folder in folders.items():
+            reader, writer = ends[name] = await asyncio.open_connection("127.0.0.1", port)
+            await relay._greet(folder, reader, writer, LIMITS, relay.WAIT, "")
+            await read_piece(reader, LIMITS)
+        file.write_text(without(file.read_text(), CLINIC))
+        async with asyncio.timeout(15):
+            with contextlib.suppress(OSError):
+                assert await ends[CLINIC][0].read() == b""
+        ends[BANK][1].write(framed([], PING))
+        assert (await read_piece(ends[BANK][0], LIMITS))[0] == PING
+        for _, writer in ends.values():
+            writer.transport.abort()
+        await asyncio.sleep(0.01)
+
+    try:
+        asyncio.run(work())
+    finally:
+        running.settle()
+        running.stop()

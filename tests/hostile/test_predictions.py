@@ -1,0 +1,116 @@
+"""A prediction between sites: who is spawned follows from the proposal; each party answers once, of its own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedactors.actors.remote import CallCounts
+from fedactors.data.alignment import ids
+from fedactors.errors import BadInput
+from fedactors.federation.runtime import FederatedRuntime
+from fedactors.federation.site_folder import SITE
+from fedactors.runtime.interface import ActorSpec
+from fedactors.serving.predictions import PredictingOwner
+from tests.federation.test_going_on import predicted, runs
+from tests.federation.test_runs import SMALL, federated
+from tests.federation.world import BANK, SHOP, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="hostile")]
+NEW = ("--data", f"{BANK}=arrivals,{SHOP}=baskets")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Path]]:
+    world = World(tmp_path_factory.mktemp("trained"))
+    for name, file, header in ((BANK, "arrivals", "id,income,age"), (SHOP, "baskets", "id,orders,returns")):
+        rows = [f"n{i},{i / 10},{1 - i / 20}" for i in range(20)]
+        (world.path / name / f"{file}.csv").write_text("\n".join([header, *rows, ""]))
+        with (world.path / name / SITE).open("a") as text:
+            text.write(f'\n[data.{file}]\npath = "{file}.csv"\nid = "id"\n')
+    world.start(BANK)
+    world.start(SHOP)
+    assert federated(world, (*SMALL, "algorithm=vfl")) == 0, world.output
+    yield world, runs(world)[0]
+    world.stop()
+
+
+def refused(world: World, run: Path) -> str:
+    before = len(world.refusals(SHOP))
+    assert predicted(world, run, *NEW) in (2, 3)
+    (found,) = world.refusals(SHOP)[before:]
+    return found
+
+
+def ghost(specs: list[ActorSpec]) -> list[ActorSpec]:
+    return [*specs, replace(next(one for one in specs if one.name == SHOP), name=f"{SHOP}/2")]
+
+
+def other_class(specs: list[ActorSpec]) -> list[ActorSpec]:
+    owner = next(one for one in specs if one.name == BANK)
+    return [replace(one, cls=owner.cls) if one.name == SHOP else one for one in specs]
+
+
+@pytest.mark.parametrize(("change", "said"), [(ghost, "spawns shop/2 as "), (other_class, "spawns shop as ")])
+def test_others_than_were_approved_do_not_predict(
+    trained: tuple[World, Path], monkeypatch: pytest.MonkeyPatch, change: Any, said: str
+) -> None:
+    honest = FederatedRuntime._take_new
+    monkeypatch.setattr(FederatedRuntime, "_take_new", lambda self: change(honest(self)))
+    found = refused(*trained)
+    assert said in found
+    assert "; approved: " in found
+
+
+def test_a_contribution_is_given_once(trained: tuple[World, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    count, honest = CallCounts.admit, PredictingOwner._contributions
+
+    async def again(self: PredictingOwner, peers: Any, rows: Any) -> Any:
+        await honest(self, peers, rows)
+        return await honest(self, peers, rows)
+
+    monkeypatch.setattr(PredictingOwner, "_contributions", again)
+    monkeypatch.setattr(CallCounts, "admit", lambda self, *a: count(self, *a) if a[3].party == SHOP else None)
+    assert "bank: calls shop.contribute for the 2nd time; approved: once" in refused(*trained)
+
+
+def test_a_row_is_predicted_once() -> None:
+    names = np.array(["a", "b", "c"])
+    _, salt, digests = ids.announce_order(names, np.array([0, 1]), np.random.default_rng(1))
+    with pytest.raises(BadInput, match="an id is announced twice"):
+        ids.follow(names, ids.AlignmentOrder(salt, np.repeat(digests, 2, axis=0), np.zeros(0, np.uint8)), "hash")
+
+
+def test_a_policy_allows_so_many_predictions_and_no_more(
+    trained: tuple[World, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, run = trained
+    file = world.path / SHOP / SITE
+    before = file.read_text()
+    done = sum(line["what"] == "predicted" for line in world.audit(SHOP))
+    say(file, f'{before}\n[policy]\napprove = "policy"\ncoordinators = ["bank"]\ncontinuations = {done + 1}\n')
+    try:
+        assert predicted(world, run, *NEW) == 0, capsys.readouterr().err
+        capsys.readouterr()
+        assert predicted(world, run, *NEW) in (2, 3)
+        said = f"predicts with run {line_of(world)} for the {done + 2}"
+        assert said in capsys.readouterr().err + world.refusals(SHOP)[-1]
+        assert "(policy.continuations) where the policy answers" in world.refusals(SHOP)[-1]
+    finally:
+        say(file, before)
+
+
+def say(file: Path, text: str) -> None:
+    """Change the site's file at once: its process reads it at any time."""
+    part = file.with_suffix(".part")
+    part.write_text(text)
+    part.replace(file)
+
+
+def line_of(world: World) -> str:
+    return str(next(line["first"] for line in world.audit(SHOP) if line["what"] == "predicted"))
