@@ -588,7 +588,7 @@ def _run_once(
 
 
 def _data_notes(data: Any, name: str, options: RunOptions) -> list[str]:
-    """Return what is odd with user data that a simulated run reads: elsewhere only a party's process opens its files."""
+    """Return what is odd with user data of a simulated run; elsewhere only a party's process opens its files."""
     if options.runtime != "simulated" or not str(name).endswith(".toml"):
         return []
     from fedactors.data.checks import warnings_of

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from fedactors.data.datasets import catalogue
+from fedactors.data.datasets import catalogue as datasets
 from fedactors.data.datasets.catalogue import DataFile, Dataset, catalogue, describe
 from fedactors.errors import BadInput, DataMissing
 
@@ -50,7 +50,7 @@ def invented(monkeypatch, tmp_path):
             terms="none",
             files=(DataFile(path="invented/f.bin", size=3, **file),),
         )
-        monkeypatch.setattr(catalogue, "describe", lambda name: dataset)
+        monkeypatch.setattr(datasets, "describe", lambda name: dataset)
         return dataset
 
     return make
@@ -62,8 +62,8 @@ def test_every_given_file_has_its_checksum(real_data):
     for dataset in catalogue():
         for file in dataset.files:
             if (real_data / file.path).is_file():
-                assert catalogue.sha256_of(real_data / file.path) in file.sha256
-                catalogue.locate(dataset.name, file.path)
+                assert datasets.sha256_of(real_data / file.path) in file.sha256
+                datasets.locate(dataset.name, file.path)
                 seen += 1
     assert seen >= 30
 
@@ -72,10 +72,10 @@ def test_missing_data_say_how_to_get_them(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDACTORS_DATA", str(tmp_path))
     monkeypatch.setenv("FEDACTORS_CACHE", str(tmp_path / "cache"))
     with pytest.raises(DataMissing, match=r"fedactors data fetch credit.*FEDACTORS_DATA") as caught:
-        catalogue.locate("credit", "credit/UCI_Credit_Card.csv.zip")
+        datasets.locate("credit", "credit/UCI_Credit_Card.csv.zip")
     assert caught.value.exit_code == 4
-    assert not catalogue.is_present(describe("credit"))
-    assert catalogue.is_present(describe("breast-cancer"))
+    assert not datasets.is_present(describe("credit"))
+    assert datasets.is_present(describe("breast-cancer"))
 
 
 def test_a_damaged_file_is_named(monkeypatch, tmp_path):
@@ -83,7 +83,7 @@ def test_a_damaged_file_is_named(monkeypatch, tmp_path):
     (tmp_path / "credit/UCI_Credit_Card.csv.zip").write_bytes(b"no")
     monkeypatch.setenv("FEDACTORS_DATA", str(tmp_path))
     with pytest.raises(BadInput, match=r"UCI_Credit_Card.csv.zip: wrong checksum"):
-        catalogue.locate("credit", "credit/UCI_Credit_Card.csv.zip")
+        datasets.locate("credit", "credit/UCI_Credit_Card.csv.zip")
 
 
 def test_the_data_folder_wins_over_the_cache(invented, monkeypatch, tmp_path):
@@ -91,9 +91,9 @@ def test_the_data_folder_wins_over_the_cache(invented, monkeypatch, tmp_path):
     for folder in ("cache", "data"):
         (tmp_path / folder / "invented").mkdir(parents=True)
         (tmp_path / folder / "invented/f.bin").write_text(folder)
-    assert catalogue.locate("invented", "invented/f.bin").read_text() == "cache"
+    assert datasets.locate("invented", "invented/f.bin").read_text() == "cache"
     monkeypatch.setenv("FEDACTORS_DATA", str(tmp_path / "data"))
-    assert catalogue.locate("invented", "invented/f.bin").read_text() == "data"
+    assert datasets.locate("invented", "invented/f.bin").read_text() == "data"
 
 
 def test_fetch_checks_reports_and_keeps(invented, tmp_path):
@@ -102,10 +102,10 @@ def test_fetch_checks_reports_and_keeps(invented, tmp_path):
     calls = []
     with served(tmp_path / "web") as address:
         invented(url=f"{address}/f", sha256=(hashlib.sha256(b"abc").hexdigest(),))
-        (path,) = catalogue.fetch("invented", lambda file, done, total: calls.append((file, done, total)))
+        (path,) = datasets.fetch("invented", lambda file, done, total: calls.append((file, done, total)))
     assert path.read_bytes() == b"abc"
     assert calls[-1] == ("invented/f.bin", 3, 3)
-    assert catalogue.fetch("invented") == (path,)  # the server is gone: nothing is fetched twice
+    assert datasets.fetch("invented") == (path,)  # the server is gone: nothing is fetched twice
     assert [p.name for p in path.parent.iterdir()] == ["f.bin"]
 
 
@@ -115,7 +115,7 @@ def test_a_wrong_download_is_refused_and_leaves_nothing(invented, tmp_path):
     with served(tmp_path / "web") as address:
         invented(url=f"{address}/f", sha256=(hashlib.sha256(b"abc").hexdigest(),))
         with pytest.raises(BadInput, match=r"wrong checksum"):
-            catalogue.fetch("invented")
+            datasets.fetch("invented")
     assert list((tmp_path / "cache/invented").iterdir()) == []
 
 
@@ -124,10 +124,10 @@ def test_an_unreachable_address_is_data_missing(invented, tmp_path):
     with served(tmp_path / "web") as address:
         invented(url=f"{address}/absent")
         with pytest.raises(DataMissing, match=r"cannot fetch .*absent.*404"):
-            catalogue.fetch("invented")
+            datasets.fetch("invented")
     invented(url="")
     with pytest.raises(DataMissing, match=r"no public address"):
-        catalogue.fetch("invented")
+        datasets.fetch("invented")
 
 
 def test_a_repacked_archive_is_known_by_its_content(invented, tmp_path):
@@ -141,9 +141,9 @@ def test_a_repacked_archive_is_known_by_its_content(invented, tmp_path):
         known = {"url": f"{address}/outer.zip", "sha256": ("0" * 64,), "stored_as": "zip-member"}
         invented(**known, content=("rows.csv", "1" * 64))
         with pytest.raises(BadInput, match=r"wrong checksum"):
-            catalogue.fetch("invented")
+            datasets.fetch("invented")
         invented(**known, content=("rows.csv", digest))
-        (path,) = catalogue.fetch("invented")
+        (path,) = datasets.fetch("invented")
     with zipfile.ZipFile(path) as archive:
         assert archive.read("rows.csv") == b"1,2"
 
@@ -155,10 +155,10 @@ def test_a_plain_text_download_is_packed(invented, tmp_path, form):
     with served(tmp_path / "web") as address:
         # The checksum is of another packing of the same text: what was packed here is accepted from the cache only.
         invented(url=f"{address}/f", sha256=("0" * 64,), stored_as=form)
-        (path,) = catalogue.fetch("invented")
+        (path,) = datasets.fetch("invented")
     if form == "gzip":
         assert gzip.decompress(path.read_bytes()) == b"a,b"
     else:
         with zipfile.ZipFile(path) as archive:
             assert archive.read("f.bin") == b"a,b"
-    assert catalogue.locate("invented", "invented/f.bin") == path
+    assert datasets.locate("invented", "invented/f.bin") == path
