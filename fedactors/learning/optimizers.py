@@ -196,8 +196,9 @@ def _step_tensors(
             torch._foreach_copy_(values, shrunk)
         else:
             values = list(shrunk)
-    if spec.name != "sgd":
+    if spec.name in ("adam", "adamw"):
         return _adam(spec, values, gradients, state, in_place)
+    assert spec.name == "sgd", f"{spec.name} has no step here"
     if spec.momentum:
         first = list(state.first) if isinstance(state.first, Sequence) else [state.first]
         torch._foreach_mul_(first, spec.momentum)
@@ -252,6 +253,7 @@ def _step_array(spec: OptimizerSpec, value: Array, gradient: Array, state: Optim
             gradient = state.first = spec.momentum * state.first + gradient
         moved: Array = value - spec.learning_rate * gradient
         return moved
+    assert spec.name in ("adam", "adamw"), f"{spec.name} has no step here"
     beta1, beta2 = spec.betas
     state.first = state.first + (1 - beta1) * (gradient - state.first)
     state.second = beta2 * state.second + (1 - beta2) * gradient * gradient
