@@ -588,7 +588,7 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
             continue
         planned = plan.table(table)
         try:
-            rows = partition.source.load(planned.needed_columns(), planned.partitions[index].where)
+            rows = partition.source.load(planned.needed_columns(), planned.partitions[index].where, planned.computed)
             rules = rules_of_features(planned.features, partition)
             given = {one.column: column_of(rows, one.column, rules[one.column]) for one in planned.features}
         except (BadInput, DataMissing) as error:

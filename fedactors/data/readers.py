@@ -639,7 +639,8 @@ def _read_folder(folder: Path, party: str, image_folder: ImageFolder, is_new: bo
             unusable[row] = str(error).partition(f"{file} ")[2]
     if len(unusable) == len(files):
         raise BadInput(f"{party}: {folder}: none of {len(files)} images can be read, the first {unusable[0]}")
-    _refuse_equal(np.delete(images, list(unusable), axis=0) if unusable else images, f"{party}: {folder}")
+    if not is_new:
+        _refuse_equal(images, f"{party}: {folder}")
     labels = () if is_new else tuple(file.parent.name for file in files)
     ids = np.asarray([file.relative_to(folder).as_posix() for file in files])
     return Read(ids, images, labels, unusable)
@@ -740,7 +741,8 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
             f"{party}: {path}: images of type {images.dtype} are not allowed without their largest value; give it "
             "under [task], such as peak = 255"
         )
-    _refuse_equal(images, f"{party}: {path}")
+    if not is_new:
+        _refuse_equal(images, f"{party}: {path}")
     ids = np.arange(len(images))
     if is_new:
         return Read(ids, image_folder.scaled(np.nan_to_num(images)), (), dict.fromkeys(bad.tolist(), "missing values"))
