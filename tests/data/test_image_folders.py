@@ -259,7 +259,9 @@ def frames():
 )
 @pytest.mark.filterwarnings("ignore:'mode' parameter")
 def test_images_that_would_be_others_are_refused_with_file_and_reason(tmp_path, image, ending, options, said):
-    for heard in readings(tmp_path, image, ending, **options):
+    training, prediction = readings(tmp_path, image, ending, **options)
+    # equal images teach nothing, and each of them can be predicted
+    for heard in (training,) if "images are equal" in said else (training, prediction):
         assert said in heard
         assert heard.startswith("a: ")
         assert "\n" not in heard
