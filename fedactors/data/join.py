@@ -25,7 +25,7 @@ sum_j G_ij = N; G_n joined rows behind each row of a table.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -342,14 +342,15 @@ def check_not_empty(plan: JoinPlan, num_joined: int) -> None:
         EmptyJoinError: it has none.
     """
     if not num_joined:
-        raise empty_join(table.name for table in plan.tables)
+        raise empty_join(plan)
 
 
-def empty_join(names: Iterable[str]) -> EmptyJoinError:
+def empty_join(plan: JoinPlan) -> EmptyJoinError:
     """Return the error of tables that have no joined row."""
+    where = " and ".join(edge.name for edge in plan.edges)
     return EmptyJoinError(
-        f"join: no row of {', '.join(names)} joins (are the keys of the same kind of thing? Those of two CSV files are "
-        "compared as texts: 007 is not 7, unless both sides are written CAST(... AS BIGINT))"
+        f"join: no row joins where {where} (are the keys of the same kind of thing? Those of two CSV files are compared "
+        "as texts: 007 is not 7, unless both sides are written CAST(... AS BIGINT))"
     )
 
 

@@ -286,7 +286,9 @@ def test_no_value_of_a_proposal_looks_like_a_line_of_ours(capsys: pytest.Capture
         "source": "s",
     }
     facts |= {"data": {BANK: "a", SHOP: "b"}, "site": SHOP, "hosts": {}, "shared_seed": None}
-    _print_proposal({**facts, "task": task, "config": {"name": forged}, "protections": [], "messages": []})
+    _print_proposal(
+        {**facts, "task": task, "config": {"name": forged}, "protections": [], "messages": [], "left_open": []}
+    )
     said = capsys.readouterr().out.splitlines()
     assert sum("noise: ON" in line for line in said) == 2
     assert not [line for line in said if line.startswith(("noise", "source 12"))]

@@ -66,7 +66,7 @@ class Spying(Actor):
         transport = self._context.transport  # type: ignore[attr-defined]
         known = endpoints(cls)
         blind = Blind(**{field.name: getattr(known, field.name) for field in dataclasses.fields(Endpoints)})
-        transport.book[self.victim] = dataclasses.replace(transport.book[self.victim], endpoints=blind)
+        transport.book.put(dataclasses.replace(transport.book[self.victim], endpoints=blind))
 
     async def _refused(self, call: Callable[..., Awaitable[Any]], endpoint: Endpoint, blind: bool) -> None:
         taken = endpoint.takes[0]

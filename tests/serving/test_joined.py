@@ -132,7 +132,7 @@ def test_ray_predicts_new_rows_of_a_query_as_simulation_does(data_dir, run, tmp_
         ("items.price, ", "", "features of items: kind (categories) is not allowed: the model was trained on price, "),
         ("items.card = cards.card", "items.item = cards.card", "joins: "),
         ('id = "order"', 'id = "reason"', "shop/table: rows called by 'reason' are not allowed"),
-        ("amount > -9", "amount > 99", "no row of orders, items, cards joins"),
+        ("amount > -9", "amount > 99", "no row joins where"),
         (
             'label = "orders.bad"',
             'label = "orders.amount"',

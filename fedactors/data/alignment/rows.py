@@ -579,7 +579,7 @@ class RowMapper(Server):
         found = await self.compute(partners_of, *args, work=Work("join", float(sum(sizes.values()))))
         num_joined = found.mapping.num_joined
         if not num_joined:
-            raise empty_join(sizes)
+            raise empty_join(self._plan)
         order = self.noise_rng("order of joined rows").permutation(num_joined)
         for (table, members), rows in zip(self._members.items(), found.mapping.rows, strict=True):
             ends = np.cumsum(keys[table].sizes)

@@ -274,7 +274,7 @@ def test_a_resumed_run_reads_its_rows_again_and_notices_others(folder):
         ('"orders.bad"', '"bad"', [], "task.label: 'bad' is not allowed here: write TABLE.COLUMN"),
         ("orders.item = items.item", "orders.item = items.missing", [], "no column 'missing'"),
         ("items.card = cards.card WHERE", "items.kind = cards.age WHERE", [], "join keys of different types"),
-        ("orders.amount > -9", "orders.amount > 99", [], "no row of orders, items, cards joins"),
+        ("orders.amount > -9", "orders.amount > 99", [], "no row joins where"),
         ("", "", ["embedding_mu=1"], "embedding_mu: 1.0 is not allowed where a query joins the rows"),
     ],
 )

@@ -67,7 +67,7 @@ JOINED = "FROM orders o JOIN items i ON o.item = i.item JOIN cards c ON o.card =
         ({"sql": SQL.replace("o.card = c.card", "o.card = c.owner")}, "join keys of different types"),
         ({"sql": SQL + " AND i.item = c.age"}, "closes a cycle"),
         ({"sql": "SELECT o.amount FROM orders o JOIN items i ON o.item = i.item, cards c"}, "is not joined"),
-        ({"sql": SQL + " WHERE o.item = 99"}, "no row of"),
+        ({"sql": SQL + " WHERE o.item = 99"}, "no row joins where"),
         ({"label": "o.total"}, "is in none of the tables"),
         ({"label": "item"}, "is in o and i"),
         ({"sql": SQL.replace("i.price", "i.kind")}, "i.kind is text, no number; name it in task.categorical"),

@@ -140,5 +140,5 @@ def test_a_tree_without_test_rows_says_so():
     # one row joins, which is kept for the test or for training
     with pytest.raises(EmptyJoinError, match=r"none of 2 joined rows is a (test|training) row"):
         execute(settings(join_by="tree"), joined([1, 1]))
-    with pytest.raises(EmptyJoinError, match="no row of visits, offers joins"):
+    with pytest.raises(EmptyJoinError, match="no row joins where"):
         execute(settings(join_by="tree"), joined([7]))
