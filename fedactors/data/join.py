@@ -349,8 +349,8 @@ def empty_join(plan: JoinPlan) -> EmptyJoinError:
     """Return the error of tables that have no joined row."""
     where = " and ".join(edge.name for edge in plan.edges)
     return EmptyJoinError(
-        f"join: no row joins where {where} (are the keys of the same kind of thing? Those of two CSV files are compared "
-        "as texts: 007 is not 7, unless both sides are written CAST(... AS BIGINT))"
+        f"join: no row joins where {where} (are the keys of the same kind of thing? Those of two CSV files are "
+        "compared as texts: 007 is not 7, unless both sides are written CAST(... AS BIGINT))"
     )
 
 
