@@ -85,13 +85,13 @@ class Holder(Client):
     async def load(self) -> None:
         self._x = np.asarray(self._part.load().features, np.float64)
 
-    @remote(caller=CLIENT)
+    @remote(caller=CLIENT, unbounded="each answer is the same mean")
     async def mean(self, ask: Ask) -> Mean:
         """Return the mean of this party's columns, times the round."""
         found = await self.compute(np.mean, self._x, work=Work("mean", self._x.size))
         return {reply}
 
-    @remote(caller=DRIVER)
+    @remote(caller=DRIVER, unbounded="it adds what all have")
     async def add(self, ask: Ask) -> Mean:
         """Add what all have."""
         for party in self._part.parties:
