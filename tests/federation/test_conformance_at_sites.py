@@ -19,7 +19,7 @@ EXPECTED = {
     "undeclared": "calls south/holder.mean with a Aside; it takes a Ask",
     "mistyped": "the gate of south refused south/holder: sends Mean.value as a str",
     "not_plain": "does not end well: ",
-    "curious": "the gate of south refused driver: spawns south/holder with other arguments than follow from the approved proposal",
+    "curious": "spawns south/holder with other data than the approved ones",
     "placed": "its result depends on where it runs",
     "busy": "the site north takes",
     "parent": "processes go on after the run",
