@@ -218,7 +218,11 @@ async def start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext, secon
         EOFError: the other side closed it at that moment.
     """
     wire = writer.transport
-    await writer.start_tls(context, server_hostname=name or None, ssl_handshake_timeout=seconds)
+    try:
+        await writer.start_tls(context, server_hostname=name or None, ssl_handshake_timeout=seconds)
+    except AttributeError:  # Python 3.11 itself fails over a transport that is gone
+        if writer.transport is not None:
+            raise
     if writer.transport is None:  # which Python leaves so, and fails over it later
         writer._transport = wire  # type: ignore[attr-defined]
         raise EOFError
