@@ -47,6 +47,7 @@ current_caller: ContextVar[str | None] = ContextVar("current_caller", default=No
 """Who called the endpoint that runs, as the runtime knows it; None: none runs. See `Actor.caller`."""
 CALLERS = (DRIVER, PEERS, SAME_PARTY, CLIENT, SERVER, PARAMETER_SERVER, DATA_CENTER)
 _LIFE = frozenset({"load", "open", "close", "compute", "begin", "job", "background", "put", "get", "free", "peer"})
+_ACCOUNTS = frozenset({"release", "count_forwarded", "record_privacy"})
 
 
 class InvalidEndpoint(TypeError):
@@ -310,8 +311,10 @@ def make_endpoints(cls: type) -> Endpoints:
 
 def _endpoint(cls: type, name: str, function: Any, callers: frozenset[str]) -> Endpoint:
     where = f"{cls.__qualname__}.{name}"
-    if name.startswith("_") or name in _LIFE:
-        raise InvalidEndpoint(f"{where} is no endpoint: the frame itself calls it, or its name says that it is private")
+    if name.startswith("_") or name in _LIFE | _ACCOUNTS:
+        raise InvalidEndpoint(
+            f"{where} is no endpoint: every actor has such a method, or its name says that it is private"
+        )
     if not inspect.iscoroutinefunction(function):
         raise InvalidEndpoint(f"{where} is no endpoint: it must be an async method")
     parameters = list(inspect.signature(function).parameters.values())[1:]

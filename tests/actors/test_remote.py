@@ -108,7 +108,7 @@ def test_what_cannot_be_an_endpoint(method: Any, text: str) -> None:
         type("Wrong", (Client,), {"endpoint": remote(method)})
 
 
-@pytest.mark.parametrize("name", ["load", "open", "close", "compute", "get", "_hidden"])
+@pytest.mark.parametrize("name", ["load", "open", "close", "compute", "get", "release", "record_privacy", "_hidden"])
 def test_names_that_are_no_endpoints(name: str) -> None:
     async def method(self: Any, number: Number) -> None: ...
 
