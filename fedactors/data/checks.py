@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.columns import ColumnRule
+from fedactors.data.columns import ColumnRule, merges_in_single
 from fedactors.data.description import Described, load_description
 from fedactors.data.layouts.graph import GraphTables, UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData
@@ -48,8 +48,6 @@ _FEW_ROWS = 20
 """Rows below which nothing is said of how values are distributed."""
 _WIDE, _FACTOR, _UNITS = 100.0, 1000.0, 100.0
 """Scales differ from these on: a column's deviation, that over another column's, one client's median over another's."""
-_BLURRED = 1e-3
-"""Share of a column's deviation that single precision may round off."""
 _SCARCE = 0.05
 """Share of rows below which a class is told."""
 _MOST_NULLS, _LONGEST_NULL = 3, 12
@@ -349,7 +347,7 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
         party.add(level, told, name, leave_out=True)
     elif is_whole and len(finite) >= _FEW_ROWS and _ID_NAME.fullmatch(name) and len(np.unique(finite)) == len(finite):
         party.add("warning", "every row has another whole number: an id is no feature", name, leave_out=True)
-    elif rule.range is None and _is_blurred(finite):
+    elif rule.range is None and merges_in_single(finite):
         told = f"single precision merges values such as {finite[0]:.15g}, which differ by {np.ptp(finite):g} at most"
         party.add("warning", told, name, **_ranged(finite))
 
@@ -357,13 +355,6 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
 def _counts_rows(values_N: NDArray[np.float64]) -> bool:
     """Say whether values are the numbers of their rows."""
     return len(values_N) >= _FEW_ROWS and values_N[0] in (0, 1) and bool((np.diff(values_N) == 1).all())
-
-
-def _is_blurred(finite: NDArray[np.float64]) -> bool:
-    """Say whether single precision rounds numbers by as much as what makes them different."""
-    with np.errstate(over="ignore"):
-        rounded = np.abs(finite - finite.astype(np.float32))
-    return bool(rounded.max() > _BLURRED * float(finite.std()))
 
 
 def _ranged(values_N: NDArray[np.float64]) -> dict[str, Any]:
@@ -531,7 +522,9 @@ def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
     if not found:
         return
     whole = {name: np.concatenate(values) for name, values in found.items()}
-    spread = {name: float(values.std()) for name, values in whole.items() if values.std() > 0}
+    with np.errstate(over="ignore"):
+        deviations = {name: float(values.std()) for name, values in whole.items()}
+    spread = {name: deviation for name, deviation in deviations.items() if deviation > 0}
     widest, narrowest = max(spread.values(), default=0.0), min(spread.values(), default=0.0)
     if widest >= _WIDE or widest > _FACTOR * narrowest:
         for name, value in spread.items():

@@ -183,10 +183,13 @@ class TableSource:
                 raise SourceError(f"source: no table {schema}.{table} at {self.shown}")
             return {name: KINDS.get(kind, "other") for name, kind in rows}
         if self.kind == "csv":
-            return {name: kind for name, (kind, _) in _csv_columns(self).items()}
+            columns = _csv_columns(self)
+            if not any(len(values) for _, (_, values) in columns.values()):
+                raise SourceError(f"{self.table or 'source'}: {self.where} has a header and no row")
+            return {name: kind for name, (kind, _) in columns.items()}
         with _duckdb(self) as (connection, relation):
-            columns = connection.sql(f"SELECT * FROM {relation} LIMIT 0").to_arrow_table().schema
-        return {column.name: _arrow_kind(column.type) for column in columns}
+            schema = connection.sql(f"SELECT * FROM {relation} LIMIT 0").to_arrow_table().schema
+        return {column.name: _arrow_kind(column.type) for column in schema}
 
     def load(
         self,

@@ -420,7 +420,7 @@ def read_arrays(
             )
         if b"\0" in content[:1000] and "16" not in csv.encoding and "32" not in csv.encoding:
             if content[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and content[1:200:2].count(0) <= 50:
-                raise BadInput(f"{party}: path: {path} is not allowed: give a {ENDINGS} file")
+                raise BadInput(f"{party}: path: {path} is no text (it has zero bytes): give a {ENDINGS} file")
             if content[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise BadInput(f"{party}: {path} {_other_encodings(content, csv)}")
         return read_csv(content, path, party, wanted=wanted, csv=csv)
