@@ -18,7 +18,7 @@ one what they have taken, and only the rest is written again.
 
 What comes from elsewhere decodes or is refused, and its text is fit for a log. Whoever reaches a port may connect again
 and again, each time to be refused; `Admission` sees that this costs neither memory, nor disk, nor others' connections.
-It is one file because each part of it is a step in the life of one connection, from whoever dials to the last word.
+It is one file because each part of it is a step in the life of one connection, from the first byte to the last.
 """
 
 from __future__ import annotations
@@ -469,7 +469,7 @@ class Connection:
     session: str = field(default_factory=lambda: secrets.token_hex(16))
     """By which both ends know the link when it comes back."""
     certificate: str = ""
-    """SHA-256 of the one that whoever dialled showed last."""
+    """SHA-256 of the certificate that the dialling site showed last."""
     again: Callable[[Connection], Awaitable[None]] | None = None
     """Dials anew when the connection broke; None: the other side does."""
     tell: Callable[[str, str], None] = lambda event, text: None
