@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray import cloudpickle
 from ray.exceptions import RayTaskError
 
 from fedactors.actors.remote import DRIVER
@@ -85,8 +86,8 @@ async def read(reader: asyncio.StreamReader) -> Any:
 
 
 def write(writer: asyncio.StreamWriter, what: Any) -> None:
-    """Send something."""
-    frame = pickle.dumps(what, protocol=5)
+    """Send something; endpoints may have functions as bounds, which only cloudpickle takes."""
+    frame = cloudpickle.dumps(what, protocol=5)
     writer.write(_LENGTH.pack(len(frame)))
     writer.write(frame)
 
