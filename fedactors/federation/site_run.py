@@ -68,7 +68,7 @@ from fedactors.federation.site_folder import (
     parts_of_name,
     taken_by,
 )
-from fedactors.inspection import COUNTED, describe_protections
+from fedactors.inspection import COUNTED, describe_protections, may_leave
 from fedactors.messages.codec import Parts, namespace_of
 from fedactors.plugins import Protocol
 from fedactors.runs.folder import Checkpoint, RunFolder
@@ -514,7 +514,8 @@ class SiteRun:
             party = name.partition("/")[0]
             if party in self._folder.federation.members and party not in proposal.data:
                 raise Refused(DRIVER, f"spawns {name}, whose site takes no part in the run")
-        self.gate = Gate(me, proposal.coordinator, book)
+        sent = may_leave(self._protocol, self._config, predicts=proposal.purpose == "predict")
+        self.gate = Gate(me, proposal.coordinator, book, sent)
         # of the proposal too: what the other sites approved is what this one did
         told = proposal.digest, sorted((name, cls, book[name].site) for name, cls in pairs)
         self.assignment = hashlib.sha256(repr(told).encode()).hexdigest()

@@ -189,6 +189,21 @@ class TablePuppetConfig:
         return self.algorithm in ("rfl-admm-v", "rfl-admm") and not self.secure_aggregation
 
     @property
+    def num_solutions(self) -> int:
+        """Rounds in which a table of one partition solves for theta; 0 where another algorithm trains."""
+        return self.num_rounds if self.is_admm else 0
+
+    @property
+    def num_tests(self) -> int:
+        """How often the tables predict the rows that are kept for the test."""
+        return 0 if self.algorithm == "centralised" else self.num_rounds
+
+    @property
+    def num_consensus_rounds(self) -> int:
+        """Rounds in which the partitions of a table agree on theta."""
+        return self.num_rounds if self.algorithm == "rfl-admm" else 0
+
+    @property
     def is_admm(self) -> bool:
         """Whether the algorithm is one of the ADMM family."""
         return self.algorithm.endswith(("admm", "admm-v"))
