@@ -425,8 +425,23 @@ class TableClient(JoinMember, MaskedTable):
             self._labels = data.label_values(rows.column(table.label), self._loss, table.label, facts.classes)
             self._is_test = data.choose_test(len(self._labels), self._config.test_fraction, self.rng("test rows"))
 
+    def _check_batches(self) -> None:
+        """Check that the join is not said to be larger than is approved: how often rows are asked for follows from it.
+
+        Raises:
+            Refused: it is.
+        """
+        config, num_joined = self._config, self._problem.num_joined
+        if config.is_admm or config.algorithm == "centralised":
+            return
+        batches = ceil(num_joined / config.batch_of(num_joined))
+        if batches > config.max_batches:
+            said = f"joins {num_joined:,} rows, which are {batches:,} batches an epoch for {self.name}"
+            raise Refused(self.caller, f"{said}; approved: at most {config.max_batches:,} (max_batches)")
+
     async def _begin_training(self) -> None:
         self._pose()
+        self._check_batches()
         model, num_rows = self._problem.model, len(self._x)
         work = Work("factorise", float(num_rows * model.num_columns**2))
         self._system = await self.compute(local_solvers.prepare_solver, self._config, self._problem, work=work)

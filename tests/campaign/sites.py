@@ -4,7 +4,8 @@
 
 Protocols and faults take turns; what is drawn is the moment. Every run trains with the privacy that its protocol has.
 A trial ends as one of `OUTCOMES`: **hung** is a driver, or a site, that is not free so many seconds after the fault;
-**not resumable** is a run with a checkpoint that does not go on from it to its last round.
+**not resumable** is a run with a checkpoint that does not go on from it to its last round; **over before** is one that
+ended before its fault, and counts as none.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
 FAULTS = ("kill -9", "stop", "stop for long", "terminate")
 """Of a site, of the coordinator's site, and of the driver."""
 AT_DRIVER = ("kill -9", "terminate", "hang up", "interrupt", "stop")
-OUTCOMES = ("finished", "resumed", "begun anew", "hung", "not resumable")
+OUTCOMES = ("finished", "resumed", "begun anew", "hung", "not resumable", "over before")
 SIGNALS = {"kill -9": signal.SIGKILL, "terminate": signal.SIGTERM, "hang up": signal.SIGHUP, "interrupt": signal.SIGINT}
 CASES = (
     *((fault, SHOP) for fault in FAULTS), ("cut", SHOP), ("away", SHOP), *((fault, BANK) for fault in FAULTS),
@@ -74,7 +75,7 @@ class Trial:
     fault: str
     target: str
     moment: str
-    """After which checkpoint, or so many seconds of the start, it struck."""
+    """After which round of the training, or so many seconds of the start, it struck."""
     codes: list[int]
     """Of the driver, and of those that went on."""
     seconds: float
@@ -161,6 +162,11 @@ def checkpoints(run: Path) -> int:
     return len(RunFolder.open(run).manifest["checkpoints"]) if (run / "manifest.json").exists() else 0
 
 
+def rounds(run: Path) -> int:
+    """Return how many rounds a run has recorded."""
+    return len((run / "metrics" / "round_metrics.jsonl").read_text().splitlines())
+
+
 class Campaign:
     """One fault after another on the same sites."""
 
@@ -175,8 +181,9 @@ class Campaign:
         words += [*SUBJECTS[protocol], *self._extra.get(protocol, ())]
         driver = sites.drive(*words)
         moment = self._await(driver, before)
-        self._strike(fault, sites.started.get(target, driver))
-        codes, said, outcome = [], "", ""
+        codes, said, outcome = [], "", "over before" if driver.poll() is not None else ""
+        if not outcome:
+            self._strike(fault, sites.started.get(target, driver))
         try:
             _, err = driver.communicate(timeout=LIMIT)
             codes, said = [driver.returncode], next((line for line in err.splitlines() if line.startswith("fed")), "")
@@ -193,7 +200,7 @@ class Campaign:
         return Trial(number, protocol, fault, target, moment, codes, round(time.monotonic() - begun, 1), outcome, said)
 
     def _await(self, driver: subprocess.Popen[str], before: set[Path]) -> str:
-        """Wait for the moment of the fault: a checkpoint in training, or seconds of the start for one in six."""
+        """Wait for the moment of the fault: a round of the training, or seconds of the start for one in six."""
         sites = self._sites
         if self._random.random() < 1 / 6:
             seconds = self._random.uniform(0.5, 3.0)
@@ -203,11 +210,11 @@ class Campaign:
 
         def is_there() -> bool:
             new = [path for path in sites.runs.iterdir() if path not in before]
-            return driver.poll() is not None or any(checkpoints(path) >= least for path in new)
+            return driver.poll() is not None or any(checkpoints(path) and rounds(path) >= least for path in new)
 
         until(is_there)
         time.sleep(self._random.uniform(0.0, 0.2))
-        return f"checkpoint {least}"
+        return f"round {least}"
 
     def _strike(self, fault: str, process: subprocess.Popen[str]) -> None:
         way = self._sites.way

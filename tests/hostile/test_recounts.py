@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedactors.actors.actor import Actor
+from fedactors.actors.groups import ActorGroup
 from fedactors.cli.main import main
 from fedactors.privacy import mechanisms
 from fedactors.privacy.accounting import PrivacyRecord
@@ -20,6 +21,8 @@ from fedactors.secure_sums.protocol import SecureSumClient
 from protocols.pubsub_vfl.messages import EpochOrder
 from protocols.pubsub_vfl.run import Federation
 from protocols.tablepuppet import actors as tables
+from tests.federation.test_runs import MTCD, federated
+from tests.federation.world import BANK, SHOP, World
 from tests.hostile.test_accounts import longer
 from tests.protocols.glasu import federation as graphs
 from tests.protocols.glasu.test_privacy import NOISY
@@ -208,3 +211,29 @@ def test_a_server_that_stops_before_the_end_of_a_prediction_is_charged() -> None
     check_gaussian(line, 120, 1.0, 2.0)
     (bare,) = privacy.prediction_records(config, "client-0")
     assert (bare.message_type, bare.epsilon) == ("Logits", math.inf)
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["honest", "leaves it out"])
+def test_a_driver_that_leaves_the_account_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
+    """A site writes down what its actors released, whether or not the driver lets them."""
+
+    honest = ActorGroup.ask
+
+    async def ask(self: ActorGroup[Any], call: Any, *args: Any, **more: Any) -> Any:
+        return {} if "account" in call.__code__.co_names else await honest(self, call, *args, **more)
+
+    if not asks:
+        monkeypatch.setattr(ActorGroup, "ask", ask)
+    world = World(tmp_path)
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        words = (*MTCD, "noise=gaussian", "noise_multiplier=4", "clip_norm=1", "learning_rate=0.01")
+        assert federated(world, words, protocol="mtcd") == 0, world.output
+        (file,) = (world.path / SHOP).rglob("privacy.jsonl")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+    finally:
+        world.stop()
+    assert {line["party"] for line in lines} == {SHOP}
+    assert {line["message_type"] for line in lines} == {"Representation", "Token"}
+    assert all(line["touched"] > 0 for line in lines)
