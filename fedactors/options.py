@@ -183,7 +183,9 @@ class RunOptions:
     smoke: bool = _option(False, "use the smallest meaningful preset", decides=True)
     paper: bool = _option(False, "use the paper's preset", decides=True)
     quiet: bool = _option(False, "hide progress")
-    track: tuple[str, ...] = _option((), "log to tensorboard, mlflow or wandb (comma-separated)", metavar="NAMES", read=_names)
+    track: tuple[str, ...] = _option(
+        (), "log to tensorboard, mlflow or wandb (comma-separated)", metavar="NAMES", read=_names
+    )
     checkpoint_dir: tuple[tuple[str, str], ...] = _kept(
         (),
         "store a party's checkpoints in a folder on its host, or at a URI, instead of the run folder; repeatable",
