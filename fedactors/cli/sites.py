@@ -2,7 +2,7 @@
 
 ``fedactors site status``, ``check``, ``renew``, ``audit`` and ``stop``: what those do who keep a site running.
 
-``fedactors relay``: a process that sites dial out to, of which one or both cannot be dialled.
+``fedactors relay``: run a relay for sites behind NAT or a firewall.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class OptimizerSpec:
     epsilon: float = 1e-8
     """Adam's term against division by zero."""
     clip_norm: float | None = None
-    """A gradient longer than this (Euclidean norm over all values together) is scaled down to it; None: none is."""
+    """Clip gradients to this global L2 norm; None disables clipping."""
 
     def __post_init__(self) -> None:
         """Check name and ranges."""
@@ -364,7 +364,7 @@ class StepSettings(ScheduleSettings):
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """L2 penalty added to the gradient; of ``adamw`` the share of a value that a step of size 1 takes away."""
     max_gradient_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """A gradient that is longer (Euclidean norm over all parameters of a model) is scaled down to it; none: none is."""
+    """Clip gradients to this global L2 norm; `none` disables clipping."""
 
     @model_validator(mode="after")
     def _check_step_rule(self) -> StepSettings:
