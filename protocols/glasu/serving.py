@@ -117,7 +117,7 @@ class PredictingClient(ProtectedClient):
         return self._released(index, found.numpy())
 
     def _released(self, segment: int, values: Floats) -> Representation | Masked:
-        """Return a representation as it may leave, once, with its line of the ledger: whatever is asked for after it."""
+        """Return a representation as it may leave, once, and write its line of the ledger, whatever comes after it."""
         self.release("the representation", f"of segment {segment}")
         self.releases = privacy.noised_releases(self._config)
         found = self._protected(segment, len(self._network.segments[segment]), values)

@@ -236,7 +236,7 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.is_admm))
     async def predict_all(self) -> messages.Predictions | Masked:
         """Return h_i of all rows that join (Algorithm 1, line 4, first round)."""
-        return self._send(await self._predict(self._x), self._positions and self._positions.train)
+        return self._send(await self._predict(self._x), self._train_positions)
 
     @remote(caller=SERVER, only="joiners", at_most="num_exchanges")
     async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions | Masked:
@@ -285,7 +285,7 @@ class TableClient(JoinMember, MaskedTable):
                 config.admm, Y_nC, problem.G_n, local_nC, auxiliary.rho, len(self._plan.tables)
             )
         self.theta = await self._solve(Y_nC, self.theta, None, auxiliary.rho)
-        return self._send(await self._predict(self._x), self._positions and self._positions.train)
+        return self._send(await self._predict(self._x), self._train_positions)
 
     @remote(caller=SERVER, only="joiners", at_most="num_consensus_rounds")
     async def receive_auxiliary(self, auxiliary: messages.Auxiliary) -> None:
@@ -371,6 +371,11 @@ class TableClient(JoinMember, MaskedTable):
         if self._config.secure_aggregation and self.positions is None:
             raise Refused(self.caller, f"asks {self.name} for predictions that no sum hides; approved: sums")
         return self.positions
+
+    @property
+    def _train_positions(self) -> NDArray[Any] | None:
+        found = self._positions
+        return None if found is None else found.train
 
     def _send(self, values_nC: Array, positions: NDArray[Any] | None) -> messages.Predictions | Masked:
         return messages.Predictions(values_nC) if positions is None else self.mask(values_nC[positions])

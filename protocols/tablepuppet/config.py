@@ -82,8 +82,8 @@ class TablePuppetConfig:
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """Joined rows in a batch of the SGD algorithms; auto is the paper's 10,240, but at most a tenth of all."""
     max_batches: int = Field(default=1000, ge=1)
-    """Most batches of an epoch of the SGD algorithms: the server says how many rows the join has, and who approved a run
-    lets it ask for no more than that."""
+    """Most batches of an epoch of the SGD algorithms: the server says how many rows the join has, and may ask for no
+    more than that."""
     local_epochs: int = Field(default=10, ge=1)
     """Epochs of each theta update in ``paper_sgd``."""
     local_batch_size: int = Field(default=1024, ge=1)

@@ -1,4 +1,4 @@
-"""What the approved settings do not use is closed: endpoints of another algorithm, and messages that no such run sends."""
+"""What the approved settings do not use is closed: endpoints of another algorithm, messages that no such run sends."""
 
 from __future__ import annotations
 
