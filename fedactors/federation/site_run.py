@@ -630,7 +630,7 @@ class SiteRun:
         return total, sum(one.waiting for one in counted), cpu
 
     async def _account(self) -> None:
-        """Write down what the own actors released under noise, where no driver has let them: it is this site's record."""
+        """Write down what the own actors released under noise, where the driver has not let them."""
         if self.proposal.purpose == "predict":  # whose actors write down each release at once
             return
         await self.actors.settle()
