@@ -390,6 +390,11 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
     if proposal.purpose != "predict" and hasattr(config, "min_aligned_rows") and proposal.task.layout == "vertical":
         first, fewest = next(iter(proposal.data)), config.min_aligned_rows
         found.append(f"{first} chooses which shared rows are aligned: {fewest} at least (min_aligned_rows)")
+    if getattr(config, "clients_per_round", None) is not None:
+        found.append(
+            f"{proposal.coordinator} proposes the seed from which follows whom a round wants (clients_per_round), and "
+            "may have tried many"
+        )
     if getattr(config, "secure_aggregation", False):
         number = len(proposal.data)
         found.append(

@@ -68,7 +68,7 @@ from fedactors.federation.site_folder import (
     parts_of_name,
     taken_by,
 )
-from fedactors.inspection import COUNTED, describe_protections
+from fedactors.inspection import COUNTED, describe_protections, may_leave
 from fedactors.messages.codec import Parts, namespace_of
 from fedactors.plugins import Protocol
 from fedactors.runs.folder import Checkpoint, RunFolder
@@ -410,6 +410,7 @@ class SiteRun:
         self._written: str | None = None
         """and of one that is, and is not yet counted on."""
         self._released: list[Any] = []
+        self._is_accounted = False
         """What predictions recorded of privacy."""
         self._clock = WallClock(time.time())
         self._is_open = asyncio.Event()
@@ -514,7 +515,8 @@ class SiteRun:
             party = name.partition("/")[0]
             if party in self._folder.federation.members and party not in proposal.data:
                 raise Refused(DRIVER, f"spawns {name}, whose site takes no part in the run")
-        self.gate = Gate(me, proposal.coordinator, book)
+        sent = may_leave(self._protocol, self._config, predicts=proposal.purpose == "predict")
+        self.gate = Gate(me, proposal.coordinator, book, sent)
         # of the proposal too: what the other sites approved is what this one did
         told = proposal.digest, sorted((name, cls, book[name].site) for name, cls in pairs)
         self.assignment = hashlib.sha256(repr(told).encode()).hexdigest()
@@ -611,6 +613,7 @@ class SiteRun:
 
     def _record(self, found: Recorded) -> None:
         """Write what the actors recorded."""
+        self._is_accounted = self._is_accounted or bool(found.privacy)
         if self._recorder is not None:
             self._recorder.ledger_sink(found.rows)
             for span in found.spans:
@@ -626,9 +629,23 @@ class SiteRun:
         cpu = time.process_time() - self._cpu_before + sum(one.cpu_seconds for one in counted)
         return total, sum(one.waiting for one in counted), cpu
 
+    async def _account(self) -> None:
+        """Write down what the own actors released under noise, where the driver has not let them."""
+        if self.proposal.purpose == "predict":  # whose actors write down each release at once
+            return
+        await self.actors.settle()
+        await self._on_disk(self._record, self.actors.recorded())
+        if self._is_accounted:
+            return
+        async with self._spending.measuring:
+            found = await self.actors.account(self._folder.name)
+        noised = [record for record in found if record.mechanism not in ("none", "secure-sum")]
+        await self._on_disk(self._record, Recorded(privacy=noised))
+
     async def _finish(self) -> None:
         await self.unawaited.last_answers()
         await self._spending.measure()
+        await self._account()
         await self.actors.close()
         self.unawaited.check()
         if self.failure.done():
