@@ -808,7 +808,8 @@ def _prepared(folder: SiteFolder, protocol: Protocol, config: Any, proposal: Pro
 
 
 def _site(options: RunOptions) -> SiteFolder:
-    from fedactors.federation.site_folder import FEDERATION, SITE, SiteFolder
+    from fedactors.federation.identity import FEDERATION
+    from fedactors.federation.site_folder import SITE, SiteFolder
 
     path = Path(options.federation or "")
     if path.name != FEDERATION:

@@ -1,7 +1,7 @@
 """How two sites meet: TLS with both certificates, a handshake, and what becomes of a link that comes back.
 
-    dials ──(version, federation, purpose, run, assignment, clock, session, bytes taken)──▶ is dialled
-          ◀──(clock, bytes taken), or why not────────────────────────────────────────
+    dials ──(version, federation, purpose, run, assignment, clock, session, bytes taken, of its file)──▶ is dialled
+          ◀──(clock, bytes taken, version of its federation.toml), or why not────────────────────────────────────────
           ──what the link carries─▶ ◀─and from here on in both directions────────────
 
 A link that comes back is known by its session, to the site that dialled it before: the certificates are shown anew.
@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from fedactors.errors import PartyLost, Refused
-from fedactors.federation.identity import fingerprint
+from fedactors.federation.identity import Member
 from fedactors.federation.relay import through_relay
 from fedactors.federation.session import (
     ERROR,
@@ -41,7 +41,7 @@ from fedactors.federation.session import (
     start_tls,
     value_of,
 )
-from fedactors.federation.site_folder import Member, SiteFolder
+from fedactors.federation.site_folder import SiteFolder
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.failures import encode_error
 
@@ -85,7 +85,7 @@ async def _meet(
             clock = time.time() if hello.clock is None else hello.clock
             taken = connection.stream.taken if taken is None else taken
             about = (hello.federation, hello.purpose, hello.run, hello.assignment, clock, connection.session, taken)
-            writer.write(framed(encode_parts((VERSION, *about))))
+            writer.write(framed(encode_parts((VERSION, *about, folder.federation.version))))
             asked = time.time()
             await writer.drain()
             try:
@@ -100,8 +100,9 @@ async def _meet(
                     connection.give_up(refused.message if isinstance(refused, Refused) else str(refused))
                 raise refused
             theirs = value_of(body, member.name)
-            if type(theirs) is not tuple or [type(part) for part in theirs] != [float, int]:
+            if type(theirs) is not tuple or [type(part) for part in theirs] != [float, int, int]:
                 raise Refused(member.name, "does not say what time it is there")
+            folder.heard(member.name, theirs[2])
             connection.clock_seconds = ahead_of(theirs[0], (asked + time.time()) / 2, limits)
         if connection.is_closed:
             return
@@ -164,10 +165,10 @@ async def accept(
         async with asyncio.timeout(limits.handshake):
             await start_tls(writer, folder.server_tls, limits.handshake)
             certificate = writer.get_extra_info("ssl_object").getpeercert(True)
-            peer = folder.federation.owner_of(certificate)
-            if peer is None:
+            shown = folder.federation.identified(certificate)
+            if shown is None:
                 raise Broken(f"shows a certificate of no site of {folder.federation.name}")
-            who = peer
+            who = peer = shown[0]
             identified(peer)
             _, _, _, body = await read_piece(reader, limits, HANDSHAKE_BYTES)
             found = handshake_in(body)
@@ -189,10 +190,12 @@ async def accept(
                 raise Broken("would go on with a link that is over, or was when the site started again")
             else:
                 connection = known
-            connection.certificate = fingerprint(certificate)
+            connection.certificate = shown[1]
+            folder.heard(peer, hello.known)
             # nothing is written to it before the other side, having read the answer, has said something
             connection.carry(writer, max(0, hello.taken), is_dialled=False)
-            writer.write(framed(encode_parts((time.time(), connection.stream.taken)), REPLY))
+            answer = (time.time(), connection.stream.taken, folder.federation.version)
+            writer.write(framed(encode_parts(answer), REPLY))
     except (Broken, Refused) as error:
         text = error.message if isinstance(error, Refused) else str(error)
         refused(who, text)

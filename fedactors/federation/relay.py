@@ -23,10 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cryptography.exceptions import InvalidSignature
-
 from fedactors.errors import BadInput, PartyLost, Refused
-from fedactors.federation.identity import key_of, read_key, verify
+from fedactors.federation.identity import Federation, holds, key_of, read_federation, sign, verify
 from fedactors.federation.session import (
     BACKLOG,
     ERROR,
@@ -46,15 +44,16 @@ from fedactors.federation.session import (
     start_tls,
     value_of,
 )
-from fedactors.federation.site_folder import KEY, Federation, read_federation, stamp
+from fedactors.federation.site_folder import stamp
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.failures import encode_error
 from fedactors.validation import first_line, one_line
 
 if TYPE_CHECKING:
-    from fedactors.federation.site_folder import Member, SiteFolder
+    from fedactors.federation.identity import Member
+    from fedactors.federation.site_folder import SiteFolder
 
-WAIT, DIAL, ANSWER = "wait", "dial", "answer"
+WAIT, DIAL, ANSWER, FETCH = "wait", "dial", "answer", "federation"
 """What a site wants of a relay."""
 NONCE_BYTES = 32
 _LABEL = b"fedactors relay 1\0"
@@ -79,7 +78,7 @@ async def _greet(
     if kind != REQUEST or more or type(nonce) is not bytes or len(nonce) != NONCE_BYTES:
         raise Broken("is no relay")
     words = (folder.federation.name, folder.name, *wanted)
-    signature = read_key(folder.path / KEY).sign(signed_words(nonce, *words))
+    signature = sign(folder.key.read(), signed_words(nonce, *words))
     writer.write(framed(encode_parts((*words, signature))))
 
 
@@ -107,6 +106,28 @@ async def through_relay(
         writer.transport.abort()
         raise
     return reader, writer
+
+
+async def federation_at_relay(folder: SiteFolder, limits: Limits) -> str:
+    """Return the text of the federation's file that this site's relay has.
+
+    Raises:
+        Broken, Refused: the relay does not give it.
+    """
+    host, port = folder.relay or ("", 0)
+    async with asyncio.timeout(limits.handshake):
+        reader, writer = await asyncio.open_connection(host, port, limit=2 * PIECE_BYTES)
+        try:
+            await _greet(folder, reader, writer, limits, FETCH, "")
+            kind, _, _, body = await read_piece(reader, limits)
+        finally:
+            writer.transport.abort()
+    if kind == ERROR:
+        raise error_in(body)
+    text = value_of(body, "relay")
+    if kind != REPLY or type(text) is not str:
+        raise Broken("gives no federation.toml")
+    return text
 
 
 class Called:
@@ -403,6 +424,12 @@ class Relay:
                 raise Refused(site, "answers a call that was not made to it, or not in time")
             call.answered.set_result((reader, writer))
             await call.done.wait()
+        elif what == FETCH:
+            text = encode_parts(self._file.read_text())
+            if sum(map(len, text)) > PIECE_BYTES:
+                raise Refused(site, f"asks for the federation's file, which has more than {PIECE_BYTES} bytes")
+            writer.write(framed(text, REPLY))
+            await writer.drain()
         else:
             raise Refused(site, f"asks for {what!r}, which a relay does not do")
 
@@ -482,11 +509,4 @@ class Relay:
 def _is_signed_by(certificate: Any, federation: Federation, signature: bytes, words: bytes) -> bool:
     if certificate is None or not verify(key_of(certificate), signature, words):
         return False
-    now = datetime.now(UTC)
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        return False
-    try:
-        certificate.verify_directly_issued_by(federation.issuer)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
+    return holds(certificate, federation.authorities)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +21,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.approval import (
     RUN_ID,
     Proposal,
@@ -32,20 +34,29 @@ from fedactors.federation.approval import (
 )
 from fedactors.federation.handshake import accept
 from fedactors.federation.hosting import Life
-from fedactors.federation.operations import CHECK_BYTES, CHECKING, EVERY_SECONDS, Operations, answer_checks
-from fedactors.federation.relay import Called
+from fedactors.federation.identity import Federation
+from fedactors.federation.operations import (
+    CHECK_BYTES,
+    CHECKING,
+    EVERY_SECONDS,
+    Operations,
+    answer_checks,
+    fetch_federation,
+)
+from fedactors.federation.relay import Called, federation_at_relay
 from fedactors.federation.session import (
     BACKLOG,
     MOST_OF_MEMBER,
     PIECE_BYTES,
     REFUSED,
     Admission,
+    Broken,
     Connection,
     Hello,
     Limits,
     value_of,
 )
-from fedactors.federation.site_folder import Federation, SiteFolder
+from fedactors.federation.site_folder import SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
 from fedactors.messages.codec import MOST_MEMORY
 from fedactors.runtime.failures import errors_for
@@ -56,6 +67,9 @@ _LOOK_SECONDS = 0.2
 _LONGEST_WHY = 300
 PROPOSAL_BYTES = 64 * 1024
 """Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
+ASK_SECONDS, AGAIN_SECONDS = 300.0, 60.0
+"""After which some other site is asked for a newer federation.toml, and the same one again."""
+_RELAY = "the relay"
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
 
@@ -115,7 +129,7 @@ class SiteProcess:
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
-        self._tasks = [asyncio.get_running_loop().create_task(self._look())]
+        self._tasks = [asyncio.get_running_loop().create_task(one) for one in (self._look(), self._keep_up())]
         if folder.relay is not None:
             called = Called(folder, self.limits, self._accept, self._tell)
             self._tasks.append(asyncio.get_running_loop().create_task(called.wait()))
@@ -129,6 +143,39 @@ class SiteProcess:
                 self._end_removed()
                 for those in (self._unknown_peers, *self._members.values()):
                     those.look()
+
+    async def _keep_up(self) -> None:
+        """Take a newer file of the federation from who says that they have one, or has when asked in turn."""
+        asked: dict[str, float] = {}
+        next_turn, turn = time.monotonic() + ASK_SECONDS, 0
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            now, wanted = time.monotonic(), set(self.folder.newer)
+            self.folder.newer.clear()
+            if now >= next_turn:
+                others = sorted(set(self.folder.federation.members) - {self.folder.name})
+                others += [] if self.folder.relay is None else [_RELAY]
+                wanted |= {others[turn % len(others)]} if others else set()
+                next_turn, turn = now + ASK_SECONDS, turn + 1
+            for name in sorted(wanted):
+                if now - asked.get(name, -math.inf) < AGAIN_SECONDS:
+                    self.folder.newer.add(name)
+                    continue
+                asked[name] = now
+                await self._take_over(name)
+
+    async def _take_over(self, name: str) -> None:
+        """Ask a site, or the relay, for its file of the federation; what is wrong with it is written down."""
+        member = self.folder.federation.members.get(name)
+        with contextlib.suppress(PartyLost, OSError, EOFError, TimeoutError):  # another time
+            try:
+                if member is not None:
+                    await fetch_federation(self.folder, member, self.limits)
+                elif name == _RELAY and self.folder.relay is not None:
+                    self.folder.take_over(await federation_at_relay(self.folder, self.limits), "the relay")
+                self._operations.look()
+            except (BadInput, Refused, Broken) as error:
+                self._refused_again(name, f"has a federation.toml that is not taken: {error}")
 
     def _show(self) -> None:
         """Say what the site does, for whoever asks."""
@@ -232,7 +279,11 @@ class SiteProcess:
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
             errors = errors_for(self.folder.name, peer)
-            ends: dict[str, Any] = {"serve": answer_checks(peer), "lost": lambda *_: None, "errors": errors}
+            ends: dict[str, Any] = {
+                "serve": answer_checks(peer, self.folder),
+                "lost": lambda *_: None,
+                "errors": errors,
+            }
             checks = [one for (who, _), one in self._links.items() if who == peer and one.name == CHECKING]
             if sum(not one.is_closed for one in checks) >= _MOST_CHECKS:
                 raise Refused(peer, f"has {_MOST_CHECKS} connections for a check already")

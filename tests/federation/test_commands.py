@@ -15,7 +15,8 @@ from fedactors.errors import BadInput
 from fedactors.federation import operations
 from fedactors.federation.approval import decide, decision, keep_proposal, make_proposal
 from fedactors.federation.audit_log import AUDIT, check
-from fedactors.federation.site_folder import SiteFolder, quoted, read_federation
+from fedactors.federation.identity import quoted, read_federation
+from fedactors.federation.site_folder import SiteFolder
 from fedactors.runtime.addresses import free_port
 from tests.federation.world import BANK, SHOP, World
 

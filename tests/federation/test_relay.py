@@ -22,10 +22,11 @@ from fedactors.cli.main import main
 from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.federation import identity
 from fedactors.federation.handshake import dial
+from fedactors.federation.identity import Member, federation_text
 from fedactors.federation.operations import agree
 from fedactors.federation.relay import ANSWER, DIAL, WAIT, Relay, RelayLimits, signed_words
 from fedactors.federation.session import ERROR, HEAD, REPLY, Hello, error_in, framed, read_piece, value_of
-from fedactors.federation.site_folder import Member, SiteFolder, federation_text
+from fedactors.federation.site_folder import SiteFolder
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import errors_for
