@@ -64,9 +64,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     site.add_argument(
         "--dns", action="append", default=[], metavar="NAME", help="init, renew: a DNS name that the request asks for"
     )
-    site.add_argument(
-        "--pkcs11", metavar="URI", help="init, renew: the key is in this token (RFC 7512), made if missing"
-    )
+    site.add_argument("--pkcs11", metavar="URI", help="init, renew: the key is in this token, made if missing")
     site.add_argument("--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log")
     site.add_argument("--verify", action="store_true", help="audit: only say whether the site's signed log is whole")
     site.add_argument(
@@ -80,9 +78,8 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     federation.add_argument(
         "name", nargs="?", metavar="FOLDER", help="of its organiser; the folder's name is the federation's"
     )
-    federation.add_argument(
-        "request", nargs="?", metavar="REQUEST|SITE", help="admit: the site's .csr file; remove: its name"
-    )
+    said = "admit: the site's .csr file; remove: its name"
+    federation.add_argument("request", nargs="?", metavar="REQUEST|SITE", help=said)
     federation.add_argument("--certificate", metavar="FILE", help="admit: the site's certificate, made by another CA")
     federation.add_argument("--ca", metavar="FILE", help="admit: certificate of that CA, which sites then trust")
     _add_key_flags(federation)

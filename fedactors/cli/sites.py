@@ -45,6 +45,9 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
             say(f"  {side}: {crossed['messages']} messages, {crossed['bytes']} bytes")
     certificate = found["certificate"]
     say(f"certificate: until {certificate['until']} ({certificate['days_left']:.0f} days)")
+    signed = "signed by its authority" if found["federation_signed"] else "not signed"
+    version, digest = found["federation_version"], found["federation_digest"][:16]
+    say(f"federation {found['federation']}: version {version}, {signed}, digest {digest}")
     if found["config_errors"] is not None:
         say(f"CONFIG ERRORS: {found['config_errors']}")
     rows = [[name, *map(_shown, one.values())] for name, one in found["peers"].items()]
@@ -223,7 +226,7 @@ FEDERATION_ACTIONS = {
     "init": "FOLDER: make a federation: a small certificate authority, and federation.toml, which every site gets",
     "admit": "FOLDER REQUEST: sign a site's request and put the site into federation.toml; ask the site, in a way that "
     "nobody else writes to, whether the request is its own; --certificate: another CA has signed it already",
-    "remove": "FOLDER SITE: take a site out of federation.toml; the others end what it has open once they have that file",
+    "remove": "FOLDER SITE: take a site out of federation.toml; others end what it has open once they have that file",
     "sign": "FOLDER: sign federation.toml after a change by hand, as its next version",
     "demo": "[FOLDER]: make three sites on this machine and train between them, showing every command",
 }
@@ -511,6 +514,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "site": folder.name,
         **as_tree(proposal),
         "hosts": dict(folder.federation.hosts),
+        "federation_version": folder.federation.version,
         "continuations": num_continuations(folder, proposal),
         "most_continuations": folder.policy.continuations,
         "predictions": num_predictions(folder, proposal),
@@ -531,7 +535,7 @@ def _print_proposal(shown: dict[str, Any]) -> None:
         say(f"runs went on from there {done} times before; your policy allows {most}")
     if shown["purpose"] == "predict":
         say(f"that run predicted {shown['predictions']} times before")
-    say(f"source {shown['source']}, the same as here")
+    say(f"source {shown['source']}, the same as here; federation.toml is version {shown['federation_version']}")
     say(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
     task = shown["task"]
     skipped = () if task["layout"] == "vertical" else _ROWS

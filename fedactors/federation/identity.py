@@ -311,7 +311,15 @@ def token_key(uri: str, passphrase: Passphrase = FROM_ENVIRONMENT, *, is_new: bo
     return _open_token(said["module-path"], said["token"], said["object"], pin, is_new)
 
 
-@cache
+@cache  # a process is logged in to a token once, for all its keys
+def _session(module: str, token: str, pin: str) -> tuple[Any, Any]:
+    """Return a token, and a session that is logged in to it."""
+    import pkcs11
+
+    found = pkcs11.lib(module).get_token(token_label=token)
+    return found, found.open(user_pin=pin)
+
+
 def _open_token(module: str, token: str, label: str, pin: str, is_new: bool) -> TokenKey:
     try:
         import pkcs11
@@ -321,7 +329,7 @@ def _open_token(module: str, token: str, label: str, pin: str, is_new: bool) -> 
         raise BadInput("key: a key in a token needs python-pkcs11: pip install 'fedactors[pkcs11]'") from None
     where = f"token {token!r}, object {label!r}"
     try:
-        session = pkcs11.lib(module).get_token(token_label=token).open(user_pin=pin, rw=is_new)
+        place, session = _session(module, token, pin)
         private_kind, public_kind = pkcs11.ObjectClass.PRIVATE_KEY, pkcs11.ObjectClass.PUBLIC_KEY
         if is_new:
             with contextlib.suppress(pkcs11.NoSuchKey):
@@ -329,8 +337,9 @@ def _open_token(module: str, token: str, label: str, pin: str, is_new: bool) -> 
                 is_new = False
         if is_new:
             curve = {pkcs11.Attribute.EC_PARAMS: encode_named_curve_parameters("secp256r1")}
-            parameters = session.create_domain_parameters(pkcs11.KeyType.EC, curve, local=True)
-            parameters.generate_keypair(label=label, store=True)
+            with place.open(rw=True) as writing:
+                parameters = writing.create_domain_parameters(pkcs11.KeyType.EC, curve, local=True)
+                parameters.generate_keypair(label=label, store=True)
         private = session.get_key(object_class=private_kind, key_type=pkcs11.KeyType.EC, label=label)
         public = session.get_key(object_class=public_kind, key_type=pkcs11.KeyType.EC, label=label)
         found = public_key(encode_ec_public_key(public))

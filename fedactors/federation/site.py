@@ -145,13 +145,16 @@ class SiteProcess:
                     those.look()
 
     async def _keep_up(self) -> None:
-        """Take a newer file of the federation from who says that they have one, or has when asked in turn."""
+        """Take a newer file of the federation from who says that they have one, or has when asked in turn.
+
+        Who has an older one is asked too: that tells them of this one.
+        """
         asked: dict[str, float] = {}
         next_turn, turn = time.monotonic() + ASK_SECONDS, 0
         while True:
             await asyncio.sleep(EVERY_SECONDS)
-            now, wanted = time.monotonic(), set(self.folder.newer)
-            self.folder.newer.clear()
+            now, wanted = time.monotonic(), set(self.folder.differ)
+            self.folder.differ.clear()
             if now >= next_turn:
                 others = sorted(set(self.folder.federation.members) - {self.folder.name})
                 others += [] if self.folder.relay is None else [_RELAY]
@@ -159,7 +162,7 @@ class SiteProcess:
                 next_turn, turn = now + ASK_SECONDS, turn + 1
             for name in sorted(wanted):
                 if now - asked.get(name, -math.inf) < AGAIN_SECONDS:
-                    self.folder.newer.add(name)
+                    self.folder.differ.add(name)
                     continue
                 asked[name] = now
                 await self._take_over(name)

@@ -462,8 +462,8 @@ class SiteFolder:
         """Why the federation's file and the keys as they are now are not used."""
         self._member: _Membership | None = None
         self._member_seen: object = None
-        self.newer: set[str] = set()
-        """Sites that said that they have a newer federation.toml."""
+        self.differ: set[str] = set()
+        """Sites that said that they have another version of federation.toml."""
         self._lock = threading.Lock()
 
     def _read_site(self) -> _SiteFile:
@@ -556,12 +556,10 @@ class SiteFolder:
             until = datetime.now(UTC) + timedelta(hours=TLS_HOURS / 2)
         certificate_path = self.path / CERTIFICATE
         write_atomic(certificate_path, shown_one.encode(), "certificate")
+        ends: dict[str, Any] = {"key": key, "certificate": certificate_path, "passphrase": self.passphrase}
         authorities = "".join((federation.authority, *federation.issuers))
-        ends = (
-            tls(server=s, key=key, certificate=certificate_path, authorities=authorities, passphrase=self.passphrase)
-            for s in (True, False)
-        )
-        return _Membership(federation, *ends, text, revoked, until)
+        server, client = (tls(server=is_server, authorities=authorities, **ends) for is_server in (True, False))
+        return _Membership(federation, server, client, text, revoked, until)
 
     def _certified(self, federation: Federation) -> x509.Certificate:
         """Return this site's certificate, after taking its next key if it is that one's.
@@ -586,9 +584,9 @@ class SiteFolder:
         return self._membership().text
 
     def heard(self, site: str, version: int) -> None:
-        """Remember that a site has a newer file of the federation, or says so."""
-        if version > self.federation.version:
-            self.newer.add(site)
+        """Remember that a site has another version of the federation's file, or says so."""
+        if version != self.federation.version:
+            self.differ.add(site)
 
     def take_over(self, text: str, source: str) -> bool:
         """Take a newer file of the federation, signed by its authority, and say in the log who had it.
@@ -618,7 +616,7 @@ class SiteFolder:
         if self.federation.version != found.version:
             raise BadInput(f"federation: its version {found.version} is not used: {self.config_errors}")
         digest = hashlib.sha256(text.encode()).hexdigest()
-        self.audit.add("federation", version=found.version, before=now.version, digest=digest, source=source)
+        self.audit.add("federation", version=found.version, replaced=now.version, digest=digest, source=source)
         return True
 
     @cached_property
