@@ -673,10 +673,11 @@ def _admit(folder: Path, args: argparse.Namespace) -> int:
         raise BadInput(f"{field}: {name} is in the federation already: --renew gives it a new certificate")
     if known is None and args.renew:
         raise BadInput(f"--renew: {name} is not in the federation (there are: {', '.join(federation.members)})")
-    host, port, is_relayed = _address(known, args)
+    host, port, is_relayed, url = _address(known, args)
     check_names(certificate, name, host, field)
     # until the site has the new file, it shows the certificate of before
-    member = Member(name, host, port, certificate, None if known is None else known.certificate, is_relayed)
+    previous = None if known is None else known.certificate
+    member = Member(name, host, port, certificate, previous, is_relayed, url)
     sites = {**federation.members, name: member}
     hosts = {**federation.hosts, **{check_name(party, "--host"): name for party in args.host}}
     if taken := set(hosts) & set(sites):
@@ -692,19 +693,21 @@ def _admit(folder: Path, args: argparse.Namespace) -> int:
     return answer(args.format, {"site": name, "file": str(file), "version": version}, said)
 
 
-def _address(known: Member | None, args: argparse.Namespace) -> tuple[str, int, bool]:
-    """Return host and port where a site is dialled, or called through a relay, and whether that."""
-    from fedactors.federation.identity import parse_address
+def _address(known: Member | None, args: argparse.Namespace) -> tuple[str, int, bool, str]:
+    """Return host and port where a site is dialled, or called through a relay, whether that, and a WebSocket's URL."""
+    from fedactors.federation.identity import parse_place
 
     if args.relay is not None and args.address is not None:
         raise BadInput("--relay: is not allowed with --address: a site is dialled, or called through a relay")
     flag = "relay" if args.relay is not None else "address"
     if known is not None and getattr(args, flag) is None:
-        return known.host, known.port, known.is_relayed
-    host, port = parse_address(_need(getattr(args, flag), f"--{flag}"), f"--{flag}")
+        return known.host, known.port, known.is_relayed, known.url
+    host, port, url = parse_place(_need(getattr(args, flag), f"--{flag}"), f"--{flag}")
+    if url and flag == "relay":
+        raise BadInput(f"--relay: {url} is not allowed: a relay is dialled by HOST:PORT")
     if host in ("0.0.0.0", "::", "[::]"):
         raise BadInput(f"--{flag}: {host} is not allowed: nobody can dial it; give the host's name, or its address")
-    return host, port, flag == "relay"
+    return host, port, flag == "relay", url
 
 
 def _remove(folder: Path, args: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 from fedactors.errors import PartyLost, Refused
 from fedactors.federation.identity import Member
-from fedactors.federation.relay import through_relay
+from fedactors.federation.relay import WayRefused, open_stream, open_websocket, through_relay
 from fedactors.federation.session import (
     ERROR,
     HANDSHAKE_BYTES,
@@ -68,13 +68,17 @@ async def _meet(
 
     Raises: see `dial`.
     """
-    where = f"{member.host}:{member.port}"
+    where = member.where
     writer: asyncio.StreamWriter | None = None
     is_carried = False
     try:
         async with asyncio.timeout(limits.handshake):
             if member.is_relayed:
                 reader, writer = await through_relay(folder, member, limits)
+            elif member.url or (folder.proxy is not None and folder.proxy.is_for(member.host)):
+                opening = open_websocket(folder, member, limits) if member.url else None
+                reader, writer = await (opening or open_stream(folder, member.host, member.port))
+                await start_tls(writer, folder.client_tls, limits.handshake, member.name)
             else:
                 reader, writer = await asyncio.open_connection(
                     member.host, member.port, ssl=folder.client_tls, server_hostname=member.name, limit=2 * PIECE_BYTES
@@ -118,6 +122,8 @@ async def _meet(
         raise Refused(member.name, f"{where} refuses the certificate of {folder.name} ({reason(error)})") from None
     except TimeoutError:
         raise PartyLost(member.name, f"its site did not answer at {where} within {limits.handshake:g} s") from None
+    except WayRefused as error:
+        raise PartyLost(member.name, f"its site is not reached at {where}: {error}") from None
     except (OSError, EOFError) as error:
         raise PartyLost(
             member.name,
@@ -143,6 +149,7 @@ async def accept(
     welcome: Welcome,
     refused: Callable[[str, str], None],
     identified: Callable[[str], None],
+    address: str,
 ) -> Connection | None:
     """Make a connection of one that somebody dialled, or go on with theirs; or tell them, and `refused`, why not.
 
@@ -155,12 +162,12 @@ async def accept(
         welcome: see there.
         refused: is told who was refused (a site, or an address) and why.
         identified: is told which site showed its certificate.
+        address: that it came from.
 
     Returns:
         The connection, if it is new.
     """
-    host, port = writer.get_extra_info("peername")[:2]
-    who = f"somebody at {host}:{port}"
+    who = f"somebody at {address}"
     try:
         async with asyncio.timeout(limits.handshake):
             await start_tls(writer, folder.server_tls, limits.handshake)

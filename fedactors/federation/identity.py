@@ -3,6 +3,7 @@
 A site's key never leaves its folder, or its hardware token. Its certificate stands in the federation's file, signed by
 the authority or by another CA that the file names; a peer is who its certificate says only if the file has that very
 certificate under that name. A key in a token certifies a TLS key for a day (RFC 3820), since Python's TLS needs a file.
+It is one file because keys, certificates and the file that lists and signs them are one chain of trust, read together.
 
     key.pem    Ed25519 or ECDSA P-256, with or without a passphrase; or one line, the RFC 7512 URI of a key in a token:
                pkcs11:token=bank;object=site?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=/run/secrets/pin
@@ -84,7 +85,12 @@ def write_private(path: Path, data: bytes) -> None:
         raise BadInput(f"{path}: exists already and is not overwritten") from None
 
 
-def _read_private(path: Path, field: str) -> str:
+def read_private(path: Path, field: str) -> str:
+    """Return the text of a file.
+
+    Raises:
+        BadInput: it is not there, or others can read it.
+    """
     text = read_text(path, field)
     if path.stat().st_mode & 0o077:
         raise BadInput(f"{field}: {path} can be read by others: chmod 600 {path}")
@@ -119,7 +125,7 @@ class Passphrase:
                 )
             return said
         if self.file is not None:
-            said = _read_private(self.file, "key_passphrase_file").rstrip("\r\n").encode()
+            said = read_private(self.file, "key_passphrase_file").rstrip("\r\n").encode()
             if not said:
                 raise BadInput(f"key_passphrase_file: {self.file} is empty")
             return said
@@ -150,7 +156,7 @@ def read_key(path: Path, passphrase: Passphrase = FROM_ENVIRONMENT) -> PrivateKe
     Raises:
         BadInput: it is not there, or none, or others can read it, or the passphrase is missing or wrong.
     """
-    text = _read_private(path, "key")
+    text = read_private(path, "key")
     if text.startswith("pkcs11:"):
         return token_key(text.strip(), passphrase)
     said = passphrase.read() if "ENCRYPTED" in text else None
@@ -303,7 +309,7 @@ def token_key(uri: str, passphrase: Passphrase = FROM_ENVIRONMENT, *, is_new: bo
         raise BadInput(f"key: {one_line(uri, 200)!r} is not allowed: it names no {missing[0]}")
     if "pin-source" in said:
         source = Path(said["pin-source"].removeprefix("file:").removeprefix("//"))
-        pin = _read_private(source, "pin-source").strip()
+        pin = read_private(source, "pin-source").strip()
     else:
         pin = (passphrase.read() or b"").decode()
     if not pin:
@@ -653,6 +659,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 _PLAIN_LINES = re.compile(r"(?:[A-Za-z0-9+/= \-]*\n)+")
 _SIGNATURE = re.compile(r'\n\[signed\]\nsignature = "((?:[0-9a-f]{2}){1,200})"\n\Z')
 _SIGNED_LABEL = b"fedactors federation 1\0"
+_URL = re.compile(r"wss?://([^/\s?#@]{1,260})(?:/[A-Za-z0-9._~/-]{0,200})?")
 _HOST = re.compile(r"[A-Za-z0-9_.:%\[\]\-]{1,253}")
 
 
@@ -687,6 +694,13 @@ class Member:
     """The one before it, which it may show until it has the file with the new one."""
     is_relayed: bool = False
     """Whether host and port are a relay's, through which it is called."""
+    url: str = ""
+    """Of the WebSocket that carries its links; empty: TLS by itself does."""
+
+    @property
+    def where(self) -> str:
+        """Its address, as people write it."""
+        return self.url or f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
@@ -772,6 +786,20 @@ def parse_address(text: str, field: str) -> tuple[str, int]:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host, int(port)
 
 
+def parse_place(text: str, field: str) -> tuple[str, int, str]:
+    """Return host and port where a site is dialled, and the URL if it is a WebSocket's: ``wss://HOST:PORT/PATH``.
+
+    Raises:
+        BadInput: it is something else.
+    """
+    if "://" not in text:
+        return *parse_address(text, field), ""
+    found = _URL.fullmatch(text)
+    if found is None:
+        raise BadInput(f"{field}: {shown(text)} is not allowed: give HOST:PORT, or wss://HOST:PORT/PATH")
+    return *parse_address(found[1], field), text
+
+
 def read_federation(path: Path) -> Federation:
     """Read and check a ``federation.toml``.
 
@@ -819,7 +847,7 @@ def _federation_of(tree: Any, path: Path) -> Federation:
         read_certificate(issuer, f"{path}: issuers", is_authority=True)
     members = {}
     for name, entry in found.sites.items():
-        host, port = parse_address(entry.address, f"{path}: sites.{name}.address")
+        host, port, url = parse_place(entry.address, f"{path}: sites.{name}.address")
         certificate = read_certificate(entry.certificate, f"{path}: sites.{name}.certificate")
         previous = None
         if entry.previous is not None:
@@ -827,7 +855,7 @@ def _federation_of(tree: Any, path: Path) -> Federation:
         check_name(name, f"{path}: sites")
         check_names(certificate, name, host, f"{path}: sites.{name}.certificate")
         # called like an actor that is nobody's data, it would host that
-        members[party_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous, entry.relay)
+        members[party_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous, entry.relay, url)
     for party, site in found.hosts.items():
         if site not in members or party in members or not SITE_NAME.fullmatch(party) or party == "driver":
             raise BadInput(f"{path}: hosts.{party}: {site!r} is not allowed: a party that is no site, and a site")
@@ -853,8 +881,7 @@ def federation_text(made: Federation, key: PrivateKey | None = None) -> str:
     lines += [f"authority = {quoted(made.authority)}"]
     lines += [f"issuers = [{', '.join(map(quoted, made.issuers))}]", ""] if made.issuers else [""]
     for site, member in made.members.items():
-        host = f"[{member.host}]" if ":" in member.host else member.host
-        lines += [f"[sites.{quoted(site)}]", f"address = {quoted(f'{host}:{member.port}')}"]
+        lines += [f"[sites.{quoted(site)}]", f"address = {quoted(member.where)}"]
         lines += [f"certificate = {quoted(as_pem(member.certificate))}"]
         lines += ["relay = true"] if member.is_relayed else []
         lines += [] if member.previous is None else [f"previous = {quoted(as_pem(member.previous))}"]

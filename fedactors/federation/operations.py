@@ -349,7 +349,7 @@ async def check_site(folder: SiteFolder, member: Member, local: dict[str, str], 
 
     `local` is the code that is `installed` here.
     """
-    facts: dict[str, Any] = {"site": member.name, "address": f"{member.host}:{member.port}", "problem": None}
+    facts: dict[str, Any] = {"site": member.name, "address": member.where, "problem": None}
     until = member.certificate.not_valid_after_utc
     facts |= {"certificate_until": until.isoformat(), "version": None, "other_code": None, "clock_seconds": None}
     facts |= {"round_trip_ms": None, "mb_per_second": None}

@@ -43,7 +43,7 @@ from fedactors.federation.operations import (
     answer_checks,
     fetch_federation,
 )
-from fedactors.federation.relay import Called, federation_at_relay
+from fedactors.federation.relay import Called, federation_at_relay, listen_for_websockets
 from fedactors.federation.session import (
     BACKLOG,
     MOST_OF_MEMBER,
@@ -93,7 +93,7 @@ class SiteProcess:
         self._unknown_peers = Admission(self._refused)
         self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._refused, MOST_OF_MEMBER))
         """By site: what others are refused, however often, hides nothing of what it is."""
-        self._server: asyncio.Server | None = None
+        self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._approval_seconds = approval_seconds
@@ -119,9 +119,12 @@ class SiteProcess:
         if folder.relay is None:
             host, port = folder.listen or ("", 0)
             try:
-                self._server = await asyncio.start_server(
-                    self._accept, host, port, limit=2 * PIECE_BYTES, backlog=BACKLOG
-                )
+                if folder.carrier == "websocket":
+                    self._server = await listen_for_websockets(host, port, self._accept)
+                else:
+                    self._server = await asyncio.start_server(
+                        self._accept, host, port, limit=2 * PIECE_BYTES, backlog=BACKLOG
+                    )
             except OSError as error:
                 self._operations.end()
                 raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
@@ -207,7 +210,11 @@ class SiteProcess:
             self._server.close()
         self._operations.end()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str | None = None
+    ) -> None:
+        if address is None:
+            address = "{}:{}".format(*writer.get_extra_info("peername")[:2])
         hello: list[tuple[str, Hello]] = []
 
         def welcome(peer: str, said: Hello) -> dict[str, Any]:
@@ -217,7 +224,7 @@ class SiteProcess:
 
         abort = writer.transport.abort
         admission = self._unknown_peers
-        pending = admission.comes(f"somebody at {writer.get_extra_info('peername')[0]}", abort)
+        pending = admission.comes(f"somebody at {address.rpartition(':')[0]}", abort)
 
         def known(peer: str) -> None:
             nonlocal admission, pending
@@ -230,7 +237,9 @@ class SiteProcess:
                 self._refused_again(who, why)
 
         try:
-            connection = await accept(self.folder, reader, writer, self.limits, self._links, welcome, refused, known)
+            connection = await accept(
+                self.folder, reader, writer, self.limits, self._links, welcome, refused, known, address
+            )
         finally:
             admission.goes(pending)
         if connection is None:

@@ -2,8 +2,8 @@
 
     federation.toml   name, version, authority, issuers (other CAs), [sites.NAME] address and certificate,
                       [hosts] party = site, [signed] the authority's signature of what stands before; the same at all
-    site.toml         name, listen, wait_seconds, key_passphrase, crl; [policy]; [data.NAME] with the keys of a party
-                      in a parties.toml, its task, and its privacy budget
+    site.toml         name, listen, carrier, proxy, wait_seconds, key_passphrase, crl; [policy]; [data.NAME] with the
+                      keys of a party in a parties.toml, its task, and its privacy budget
     key.pem           the site's key; certificate.pem is taken from the federation's file
     key.next.pem      the next key, from `fedactors site renew`: it becomes the key as soon as the federation's file
                       certifies it, and the site's log says so, signed with both
@@ -75,6 +75,7 @@ from fedactors.federation.identity import (
     parse_federation,
     public_bytes,
     read_key,
+    read_private,
     read_revoked,
     tls,
     without_revoked,
@@ -398,6 +399,53 @@ class _SiteFile:
     key_passphrase: list[str] | None = None
     key_passphrase_file: str | None = None
     crl: str | None = None
+    carrier: Literal["tls", "websocket"] = "tls"
+    websocket_ca: str | None = None
+    proxy: str | None = None
+    proxy_credentials_file: str | None = None
+    no_proxy: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """An HTTP proxy through which a site dials others (CONNECT)."""
+
+    host: str
+    port: int
+    credentials: Path | None
+    """File with ``USER:PASSWORD``."""
+    direct: frozenset[str]
+    """Hosts that are dialled without it."""
+
+    def is_for(self, host: str) -> bool:
+        """Say whether a host is dialled through it."""
+        return host not in self.direct
+
+    def login(self) -> str:
+        """Return ``USER:PASSWORD``; empty: the proxy asks for none.
+
+        Raises:
+            BadInput: the file is not there, others can read it, or it holds something else.
+        """
+        if self.credentials is None:
+            return ""
+        text = read_private(self.credentials, "proxy_credentials_file").strip()
+        if ":" not in text or not text.isprintable():
+            raise BadInput(f"proxy_credentials_file: {self.credentials} is not allowed: one line, USER:PASSWORD")
+        return text
+
+
+def _proxy(found: _SiteFile, folder: Path) -> Proxy | None:
+    file, credentials = folder / SITE, found.proxy_credentials_file
+    if found.proxy is None:
+        if credentials is not None or found.no_proxy:
+            raise BadInput(f"{file}: proxy: missing: proxy_credentials_file and no_proxy are of one")
+        return None
+    scheme, _, rest = found.proxy.partition("://")
+    if scheme != "http" or "@" in rest:
+        raise BadInput(f"{file}: proxy: is not allowed: give http://HOST:PORT, user and password in a file")
+    host, port = parse_address(rest.removesuffix("/"), f"{file}: proxy")
+    return Proxy(host, port, None if credentials is None else folder / credentials, frozenset(found.no_proxy))
 
 
 @dataclass(frozen=True)
@@ -456,6 +504,13 @@ class SiteFolder:
         """The site's key."""
         self.crl = None if found.crl is None else self.path / found.crl
         """File of certificate revocation lists."""
+        self.carrier = found.carrier
+        """What carries links that others dial: TLS by itself, or a WebSocket."""
+        if found.carrier == "websocket" and found.listen is None:
+            raise BadInput(f"{file}: carrier: a WebSocket is not allowed with relay: the site listens nowhere")
+        self.websocket_ca = None if found.websocket_ca is None else self.path / found.websocket_ca
+        """CAs of balancers that others' WebSockets end at; None: the system's."""
+        self.proxy = _proxy(found, self.path)
         self.wait_seconds = found.wait_seconds
         """For a site whose connection broke to come back, before a run ends."""
         self.config_errors: str | None = None
