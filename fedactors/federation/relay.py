@@ -249,9 +249,12 @@ async def _pump(carrier: Any, end: socket.socket) -> None:
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await close_stream(writer)
-        await carrier.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await close_stream(writer)
+            await carrier.close()
+        finally:  # whoever cancels it twice
+            writer.transport.abort()
 
 
 # --- calls through a relay ---

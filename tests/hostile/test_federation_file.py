@@ -230,8 +230,8 @@ def test_a_member_that_offers_what_is_not_signed_is_written_down(
     # the shop's code is another: it says that its file is newer, and gives one of its own
     monkeypatch.setattr(type(folder), "federation_file", property(lambda _: forged))
     for hostile in (world.folder(SHOP), folder):
-        hostile._membership()
-        hostile._member = replace(hostile._member, federation=replace(hostile.federation, version=claimed))
+        now = hostile._membership()
+        hostile._member = replace(now, federation=replace(now.federation, version=claimed))
         hostile._member_seen = hostile._now()
 
     def dial(caller: str) -> None:
