@@ -514,6 +514,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "site": folder.name,
         **as_tree(proposal),
         "hosts": dict(folder.federation.hosts),
+        "most": vars(proposal.limits.within(folder.policy.limits, folder.name)),
         "federation_version": folder.federation.version,
         "continuations": num_continuations(folder, proposal),
         "most_continuations": folder.policy.continuations,
@@ -544,6 +545,8 @@ def _print_proposal(shown: dict[str, Any]) -> None:
     say(f"task: {said}; stated by {next(iter(shown['data']))}")
     hosts = ", ".join(f"{party} at {site}" for party, site in shown["hosts"].items())
     say(f"actors without data: {hosts or 'at ' + shown['coordinator']}")
+    limits = ", ".join(f"{name} {most:g}" for name, most in shown["most"].items() if most is not None)
+    say(f"it may take of this machine: {limits or 'what it likes: neither it nor policy.limits says how much'}")
     if shown["shared_seed"] is not None:
         say("A TEST: the coordinator knows the seeds of your initial weights and shuffles")
     # what the task says is no setting of a run of own data

@@ -64,6 +64,7 @@ from fedactors.validation import one_line, shown
 
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
+_MEASURE_SECONDS = 1.0
 _LONGEST_WHY = 300
 PROPOSAL_BYTES = 64 * 1024
 """Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
@@ -106,6 +107,8 @@ class SiteProcess:
         """The run whose driver is connected; one at a time."""
         self._why = ""
         """What its driver said before it went."""
+        self._measured = 0.0
+        """When it was last looked at what the run takes of the machine."""
 
     async def start(self) -> None:
         """Listen, or wait to be called through a relay, until `stop`.
@@ -452,7 +455,12 @@ class SiteProcess:
         federation, proposal = self.folder.federation, run.proposal
         gone = [site for site in (*proposal.data, proposal.coordinator) if site not in federation.members]
         said = stop_reason(self.folder, proposal.run)
-        return _is_no_site(gone[0], federation) if said is None and gone else said
+        if said is None and gone:
+            return _is_no_site(gone[0], federation)
+        if said is None and time.monotonic() - self._measured > _MEASURE_SECONDS:
+            self._measured = time.monotonic()
+            return run.usage.exceeded()
+        return said
 
     def _end_removed(self) -> None:
         """End the links of sites that are in the federation no more; who shows an old certificate shows a new one."""

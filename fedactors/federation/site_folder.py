@@ -19,6 +19,8 @@ In site.toml:
     coordinators = ["bank"]                   # who may propose; left out: every site
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
+    [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
+    hours = 2.0
     [policy.protocols.pubsub-vfl]             # what may run; left out: everything
     num_epochs = { at_most = 20 }             # a setting: { at_least, at_most }, a list of values, or one value
 
@@ -118,6 +120,61 @@ class Amount:
 NOTHING, EVERYTHING = Amount(epsilon=0.0), Amount(epsilon=math.inf, delta=1.0)
 
 
+_Above = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class RunLimits:
+    """What one run may take of a site's machine; None: unlimited."""
+
+    memory_gib: _Above | None = None
+    """Of its site's processes, beyond what they had when it began."""
+    cpu_hours: _Above | None = None
+    """Of processor time."""
+    hours: _Above | None = None
+    """From its approval to its end."""
+    disk_gib: _Above | None = None
+    """Of its files at the site."""
+    gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Of its actors at the site, together."""
+
+    def within(self, most: RunLimits, site: str) -> RunLimits:
+        """Return the smaller of each of two limits.
+
+        Raises:
+            BadInput: more is asked for than is allowed.
+        """
+        found = {}
+        for name, allowed in vars(most).items():
+            asked = getattr(self, name, None)
+            if asked is not None and allowed is not None and asked > allowed:
+                raise BadInput(f"{site}: policy.limits.{name}: {asked:g} is not allowed: at most {allowed:g}")
+            found[name] = allowed if asked is None else asked
+        return RunLimits(**found)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {most:g}" for name, most in vars(self).items() if most is not None) or "no limits"
+
+
+def parse_limits(pairs: Iterable[tuple[str, str]]) -> RunLimits:
+    """Return what a run asks for, from names and amounts.
+
+    Raises:
+        BadInput: another name, no amount, or a name twice.
+    """
+    found = {}
+    for name, text in pairs:
+        try:
+            if name in found:
+                raise ValueError
+            found[name] = float(text)
+            RunLimits(**{name: found[name]})
+        except (ValueError, TypeError):
+            given, names = shown(f"{name}={text}"), ", ".join(RunLimits.__dataclass_fields__)
+            raise BadInput(f"--limit: {given} is not allowed: give NAME=AMOUNT, each once, of {names}") from None
+    return RunLimits(**found)
+
+
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Policy:
     """What a site lets run, and what of it without asking its person."""
@@ -129,6 +186,8 @@ class Policy:
     """Organisations that may tell one another all they know: sums under masks are of two more at least."""
     continuations: Annotated[int, Field(ge=0)] = 20
     """How often a run may be gone on from in all, from whichever of its checkpoints."""
+    limits: RunLimits = field(default_factory=RunLimits)
+    """What one run may take of the site's machine."""
 
     def check(self, site: str, coordinator: str, protocol: str, config: Any) -> None:
         """Check that a run may be.
