@@ -149,7 +149,7 @@ async def accept(
     welcome: Welcome,
     refused: Callable[[str, str], None],
     identified: Callable[[str], None],
-    address: str,
+    address: str | None = None,
 ) -> Connection | None:
     """Make a connection of one that somebody dialled, or go on with theirs; or tell them, and `refused`, why not.
 
@@ -162,11 +162,13 @@ async def accept(
         welcome: see there.
         refused: is told who was refused (a site, or an address) and why.
         identified: is told which site showed its certificate.
-        address: that it came from.
+        address: that it came from; None: as the stream says.
 
     Returns:
         The connection, if it is new.
     """
+    if address is None:
+        address = "{}:{}".format(*writer.get_extra_info("peername")[:2])
     who = f"somebody at {address}"
     try:
         async with asyncio.timeout(limits.handshake):

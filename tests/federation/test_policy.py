@@ -214,9 +214,12 @@ def test_a_run_that_takes_more_of_the_machine_than_it_may_is_stopped(
         limited(world, SHOP, **{name: most})
         if name == "memory_gib":  # which an actor would take
             began = site_run.UsageWatch.exceeded
-            monkeypatch.setattr(
-                site_run.UsageWatch, "exceeded", lambda watch: held.append(bytearray(b"x" * (8 << 20))) or began(watch)
-            )
+
+            def exceeded(watch: Any) -> str | None:
+                held.append(bytearray(b"x" * (8 << 20)))
+                return began(watch)
+
+            monkeypatch.setattr(site_run.UsageWatch, "exceeded", exceeded)
         capsys.readouterr()
         assert federated(world, ("num_epochs=400", *SMALL[1:])) == 3
         said = f"limits.{name}: it took "

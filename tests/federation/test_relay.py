@@ -299,7 +299,7 @@ async def greeted(
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     nonce = value_of((await read_piece(reader, LIMITS))[3], "relay")
     words = ("credit", site or folder.name, what, other)
-    signature = identity.read_key(folder.path / "key.pem").sign(signed_words(nonce, *words))
+    signature = identity.sign(identity.read_key(folder.path / "key.pem"), signed_words(nonce, *words))
     handshake = framed(encode_parts((*words, signature)))
     if said:
         handshake = said[0]
