@@ -316,5 +316,5 @@ def fit_table(
                 f'as {names[index]} = {{ missing = "median" }}, or filter them in the query'
             )
     fill = measured_fill(values, fills)
-    mean, deviation = measured_scale(np.where(np.isnan(values), fill, values), keeps)
+    mean, deviation = measured_scale(values, keeps, fill)
     return Preprocessing(columns=fitted, feature_names=names, fill=fill, mean=mean, deviation=deviation)
