@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedactors.config import config
-from fedactors.data.values import Column, CsvFormat, Inexact, block_rows, class_text, is_large, mapped_table
+from fedactors.data.values import Column, CsvFormat, Inexact, class_text, is_large, mapped_table, pieces_of
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import is_object, object_at
 from fedactors.validation import first_line, reading
@@ -451,8 +451,14 @@ def _read_parquet(opened: Any, file: Any, chosen: Sequence[str]) -> Any:
     if not is_large(num_rows * row_bytes):
         return opened.read(columns=chosen)
     file.seek(0)
-    read = pa_parquet.ParquetFile(file, buffer_size=1 << 16)  # else all of a row group comes into memory
-    return mapped_table(schema, num_rows, read.iter_batches(block_rows(row_bytes), columns=chosen, use_threads=False))
+    # column by column, of which a page is in memory, and not a row group
+    read = pa_parquet.ParquetFile(file, buffer_size=1 << 16, pre_buffer=False)
+    pieces = (
+        (number, batch.column(0))
+        for number, name in enumerate(chosen)
+        for batch in read.iter_batches(_ROWS_READ, columns=[name], use_threads=False)
+    )
+    return mapped_table(schema, num_rows, pieces)
 
 
 def _read_batches(opened: Any, chosen: Sequence[str]) -> Any:
@@ -462,7 +468,7 @@ def _read_batches(opened: Any, chosen: Sequence[str]) -> Any:
     if not is_large(sum(batches) * _row_bytes(schema)):
         return opened.read_all().select(chosen)
     parts = (opened.get_batch(number).select(chosen) for number in range(len(batches)))
-    return mapped_table(schema, sum(batches), parts)
+    return mapped_table(schema, sum(batches), pieces_of(parts))
 
 
 def _row_bytes(schema: Any) -> float:
@@ -472,6 +478,7 @@ def _row_bytes(schema: Any) -> float:
 
 
 _TEXT_BYTES = 16
+_ROWS_READ = 1 << 16
 
 
 def _read_object(address: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
@@ -504,7 +511,7 @@ def _read_folder_of_parts(folder: Path, party: str, wanted: Sequence[str] | None
     with reading(party, folder):
         whole = pa.concat_tables([pa.table(part) for part in parts], promote_options="permissive")
         if is_large(whole.nbytes):
-            whole = mapped_table(whole.schema, whole.num_rows, whole.to_batches())
+            whole = mapped_table(whole.schema, whole.num_rows, pieces_of(whole.to_batches()))
     return dict(zip(whole.column_names, whole.columns, strict=True)), present
 
 

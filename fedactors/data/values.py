@@ -8,8 +8,8 @@
 Fields of CSV files come as text, so that no library guesses: 0x1F and 3_000 are no numbers. Dates become days since
 1970, and month, weekday and hour as points on a circle.
 
-Tables and arrays of more than `LARGE` bytes lie in files without a name that are mapped into memory, and are gone
-through in blocks of rows: the system keeps of them in memory what there is room for. No result depends on the blocks.
+Tables and arrays that are large beside the memory that there is lie in files without a name that are mapped, and are
+worked on in blocks of rows: the system keeps of them in memory what there is room for. No value depends on the blocks.
 
 Shapes: N rows.
 """
@@ -20,11 +20,13 @@ import codecs
 import contextlib
 import datetime
 import decimal
+import functools
 import json
 import math
 import mmap
 import os
 import re
+import resource
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -704,15 +706,30 @@ def _as_missing(text: str) -> str:
 
 # --- larger than memory -----------------------------------------------------------------------------------------------
 
-LARGE = 1 << 26
-"""Bytes from which on a table or an array lies in a file that is mapped, and is gone through in blocks."""
-_BLOCK_BYTES = 1 << 22
+LARGE = 1 / 128
+"""Share of the process's memory from which on a table or an array lies in a mapped file and is worked on in blocks."""
+_BLOCK_BYTES = 1 << 20
 _LEAST_ROWS, _MOST_ROWS = 1 << 8, 1 << 16
 
 
 def is_large(num_bytes: float) -> bool:
     """Say whether a table or an array of so many bytes lies in a file."""
-    return num_bytes > LARGE
+    return num_bytes > LARGE * min(memory_of_machine(), *map(_limit, (resource.RLIMIT_DATA, resource.RLIMIT_AS)))
+
+
+def _limit(kind: int) -> float:
+    found = resource.getrlimit(kind)[0]
+    return math.inf if found == resource.RLIM_INFINITY else found
+
+
+@functools.cache
+def memory_of_machine() -> float:
+    """Return the bytes of memory of this machine, or of the container."""
+    found = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            found.append(float(file.read()))
+    return min(found)
 
 
 def block_rows(row_bytes: float) -> int:
@@ -781,28 +798,30 @@ def are_finite(values_ND: NDArray[Any]) -> bool:
     return all(bool(np.isfinite(values_ND[block]).all()) for block in rows)
 
 
-def mapped_table(schema: Any, num_rows: int, batches: Iterable[Any]) -> Any:
-    """Return a `pyarrow.Table` of record batches, each of its columns in one piece, numbers and texts in mapped files.
+def mapped_table(schema: Any, num_rows: int, pieces: Iterable[tuple[int, Any]]) -> Any:
+    """Return a `pyarrow.Table`, each of its columns in one piece, numbers and texts in mapped files.
 
     Args:
-        schema: of the batches.
-        num_rows: in all of them.
-        batches: read one after the other; of columns of other types, such as lists, all are kept in memory.
+        schema: of the table; of columns of other types, such as lists, all values are kept in memory.
+        num_rows: of the table.
+        pieces: the number of a column, and its next values.
 
     Raises:
         BadInput: there is no room for the files.
     """
     with contextlib.ExitStack() as files:
         columns = [_mapped_column(field.type, num_rows, files) for field in schema]
-        first = 0
         with _room(sum(column.num_bytes for column in columns)):
-            for batch in batches:
-                for column, values in zip(columns, batch.columns, strict=True):
-                    column.write(values, first)
-                first += batch.num_rows
-            if first != num_rows:
-                raise ValueError(f"{first} rows where {num_rows} were announced")
-            return pa.table([column.array() for column in columns], names=schema.names)
+            for number, values in pieces:
+                columns[number].add(values)
+        if wrong := [column.first for column in columns if column.first != num_rows]:
+            raise ValueError(f"{wrong[0]} rows where {num_rows} were announced")
+        return pa.table([column.array() for column in columns], names=schema.names)
+
+
+def pieces_of(batches: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield the columns of record batches, for `mapped_table`."""
+    return (piece for batch in batches for piece in enumerate(batch.columns))
 
 
 def _mapped_column(kind: Any, num_rows: int, files: contextlib.ExitStack) -> _HeldColumn:
@@ -819,11 +838,15 @@ class _HeldColumn:
 
     def __init__(self, kind: Any, num_rows: int) -> None:
         self.kind, self.num_rows = kind, num_rows
-        self.num_bytes = 0
+        self.first = self.num_bytes = 0
         self._parts: list[Any] = []
 
-    def write(self, values: Any, first: int) -> None:
-        """Take the values of the rows from `first` on."""
+    def add(self, values: Any) -> None:
+        """Take the values of the next rows."""
+        self._write(values, self.first)
+        self.first += len(values)
+
+    def _write(self, values: Any, first: int) -> None:
         self._parts.append(values)
 
     def array(self) -> Any:
@@ -842,14 +865,11 @@ class _FixedColumn(_HeldColumn):
         self._values = files.enter_context(scratch_file())
         self._missing: Any = None
 
-    def write(self, values: Any, first: int) -> None:
-        """Take the values of the rows from `first` on."""
+    def _write(self, values: Any, first: int) -> None:
         self._tell_missing(values, first)
-        self._write_fixed(values, self._width, first)
-
-    def _write_fixed(self, values: Any, width: int, first: int) -> None:
-        start = values.offset * width
-        os.pwrite(self._values.fileno(), values.buffers()[1][start : start + len(values) * width], first * width)
+        start = values.offset * self._width
+        part = values.buffers()[1][start : start + len(values) * self._width]
+        _write_all(self._values, part, first * self._width)
 
     def _tell_missing(self, values: Any, first: int) -> None:
         if not values.null_count:
@@ -857,7 +877,7 @@ class _FixedColumn(_HeldColumn):
         if self._missing is None:
             self._missing = self._files.enter_context(scratch_file())
         flags = values.is_null().to_numpy(zero_copy_only=False)
-        os.pwrite(self._missing.fileno(), flags.tobytes(), first)
+        _write_all(self._missing, flags.tobytes(), first)
 
     def _validity(self) -> Any:
         if self._missing is None:
@@ -885,16 +905,15 @@ class _TextColumn(_FixedColumn):
         self._missing = None
         self._size = 0
 
-    def write(self, values: Any, first: int) -> None:
-        """Take the values of the rows from `first` on."""
+    def _write(self, values: Any, first: int) -> None:
         self._tell_missing(values, first)
         is_wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
         width, kind = (8, np.int64) if is_wide else (4, np.int32)
         _, ends, texts = values.buffers()
         ends = np.frombuffer(ends, kind, len(values) + 1, values.offset * width).astype(np.int64)
-        os.pwrite(self._values.fileno(), (ends[1:] - ends[0] + self._size).tobytes(), 8 * (first + 1))
+        _write_all(self._values, (ends[1:] - ends[0] + self._size).tobytes(), 8 * (first + 1))
         if texts is not None:
-            os.pwrite(self._texts.fileno(), texts[int(ends[0]) : int(ends[-1])], self._size)
+            _write_all(self._texts, texts[int(ends[0]) : int(ends[-1])], self._size)
         self._size += int(ends[-1] - ends[0])
         self.num_bytes += int(ends[-1] - ends[0])
 
@@ -904,6 +923,14 @@ class _TextColumn(_FixedColumn):
         ends, texts = _mapped(self._values, 8 * (self.num_rows + 1)), _mapped(self._texts, self._size)
         buffers = [self._validity(), pa.py_buffer(ends), pa.py_buffer(texts)]
         return pa.Array.from_buffers(wide, self.num_rows, buffers)
+
+
+def _write_all(file: Any, part: Any, offset: int) -> None:
+    """Write bytes at a place of a file; the system may take some of them at a time."""
+    left = memoryview(part)
+    while len(left):
+        written = os.pwrite(file.fileno(), left, offset)
+        left, offset = left[written:], offset + written
 
 
 def _mapped(file: Any, size: int) -> Any:

@@ -11,14 +11,13 @@ by a simulated run in a process of its own, which prints one line of JSON:
     rss_mib     the same with pages of files that are mapped, which the system takes back where memory is short
     seconds     processor time of the run
 
-LIMIT is the memory that the process may take beside what it starts with, in MiB (RLIMIT_DATA): 0, none, unless given.
+LIMIT is the memory, in MiB, that tables are large beside; the machine's unless given.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+
+from fedactors.data import values
 
 ROWS, COLUMNS = 2_000_000, 10
 _BLOCK = 1 << 16
@@ -142,16 +143,12 @@ def run(protocol: str, description: str, limit_mib: float = 0.0) -> dict[str, fl
     import torch  # what a run imports is no part of what it needs
 
     import fedactors
-    import fedactors.data.alignment.rows
-    import fedactors.data.join
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         fedactors.simulate(protocol, str(write(protocol, Path(name), 2000, 10)[0]), **SETTINGS[protocol])
     if limit_mib:
-        fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        most = int(fields["VmData"].split()[0]) * 1024 + int(limit_mib * 2**20)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        values.LARGE = limit_mib / 128 * 2**20 / values.memory_of_machine()
     start = time.process_time()
     with Peak() as peak:
         found = fedactors.simulate(protocol, description, **SETTINGS[protocol])
