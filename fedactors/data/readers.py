@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedactors.config import config
-from fedactors.data.values import Column, CsvFormat, Inexact, class_text, is_large, mapped_table, pieces_of
+from fedactors.data.values import Column, CsvFormat, Inexact, class_text, is_large, mapped_table, pieces_of, row_bytes
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import is_object, object_at
 from fedactors.validation import first_line, reading
@@ -447,8 +447,8 @@ def _read_parquet(opened: Any, file: Any, chosen: Sequence[str]) -> Any:
     import pyarrow.parquet as pa_parquet
 
     schema = pa.schema([opened.schema_arrow.field(name) for name in chosen])
-    num_rows, row_bytes = opened.metadata.num_rows, _row_bytes(schema)
-    if not is_large(num_rows * row_bytes):
+    num_rows = opened.metadata.num_rows
+    if not is_large(num_rows * row_bytes(schema)):
         return opened.read(columns=chosen)
     file.seek(0)
     # column by column, of which a page is in memory, and not a row group
@@ -465,19 +465,12 @@ def _read_batches(opened: Any, chosen: Sequence[str]) -> Any:
     """Read columns of an Arrow file as `_read_parquet` does those of a Parquet file."""
     batches = [opened.get_batch(number).num_rows for number in range(opened.num_record_batches)]
     schema = pa.schema([opened.schema.field(name) for name in chosen])
-    if not is_large(sum(batches) * _row_bytes(schema)):
+    if not is_large(sum(batches) * row_bytes(schema)):
         return opened.read_all().select(chosen)
     parts = (opened.get_batch(number).select(chosen) for number in range(len(batches)))
     return mapped_table(schema, sum(batches), pieces_of(parts))
 
 
-def _row_bytes(schema: Any) -> float:
-    """Return about how many bytes a row has; one of texts is not known before it is read."""
-    fixed = [field.type.bit_width / 8 for field in schema if pa.types.is_primitive(field.type)]
-    return sum(fixed) + _TEXT_BYTES * (len(schema) - len(fixed))
-
-
-_TEXT_BYTES = 16
 _ROWS_READ = 1 << 16
 
 

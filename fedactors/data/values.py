@@ -732,14 +732,14 @@ def memory_of_machine() -> float:
     return min(found)
 
 
-def block_rows(row_bytes: float) -> int:
+def _block_rows(size: float) -> int:
     """Return how many rows of a large table are worked on at once."""
-    return int(min(max(_BLOCK_BYTES // max(row_bytes, 1), _LEAST_ROWS), _MOST_ROWS))
+    return int(min(max(_BLOCK_BYTES // max(size, 1), _LEAST_ROWS), _MOST_ROWS))
 
 
-def blocks_of(num_rows: int, row_bytes: float) -> Iterator[slice]:
-    """Yield the rows of a table in blocks: all at once where it is not large."""
-    step = block_rows(row_bytes) if is_large(num_rows * row_bytes) else max(num_rows, 1)
+def blocks_of(num_rows: int, size: float) -> Iterator[slice]:
+    """Yield the rows of a table in blocks, each row of so many bytes: all at once where it is not large."""
+    step = _block_rows(size) if is_large(num_rows * size) else max(num_rows, 1)
     for first in range(0, num_rows, step):
         yield slice(first, min(first + step, num_rows))
 
@@ -756,6 +756,14 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     with scratch_file() as file, _room(size):
         os.posix_fallocate(file.fileno(), 0, size)  # a page for which there is no room later would end the process
         return np.frombuffer(mmap.mmap(file.fileno(), size), dtype).reshape(shape)
+
+
+def read_only(values: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that nobody can write to any more, so that messages need no copy of a mapped one."""
+    if values.base is None or not isinstance(values.base.base, mmap.mmap):
+        return values
+    memory = memoryview(values.base.base).toreadonly()
+    return np.frombuffer(memory, values.dtype).reshape(values.shape)
 
 
 def scratch_file() -> Any:
@@ -817,6 +825,15 @@ def mapped_table(schema: Any, num_rows: int, pieces: Iterable[tuple[int, Any]]) 
         if wrong := [column.first for column in columns if column.first != num_rows]:
             raise ValueError(f"{wrong[0]} rows where {num_rows} were announced")
         return pa.table([column.array() for column in columns], names=schema.names)
+
+
+def row_bytes(schema: Any) -> float:
+    """Return about how many bytes a row has; one of texts is not known before it is read."""
+    fixed = [field.type.bit_width / 8 for field in schema if pa.types.is_primitive(field.type)]
+    return float(sum(fixed) + _TEXT_BYTES * (len(schema) - len(fixed)))
+
+
+_TEXT_BYTES = 16
 
 
 def pieces_of(batches: Iterable[Any]) -> Iterator[tuple[int, Any]]:
