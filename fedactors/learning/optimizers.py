@@ -96,7 +96,7 @@ class Schedule:
     every: int = 10
     """``step``: rounds between two falls."""
     factor: float = 0.1
-    """``step``: what the step size is multiplied with."""
+    """``step`` schedule: decay factor."""
 
     def __post_init__(self) -> None:
         """Check name and ranges."""
@@ -339,11 +339,11 @@ class ScheduleSettings:
     only_with: ClassVar[OnlyWith] = {"decay_every": {"schedule": ("step",)}, "decay_factor": {"schedule": ("step",)}}
 
     schedule: Literal["constant", "cosine", "step"] = "constant"
-    """How the step size changes over the rounds (or epochs): not at all, along half a cosine to 0, or in steps."""
+    """Learning-rate schedule over rounds (or epochs): constant, half a cosine to 0, or steps."""
     decay_every: int = Field(default=10, ge=1)
-    """``step``: rounds (or epochs) between two falls."""
+    """``step`` schedule: rounds (or epochs) between decays."""
     decay_factor: float = Field(default=0.1, gt=0, le=1)
-    """``step``: what the step size is multiplied with."""
+    """``step`` schedule: decay factor."""
 
     @property
     def rate_schedule(self) -> Schedule:

@@ -19,6 +19,7 @@ from fedactors.actors.remote import CLIENT, DRIVER, SERVER, remote
 from fedactors.data.alignment.rows import JoinMember
 from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dropped_for, meaning_of, read_rows
 from fedactors.data.layouts.vertical import RelationalQuery
+from fedactors.data.values import taken
 from fedactors.errors import Refused, RowsChangedError
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
@@ -469,7 +470,9 @@ class TableClient(JoinMember, MaskedTable):
             G_n = self.counts.train[train]
             num_joined, num_classes = self.counts.num_joined, self.counts.num_classes
         is_whole = self.joined is None and len(train) == len(self._encoded)
-        self._x, self._x_test = self._encoded if is_whole else self._encoded[train], self._encoded[test]
+        encoded = self._encoded
+        chosen = taken if isinstance(encoded, np.ndarray) else type(encoded).__getitem__
+        self._x, self._x_test = encoded if is_whole else chosen(encoded, train), chosen(encoded, test)
         del self._encoded
         has_label = self._table.label is not None
         model = local_solvers.describe_model(self._config, self._x.shape[1], num_classes, has_label)
