@@ -38,7 +38,7 @@ from tests.federation.ways import Way
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
 LIMIT = 90.0
-"""Seconds after a fault within which a driver ends and all sites are free."""
+"""Seconds after a fault, or after the last round that a run recorded, within which a driver ends and sites are free."""
 AWAY = 10.0
 """Seconds that sites wait for one that is away."""
 ATTEMPTS = 3
@@ -187,7 +187,7 @@ class Campaign:
         if not outcome:
             self._strike(fault, sites.started.get(target, driver))
         try:
-            _, err = driver.communicate(timeout=LIMIT)
+            _, err = self._ended(driver, before)
             codes, said = [driver.returncode], next((line for line in err.splitlines() if line.startswith("fed")), "")
         except subprocess.TimeoutExpired:
             outcome = "hung"
@@ -230,14 +230,42 @@ class Campaign:
         else:
             process.send_signal(SIGNALS[fault])
 
+    def _ended(self, driver: subprocess.Popen[str], before: set[Path]) -> tuple[str, str]:
+        """Wait until a driver ends, as long as its run goes on; return what it said.
+
+        Raises:
+            subprocess.TimeoutExpired: nothing happened within the limit.
+        """
+
+        def size() -> int:
+            with contextlib.suppress(OSError):
+                return sum(
+                    file.stat().st_size
+                    for run in set(self._sites.runs.iterdir()) - before
+                    for file in run.rglob("*")
+                    if file.is_file()
+                )
+            return -1
+
+        seen, since = size(), time.monotonic()
+        while True:
+            try:
+                return driver.communicate(timeout=2)
+            except subprocess.TimeoutExpired:
+                if (now := size()) != seen:
+                    seen, since = now, time.monotonic()
+                if time.monotonic() > since + LIMIT:
+                    raise
+
     def _go_on(self, made: list[Path], words: list[str], codes: list[int]) -> str:
         """Go on from a run's last checkpoint, or begin it anew where it has none."""
         run = next((path for path in made if checkpoints(path)), None)
         again = words if run is None else [words[0], "--resume", str(run)]
         for _ in range(ATTEMPTS):
+            before = set(self._sites.runs.iterdir())
             driver = self._sites.drive(*again)
             try:
-                _, err = driver.communicate(timeout=2 * LIMIT)
+                _, err = self._ended(driver, before)
             except subprocess.TimeoutExpired:
                 driver.kill()
                 driver.communicate()

@@ -24,6 +24,7 @@ from protocols.mtcd.run import run
 from protocols.mtcd.server import GatheringServer
 from protocols.tablepuppet import actors as tables
 from protocols.tablepuppet import loj_operator
+from protocols.tablepuppet import messages as joins
 from tests.federation.test_runs import OTHERS, federated
 from tests.federation.world import BANK, CLINIC, SHOP, World
 from tests.protocols.mtcd.running import config_of, merged
@@ -116,10 +117,10 @@ def test_predictions_are_not_given_without_the_masks_that_were_approved(
 ) -> None:
     """The server never says which rows are summed, so that nothing was to be summed."""
     world = World(tmp_path, (BANK, SHOP, CLINIC))
-    honest = tables.TableClient._positions
+    honest: Any = vars(tables.TableClient)["_positions"]
 
     def bare(self: tables.TableClient) -> Any:
-        return self.positions if self.party == BANK else honest.fget(self)  # type: ignore[misc]
+        return self.positions if self.party == BANK else honest.__get__(self)
 
     async def silent(self: Any, joined: Any, tested: Any) -> Any:
         return joined
@@ -140,6 +141,7 @@ def test_predictions_are_not_given_without_the_masks_that_were_approved(
 def test_a_gate_lets_nothing_out_that_the_settings_do_not_send() -> None:
     protocol = find_protocol("glasu")
     config = protocol.Config(num_clients=2)
+    assert protocol.actors is not None
     classes = protocol.actors(config)
     pairs = [("server", classes["server"].__name__), (SHOP, classes["clients"].__name__)]
     book = make_book(pairs, classes.values(), lambda name: SHOP if name == SHOP else BANK)
@@ -159,12 +161,12 @@ def test_a_gate_lets_nothing_out_that_the_settings_do_not_send() -> None:
 
 def test_a_join_is_not_said_to_be_larger_than_is_approved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server says how many rows the join has, and how often it asks for rows follows from that."""
-    honest = loj_operator.messages.DuplicateCounts
+    honest = joins.DuplicateCounts
 
     def large(train: Any, in_test: Any, num_joined: int, *more: Any) -> Any:
         return honest(train, in_test, 10**9 * num_joined, *more)
 
-    monkeypatch.setattr(loj_operator.messages, "DuplicateCounts", large)
+    monkeypatch.setattr(joins, "DuplicateCounts", large)
     words = {**find_protocol("tablepuppet").smoke, "algorithm": "rfl-sgd-v", "batch_size": 512}
     with pytest.raises(Refused, match=r"server: joins .* rows, which are .* approved: at most 1,000 \(max_batches\)"):
         simulate("tablepuppet", seed=1, **words)

@@ -17,6 +17,7 @@ from fedactors.actors.groups import ActorGroup
 from fedactors.cli.main import main
 from fedactors.privacy import mechanisms
 from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.privacy.noise import discrete_laplace
 from fedactors.secure_sums.protocol import SecureSumClient
 from protocols.pubsub_vfl.messages import EpochOrder
 from protocols.pubsub_vfl.run import Federation
@@ -109,7 +110,7 @@ def test_exchanged_labels_are_charged_as_often_as_they_were_drawn(
 def test_noisy_labels_are_charged_as_often_as_they_were_drawn(
     monkeypatch: pytest.MonkeyPatch, model: str, again: int
 ) -> None:
-    drawn, honest = [], mechanisms.discrete_laplace
+    drawn, honest = [], discrete_laplace
     send = tables.TableClient.send_labels
 
     def laplace(scale: int, count: int, entropy: Any) -> Any:
