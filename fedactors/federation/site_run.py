@@ -302,11 +302,11 @@ class UsageWatch:
     def __init__(self, most: RunLimits, folders: Callable[[], Sequence[Path]]) -> None:
         self._most = most
         self._folders = folders
-        self._own = psutil.Process()
+        self._process = psutil.Process()
         self._began = time.monotonic()
         self._cpu: dict[int, float] = {}
         self._cpu_before = self._measure()[1]
-        self._memory_before = self._own.memory_info().rss
+        self._memory_before = self._process.memory_info().rss
         self._disk, self._disk_seen = 0, -math.inf
 
     def exceeded(self) -> str | None:
@@ -334,7 +334,7 @@ class UsageWatch:
     def _measure(self) -> tuple[int, float]:
         """Return bytes of memory and seconds of processor time, those of processes that have ended too."""
         memory = 0
-        for process in (self._own, *self._own.children(recursive=True)):
+        for process in (self._process, *self._process.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 memory += process.memory_info().rss
                 times = process.cpu_times()
