@@ -305,8 +305,7 @@ class UsageWatch:
         self._process = psutil.Process()
         self._began = time.monotonic()
         self._cpu: dict[int, float] = {}
-        self._cpu_before = self._measure()[1]
-        self._memory_before = self._process.memory_info().rss
+        self._memory_before, self._cpu_before = self._measure()
         self._disk, self._disk_seen = 0, -math.inf
 
     def exceeded(self) -> str | None:
