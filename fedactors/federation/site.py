@@ -65,6 +65,8 @@ from fedactors.validation import one_line, shown
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
 _MEASURE_SECONDS = 1.0
+_TELL_SECONDS = 2.0
+"""Within which a driver hears that its run is stopped, before the others see that this site is gone."""
 _LONGEST_WHY = 300
 PROPOSAL_BYTES = 64 * 1024
 """Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
@@ -441,6 +443,9 @@ class SiteProcess:
         run.fail(Refused(self.folder.name, f"stopped the run{f': {why}' if why else ''}"))
         driving = self._driving
         if driving is not None:  # which is told before the other sites see that this one is gone
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TELL_SECONDS):
+                    await run.is_told.wait()
             await asyncio.sleep(_LOOK_SECONDS)
             await driving.flush()
         run.end("stopped", why)
@@ -457,7 +462,7 @@ class SiteProcess:
         said = stop_reason(self.folder, proposal.run)
         if said is None and gone:
             return _is_no_site(gone[0], federation)
-        if said is None and time.monotonic() - self._measured > _MEASURE_SECONDS:
+        if said is None and run.usage is not None and time.monotonic() - self._measured > _MEASURE_SECONDS:
             self._measured = time.monotonic()
             return run.usage.exceeded()
         return said
