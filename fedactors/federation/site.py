@@ -394,9 +394,10 @@ class SiteProcess:
         self.folder.audit.add("proposed", **facts)
         name = self.folder.name
         # a run that shares its seed shows others what is drawn here: that a person must have seen
-        if self.folder.policy.approve == "policy" and proposal.shared_seed is None:
+        is_allowed = self.folder.policy.approve == "policy" and proposal.shared_seed is None
+        if is_allowed:
             decide(self.folder, proposal, approved=True, why="the policy allows it")
-        said = "the policy allows it" if decision(self.folder, proposal) else f"fedactors site show {run}, then answer"
+        said = "the policy allows it" if is_allowed else f"fedactors site show {run}, then answer"
         self._waiting = self._proposed = proposal
         self._show()
         self._tell("proposed", f"run {run}: {peer} proposes {proposal.protocol}; {said}")
