@@ -132,7 +132,7 @@ class RunLimits:
     cpu_hours: _Above | None = None
     """Of processor time."""
     hours: _Above | None = None
-    """From its approval to its end."""
+    """From its first step to its end."""
     disk_gib: _Above | None = None
     """Of its files at the site."""
     gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
