@@ -52,6 +52,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "nebulafl_speed": (Tiny("overhead --containers 20 --per-round 5 --rounds 1", data="fashion_mnist"),),
     "nebulafl_batched_clients": (Tiny("--smoke"),),
     "reading": (Tiny("2000"),),
+    "large_tables": (Tiny("horizontal 3000 4"), Tiny("tablepuppet 3000 4")),
     "postgres_reading": (),  # `test_reads_a_table_of_postgresql`
     "privacy_audits": (Tiny("--smoke --only glasu --out made"),),
     "pubsub_bank": (Tiny("--epochs 2", ray=True, data="bank"),),

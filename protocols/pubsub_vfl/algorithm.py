@@ -133,8 +133,12 @@ _SLICE_ROWS = 8192
 
 def embed_rows(bottom: Model, x_NF: Array) -> Array:
     """Return the embeddings of many rows (N x E) without graphs, computed in slices to bound memory."""
-    slices = range(0, len(x_NF), _SLICE_ROWS)
-    return np.concatenate([bottom.output(x_NF[start : start + _SLICE_ROWS]) for start in slices])
+    first = bottom.output(x_NF[:_SLICE_ROWS])
+    made = np.empty((len(x_NF), *first.shape[1:]), first.dtype)
+    made[:_SLICE_ROWS] = first
+    for start in range(_SLICE_ROWS, len(x_NF), _SLICE_ROWS):
+        made[start : start + _SLICE_ROWS] = bottom.output(x_NF[start : start + _SLICE_ROWS])
+    return made
 
 
 def measured(task: Task, top: Model, embeddings: Sequence[Array], labels_N: Array) -> tuple[dict[str, float], int]:
