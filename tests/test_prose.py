@@ -35,6 +35,9 @@ REFUSED = {
     r"\bsay yes\b|\bsaid yes\b": "approve",
     r"\bgone on from\b|\bgoes? on from\b|\bgoing on from\b": "resume from",
     r"\bis no other than\b|\bno other than\b": "is the same as",
+    r"\banew\b": "again, or a new ...",
+    r"^(?:Not|Refused|Left out) (?:\w+ )?(?:is|are)\b": "put the subject first: 'X is refused'",
+    r"\bof one's own\b": "your own",
     r"\bhouseholds?\b|\bstand-ins?\b": "actor host, proxy",
 }
 """A construction that is refused (a regular expression) and what to write instead."""
