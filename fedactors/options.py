@@ -233,6 +233,14 @@ class RunOptions:
         repeats=True,
         federation="only",
     )
+    limit: Sequence[tuple[str, str]] = _option(
+        (),
+        "federation: what the run takes at most of each site's machine: memory_gib, cpu_hours, hours, disk_gib, gpus",
+        metavar="NAME=AMOUNT",
+        read=_pair("name=amount"),
+        repeats=True,
+        federation="only",
+    )
 
     def __post_init__(self) -> None:
         """Refuse passwords: options are kept in run folders, and a job's in its command line.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,7 +13,7 @@ LONGEST = 25
 
 def seconds(report: Path) -> dict[str, float]:
     """Return the seconds of each test, its fixtures included, by ``path/test_file.py::test[case]``."""
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
     for case in ElementTree.parse(report).iter("testcase"):
         file = case.get("classname", "").replace(".", "/") + ".py"
         found[f"{file}::{case.get('name')}"] += float(case.get("time", 0.0))
@@ -23,17 +23,22 @@ def seconds(report: Path) -> dict[str, float]:
 def table(found: dict[str, float]) -> str:
     """Return the folders with their tests and seconds, then the longest tests."""
     total = sum(found.values()) or 1.0
-    tests, spent = Counter[str](), Counter[str]()
+    tests: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for test, took in found.items():
         path = Path(test.partition("::")[0])
         folder = path.parent.as_posix() if len(path.parts) > 2 else "tests (top level)"
         tests[folder] += 1
         spent[folder] += took
     lines = [f"{'seconds':>8} {'share':>6} {'tests':>6}  folder"]
-    lines += [f"{took:8.0f} {took / total:6.1%} {tests[folder]:6}  {folder}" for folder, took in spent.most_common()]
+    lines += [f"{took:8.0f} {took / total:6.1%} {tests[folder]:6}  {folder}" for folder, took in _longest(spent)]
     lines += ["", f"{'seconds':>8}  the {LONGEST} longest"]
-    lines += [f"{took:8.1f}  {test}" for test, took in Counter(found).most_common(LONGEST)]
+    lines += [f"{took:8.1f}  {test}" for test, took in _longest(found)[:LONGEST]]
     return "\n".join(lines)
+
+
+def _longest(found: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(found.items(), key=lambda item: -item[1])
 
 
 def counts(report: Path) -> str:

@@ -60,6 +60,11 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "firewall must let the other sites in; the name that they dial is federation admit --address",
     )
     site.add_argument("--relay", metavar="HOST:PORT", help="init, start: nobody can dial the site; it is called there")
+    _add_key_flags(site)
+    site.add_argument(
+        "--dns", action="append", default=[], metavar="NAME", help="init, renew: a DNS name that the request asks for"
+    )
+    site.add_argument("--pkcs11", metavar="URI", help="init, renew: the key is in this token, made if missing")
     site.add_argument("--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log")
     site.add_argument("--verify", action="store_true", help="audit: only say whether the site's signed log is whole")
     site.add_argument(
@@ -68,12 +73,16 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
 
     federation = add("federation", "the sites that may work together: make a federation, admit a site, see a demo")
     federation.add_argument(
-        "action", choices=FEDERATION_ACTIONS, help="init FOLDER, admit FOLDER REQUEST, demo [FOLDER]"
+        "action", choices=FEDERATION_ACTIONS, help="fedactors federation ACTION --help says what it does"
     )
     federation.add_argument(
         "name", nargs="?", metavar="FOLDER", help="of its organiser; the folder's name is the federation's"
     )
-    federation.add_argument("request", nargs="?", metavar="REQUEST", help="admit: the site's .csr file")
+    said = "admit: the site's .csr file; remove: its name"
+    federation.add_argument("request", nargs="?", metavar="REQUEST|SITE", help=said)
+    federation.add_argument("--certificate", metavar="FILE", help="admit: the site's certificate, made by another CA")
+    federation.add_argument("--ca", metavar="FILE", help="admit: certificate of that CA, which sites then trust")
+    _add_key_flags(federation)
     federation.add_argument(
         "--address",
         metavar="HOST:PORT",
@@ -243,6 +252,12 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     completion = add("completion", "print a shell script that completes commands, settings and names")
     completion.add_argument("shell", choices=SHELLS, help="shell, for example: source <(fedactors completion bash)")
     return parser, made
+
+
+def _add_key_flags(parser: Parser) -> None:
+    kinds = ("ed25519", "p256")
+    parser.add_argument("--key-type", choices=kinds, help="of a new key: ed25519 (default) or p256 (ECDSA P-256)")
+    parser.add_argument("--passphrase-file", metavar="FILE", help="the key's passphrase is the content of this file")
 
 
 def _count(text: str) -> int:

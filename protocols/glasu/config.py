@@ -188,8 +188,18 @@ class GlasuConfig(StepSettings):
 
     @property
     def num_samples(self) -> int:
-        """Segments above the lowest one in all rounds."""
-        return self.num_rounds * (len(self.resolved_layers) - 1)
+        """Segments above the lowest one in all rounds, whose neighbours are sampled; none of a graph that is whole."""
+        return 0 if self.batch_size is None else self.num_rounds * (len(self.resolved_layers) - 1)
+
+    @property
+    def num_joint_rounds(self) -> int:
+        """Rounds whose gradients go back through the aggregations."""
+        return self.num_rounds if self.mode == "joint" else 0
+
+    @property
+    def num_averages(self) -> int:
+        """How often the classifiers are averaged."""
+        return self.num_rounds if self.average_classifiers else 0
 
     @property
     def works_alone(self) -> bool:

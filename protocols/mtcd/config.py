@@ -279,6 +279,13 @@ class MtcdConfig(ScheduleSettings):
         return 2 * (-(-self.num_rounds // self.record_every) + 1)
 
     @property
+    def num_norms(self) -> int:
+        """How often a client tells its norm: for the step size, and after a divergence."""
+        if self.problem == "network" or self.secure_aggregation:
+            return 0
+        return 2 if self.learning_rate == "auto" and self.algorithm != "dcpa" else 1
+
+    @property
     def num_visits(self) -> int:
         """How often a token comes to one client at most."""
         return self.num_rounds * max(1, self.tokens) * (self.num_hops + 1)

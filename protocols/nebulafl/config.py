@@ -333,11 +333,20 @@ class NebulaFLConfig:
     @property
     def num_center_rounds(self) -> int | None:
         """How many rounds a center is asked for by a method that aggregates center by center; None: see `duration`."""
+        if self.algorithm not in BY_CENTER:
+            return 0
         return None if self.num_rounds is None else self.num_rounds + self.num_changes
+
+    @property
+    def num_summed_rounds(self) -> int | None:
+        """The same of rounds whose answers are summed."""
+        return self.num_center_rounds if self.secure_aggregation else 0
 
     @property
     def num_orders(self) -> int | None:
         """How many trainings a flat baseline orders from a center; None: as many as end within `duration`."""
+        if self.algorithm in BY_CENTER:
+            return 0
         if self.num_rounds is None or self.algorithm == "pisces":
             return None
         num_slots = self.active_per_center * self.num_centers

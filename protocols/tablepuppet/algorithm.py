@@ -29,6 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from fedactors.data.values import allocate, blocks_of, is_large, read_only
+
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Parts = Sequence[Array]
@@ -58,9 +60,11 @@ class BatchRows:
 
 def gather_join(predictions: Sequence[Array], rows: Sequence[Index]) -> Array:
     """Return h_NC = sum_i h_i[p_i(j)], tables added in the given order (LoJ gather)."""
-    h_NC = np.take(predictions[0], rows[0], axis=0)
-    for prediction, row in zip(predictions[1:], rows[1:], strict=True):
-        h_NC += np.take(prediction, row, axis=0)
+    h_NC = allocate((len(rows[0]), *predictions[0].shape[1:]), predictions[0].dtype)
+    for block in blocks_of(len(h_NC), h_NC.nbytes / max(len(h_NC), 1)):
+        h_NC[block] = np.take(predictions[0], rows[0][block], axis=0)
+        for prediction, row in zip(predictions[1:], rows[1:], strict=True):
+            h_NC[block] += np.take(prediction, row[block], axis=0)
     return h_NC
 
 
@@ -277,8 +281,10 @@ def linear_term(mode: AdmmMode, summed_nC: Array, G_n: NDArray[Any], h_nC: Array
     linear part of the proximal term of the sharing form, with which the parallel step converges.
     """
     times = M if mode == "boyd" else 1
-    made: Array = summed_nC - (times * rho) * (G_n[:, None] * h_nC)
-    return made
+    made = allocate(summed_nC.shape, np.float64)
+    for rows in blocks_of(len(made), made.nbytes / max(len(made), 1)):
+        made[rows] = summed_nC[rows] - (times * rho) * (G_n[rows, None] * h_nC[rows])
+    return read_only(made)
 
 
 def quadratic_weight(mode: AdmmMode, rho: float, M: int) -> float:
@@ -367,12 +373,8 @@ def admm_server_round(
     With the squared loss z and lambda are linear in h and y, so each of several parts is updated on its own. `before`
     is z of the round before, `base` the outputs at which training began, `norm` that of a value on joined rows.
     """
-    updated, shared = [], []
-    for y, local, part in zip(labels, dual, h, strict=True):
-        exact = update_z(loss, y, local, part, rho)
-        updated.append(update_lambda(local, part, exact, rho))
-        shared.append(shared_term(updated[-1], part, exact, rho))
-    z = [part - (new - local) / rho for part, new, local in zip(h, updated, dual, strict=True)]
+    found = [_admm_part(loss, *one, rho) for one in zip(labels, dual, h, strict=True)]
+    updated, shared, z = (list(parts) for parts in zip(*found, strict=True))
     return (
         updated,
         shared,
@@ -386,9 +388,31 @@ def admm_server_round(
     )
 
 
+def _admm_part(loss: Loss, y: NDArray[Any], local: Array, part: Array, rho: float) -> tuple[Array, Array, Array]:
+    """Return lambda, what every table's Y_i shares, and z of one part, block by block."""
+    updated, shared, z = (allocate(part.shape, np.float64) for _ in range(3))
+    y = np.broadcast_to(y, len(part))  # along a tree one zero stands for all of a table that has no labels
+    for rows in blocks_of(len(part), part.nbytes / max(len(part), 1)):
+        exact = update_z(loss, y[rows], local[rows], part[rows], rho)
+        updated[rows] = update_lambda(local[rows], part[rows], exact, rho)
+        shared[rows] = shared_term(updated[rows], part[rows], exact, rho)
+        z[rows] = part[rows] - (updated[rows] - local[rows]) / rho
+    return updated, shared, z
+
+
 def less(parts: Parts, others: Parts) -> list[Array]:
     """Return a value on joined rows minus another one, part by part."""
-    return [part - other for part, other in zip(parts, others, strict=True)]
+    return [_difference(*pair) for pair in zip(parts, others, strict=True)]
+
+
+def _difference(part: Array, other: Array) -> Array:
+    if not is_large(part.nbytes):
+        return part - other
+    made = allocate(np.broadcast_shapes(part.shape, other.shape), np.float64)
+    other = np.broadcast_to(other, made.shape)
+    for rows in blocks_of(len(made), made.nbytes / max(len(made), 1)):
+        made[rows] = part[rows] - other[rows]
+    return made
 
 
 def sgd_server_step(
