@@ -42,14 +42,30 @@ REFUSED = {
 }
 """A construction that is refused (a regular expression) and what to write instead."""
 
-ABBREVIATIONS = ("e.g", "i.e", "etc", "vs", "cf", "Eq", "Eqs", "Fig", "Figs", "Sec", "Alg", "Tab", "No", "al", "p", "pp")
+ABBREVIATIONS = (
+    " e.g",
+    " i.e",
+    " etc",
+    " vs",
+    " cf",
+    " Eq",
+    " Eqs",
+    " Fig",
+    " Figs",
+    " Sec",
+    " Alg",
+    " al",
+    " p",
+    " pp",
+)
+"""Words before a full stop that ends no sentence."""
 FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 ITEM = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
 BOUNDARY = re.compile(r"(?<=[.!?])[)\"*_]*\s+(?=[\"*_(\[]*[A-Z0-9])")
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs and list items of a Markdown page; fences, indented code, headings, tables and comments are left out."""
+    """Yield paragraphs and list items of a Markdown page, without fences, indented code, headings, tables, comments."""
     lines: list[str] = []
     fence, listed, block = "", False, False
     for line in [*re.sub(r"<!--.*?-->", "", text, flags=re.S).splitlines(), ""]:
@@ -64,7 +80,7 @@ def paragraphs(text: str) -> Iterator[str]:
             block = block and (not line.strip() or line.startswith("    "))
             indented = line.startswith(("    ", "\t")) and not (listed or block or lines)
             bare = not line.strip() or indented or line.lstrip().startswith(("#", "|", ":::", "![", "---"))
-            listed = bool(ITEM.match(line)) or listed and (not line.strip() or line.startswith("  "))
+            listed = bool(ITEM.match(line)) or (listed and (not line.strip() or line.startswith("  ")))
         if lines and (bare or ITEM.match(line)):
             yield " ".join(lines)
             lines = []
@@ -73,7 +89,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def sentences(paragraph: str) -> Iterator[str]:
-    """Sentences of a paragraph: a link is its text."""
+    """Yield the sentences of a paragraph; a link is its text."""
     plain = re.sub(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", paragraph)
     code: list[str] = []
 
@@ -84,7 +100,7 @@ def sentences(paragraph: str) -> Iterator[str]:
     plain = re.sub(r"(`+).+?\1|\$[^$]+\$", hide, plain)
     start = 0
     for end in BOUNDARY.finditer(plain):
-        if not plain[start : end.start()].rstrip(".").endswith(tuple(f" {short}" for short in ABBREVIATIONS)):
+        if not plain[start : end.start()].rstrip(".").endswith(ABBREVIATIONS):
             yield restored(plain[start : end.end()].strip(), code)
             start = end.end()
     if plain[start:].strip():
@@ -106,9 +122,9 @@ def page_sentences(page: Path) -> list[str]:
 
 def test_what_is_a_sentence() -> None:
     text = (
-        "# A heading that is left out. Really.\n\nOne `a.B c d` here. Two, e.g. This; see\n[a link](x.md). `Code` starts one.\n"
-        "**Bold.** After it.\n\n- an item\n  goes on\n- another\n\n      code in the item stays\n\n| a | table |\n\n    code\n\n"
-        "```sh\ntext. More.\n```\n1. First\n\n!!! note\n    Inside a box.\n"
+        "# A heading that is left out. Really.\n\nOne `a.B c d` here. Two, e.g. This; see\n[a link](x.md). "
+        "`Code` starts one.\n**Bold.** After it.\n\n- an item\n  goes on\n- another\n\n      code in the item stays\n\n"
+        "| a | table |\n\n    code\n\n```sh\ntext. More.\n```\n1. First\n\n!!! note\n    Inside a box.\n"
     )
     found = [sentence for paragraph in paragraphs(text) for sentence in sentences(paragraph)]
     assert found == [
@@ -146,9 +162,8 @@ def test_no_construction_is_refused(page: Path) -> None:
 
 
 def test_half_of_the_sentences_are_short() -> None:
-    middle = {page: [length(sentence) for sentence in page_sentences(page)] for page in PAGES}
-    longest = sorted(((median(words), page) for page, words in middle.items() if words), reverse=True)[:5]
-    words = median(count for counts in middle.values() for count in counts)
-    assert words <= MAX_MEDIAN, f"median sentence: {words} words, at most {MAX_MEDIAN}; the wordiest pages:\n" + "\n".join(
-        f"{page.relative_to(ROOT)}: {count}" for count, page in longest
-    )
+    counts = {page: [length(sentence) for sentence in page_sentences(page)] for page in PAGES}
+    longest = sorted(((median(words), page) for page, words in counts.items() if words), reverse=True)[:5]
+    words = median(count for page in counts.values() for count in page)
+    wordiest = "\n".join(f"{page.relative_to(ROOT)}: {count}" for count, page in longest)
+    assert words <= MAX_MEDIAN, f"median sentence: {words} words, at most {MAX_MEDIAN}; the wordiest pages:\n{wordiest}"
