@@ -61,7 +61,7 @@ ABBREVIATIONS = (
 """Words before a full stop that ends no sentence."""
 FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 ITEM = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
-BOUNDARY = re.compile(r"(?<=[.!?])[)\"*_]*\s+(?=[\"*_(\[]*[A-Z0-9])")
+BOUNDARY = re.compile(r"(?<=[.!?])[)\"*_]*\s+(?=[\"*_(\[]*[A-Z0-9])|(?<=[.!?]\*\*)\s+")
 
 
 def paragraphs(text: str) -> Iterator[str]:
@@ -123,7 +123,7 @@ def page_sentences(page: Path) -> list[str]:
 def test_what_is_a_sentence() -> None:
     text = (
         "# A heading that is left out. Really.\n\nOne `a.B c d` here. Two, e.g. This; see\n[a link](x.md). "
-        "`Code` starts one.\n**Bold.** After it.\n\n- an item\n  goes on\n- another\n\n      code in the item stays\n\n"
+        "`Code` starts one.\n**Bold.** after it.\n\n- an item\n  goes on\n- another\n\n      code in the item stays\n\n"
         "| a | table |\n\n    code\n\n```sh\ntext. More.\n```\n1. First\n\n!!! note\n    Inside a box.\n"
     )
     found = [sentence for paragraph in paragraphs(text) for sentence in sentences(paragraph)]
@@ -132,7 +132,7 @@ def test_what_is_a_sentence() -> None:
         "Two, e.g. This; see a link.",
         "`Code` starts one.",
         "**Bold.**",
-        "After it.",
+        "after it.",
         "an item goes on",
         "another",
         "code in the item stays",
