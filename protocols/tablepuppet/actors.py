@@ -20,6 +20,7 @@ from fedactors.data.alignment.rows import JoinMember
 from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dropped_for, meaning_of, read_rows
 from fedactors.data.layouts.vertical import RelationalQuery
 from fedactors.errors import Refused, RowsChangedError
+from fedactors.learning.metrics import Task, known, own_columns
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.secure_sums.actors import SecureSummand
@@ -93,6 +94,7 @@ class TableClient(JoinMember, MaskedTable):
         self._rho = config.first_rho
         self.sent_labels: messages.Labels | None = None
         """What was said of the labels: the same is said again, after a resume too."""
+        self._is_listed = False
         self._batch: Any = np.zeros(0, dtype=np.int32)
         self._system: local_solvers.LinearSystem | None = None
 
@@ -144,7 +146,7 @@ class TableClient(JoinMember, MaskedTable):
     def num_exchanges(self) -> int:
         """Of a run of SGD: each batch, and the first predictions of each round."""
         num_joined = self._problem.num_joined
-        return self._config.num_rounds * (ceil(num_joined / self._config.batch_of(num_joined)) + 1)
+        return self._config.most_rounds * (ceil(num_joined / self._config.batch_of(num_joined)) + 1)
 
     @property
     def first_partner(self) -> str:
@@ -255,7 +257,7 @@ class TableClient(JoinMember, MaskedTable):
         self._batch = self._distinct(gradient.next_rows)
         return messages.Predictions(await self._predict(self._x[self._batch]))
 
-    @remote(caller=SERVER, only="joiners", at_most="num_rounds")
+    @remote(caller=SERVER, only="joiners", at_most="most_rounds")
     async def solve(self, auxiliary: messages.Auxiliary) -> messages.Predictions | Masked:
         """Solve Eq. 16 and return the next round's predictions (RFL-ADMM-V)."""
         Y_nC, config, problem = auxiliary.values, self._config, self._problem
@@ -268,18 +270,18 @@ class TableClient(JoinMember, MaskedTable):
         self.theta = await self._solve(Y_nC, self.theta, None, auxiliary.rho)
         return self._send(await self._predict(self._x), self.positions.train if self.positions else None)
 
-    @remote(caller=SERVER, only="joiners", at_most="num_rounds")
+    @remote(caller=SERVER, only="joiners", at_most="most_rounds")
     async def receive_auxiliary(self, auxiliary: messages.Auxiliary) -> None:
         """Take Y_i for the inner rounds (RFL-ADMM)."""
         self.auxiliary, self._rho = auxiliary.values, auxiliary.rho
 
-    @remote(caller=SERVER, only="operator", at_most=lambda config: config.num_rounds * config.inner_rounds)
+    @remote(caller=SERVER, only="operator", at_most=lambda config: config.most_rounds * config.inner_rounds)
     async def consensus(self, consensus: messages.Consensus) -> messages.LocalParameters:
         """Solve Eq. 22 around w - u and return theta (RFL-ADMM)."""
         self.local_theta = await self._solve(self.auxiliary, self.local_theta, consensus.w - consensus.u, self._rho)
         return messages.LocalParameters(self.local_theta)
 
-    @remote(caller=SERVER, only="operator", at_most="num_rounds")
+    @remote(caller=SERVER, only="operator", at_most="most_rounds")
     async def adopt(self, consensus: messages.Consensus) -> messages.Predictions:
         """Take the table's consensus w as the model and return the next round's predictions."""
         self.theta, self.auxiliary = consensus.w, np.zeros(0)
@@ -292,18 +294,19 @@ class TableClient(JoinMember, MaskedTable):
 
     # --- evaluation, the centralised baseline, accounts ---
 
-    @remote(caller=SERVER, only="joiners", at_most="num_rounds")
+    @remote(caller=SERVER, only="joiners", at_most="most_rounds")
     async def predict_test(self) -> messages.TestPredictions | Masked:
         """Return h_i of the rows in the test join."""
         values = await self._predict(self._x_test)
         return messages.TestPredictions(values) if self.positions is None else self.mask(values[self.positions.test])
 
-    @remote(caller=SERVER, only="joiners", at_most=lambda config: config.num_rounds + 1)
+    @remote(caller=SERVER, only="joiners", at_most=lambda config: config.most_rounds + 1)
     async def score(self, outputs: messages.TestOutputs) -> messages.Score:
         """Score outputs against the own test labels, which have no noise and never leave."""
         if self.test_rows is None or not len(self.test_rows.rows):
             return messages.Score(0.0, 0.0, 0, np.zeros(0))
         y_N, h_NC, loss = self._labels[self.test_rows.rows], outputs.values, self._loss
+        self._is_listed = not len(outputs.counts)
         if len(outputs.counts):  # of a join that is not listed: the loss is squared
             sums = score_means(h_NC[:, 0], y_N, outputs.counts, outputs.spread)
             known = sums if self._config.label_dp is None else np.zeros(0)
@@ -311,6 +314,23 @@ class TableClient(JoinMember, MaskedTable):
         total, mean = algorithm.score_rows(loss, h_NC, y_N), algorithm.mean_loss(loss, h_NC, y_N)
         tally = algorithm.tally_rows(loss, h_NC, y_N, outputs.ranks) if self._config.label_dp is None else np.zeros(0)
         return messages.Score(total, mean * len(y_N), len(y_N), tally)
+
+    @remote(caller=DRIVER, once=True)
+    async def measure_alone(self) -> messages.TestScore:
+        """Return the scores on the joined test rows of a model of the own columns, trained here and then given up."""
+        counts, tested = self.counts, self.test_rows
+        if not (self._alone and self._is_listed and counts is not None and tested is not None and len(tested.rows)):
+            return messages.TestScore(0.0, 0.0, {})
+        chosen, kept = np.flatnonzero(counts.train), np.flatnonzero(counts.in_test)
+        positions = np.searchsorted(kept, tested.rows)
+        task: Task = {"squared": "regression", "logistic": "binary", "softmax": "multiclass"}[self._loss]  # type: ignore[assignment]
+        args = (
+            (np.asarray(self._x), self._labels[chosen]),
+            {"test": (np.asarray(self._x_test)[positions], self._labels[tested.rows])},
+        )
+        with self.span("wait", "own columns"):
+            found = own_columns(task, *args, counts.train[chosen]).get("test", {})
+        return messages.TestScore(0.0, found.get("loss", 0.0), known(found))
 
     @remote(caller=SERVER, only="joiners", once=True)
     async def give_rows(self) -> messages.DesignMatrix:

@@ -189,6 +189,18 @@ def base_outputs(
     return base_C - base_C.mean() if loss == "softmax" else base_C
 
 
+LEAST_CURVATURE = 0.01
+"""Where positives are rarer the loss is nearly flat at the base outputs, and not where training goes."""
+
+
+def curvature(loss: Loss, base_C: Array) -> float:
+    """Return the loss's second derivative at these outputs: 1, p (1 - p), or its mean over classes."""
+    if loss == "squared":
+        return 1.0
+    p_C = expit(base_C) if loss == "logistic" else np.exp(base_C - base_C.max()) / np.exp(base_C - base_C.max()).sum()
+    return float(max(np.mean(p_C * (1.0 - p_C)), LEAST_CURVATURE))
+
+
 def mean_score(loss: Loss, total: float, count: int) -> float:
     """Return the RMSE or the accuracy over all partitions."""
     return sqrt(total / count) if loss == "squared" else total / count
@@ -361,18 +373,22 @@ def admm_server_round(
     before: Parts,
     base: Parts,
     norm: Callable[[Parts], float],
+    relaxation: float = 1.0,
 ) -> tuple[list[Array], list[Array], list[Array], Residuals]:
     """Return lambda (Eq. 8, after z of Eq. 7), what every table's Y_i shares (Eq. 14), z, and the residuals.
 
     With the squared loss z and lambda are linear in h and y, so each of several parts is updated on its own. `before`
-    is z of the round before, `base` the outputs at which training began, `norm` that of a value on joined rows.
+    is z of the round before, `base` the outputs at which training began, `norm` that of a value on joined rows. With
+    over-relaxation z and lambda follow predictions that go `relaxation` times as far beyond `before` (Boyd et al. 2011,
+    Section 3.4.3).
     """
-    updated, shared = [], []
-    for y, local, part in zip(labels, dual, h, strict=True):
-        exact = update_z(loss, y, local, part, rho)
-        updated.append(update_lambda(local, part, exact, rho))
+    updated, shared, z = [], [], []
+    for y, local, part, last in zip(labels, dual, h, before, strict=True):
+        over = part if relaxation == 1.0 else relaxation * part + (1.0 - relaxation) * last
+        exact = update_z(loss, y, local, over, rho)
+        updated.append(update_lambda(local, over, exact, rho))
         shared.append(shared_term(updated[-1], part, exact, rho))
-    z = [part - (new - local) / rho for part, new, local in zip(h, updated, dual, strict=True)]
+        z.append(over - (updated[-1] - local) / rho)
     return (
         updated,
         shared,
