@@ -1,4 +1,4 @@
-"""What a run gets that sets nothing: settings by the number of rows, a network that begins linear, what others bring."""
+"""What a run gets that sets nothing: settings by the number of rows, a network that begins linear, the gain."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_published_settings_are_one_preset():
 
 def test_a_policy_takes_no_number_for_what_follows_from_rows():
     policy = Policy(protocols={"pubsub-vfl": {"num_epochs": {"at_most": 20}}})
-    with pytest.raises(BadInput, match="num_epochs: 0 is not allowed.*give a number"):
+    with pytest.raises(BadInput, match=r"num_epochs: 0 is not allowed: .*give a number"):
         policy.check("shop", "credit", "pubsub-vfl", PubSubVflConfig())
     policy.check("shop", "credit", "pubsub-vfl", PubSubVflConfig(num_epochs=20))
 
