@@ -558,7 +558,7 @@ def plan(
     settings: Words = (),
     **where: Any,
 ) -> dict[str, Any]:
-    """Choose settings by what parties, links and graph are like; return them, and what they are predicted to cost.
+    """Recommend settings for your machines, links and topology, with estimated cost.
 
     Args:
         protocol: which one; see `protocols`.

@@ -16,7 +16,6 @@ configuration names code gives the same name again (``--allow-import package.mod
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import json
 import math
@@ -32,7 +31,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.errors import BadInput
 from fedactors.messages.codec import declare
-from fedactors.validation import check_keys, shown, without_password
+from fedactors.validation import check_keys, shown, suggested, without_password
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -136,9 +135,7 @@ def build(cls: type[T], overrides: Mapping[str, Any] | None = None) -> T:
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in overrides:
         if key not in names:
-            close = difflib.get_close_matches(key, names, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise BadInput(f"{key}: unknown key{hint} (known: {', '.join(names)})")
+            raise BadInput(f"{key}: unknown key{suggested(key, names)}")
     readings = {key: _readings(value) for key, value in overrides.items()}
     first: ValidationError | None = None
     while True:

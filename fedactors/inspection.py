@@ -74,6 +74,15 @@ def describe_predictions(protocol: Protocol, config: Any) -> list[dict[str, Any]
     return [] if made is None else _described(made(config), {}, None if sent is None else set(sent(config)), config)
 
 
+def may_leave(protocol: Protocol, config: Any, *, predicts: bool) -> frozenset[type] | None:
+    """Return the messages that an approved run, or a prediction, can send, those before it included; None: any."""
+    stated = getattr(protocol.messages, "sent_in_predictions" if predicts else "sent", None)
+    if stated is None:
+        return None
+    joins = (message for message, *_ in _deliveries(_joining(protocol)))
+    return frozenset([*stated(config), *joins])
+
+
 def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
     """Return every message that is sent where a query joins rows, or nodes lie in tables, before anything else.
 
@@ -81,15 +90,20 @@ def describe_joins(protocol: Protocol) -> list[dict[str, Any]]:
 
     None where the protocol takes neither.
     """
+    return _described(_joining(protocol), {}, None)
+
+
+def _joining(protocol: Protocol) -> dict[str, type]:
+    """Return the kinds of actors that join rows, or find nodes in tables; none where the protocol takes neither."""
     if protocol.takes_queries:
         from fedactors.data.alignment.rows import NewRowHolder, RowMapper
 
-        return _described({"tables' owners": NewRowHolder, "mapper": RowMapper}, {}, None)
+        return {"tables' owners": NewRowHolder, "mapper": RowMapper}
     if protocol.takes_nodes:
         from fedactors.data.alignment.nodes import NewNodeHolder, NodeHolder
 
-        return _described({"nodes' owners": NodeHolder, "new nodes' owners": NewNodeHolder}, {}, None)
-    return []
+        return {"nodes' owners": NodeHolder, "new nodes' owners": NewNodeHolder}
+    return {}
 
 
 def _described(

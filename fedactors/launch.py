@@ -522,7 +522,7 @@ def launch_with_retries(
                 raise
             done = number
             again = dataclasses.replace(
-                options.without("data", "runtime", "seed", "seeds", "smoke", "paper", "share_seed", "budget"),
+                options.without("data", "runtime", "seed", "seeds", "smoke", "paper", "share_seed", "budget", "limit"),
                 resume=error.run,
             )
         config, options = resolve(protocol, (), again)
@@ -730,8 +730,8 @@ def resume_federated(options: RunOptions, stored: Mapping[str, Any]) -> RunOptio
         raise BadInput("--resume: the run was over a federation: give --federation FILE")
     if options.data is not None:
         raise BadInput("--resume takes no overrides of what is trained: --data given")
-    if options.budget or options.share_seed:
-        raise BadInput("--resume takes no overrides of what was approved: --budget or --share-seed given")
+    if options.budget or options.limit or options.share_seed:
+        raise BadInput("--resume takes no overrides of what was approved: --budget, --limit or --share-seed given")
     return dataclasses.replace(options, seeds=(stored["seed"],), data=stored["data"], runtime="federated")
 
 
@@ -753,7 +753,7 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
     """
     from fedactors.federation.approval import continue_run, make_proposal
     from fedactors.federation.runtime import checkpoint_number
-    from fedactors.federation.site_folder import parse_budgets
+    from fedactors.federation.site_folder import parse_budgets, parse_limits
 
     folder = _site(options)
     if options.resume is not None:
@@ -763,7 +763,9 @@ def prepare_federated(protocol: Protocol, config: Any, options: RunOptions, seed
     settings = spell_infinities(as_dict(config))
     shared = seed if options.share_seed else None
     budgets = parse_budgets(options.budget)
-    proposal = make_proposal(folder, protocol, settings, options.data or "", shared, budgets, seed)
+    proposal = make_proposal(
+        folder, protocol, settings, options.data or "", shared, budgets, seed, parse_limits(options.limit)
+    )
     return _prepared(folder, protocol, config, proposal, seed)
 
 
@@ -809,7 +811,8 @@ def _prepared(folder: SiteFolder, protocol: Protocol, config: Any, proposal: Pro
 
 
 def _site(options: RunOptions) -> SiteFolder:
-    from fedactors.federation.site_folder import FEDERATION, SITE, SiteFolder
+    from fedactors.federation.identity import FEDERATION
+    from fedactors.federation.site_folder import SITE, SiteFolder
 
     path = Path(options.federation or "")
     if path.name != FEDERATION:

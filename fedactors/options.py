@@ -121,7 +121,7 @@ class RunOptions:
 
     data: str | None = _option(
         None,
-        "a data set, or a description of your own data (.toml), which --resume asks for again",
+        "data set name, or description of your data (.toml; --resume needs it again)",
         metavar="NAME|FILE",
         is_location=True,
     )
@@ -130,7 +130,7 @@ class RunOptions:
     )
     address: str | None = _option(
         None,
-        "Ray cluster (default: RAY_ADDRESS, else Ray in this process)",
+        "Ray cluster (default: RAY_ADDRESS, else a local Ray)",
         metavar="A",
         is_location=True,
         ray_only="the simulated runtime is one process",
@@ -139,96 +139,105 @@ class RunOptions:
     )
     placement: tuple[tuple[str, str], ...] = _kept(
         (),
-        "put a party's actors on hosts that have this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
+        "run a party's actors on hosts with this label (ray start --resources='{\"LABEL\": 1}'); repeatable",
         metavar="PARTY=LABEL",
         read=_pairs("party=label"),
         repeats=True,
-        ray_only="it has hosts",
+        ray_only="the simulated runtime has no hosts",
     )
     pool: int | None = _kept(
         None,
-        "simulated runtime: N processes for computes (default 0: none)",
+        "simulated runtime: number of worker processes for computations (default 0: none)",
         metavar="N",
         read=whole_number(MOST_WORKERS),
     )
     emulate: float | None = _kept(
         None,
-        "ray: emulate the protocol's links and compute times, S wall seconds for each second of theirs",
+        "ray: emulate the protocol's links and compute times, S wall seconds per emulated second",
         metavar="S",
         read=_positive,
         ray_only="the simulated runtime's clock is virtual",
     )
     heartbeat_timeout: float | None = _kept(
         None,
-        "ray: seconds without a sign of life after which a process counts as lost (default 15)",
+        "ray: seconds without a heartbeat after which a process counts as lost (default 15)",
         metavar="S",
         read=_positive,
         ray_only="in simulation no process can hang",
     )
     seed: int | None = _option(None, "seed of the run (default 0)", metavar="N", read=read_seed, decides=True)
     seeds: tuple[int, ...] | None = _option(
-        None, "one run per seed, with mean and deviation", metavar="0,1,2", read=read_seeds, decides=True
+        None, "one run per seed, with mean and standard deviation", metavar="0,1,2", read=read_seeds, decides=True
     )
-    out: str = _option("runs", "parent of run folders (default: runs)", metavar="DIR", is_location=True)
+    out: str = _option("runs", "parent folder of run folders (default: runs)", metavar="DIR", is_location=True)
     resume: str | None = _option(
-        None, "go on from the last checkpoint of this run folder", metavar="RUN", is_location=True
+        None, "resume from the last checkpoint of this run folder", metavar="RUN", is_location=True
     )
     allow_import: tuple[str, ...] = _option(
         (),
-        "code that a run folder names (package.module:function, commas between several) and that may be imported",
+        "allow importing this code, named by a run folder (package.module:function, comma-separated)",
         metavar="CODE",
         read=_code,
         federation="never",
     )
-    smoke: bool = _option(False, "the smallest run that means something", decides=True)
-    paper: bool = _option(False, "the setting of the paper", decides=True)
-    quiet: bool = _option(False, "no progress")
-    track: tuple[str, ...] = _option((), "also log to tensorboard, mlflow or wandb", metavar="NAMES", read=_names)
+    smoke: bool = _option(False, "use the smallest meaningful preset", decides=True)
+    paper: bool = _option(False, "use the paper's preset", decides=True)
+    quiet: bool = _option(False, "hide progress")
+    track: tuple[str, ...] = _option(
+        (), "log to tensorboard, mlflow or wandb (comma-separated)", metavar="NAMES", read=_names
+    )
     checkpoint_dir: tuple[tuple[str, str], ...] = _kept(
         (),
-        "keep a party's checkpoints in a folder of its host, or at an address, not in the run folder; repeatable",
+        "store a party's checkpoints in a folder on its host, or at a URI, instead of the run folder; repeatable",
         metavar="PARTY=URI",
         read=_pair("party=uri"),
         repeats=True,
     )
     checkpoint_key: tuple[tuple[str, str], ...] = _kept(
         (),
-        "encrypt them (AES-256-GCM) with the key in file:PATH or env:NAME, as the party's process finds it",
+        "encrypt a party's checkpoints (AES-256-GCM) with the key in file:PATH or env:NAME on its host",
         metavar="PARTY=KEY",
         read=_pair("party=file:PATH or party=env:NAME"),
         repeats=True,
     )
     spread: str | None = _kept(
         None,
-        "how actors are laid over the cluster's hosts",
+        "placement of actors on the cluster's hosts",
         choices=SPREADS,
-        ray_only="it has hosts",
+        ray_only="the simulated runtime has no hosts",
     )
     format: str = _option(
         "text", "json: the last line on standard output is one JSON object", choices=FORMATS, travels=False
     )
     federation: str | None = _option(
         None,
-        "run at the sites of several organisations: the federation.toml in your own site's folder; --data is then "
-        "SITE=NAME,SITE=NAME",
+        "run between sites: the federation.toml in your site's folder; --data is then SITE=NAME,SITE=NAME",
         metavar="FILE",
         is_location=True,
     )
     share_seed: bool = _option(
         False,
-        "federation: a test, whose seed all sites take; without it each has its own, unknown to the others",
+        "federation, for tests: all sites use the run's seed (default: each site draws its own secret seed)",
         federation="only",
     )
     auto_resume: bool = _option(
         False,
-        "federation: when a site was lost and is back, propose to go on from the last checkpoint, by itself",
+        "federation: resume from the last checkpoint when a lost site is back",
         federation="only",
     )
     budget: Sequence[tuple[str, str]] = _option(
         (),
-        "federation: what the run takes at most of a site's privacy budget, where its data have one; repeatable",
+        "federation: limit what the run spends of a site's privacy budget; repeatable",
         metavar="SITE=EPSILON:DELTA",
         read=_pair("site=epsilon:delta"),
+        repeats=True,
+        federation="only",
+    )
+    limit: Sequence[tuple[str, str]] = _option(
+        (),
+        "federation: what the run takes at most of each site's machine: memory_gib, cpu_hours, hours, disk_gib, gpus",
+        metavar="NAME=AMOUNT",
+        read=_pair("name=amount"),
         repeats=True,
         federation="only",
     )

@@ -8,7 +8,6 @@ it is used.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote, urlsplit
 
 from fedactors.errors import BadInput
+from fedactors.validation import suggested
 
 if TYPE_CHECKING:
     from fedactors.data.layouts.vertical import Neighbour
@@ -354,9 +354,7 @@ def find_protocol(name: str) -> Protocol:
     points = {canonical(point.name): point for point in _points()}
     wanted = canonical(name)
     if wanted not in points:
-        close = difflib.get_close_matches(wanted, points, n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise BadInput(f"protocol: unknown protocol {name!r}{hint} (known: {', '.join(points) or 'none is installed'})")
+        raise BadInput(f"protocol: unknown protocol {name!r}{suggested(wanted, points)}")
     return _load(points[wanted])
 
 

@@ -8,6 +8,7 @@ allowed. Libraries that read a user's files raise what they like: `reading` make
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import re
 import sys
@@ -24,6 +25,8 @@ RESERVED = frozenset({"driver", "server", "broker", "auditor", "exchange", "mapp
 LARGEST_FILE = 16 * 1024 * 1024
 """Bytes of a description (TOML, JSON): more is no description."""
 _SHOWN = 200
+_LISTED = 10
+"""Known names that are all listed where another is given; of more the nearest five."""
 _ADDRESS = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9+.\-]*)://(?P<rest>.*)", re.DOTALL)
 # a port is a number and ends at a slash; a password need not be quoted as it should, and may hold slashes
 _USER_AND_PASSWORD = re.compile(r"[^/@:]*:(?!\d{0,5}(/|$)).*@|.*://[^/@:]*:(?!\d{0,5}(/|$)).*@", re.DOTALL)
@@ -207,6 +210,17 @@ def _reason(error: BaseException) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
 
 
+def suggested(given: str, known: Iterable[str]) -> str:
+    """Return what follows "unknown key" and the like: the name that was probably meant, and what is known."""
+    names = list(known)
+    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    if len(names) <= _LISTED:
+        return f"{hint} (known: {', '.join(names) or 'none'})"
+    nearest = difflib.get_close_matches(given, names, n=5, cutoff=0.0)
+    return f"{hint} (nearest of {len(names)}: {', '.join(nearest)})"
+
+
 def choice_of(value: Any, allowed: tuple[str, ...], field: str) -> str:
     """Return a value of a file that must be one of some texts; another one is a `BadInput`."""
     if not isinstance(value, str) or value not in allowed:
@@ -237,4 +251,4 @@ def check_keys(given: Any, known: Collection[str], where: str) -> None:
         raise BadInput(f"{where}: {shown(given)} is not allowed: give a table")
     unknown = sorted(set(given) - set(known))
     if unknown:
-        raise BadInput(f"{where}: unknown key {unknown[0]!r} (known: {', '.join(sorted(known))})")
+        raise BadInput(f"{where}: unknown key {unknown[0]!r}{suggested(unknown[0], sorted(known))}")

@@ -4,7 +4,8 @@ A family is the cases of one test (or, with `family=`, several tests). Each comm
 the next commit the next few, so that all of them run within a number of commits. `DRAW_SEED=7` repeats the draw of
 commit 7 and `DRAW_SEED=all` runs every test; the default is the number of commits. `make deep` runs everything.
 
-Drawn are the cases of a test marked ``slow``, ``ray`` or ``walk``, and everything marked ``drawn``:
+Drawn are the cases of a test marked ``slow``, ``ray`` or ``walk``, half of a file's ``slow`` tests without cases, and
+everything marked ``drawn``:
 
     @pytest.mark.drawn(2)                            two cases of this test
     @pytest.mark.drawn(2, family="kills")            two of all tests of this file with this family
@@ -35,8 +36,10 @@ ROOT = Path(__file__).resolve().parents[1]
 SEED, TOUCHED = "DRAW_SEED", "DRAW_TOUCHED"
 """Environment variables; the second has the changed paths, a line each, so that they need not come from git."""
 ALL = "all"
-CASES = 2
+CASES = 1
 """Cases of a test that is slow, uses Ray or is a walk and says nothing else."""
+HALF = 0
+"""As a number: half of the family, so that two following commits run all of it."""
 HEAVY = ("slow", "ray", "walk")
 FOLDERS = ("", "fedactors/", "fedactors/runtime/", "protocols/", "docs/", "scenarios/")
 """Where a parameter's value, or the folder of a test, may be the name of a subject."""
@@ -131,8 +134,11 @@ def rule_of(item: pytest.Item) -> Rule | None:
     mark = item.get_closest_marker("drawn")
     has_cases = hasattr(item, "callspec")
     if mark is None:
-        if not has_cases or not any(item.get_closest_marker(heavy) for heavy in HEAVY):
+        if not any(item.get_closest_marker(heavy) for heavy in HEAVY):
             return None
+        if not has_cases:
+            is_slow = item.get_closest_marker("slow") is not None
+            return Rule(f"{file}::slow", HALF, 0, name, is_touched(_subjects(item, ()))) if is_slow else None
         return Rule(f"{file}::{name}", CASES, 0, item.callspec.id, is_touched(_subjects(item, ())))  # type: ignore[attr-defined]
     (number,), more = mark.args, mark.kwargs
     if number is None:
@@ -187,7 +193,7 @@ def left_out(items: Sequence[pytest.Item], named: Iterable[str] = ()) -> set[pyt
     return {
         members[name]
         for (_, number, of), members in families.items()
-        for name in members.keys() - draw(list(members), number, of)
+        for name in members.keys() - draw(list(members), number or -(-len(members) // 2), of)
     }
 
 

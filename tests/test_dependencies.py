@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = {"fedactors", "protocols", "scenarios", "tests"}
 # the distribution of an import, where it has another name and may not be installed
-KNOWN_AS = {"private_set_intersection": "openmined-psi", "sklearn": "scikit-learn"}
+KNOWN_AS = {"private_set_intersection": "openmined-psi", "sklearn": "scikit-learn", "pkcs11": "python-pkcs11"}
 
 
 def names(requirements: list[str]) -> set[str]:

@@ -28,6 +28,12 @@ def test_quick(name): pass
 @pytest.mark.slow
 def test_alone(): pass
 
+@pytest.mark.slow
+def test_long(): pass
+
+@pytest.mark.ray
+def test_on_ray(): pass
+
 @pytest.mark.drawn(1, always=["c"])
 @pytest.mark.parametrize("name", ["a", "b", "c", "d"])
 def test_sure(name): pass
@@ -114,14 +120,16 @@ def folder() -> Iterator[Path]:
 def test_what_runs_of_a_file(folder: Path) -> None:
     found = collected(folder, 7)
     count = {name: sum(test.startswith(name) for test in found) for name in ("test_slow", "test_quick", "test_all")}
-    assert count == {"test_slow": 2, "test_quick": 5, "test_all": 4}
-    assert "test_alone" in found
+    assert count == {"test_slow": 1, "test_quick": 5, "test_all": 4}
+    assert "test_on_ray" in found
+    assert len({"test_alone", "test_long"} & set(found)) == 1
+    assert {"test_alone", "test_long"} <= {*found, *collected(folder, 8)}
     assert "test_sure[c]" in found
     assert sum(test.startswith("test_sure") for test in found) == 2
     assert len({"test_one", "test_two"} & set(found)) == 1
     assert sum(["test_rare" in collected(folder, seed) for seed in (7, 8, 9)]) == 1
     everything = collected(folder, drawing.ALL)
-    assert len(everything) == 5 + 5 + 1 + 4 + 2 + 4 + 1 + 3
+    assert len(everything) == 5 + 5 + 3 + 4 + 2 + 4 + 1 + 3
     assert "test_page[md]" in collected(folder, 7, touched="README.md")
     assert "test_slow[mtcd]" in collected(folder, 7, touched="protocols/mtcd/run.py")
     name = f"{(folder / 'test_these.py').relative_to(ROOT)}"

@@ -185,3 +185,35 @@ def test_no_flag_or_metric_is_one_that_was_given_up() -> None:
         found += [f"{path.relative_to(ROOT)}: {match.group()}" for match in FLAGS.finditer(text)]
         found += [f"{path.relative_to(ROOT)}: {match.group()}" for match in METRICS.finditer(text)]
     assert found == []
+
+
+# --- sentences ---
+
+SENTENCES = (
+    "other columns of the same people",
+    "see other edges and features of",
+    "the same columns, other people at each",
+    "an aim of ours where",
+    "was to be had when",
+    "Questions that are asked",
+    "of which one or both cannot be dialled",
+    "replay it with one record otherwise",
+    "by what parties, links and graph are like",
+    "is scaled down to it; none",
+    "Whether who lets a deadline pass",
+    "misses what it may not",
+    "could not bear the others' load",
+    "Code that reaches past the frame",
+    "delays a run, and changes nothing of it",
+)
+"""Parts of sentences that were rewritten in the field's words."""
+TEXTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", *FOLDERS)
+
+
+@pytest.mark.docs
+def test_no_rewritten_sentence_comes_back() -> None:
+    paths = [path for name in TEXTS for path in ((ROOT / name).rglob("*") if (ROOT / name).is_dir() else [ROOT / name])]
+    for path in paths:
+        if path.suffix in (".py", ".md", ".toml", ".tmpl") and path != Path(__file__):
+            words = " ".join(path.read_text().split())
+            assert not [one for one in SENTENCES if one in words], path

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from docs import readme
 from fedactors.plugins import discover
 from scenarios import demo
 
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+SUMMARY = (ROOT / "docs/results/summary.md").read_text()
 HOME = (ROOT / "docs/index.md").read_text()
 PROTOCOLS: dict[str, Any] = {
     found.name: found.protocol for found in discover() if found.package == "fedactors" and found.protocol
@@ -26,7 +28,22 @@ def printed() -> list[str]:
 
 
 def test_the_readme_is_a_page():
-    assert len(README.splitlines()) <= 100
+    assert len(README.splitlines()) <= 120
+    prose = re.sub(r"^```.*?^```$|^ {4}.*$", "", README, flags=re.M | re.S)
+    assert len(prose.split()) <= 600
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_prints_what_it_says():
+    found = readme.block(README)
+    assert readme.printed(found["code"]) == found["printed"], "python -m docs.readme"
+
+
+def test_the_readme_counts_the_claims_of_the_summary():
+    rows = re.findall(r"^\| [a-z-]+ \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", SUMMARY, re.M)
+    total, confirmed, inconclusive, refuted = (sum(map(int, column)) for column in zip(*rows, strict=True))
+    says = f"Of {total} claims, {confirmed} are confirmed, {inconclusive} inconclusive and {refuted} refuted"
+    assert says in " ".join(README.split())
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

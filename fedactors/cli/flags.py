@@ -17,6 +17,7 @@ from fedactors.cli.terminal import say
 from fedactors.errors import BadInput
 from fedactors.options import FLAGS, Flag, Read, RunOptions, flag_of
 from fedactors.plugins import Protocol, canonical, find_protocol, protocol_names
+from fedactors.validation import suggested
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,8 +35,23 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
+        unknown = re.match(r"unrecognized arguments: (--[a-z-]+)", message)
+        hint = suggested(unknown[1], self._flags()) if unknown else ""
         # argparse counts the words, which may be none, among what is required
-        raise BadInput(f"{message.replace(', key=value', '')} (see {self.prog} --help)")
+        raise BadInput(f"{message.replace(', key=value', '')}{hint} (see {self.prog} --help)")
+
+    def _flags(self) -> set[str]:
+        """Return the long flags of this parser and of its commands."""
+        found = {flag for flag in self._option_string_actions if flag.startswith("--")}
+        commands = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
+        return found.union(*(parser._flags() for one in commands for parser in one.choices.values()))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            is_command = isinstance(action, argparse._SubParsersAction)
+            what = f"unknown command {value!r}" if is_command else f"invalid choice: {value!r}"
+            hint = suggested(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(None if is_command else action, f"{what}{hint}")
 
 
 def add_flags(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:

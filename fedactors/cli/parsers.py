@@ -60,6 +60,11 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "firewall must let the other sites in; the name that they dial is federation admit --address",
     )
     site.add_argument("--relay", metavar="HOST:PORT", help="init, start: nobody can dial the site; it is called there")
+    _add_key_flags(site)
+    site.add_argument(
+        "--dns", action="append", default=[], metavar="NAME", help="init, renew: a DNS name that the request asks for"
+    )
+    site.add_argument("--pkcs11", metavar="URI", help="init, renew: the key is in this token, made if missing")
     site.add_argument("--why", metavar="TEXT", help="approve, reject, stop: goes to the coordinator and the log")
     site.add_argument("--verify", action="store_true", help="audit: only say whether the site's signed log is whole")
     site.add_argument(
@@ -68,12 +73,16 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
 
     federation = add("federation", "the sites that may work together: make a federation, admit a site, see a demo")
     federation.add_argument(
-        "action", choices=FEDERATION_ACTIONS, help="init FOLDER, admit FOLDER REQUEST, demo [FOLDER]"
+        "action", choices=FEDERATION_ACTIONS, help="fedactors federation ACTION --help says what it does"
     )
     federation.add_argument(
         "name", nargs="?", metavar="FOLDER", help="of its organiser; the folder's name is the federation's"
     )
-    federation.add_argument("request", nargs="?", metavar="REQUEST", help="admit: the site's .csr file")
+    said = "admit: the site's .csr file; remove: its name"
+    federation.add_argument("request", nargs="?", metavar="REQUEST|SITE", help=said)
+    federation.add_argument("--certificate", metavar="FILE", help="admit: the site's certificate, made by another CA")
+    federation.add_argument("--ca", metavar="FILE", help="admit: certificate of that CA, which sites then trust")
+    _add_key_flags(federation)
     federation.add_argument(
         "--address",
         metavar="HOST:PORT",
@@ -89,92 +98,105 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         help="admit: the site hosts this party, which is nobody's data (a broker); else the coordinator's site does",
     )
 
-    relay = add("relay", "a process that sites dial out to, of which one or both cannot be dialled")
+    relay = add("relay", "run a relay for sites behind NAT or a firewall")
     relay.add_argument(
         "--federation", metavar="FILE", required=True, help="whose sites it admits: their federation.toml"
     )
     relay.add_argument("--listen", metavar="HOST:PORT", required=True, help="where the sites dial it")
 
-    sweep = add("sweep", "run a protocol with many settings and seeds; one table, and what is known is not run again")
-    sweep.add_argument("protocol", metavar="PROTOCOL", help="name of a protocol, see fedactors list")
+    sweep = add("sweep", "run a protocol with many settings and seeds; write one table, skip cached runs")
+    sweep.add_argument("protocol", metavar="PROTOCOL", help="protocol name; see fedactors list")
     sweep.add_argument("words", nargs="*", metavar="key=values", help=_SWEEP_WORDS)
-    sweep.add_argument("--settings", metavar="FILE", help="an explicit list: [[settings]] in .toml, [{...}] in .json")
-    sweep.add_argument("--draws", type=_count, metavar="N", help="draws from each distribution")
+    sweep.add_argument("--settings", metavar="FILE", help="list of settings: [[settings]] in .toml, [{...}] in .json")
+    sweep.add_argument("--draws", type=_count, metavar="N", help="number of draws from each distribution")
     sweep.add_argument(
-        "--draw-seed", type=argument(read_seed), default=0, metavar="N", help="decides what is drawn (default 0)"
+        "--draw-seed", type=argument(read_seed), default=0, metavar="N", help="seed of the draws (default 0)"
     )
     add_flags(sweep, "seeds", default=(0,), help="seeds of each setting (default 0)")
-    sweep.add_argument("--data", metavar="NAME|FILE", help="a data set, or a description of your own data (.toml)")
+    sweep.add_argument("--data", metavar="NAME|FILE", help="data set name, or description of your data (.toml)")
     sweep.add_argument("--runtime", choices=RUNTIMES, default="simulated", help="simulated (default) or ray")
-    sweep.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes of this machine (default 1)")
-    sweep.add_argument("--address", metavar="A", help="run as tasks of this Ray cluster instead (host:port or auto)")
-    sweep.add_argument("--smoke", action="store_true", help="begin with the protocol's smallest setting")
-    sweep.add_argument("--paper", action="store_true", help="begin with the setting of the paper")
-    sweep.add_argument("--out", default="sweeps", metavar="DIR", help="folder of tables and cache (default: sweeps)")
-    sweep.add_argument("--name", metavar="NAME", help="name of the table (default: the protocol's)")
     sweep.add_argument(
-        "--choose", metavar="METRIC:MODE", help="choose a setting by its mean over seeds, e.g. validation/loss:min"
+        "--jobs", type=_count, default=1, metavar="N", help="parallel processes on this machine (default 1)"
     )
-    sweep.add_argument("--again", action="store_true", help="run also what is cached")
-    sweep.add_argument("--dry-run", action="store_true", help="list what would run, and run nothing")
+    sweep.add_argument("--address", metavar="A", help="run as tasks on this Ray cluster (host:port or auto)")
+    sweep.add_argument("--smoke", action="store_true", help="start from the protocol's smallest preset")
+    sweep.add_argument("--paper", action="store_true", help="start from the paper's preset")
+    sweep.add_argument("--out", default="sweeps", metavar="DIR", help="folder for tables and cache (default: sweeps)")
+    sweep.add_argument("--name", metavar="NAME", help="table name (default: the protocol's name)")
+    sweep.add_argument(
+        "--choose",
+        metavar="METRIC:MODE",
+        help="choose a setting by its mean over seeds, for example validation/loss:min",
+    )
+    sweep.add_argument("--again", action="store_true", help="rerun cached runs")
+    sweep.add_argument("--dry-run", action="store_true", help="list the runs without starting them")
     add_flags(sweep, "quiet")
 
-    submit = add("submit", "run a protocol or a scenario script on a Ray cluster, as a job")
-    submit.add_argument("target", metavar="PROTOCOL|SCRIPT", help="name of a protocol, or path of a scenario script")
+    submit = add("submit", "submit a protocol or a scenario script to a Ray cluster as a job")
+    submit.add_argument("target", metavar="PROTOCOL|SCRIPT", help="protocol name, or path of a scenario script")
     add_run_flags(submit)
     submit.add_argument(
         "--runtime-env",
         metavar="FILE",
-        help="JSON of what the job needs besides: pip, uv, conda, env_vars, as Ray has it",
+        help="Ray runtime environment of the job, as JSON: pip, uv, conda, env_vars",
     )
-    submit.add_argument("--wait", action="store_true", help="follow the log, fetch the run folder; exit with its code")
     submit.add_argument(
-        "--working-dir", metavar="DIR", help="folder to send along (default: the present one for a script, else none)"
+        "--wait", action="store_true", help="follow the log, fetch the run folder, exit with the job's code"
+    )
+    submit.add_argument(
+        "--working-dir", metavar="DIR", help="folder to upload (default: the current one for a script, else none)"
     )
 
-    fetch = add("fetch", "bring the run folder of an ended job here, if its --out was not a shared place")
-    fetch.add_argument("job", metavar="JOB", help="id of the job, as submit names it")
-    fetch.add_argument("--address", metavar="A", help="dashboard of the cluster: http://HEAD:8265")
-    fetch.add_argument("--wait", action="store_true", help="follow the log until the job has ended")
-    fetch.add_argument("--out", default="runs", metavar="DIR", help="parent of run folders (default: runs)")
+    fetch = add("fetch", "download the run folder of a finished job")
+    fetch.add_argument("job", metavar="JOB", help="job id, printed by submit")
+    fetch.add_argument("--address", metavar="A", help="the cluster's dashboard: http://HEAD:8265")
+    fetch.add_argument("--wait", action="store_true", help="follow the log until the job ends")
+    fetch.add_argument("--out", default="runs", metavar="DIR", help="parent folder of run folders (default: runs)")
 
-    doctor = add("doctor", "say what this installation has, and what a cluster leaves open")
-    doctor.add_argument("--address", metavar="A", help="dashboard of a cluster: http://HEAD:8265")
+    doctor = add("doctor", "check this installation, and a cluster's settings")
+    doctor.add_argument("--address", metavar="A", help="a cluster's dashboard: http://HEAD:8265")
 
-    compare = add("compare", "put runs side by side: mean and deviation over seeds, differences")
+    compare = add("compare", "compare runs: mean and standard deviation over seeds, paired differences")
     either = "run folders, or tables of sweeps"
     compare.add_argument("runs", nargs="+", metavar="RUN", help=f"{either}; the first group is the baseline")
-    compare.add_argument("--plot", metavar="FILE", help="also draw the main metric against the rounds (.png)")
+    compare.add_argument("--plot", metavar="FILE", help="plot the main metric against rounds (.png)")
     compare.add_argument(
-        "--report", metavar="FILE", help="also write a page: paired differences, curves, each run (.html)"
+        "--report", metavar="FILE", help="write a page with paired differences, curves and each run (.html)"
     )
-    compare.add_argument("--metric", metavar="NAME", help="metric of the plot (default: the protocol's main one)")
+    compare.add_argument("--metric", metavar="NAME", help="metric to plot (default: the protocol's main metric)")
 
     report = add("report", "write one self-contained HTML page about runs")
     report.add_argument("runs", nargs="+", metavar="RUN", help=either)
-    report.add_argument("--output", metavar="FILE", help="the page (default: in the run folder, or beside the table)")
-    report.add_argument("--figures", metavar="DIR", help="also write every curve as SVG, PDF and CSV into this folder")
+    report.add_argument(
+        "--output", metavar="FILE", help="output file (default: in the run folder, or beside the table)"
+    )
+    report.add_argument("--figures", metavar="DIR", help="write every curve as SVG, PDF and CSV into this folder")
 
-    plan = add("plan", "choose settings by what parties, links and graph are like, and predict what they cost")
+    plan = add("plan", "recommend settings for your machines, links and topology, with estimated cost")
     plan.add_argument("protocol", metavar="PROTOCOL")
     plan.add_argument(
-        "--profile", nargs="+", action="extend", default=[], metavar="FILE", help=".toml or .json: what a party has"
+        "--profile",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="a party's machine and links, .toml or .json",
     )
     plan.add_argument(
-        "--measure", action="store_true", help="let each party measure its machine and links, in a process of its own"
+        "--measure", action="store_true", help="measure each party's machine and links, one process per party"
     )
-    plan.add_argument("--data", metavar="NAME|FILE", help="with --measure: the data set, or a description of your own")
+    plan.add_argument("--data", metavar="NAME|FILE", help="with --measure: data set name, or description of your data")
     add_flags(plan, "runtime", "address", "placement")
     add_words(plan)
 
-    inspect = add("inspect", "show every message that would leave a party, before anything runs")
+    inspect = add("inspect", "list every message that would leave a party, before anything runs")
     inspect.add_argument("protocol", metavar="PROTOCOL")
     add_words(inspect)
 
-    predict = add("predict", "use the trained model of a run")
+    predict = add("predict", "predict new rows with the trained model of a run")
     predict.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
-    predict.add_argument("--data", required=True, metavar="NAME|FILE", help="new rows: nobody needs labels")
-    predict.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
+    predict.add_argument("--data", required=True, metavar="NAME|FILE", help="new rows; labels are not needed")
+    predict.add_argument("--checkpoint", metavar="LABEL", help="checkpoint to use (default: best, else the newest)")
     predict.add_argument(
         "--output",
         default="predictions.parquet",
@@ -189,45 +211,53 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     add_flags(predict, "runtime", "address", "placement", "checkpoint_dir", "checkpoint_key", "allow_import")
 
-    export = add("export", "write the parties' parts of the trained model, to be used without fedactors' actors")
+    export = add("export", "write each party's part of the trained model, for use without actors")
     export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
-    export.add_argument("--party", metavar="P", help="name of the party (default: all)")
-    export.add_argument("--checkpoint", metavar="LABEL", help="default: best, else the newest")
+    export.add_argument("--party", metavar="P", help="party name (default: all)")
+    export.add_argument("--checkpoint", metavar="LABEL", help="checkpoint to use (default: best, else the newest)")
     export.add_argument(
-        "--output", metavar="DIR", help=("each party gets a folder in it (default: exported/ in the run's)")
+        "--output", metavar="DIR", help="output folder, with a folder per party (default: exported/ in the run folder)"
     )
     add_flags(export, "checkpoint_dir", "checkpoint_key", "allow_import")
 
-    audit = add("audit", "recompute every privacy figure of a run, replay it with one record otherwise, attack it")
+    audit = add("audit", "verify a run's privacy accounting: recompute it, replay with one record changed, run attacks")
     audit.add_argument("run", metavar="RUN", help="run folder")
-    audit.add_argument("--replay", action="store_true", help="replay each party with one record otherwise (simulated)")
+    audit.add_argument("--replay", action="store_true", help="replay each party with one record changed (simulated)")
     audit.add_argument(
-        "--neighbours", type=int, default=10, metavar="N", help="records to replace, of each kind (default: 10)"
+        "--neighbours", type=int, default=10, metavar="N", help="number of records to replace, per kind (default: 10)"
     )
-    audit.add_argument("--party", metavar="P", help="replay this party only")
-    audit.add_argument("--attacks", action="store_true", help="attack the trained model of the run's checkpoint")
+    audit.add_argument("--party", metavar="P", help="replay only this party")
+    audit.add_argument("--attacks", action="store_true", help="run attacks on the trained model of the checkpoint")
     audit.add_argument(
-        "--data", metavar="NAME|FILE", help="the data now (default: the data set that the run had; own data: name them)"
+        "--data", metavar="NAME|FILE", help="data to use (default: the run's data set; required for your own data)"
     )
     add_flags(audit, "allow_import")
     add_words(audit)
 
-    new = add("new", "write a working start: a protocol in a package of its own, or a scenario script")
+    new = add("new", "create a protocol package or a scenario script from a working template")
     new.add_argument("what", choices=("protocol", "scenario"))
-    new.add_argument("name", metavar="NAME", help="lower-case, for example secure-mean")
-    new.add_argument("--protocol", metavar="P", help="protocol that a scenario runs (default: the first installed)")
-    new.add_argument("--output", default=".", metavar="DIR", help="folder that it is written into (default: here)")
+    new.add_argument("name", metavar="NAME", help="lower-case name, for example secure-mean")
+    new.add_argument("--protocol", metavar="P", help="protocol of a scenario (default: the first installed)")
+    new.add_argument("--output", default=".", metavar="DIR", help="output folder (default: the current one)")
 
-    data = add("data", "data sets: list them, fetch one; your own data: check them before a run")
+    data = add("data", "list or download data sets; check your own data before a run")
     data.add_argument("action", choices=("list", "fetch", "check"))
-    data.add_argument("name", nargs="?", metavar="NAME|FILE", help="data set to fetch; description to check (.toml)")
-    data.add_argument("--party", metavar="P", help="check: look at this party's files only")
+    data.add_argument(
+        "name", nargs="?", metavar="NAME|FILE", help="data set to download, or description to check (.toml)"
+    )
+    data.add_argument("--party", metavar="P", help="check: only this party's files")
 
     for name in made.keys() - {"run", "submit"}:  # these have every option of a run
         add_flags(made[name], "format")
-    completion = add("completion", "print a script that completes commands, settings and names at the Tab key")
-    completion.add_argument("shell", choices=SHELLS, help="for example: source <(fedactors completion bash)")
+    completion = add("completion", "print a shell script that completes commands, settings and names")
+    completion.add_argument("shell", choices=SHELLS, help="shell, for example: source <(fedactors completion bash)")
     return parser, made
+
+
+def _add_key_flags(parser: Parser) -> None:
+    kinds = ("ed25519", "p256")
+    parser.add_argument("--key-type", choices=kinds, help="of a new key: ed25519 (default) or p256 (ECDSA P-256)")
+    parser.add_argument("--passphrase-file", metavar="FILE", help="the key's passphrase is the content of this file")
 
 
 def _count(text: str) -> int:

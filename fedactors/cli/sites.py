@@ -2,7 +2,7 @@
 
 ``fedactors site status``, ``check``, ``renew``, ``audit`` and ``stop``: what those do who keep a site running.
 
-``fedactors relay``: a process that sites dial out to, of which one or both cannot be dialled.
+``fedactors relay``: run a relay for sites behind NAT or a firewall.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, R
 from fedactors.validation import one_line, party_name, path_of, writing
 
 if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
     from fedactors.federation.approval import Proposal
+    from fedactors.federation.identity import Federation, Member, Passphrase
     from fedactors.federation.site_folder import SiteFolder
 
 
@@ -42,6 +45,9 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
             say(f"  {side}: {crossed['messages']} messages, {crossed['bytes']} bytes")
     certificate = found["certificate"]
     say(f"certificate: until {certificate['until']} ({certificate['days_left']:.0f} days)")
+    signed = "signed by its authority" if found["federation_signed"] else "not signed"
+    version, digest = found["federation_version"], found["federation_digest"][:16]
+    say(f"federation {found['federation']}: version {version}, {signed}, digest {digest}")
     if found["config_errors"] is not None:
         say(f"CONFIG ERRORS: {found['config_errors']}")
     rows = [[name, *map(_shown, one.values())] for name, one in found["peers"].items()]
@@ -98,8 +104,11 @@ def renew(folder: SiteFolder, args: argparse.Namespace) -> int:
     from fedactors.federation.site_folder import NEXT_KEY
 
     path, request = folder.path / NEXT_KEY, folder.path / f"{folder.name}.csr"
-    key = read_key(path) if path.exists() else make_key(path)
-    request.write_bytes(make_request(key, folder.name))
+    if path.exists():
+        key = read_key(path, folder.passphrase)
+    else:
+        key = make_key(path, args.key_type, folder.passphrase, args.pkcs11)
+    request.write_bytes(make_request(key, folder.name, args.dns))
     return answer(
         args.format,
         {"site": folder.name, "key": str(path), "request": str(request)},
@@ -216,7 +225,9 @@ SITE_ACTIONS = {
 FEDERATION_ACTIONS = {
     "init": "FOLDER: make a federation: a small certificate authority, and federation.toml, which every site gets",
     "admit": "FOLDER REQUEST: sign a site's request and put the site into federation.toml; ask the site, in a way that "
-    "nobody else writes to, whether the request is its own",
+    "nobody else writes to, whether the request is its own; --certificate: another CA has signed it already",
+    "remove": "FOLDER SITE: take a site out of federation.toml; others end what it has open once they have that file",
+    "sign": "FOLDER: sign federation.toml after a change by hand, as its next version",
     "demo": "[FOLDER]: make three sites on this machine and train between them, showing every command",
 }
 _AUTHORITY_KEY = "authority.pem"
@@ -227,9 +238,14 @@ _OF_SITE = {
     "verify": "--verify",
     "against": "--against",
     "relay": "--relay",
+    "key_type": "--key-type",
+    "passphrase_file": "--passphrase-file",
+    "pkcs11": "--pkcs11",
+    "dns": "--dns",
 }
 _SITE_TAKES = {
-    "init": ("name", "listen", "relay"),
+    "init": ("name", "listen", "relay", "key_type", "passphrase_file", "pkcs11", "dns"),
+    "renew": ("key_type", "pkcs11", "dns"),
     "start": ("relay",),
     "show": ("name",),
     "approve": ("name", "why"),
@@ -244,8 +260,17 @@ _OF_FEDERATION = {
     "relay": "--relay",
     "renew": "--renew",
     "host": "--host",
+    "certificate": "--certificate",
+    "ca": "--ca",
+    "key_type": "--key-type",
+    "passphrase_file": "--passphrase-file",
 }
-_FEDERATION_TAKES = {"admit": tuple(_OF_FEDERATION)}
+_FEDERATION_TAKES = {
+    "init": ("key_type", "passphrase_file"),
+    "admit": tuple(name for name in _OF_FEDERATION if name != "key_type"),
+    "remove": ("request", "passphrase_file"),
+    "sign": ("passphrase_file",),
+}
 
 
 def help_of(parser: Parser, words: Sequence[str]) -> Parser | None:
@@ -288,7 +313,8 @@ def site_command(args: argparse.Namespace) -> int:
     _refuse_others(args, _OF_SITE, _SITE_TAKES)
     if args.action == "init":
         return _init_site(args)
-    from fedactors.federation.site_folder import SiteFolder, parse_address
+    from fedactors.federation.identity import parse_address
+    from fedactors.federation.site_folder import SiteFolder
 
     folder = SiteFolder(path_of(args.folder or ".", "--folder"))
     if args.action == "start":
@@ -311,8 +337,8 @@ def _need(value: str | None, what: str) -> str:
 
 
 def _init_site(args: argparse.Namespace) -> int:
-    from fedactors.federation.identity import check_name, make_key, make_request
-    from fedactors.federation.site_folder import KEY, SITE, parse_address, quoted
+    from fedactors.federation.identity import check_name, make_key, make_request, parse_address, quoted
+    from fedactors.federation.site_folder import KEY, SITE
 
     name = party_name(check_name(_need(args.name, "NAME"), "site"), "site")
     if args.relay is not None and args.listen is not None:
@@ -326,14 +352,25 @@ def _init_site(args: argparse.Namespace) -> int:
     with writing("--folder", folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     request = folder / f"{name}.csr"
-    request.write_bytes(make_request(make_key(folder / KEY), name))
-    (folder / SITE).write_text(_SITE.format(name=quoted(name), where=f"{flag} = {quoted(address)}"))
+    key = make_key(folder / KEY, args.key_type, _passphrase(args), args.pkcs11)
+    request.write_bytes(make_request(key, name, args.dns))
+    where = [f"{flag} = {quoted(address)}"]
+    if args.passphrase_file is not None:
+        where += [f"key_passphrase_file = {quoted(str(Path(args.passphrase_file).expanduser().resolve()))}"]
+    (folder / SITE).write_text(_SITE.format(name=quoted(name), where="\n".join(where)))
     return answer(
         args.format,
         {"site": name, "folder": str(folder), "request": str(request)},
         f"{folder / SITE}: say there which data the site has",
         f"{request}: send this to the federation's organiser; {folder / KEY} stays here",
     )
+
+
+def _passphrase(args: argparse.Namespace) -> Passphrase:
+    from fedactors.federation.identity import Passphrase
+
+    given = args.passphrase_file
+    return Passphrase(file=None if given is None else path_of(given, "--passphrase-file"))
 
 
 _SITE = """name = {name}
@@ -477,6 +514,8 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "site": folder.name,
         **as_tree(proposal),
         "hosts": dict(folder.federation.hosts),
+        "most": vars(proposal.limits.within(folder.policy.limits, folder.name)),
+        "federation_version": folder.federation.version,
         "continuations": num_continuations(folder, proposal),
         "most_continuations": folder.policy.continuations,
         "predictions": num_predictions(folder, proposal),
@@ -497,7 +536,7 @@ def _print_proposal(shown: dict[str, Any]) -> None:
         say(f"runs went on from there {done} times before; your policy allows {most}")
     if shown["purpose"] == "predict":
         say(f"that run predicted {shown['predictions']} times before")
-    say(f"source {shown['source']}, the same as here")
+    say(f"source {shown['source']}, the same as here; federation.toml is version {shown['federation_version']}")
     say(f"data: {', '.join(f'{name} of {site}' for site, name in shown['data'].items())}; yours: {mine or 'none'}")
     task = shown["task"]
     skipped = () if task["layout"] == "vertical" else _ROWS
@@ -506,6 +545,8 @@ def _print_proposal(shown: dict[str, Any]) -> None:
     say(f"task: {said}; stated by {next(iter(shown['data']))}")
     hosts = ", ".join(f"{party} at {site}" for party, site in shown["hosts"].items())
     say(f"actors without data: {hosts or 'at ' + shown['coordinator']}")
+    limits = ", ".join(f"{name} {most:g}" for name, most in shown["most"].items() if most is not None)
+    say(f"it may take of this machine: {limits or 'what it likes: neither it nor policy.limits says how much'}")
     if shown["shared_seed"] is not None:
         say("A TEST: the coordinator knows the seeds of your initial weights and shuffles")
     # what the task says is no setting of a run of own data
@@ -544,72 +585,165 @@ def federation_command(args: argparse.Namespace) -> int:
 
         return demo(path_of(args.name or "federation-demo", "FOLDER"), args.format)
     folder = path_of(_need(args.name, "FOLDER"), "FOLDER")
-    return _init_federation(folder, args) if args.action == "init" else _admit(folder, args)
+    return {"init": _init_federation, "admit": _admit, "remove": _remove, "sign": _sign}[args.action](folder, args)
 
 
 def _init_federation(folder: Path, args: argparse.Namespace) -> int:
-    from fedactors.federation.identity import as_pem, check_name, make_authority, make_key
-    from fedactors.federation.site_folder import FEDERATION, Federation, federation_text
+    from fedactors.federation.identity import (
+        FEDERATION,
+        Federation,
+        as_pem,
+        check_name,
+        federation_text,
+        make_authority,
+        make_key,
+    )
 
     name = check_name(folder.resolve().name, "federation")
     with writing("FOLDER", folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority = make_authority(make_key(folder / _AUTHORITY_KEY), name)
-    (folder / FEDERATION).write_text(federation_text(Federation(name, as_pem(authority), {}, {})))
+    key = make_key(folder / _AUTHORITY_KEY, args.key_type, _passphrase(args))
+    made = Federation(name, as_pem(make_authority(key, name)), {}, {}, version=1)
+    (folder / FEDERATION).write_text(federation_text(made, key))
     said = f"{folder / FEDERATION}: every site gets a copy; {folder / _AUTHORITY_KEY} signs, and stays here"
     return answer(args.format, {"federation": name, "file": str(folder / FEDERATION)}, said)
 
 
-def _admit(folder: Path, args: argparse.Namespace) -> int:
-    from fedactors.federation.identity import check_name, read_certificate, read_key, sign_request
-    from fedactors.federation.site_folder import (
-        FEDERATION,
-        Federation,
-        Member,
-        federation_text,
-        parse_address,
-        read_federation,
-    )
+def _write_federation(folder: Path, changed: Federation, args: argparse.Namespace) -> int:
+    """Sign a federation with its authority's key, as its next version, which this returns."""
+    from dataclasses import replace
+
+    from fedactors.federation.identity import FEDERATION, federation_text, read_key
     from fedactors.runs.storage import write_atomic
+
+    key = read_key(folder / _AUTHORITY_KEY, _passphrase(args))
+    text = federation_text(replace(changed, version=changed.version + 1), key)
+    write_atomic(folder / FEDERATION, text.encode(), "FOLDER")  # sites may be reading it
+    return changed.version + 1
+
+
+def _certified(
+    folder: Path, federation: Federation, args: argparse.Namespace
+) -> tuple[str, Certificate, tuple[str, ...]]:
+    """Return a site's name and certificate, which is made here or elsewhere, and the CAs other than the authority."""
+    from fedactors.federation.identity import (
+        SITE_URI,
+        as_pem,
+        check_name,
+        holds,
+        names_of,
+        read_certificate,
+        read_key,
+        sign_request,
+    )
     from fedactors.validation import read_text
+
+    if args.certificate is None:
+        if args.ca is not None:
+            raise BadInput("--ca: is not allowed without --certificate: it is the CA that signed that one")
+        request = read_text(_need(args.request, "REQUEST"), "request")
+        key = read_key(folder / _AUTHORITY_KEY, _passphrase(args))
+        return *sign_request(request.encode(), key, federation.issuer), federation.issuers
+    certificate = read_certificate(read_text(args.certificate, "--certificate"), "--certificate")
+    issuers = federation.issuers
+    if args.ca is not None:
+        made = as_pem(read_certificate(read_text(args.ca, "--ca"), "--ca", is_authority=True))
+        issuers = issuers if made in issuers else (*issuers, made)
+    authorities = [read_certificate(one, "--ca", is_authority=True) for one in (federation.authority, *issuers)]
+    if not holds(certificate, authorities):
+        raise BadInput(
+            "--certificate: it has ended, or none of the federation's CAs signed it: give its issuer's certificate "
+            "with --ca FILE"
+        )
+    named = [uri.removeprefix(SITE_URI) for uri in names_of(certificate)[0] if uri.startswith(SITE_URI)]
+    if args.request is None and len(named) != 1:
+        raise BadInput(f"--certificate: it has no URI {SITE_URI}NAME: give the site's name after FOLDER")
+    name = named[0] if args.request is None else args.request
+    return party_name(check_name(name, "--certificate"), "--certificate"), certificate, issuers
+
+
+def _admit(folder: Path, args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from fedactors.federation.identity import FEDERATION, Member, check_name, check_names, read_federation
 
     file = folder / FEDERATION
     federation = read_federation(file)
-    request = read_text(_need(args.request, "REQUEST"), "request")
-    authority = read_certificate(federation.authority, f"{file}: authority")
-    name, certificate = sign_request(request.encode(), read_key(folder / _AUTHORITY_KEY), authority)
+    name, certificate, issuers = _certified(folder, federation, args)
     known = federation.members.get(name)
+    field = "request" if args.certificate is None else "--certificate"
     if known is not None and not args.renew:
-        raise BadInput(f"request: {name} is in the federation already: --renew gives it a new certificate")
+        raise BadInput(f"{field}: {name} is in the federation already: --renew gives it a new certificate")
     if known is None and args.renew:
         raise BadInput(f"--renew: {name} is not in the federation (there are: {', '.join(federation.members)})")
-    if args.relay is not None and args.address is not None:
-        raise BadInput("--relay: is not allowed with --address: a site is dialled, or called through a relay")
-    flag = "relay" if args.relay is not None else "address"
-    if known is None or getattr(args, flag) is not None:
-        host, port = parse_address(_need(getattr(args, flag), f"--{flag}"), f"--{flag}")
-        if host in ("0.0.0.0", "::", "[::]"):
-            raise BadInput(f"--{flag}: {host} is not allowed: nobody can dial it; give the host's name, or its address")
-        is_relayed = flag == "relay"
-    else:
-        host, port, is_relayed = known.host, known.port, known.is_relayed
+    host, port, is_relayed, url = _address(known, args)
+    check_names(certificate, name, host, field)
     # until the site has the new file, it shows the certificate of before
-    member = Member(name, host, port, certificate, None if known is None else known.certificate, is_relayed)
+    previous = None if known is None else known.certificate
+    member = Member(name, host, port, certificate, previous, is_relayed, url)
     sites = {**federation.members, name: member}
     hosts = {**federation.hosts, **{check_name(party, "--host"): name for party in args.host}}
     if taken := set(hosts) & set(sites):
         raise BadInput(f"--host: {min(taken)!r} is not allowed: it is the name of a site")
-    text = federation_text(Federation(federation.name, federation.authority, sites, hosts))
-    write_atomic(file, text.encode(), "FOLDER")  # sites may be reading it
-    first = f"every other site gets the new {file}, and {name} after them" if known else f"every site gets {file}"
-    said = f"{name} is {'certified anew' if known else 'admitted'}: {first}"
-    return answer(args.format, {"site": name, "file": str(file)}, said)
+    changed = replace(federation, members=sites, hosts=hosts, issuers=issuers)
+    version = _write_federation(folder, changed, args)
+    first = (
+        f"{name} gets {file}; others take it from a site that has it"
+        if not known
+        else (f"every other site gets the new {file}, or takes it from one that has it, and {name} after them")
+    )
+    said = f"{name} is {'certified anew' if known else 'admitted'} (version {version}): {first}"
+    return answer(args.format, {"site": name, "file": str(file), "version": version}, said)
+
+
+def _address(known: Member | None, args: argparse.Namespace) -> tuple[str, int, bool, str]:
+    """Return host and port where a site is dialled, or called through a relay, whether that, and a WebSocket's URL."""
+    from fedactors.federation.identity import parse_place
+
+    if args.relay is not None and args.address is not None:
+        raise BadInput("--relay: is not allowed with --address: a site is dialled, or called through a relay")
+    flag = "relay" if args.relay is not None else "address"
+    if known is not None and getattr(args, flag) is None:
+        return known.host, known.port, known.is_relayed, known.url
+    host, port, url = parse_place(_need(getattr(args, flag), f"--{flag}"), f"--{flag}")
+    if url and flag == "relay":
+        raise BadInput(f"--relay: {url} is not allowed: a relay is dialled by HOST:PORT")
+    if host in ("0.0.0.0", "::", "[::]"):
+        raise BadInput(f"--{flag}: {host} is not allowed: nobody can dial it; give the host's name, or its address")
+    return host, port, flag == "relay", url
+
+
+def _remove(folder: Path, args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from fedactors.federation.identity import FEDERATION, read_federation
+
+    federation = read_federation(folder / FEDERATION)
+    site = _need(args.request, "SITE")
+    if site not in federation.members:
+        raise BadInput(f"SITE: {site[:80]!r} is not in the federation: {', '.join(federation.members)}")
+    members = {name: one for name, one in federation.members.items() if name != site}
+    hosts = {party: where for party, where in federation.hosts.items() if where != site}
+    version = _write_federation(folder, replace(federation, members=members, hosts=hosts), args)
+    said = f"{site} is removed (version {version}): give {folder / FEDERATION} to a site; the others take it from there"
+    return answer(args.format, {"site": site, "file": str(folder / FEDERATION), "version": version}, said)
+
+
+def _sign(folder: Path, args: argparse.Namespace) -> int:
+    from fedactors.federation.identity import FEDERATION, parse_federation
+    from fedactors.validation import read_text
+
+    file = folder / FEDERATION
+    changed = parse_federation(read_text(file, "federation"), file, is_changed=True)
+    version = _write_federation(folder, changed, args)
+    said = f"{file}: version {version}, signed: give it to a site; the others take it from there"
+    return answer(args.format, {"file": str(file), "version": version}, said)
 
 
 def relay_command(args: argparse.Namespace) -> int:
     """Relay between the sites of a federation until it is stopped."""
+    from fedactors.federation.identity import parse_address
     from fedactors.federation.relay import Relay
-    from fedactors.federation.site_folder import parse_address
     from fedactors.runs.metrics import json_line
 
     def tell(line: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,7 +164,7 @@ class _Party:
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
     """Columns that are better no features."""
-    scales: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    scales: dict[str, _Scale] = field(default_factory=dict)
     """Finite numbers of each column without a public range."""
 
     def add(self, level: Level, text: str, column: str = "", *, leave_out: bool = False, **rule: Any) -> None:
@@ -337,7 +337,7 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
     if not len(finite):
         return
     if rule.range is None:
-        party.scales[name] = finite
+        party.scales[name] = _scale(finite)
     is_whole = bool((finite == np.floor(finite)).all())
     if finite.min() == finite.max():
         party.add("warning", f"every value is {finite[0]:g}: it tells a model nothing", name, leave_out=True)
@@ -476,8 +476,11 @@ def _labels(party: _Party, column: Column, classes: Sequence[str], num_rows: int
         party.say("error", f"label: {num_missing} of {num_rows} rows have none", 'unlabelled = "drop"')
     if source.task == "regression":
         return
-    texts = [class_text(text) for text in column.texts() if text is not None]
-    counts = Counter(texts)
+    known, codes_N = column.coded("")
+    counts = Counter[str]()
+    for text, count in zip(known, np.bincount(codes_N[codes_N >= 0], minlength=len(known)).tolist(), strict=True):
+        counts[class_text(text)] += count
+    num_labels = counts.total()
     unknown = [text for text in counts if classes and text not in classes]
     if unknown:
         told = f"label: {_named(unknown)} of {len(unknown)} values that are no classes ({', '.join(classes)})"
@@ -487,11 +490,11 @@ def _labels(party: _Party, column: Column, classes: Sequence[str], num_rows: int
         told = f"label: classes that differ in letters' case or blanks: {', '.join(map(repr, sorted(counts)[:6]))}"
         party.add("error", told, column.name, type="text")
     scarce, count = min(counts.items(), key=lambda one: one[1], default=("", 0))
-    if not unknown and len(counts) > 1 and len(texts) >= _FEW_ROWS and count < _SCARCE * len(texts):
-        weights = {text: round(len(texts) / len(counts) / one, 2) for text, one in sorted(counts.items())}
+    if not unknown and len(counts) > 1 and num_labels >= _FEW_ROWS and count < _SCARCE * num_labels:
+        weights = {text: round(num_labels / len(counts) / one, 2) for text, one in sorted(counts.items())}
         line = ", ".join(f"{json.dumps(text)} = {value:g}" for text, value in weights.items())
         suggestion = () if source.class_weights else (f"class_weights = {{ {line} }}", "task")
-        party.say("warning", f"label: {scarce!r} has {count} of {len(texts)} rows", *suggestion)
+        party.say("warning", f"label: {scarce!r} has {count} of {num_labels} rows", *suggestion)
 
 
 # --- clients with the same columns ----------------------------------------------------------------------------------
@@ -513,17 +516,49 @@ def _horizontal(data: HorizontalData, names: Sequence[str], is_run: bool) -> Ite
     yield from _scales(tables)
 
 
+class _Scale(NamedTuple):
+    """What is kept of a client's column: no value of its own."""
+
+    count: int
+    mean: float
+    deviation: float
+    low: float
+    high: float
+    size: float
+    """Median of the absolute values."""
+
+
+def _scale(finite_N: NDArray[np.float64]) -> _Scale:
+    with np.errstate(over="ignore"):
+        moments = float(finite_N.mean()), float(finite_N.std())
+    limits = float(finite_N.min()), float(finite_N.max())
+    return _Scale(len(finite_N), *moments, *limits, float(np.median(np.abs(finite_N))))
+
+
+def _joint_deviation(scales: Sequence[_Scale]) -> float:
+    """Return the deviation of all clients' values together."""
+    counts = np.asarray([one.count for one in scales], np.float64)
+    means, deviations = (np.asarray([getattr(one, name) for one in scales]) for name in ("mean", "deviation"))
+    if len(scales) == 1:
+        return float(deviations[0])
+    mean = counts @ means / counts.sum()
+    return float(np.sqrt(counts @ (deviations**2 + (means - mean) ** 2) / counts.sum()))
+
+
+def _limits(scales: Sequence[_Scale]) -> NDArray[np.float64]:
+    return np.asarray([min(one.low for one in scales), max(one.high for one in scales)])
+
+
 def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
     """Yield columns of clients whose scales differ: nothing is measured of clients, so that a rule must say them."""
-    found: dict[str, list[NDArray[np.float64]]] = {}
+    found: dict[str, list[_Scale]] = {}
     for party in tables:
         for name, values in party.scales.items():
             found.setdefault(name, []).append(values)
     if not found:
         return
-    whole = {name: np.concatenate(values) for name, values in found.items()}
-    with np.errstate(over="ignore"):
-        deviations = {name: float(values.std()) for name, values in whole.items()}
+    with np.errstate(over="ignore", invalid="ignore"):
+        deviations = {name: _joint_deviation(scales) for name, scales in found.items()}
     spread = {name: deviation for name, deviation in deviations.items() if deviation > 0}
     widest, narrowest = max(spread.values(), default=0.0), min(spread.values(), default=0.0)
     if widest >= _WIDE or widest > _FACTOR * narrowest:
@@ -532,7 +567,7 @@ def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
                 f"its deviation is {value:.3g}, and columns' go from {narrowest:.3g} to {widest:.3g}; horizontal data "
                 "are not standardised, since no client's numbers are measured: give public ranges"
             )
-            line = ", ".join(f"{key} = {_toml(one)}" for key, one in _ranged(whole[name]).items())
+            line = ", ".join(f"{key} = {_toml(one)}" for key, one in _ranged(_limits(found[name])).items())
             rule = f"{_key(name)} = {{ {line} }}"
             yield DataFinding(party="", level="warning", column=name, text=told, suggestion=rule, table="task.columns")
         for party in tables:
@@ -543,7 +578,7 @@ def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
                     party=party.name, level="warning", text=told, suggestion=f"features = {listed}", table=table
                 )
     for name, of_clients in found.items():
-        sizes = [float(np.median(np.abs(one))) for one in of_clients]
+        sizes = [one.size for one in of_clients]
         if len(sizes) > 1 and min(sizes) > 0 and max(sizes) >= _UNITS * min(sizes):
             small, large = tables[int(np.argmin(sizes))].name, tables[int(np.argmax(sizes))].name
             told = f"{large} has {max(sizes):.3g} where {small} has {min(sizes):.3g} (medians): another unit?"

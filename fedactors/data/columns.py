@@ -18,6 +18,7 @@ Shapes: N rows, D columns of numbers.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -38,6 +39,8 @@ from fedactors.data.values import (
     DatePart,
     Formats,
     IdRule,
+    allocate,
+    blocks_of,
     encode_dates,
     how_dates_are_read,
     how_it_is_read,
@@ -390,12 +393,10 @@ def encode(
     rejected: dict[int, str] = {}
     lacking: dict[str, tuple[int, str]] = {}
     num_rows = len(next(iter(columns.values()))) if columns else 0
-    features = np.zeros((num_rows, sum(len(one.names) for one in fitted)), dtype)
-    start = 0
-    for one in fitted:
-        column, made = columns[one.name], features[:, start : start + len(one.names)]
-        problems = _encode_one(column, one, where, new, made)
-        start += len(one.names)
+    features = allocate((num_rows, sum(len(one.names) for one in fitted)), dtype)
+    found = _encode_blocks(columns, fitted, where, new, features)
+    for one, problems in zip(fitted, found, strict=True):
+        column = columns[one.name]
         if problems and one.rule.missing != "drop" and not new:
             other = next((row for row, reason in problems.items() if reason != ABSENT), None)
             if other is not None:
@@ -407,6 +408,26 @@ def encode(
         rule = next(one.rule for one in fitted if one.name in lacking)
         raise BadInput(f"{where}: {without_values(lacking, category=rule.type if rule.is_category else None)}")
     return Encoded(features, rejected)
+
+
+def _encode_blocks(
+    columns: Mapping[str, Column], fitted: Sequence[FittedColumn], where: str, new: bool, features_ND: NDArray[Any]
+) -> list[dict[int, str]]:
+    """Write the numbers of all columns block by block; return of each the rows that cannot be used, and why."""
+    ends = np.cumsum([0, *(len(one.names) for one in fitted)]).tolist()
+    parts = [slice(*pair) for pair in itertools.pairwise(ends)]
+    found: list[dict[int, str]] = [{} for _ in fitted]
+    for rows in blocks_of(len(features_ND), features_ND.nbytes / max(len(features_ND), 1)):
+        for number, (one, part) in enumerate(zip(fitted, parts, strict=True)):
+            column, made = columns[one.name], features_ND[rows, part]
+            try:
+                problems = _encode_one(column.block(rows), one, where, new, made)
+            except BadInput:
+                # the error says of how many rows it is: of all
+                _encode_one(column, one, where, new, np.zeros((len(column), made.shape[1]), made.dtype))
+                raise
+            found[number] |= {row + rows.start: reason for row, reason in problems.items()} if rows.start else problems
+    return found
 
 
 def without_values(
@@ -589,6 +610,13 @@ class Preprocessing:
         with np.errstate(over="ignore", invalid="ignore"):  # a row may hold any number; what noise must hide is clipped
             made -= self.mean
             made /= self.deviation
+        return made
+
+    def finished(self, features_ND: NDArray[Any], rows_n: NDArray[Any]) -> NDArray[Any]:
+        """Return some encoded rows as the model sees them (n, D), block by block."""
+        made = allocate((len(rows_n), features_ND.shape[1]), self.dtype)
+        for rows in blocks_of(len(made), features_ND.shape[1] * 8):
+            made[rows] = self.finish(features_ND[rows_n[rows]])
         return made
 
     @classmethod

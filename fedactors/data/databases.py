@@ -33,7 +33,7 @@ import numpy as np
 
 from fedactors.data.query import TEXT_NODES
 from fedactors.data.readers import read_arrays
-from fedactors.data.values import Column, CsvFormat
+from fedactors.data.values import Column, CsvFormat, is_large, mapped_table, pieces_of, row_bytes
 from fedactors.errors import BadInput, DataMissing
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import object_at
@@ -218,7 +218,7 @@ class TableSource:
         filters = _filters(where)
         if self.kind in ("parquet", "named", "memory", "object"):
             with _duckdb(self) as (connection, relation):
-                return connection.sql(_select([*wanted], relation, filters, computed)).to_arrow_table()
+                return _fetched(connection, _select([*wanted], relation, filters, computed))
         pushed = {text: _pushed(text, known, self.kind) for text in filters}
         left = [text for text in filters if pushed[text] is None]
         asked = [name for text in [*left, *computed] for name in _names_in(text, known)]
@@ -258,7 +258,16 @@ class TableSource:
                 exact |= {name: _decimals(exact[name], name) for name in columns if known[name] == "decimal"}
                 return pa.table(exact)
         with _duckdb(self) as (connection, relation):
-            return connection.sql(_statement(columns, relation, where)).to_arrow_table()
+            return _fetched(connection, _statement(columns, relation, where))
+
+
+def _fetched(connection: Any, sql: str) -> Any:
+    """Return the `pyarrow.Table` of a query's rows: in memory, or where they are large block by block in files."""
+    schema = connection.sql(f"SELECT * FROM ({sql}) LIMIT 0").to_arrow_table().schema
+    ((num_rows,),) = connection.sql(f"SELECT COUNT(*) FROM ({sql})").fetchall()
+    if not is_large(num_rows * row_bytes(schema)):
+        return connection.sql(sql).to_arrow_table()
+    return mapped_table(schema, num_rows, pieces_of(connection.sql(sql).to_arrow_reader(_FETCH_ROWS)))
 
 
 def in_memory(rows: Any) -> TableSource:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.databases import memory_database
 from fedactors.data.query import Edge, JoinPlan, QueryError
-from fedactors.data.values import Inexact, exact_texts, plain_values
+from fedactors.data.values import Inexact, allocate, exact_texts, plain_values, read_only
 from fedactors.errors import BadInput
 
 if TYPE_CHECKING:
@@ -262,8 +262,18 @@ def hash_keys(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: in
     Raises:
         BadInput: keys that have no exact text.
     """
-    if keys.num_rows == 0:
-        return np.zeros((0, HASH_BYTES), dtype=np.uint8)
+    made = allocate((keys.num_rows, HASH_BYTES), np.uint8)
+    for first in range(0, keys.num_rows, _JOINED_ROWS):
+        rows = keys.slice(first, _JOINED_ROWS)
+        made[first : first + rows.num_rows] = _hash_block(rows, edge, table, secret, threads)
+    return read_only(made)
+
+
+_JOINED_ROWS = 1 << 20
+"""Rows that DuckDB has at a time."""
+
+
+def _hash_block(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: int | None) -> NDArray[np.uint8]:
     columns = edge.columns(table)
     picked = pa.table({f"k{i}": _exact_key(keys.column(name), f"{table}.{name}") for i, name in enumerate(columns)})
     texts = [f"k{i}::VARCHAR" for i in range(len(columns))]
@@ -424,20 +434,21 @@ def _key_codes(
     connection: DuckDBPyConnection, parent: NDArray[np.uint8], child: NDArray[np.uint8]
 ) -> tuple[Rows, Rows]:
     """Join the hashes of one edge: return the number of each parent and child row's key (-1 for parents alone)."""
-    sides = {"parent": parent, "child": child}
-    for side, hashed in sides.items():
-        connection.register(side, _hash_table(hashed))
+    connection.register("child", _hash_table(child))
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE keys AS SELECT high, low, (row_number() OVER () - 1)::INTEGER AS code"
         " FROM (SELECT DISTINCT high, low FROM child)"
     )
+    connection.unregister("child")
     found = []
-    for side, hashed in sides.items():
-        joined = connection.sql(f"SELECT s.row, k.code FROM {side} s JOIN keys k USING (high, low)").fetchnumpy()
+    for hashed in (parent, child):
         codes = np.full(len(hashed), -1, dtype=np.int32)
-        codes[np.asarray(joined["row"])] = np.asarray(joined["code"])
+        for first in range(0, len(hashed), _JOINED_ROWS):
+            connection.register("side", _hash_table(hashed[first : first + _JOINED_ROWS]))
+            joined = connection.sql("SELECT s.row, k.code FROM side s JOIN keys k USING (high, low)").fetchnumpy()
+            codes[np.asarray(joined["row"]) + first] = np.asarray(joined["code"])
+            connection.unregister("side")
         found.append(codes)
-        connection.unregister(side)
     return found[0], found[1]
 
 

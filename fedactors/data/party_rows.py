@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedactors.data.alignment.ids import Alignment
 from fedactors.data.columns import SEVERAL, FittedColumn, Id, Preprocessing, kind_of, without_values
 from fedactors.data.datasets.catalogue import Task
-from fedactors.data.values import CsvFormat, IdRule
+from fedactors.data.values import CsvFormat, IdRule, blocks_of, taken
 from fedactors.errors import BadInput
 
 Float32 = NDArray[np.float32]
@@ -95,7 +95,7 @@ class PartyBlock:
         return dataclasses.replace(
             self,
             ids=self.ids[kept],
-            features=self.features[kept],
+            features=taken(self.features, kept),
             labels=None if self.labels is None else self.labels[kept],
             weights=None if self.weights is None else self.weights[kept],
             parts=None if self.parts is None else self.parts[kept],
@@ -215,16 +215,28 @@ def check_block(block: PartyBlock, party: str, task: Task, num_classes: int) -> 
         raise BadInput(f"{where}: no rows{why}")
     check_ids(block.ids, where)
     bad: dict[str, tuple[int, str]] = {}
-    for column, how in enumerate(block.fills):
-        values = block.features[:, column]
-        rows = np.flatnonzero(np.isinf(values) if how else ~np.isfinite(values))
-        if len(rows):
-            first = "" if block.rejected else f"row {rows[0] + 1}"  # its number in the file, if none is gone
-            bad[block.feature_names[column]] = (len(rows), first)
+    counts_D, first_D = _unusable_values(block.features, np.asarray([bool(how) for how in block.fills]))
+    for column in np.flatnonzero(counts_D):
+        first = "" if block.rejected else f"row {first_D[column] + 1}"  # its number in the file, if none is gone
+        bad[block.feature_names[column]] = (int(counts_D[column]), first)
     if bad:
         raise BadInput(f"{where}: {without_values(bad, 'NaN, missing or infinite')}")
     if block.labels is not None:
         check_labels(block.labels, where, task, num_classes)
+
+
+def _unusable_values(features_ND: Float32, may_miss_D: NDArray[np.bool_]) -> tuple[Index, Index]:
+    """Return how many values of each column are infinite, or missing where they may not be, and the first one's row."""
+    counts_D, first_D = np.zeros((2, features_ND.shape[1]), np.int64)
+    for rows in blocks_of(len(features_ND), features_ND.strides[0]):
+        bad_BD = ~np.isfinite(features_ND[rows])
+        if not bad_BD.any():
+            continue
+        bad_BD &= ~(may_miss_D & np.isnan(features_ND[rows]))
+        new_D = bad_BD.any(0) & (counts_D == 0)
+        first_D[new_D] = rows.start + bad_BD.argmax(0)[new_D]
+        counts_D += bad_BD.sum(0)
+    return counts_D, first_D
 
 
 def refuse_moved(block: PartyBlock, where: str, why: str) -> None:
@@ -377,22 +389,64 @@ Scale = tuple[NDArray[Any], NDArray[Any]]
 """What is taken off each column, and what it is divided by."""
 
 
-def measured_fill(rows_ND: Float32, fills: Sequence[str]) -> Float32:
-    """Return for each column what stands for its missing numbers; 0 where nothing is, or none of these rows has any."""
-    made = np.zeros(rows_ND.shape[1], rows_ND.dtype)
+def measured_fill(features_ND: Float32, fills: Sequence[str], rows_n: Index | None = None) -> Float32:
+    """Return for each column what stands for its missing numbers; 0 where nothing is, or none of these rows has any.
+
+    Args:
+        features_ND: of all rows.
+        fills: of each column, mean, median or nothing.
+        rows_n: the rows that are measured; None: all.
+    """
+    made = np.zeros(features_ND.shape[1], features_ND.dtype)
     for column, how in enumerate(fills):
-        present = rows_ND[~np.isnan(rows_ND[:, column]), column] if how else ()
+        if not how:
+            continue
+        values = features_ND[:, column] if rows_n is None else features_ND[rows_n, column]
+        present = values[~np.isnan(values)]
         if len(present):
             made[column] = (np.mean if how == "mean" else np.median)(np.asarray(present, np.float64))
     return made
 
 
-def measured_scale(rows_ND: Float32, keeps_scale: NDArray[np.bool_]) -> Scale:
-    """Return mean and deviation of each column of these rows; columns that keep their scale stay as they are."""
-    mean_D = np.where(keeps_scale, 0.0, rows_ND.mean(axis=0, dtype=np.float64))
-    deviation_D = np.where(keeps_scale, 1.0, rows_ND.std(axis=0, dtype=np.float64))
+def measured_scale(
+    features_ND: Float32, keeps_scale: NDArray[np.bool_], fill_D: NDArray[Any], rows_n: Index | None = None
+) -> Scale:
+    """Return mean and deviation of each column; columns that keep their scale stay as they are.
+
+    Args:
+        features_ND: of all rows.
+        keeps_scale: of which columns.
+        fill_D: what stands for missing numbers.
+        rows_n: the rows that are measured, in this order; None: all.
+    """
+    count = len(features_ND) if rows_n is None else len(rows_n)
+
+    def filled(rows: slice) -> NDArray[Any]:
+        chosen = features_ND[rows] if rows_n is None else features_ND[rows_n[rows]]
+        return np.where(np.isnan(chosen), fill_D, chosen)
+
+    if features_ND.shape[1] == 1:  # numpy adds a single column in pairs, and several row by row
+        whole_N1 = filled(slice(0, count))
+        mean_D, deviation_D = whole_N1.mean(axis=0, dtype=np.float64), whole_N1.std(axis=0, dtype=np.float64)
+    else:
+        blocks = list(blocks_of(count, features_ND.shape[1] * 8))
+        mean_D = _summed(map(filled, blocks)) / count
+        squares_D = _summed(np.square(filled(rows) - mean_D) for rows in blocks)
+        deviation_D = np.sqrt(squares_D / count)
+    mean_D, deviation_D = np.where(keeps_scale, 0.0, mean_D), np.where(keeps_scale, 1.0, deviation_D)
     # A column that is constant over the training part tells nothing: it becomes 0 there, and stays bounded elsewhere.
     return mean_D, np.where(deviation_D > 1e-7 * np.maximum(1.0, np.abs(mean_D)), deviation_D, 1.0)
+
+
+def _summed(blocks: Iterable[NDArray[Any]]) -> NDArray[np.float64]:
+    """Return the sums of columns, row by row: to the bit what numpy's sum of all blocks together is."""
+    total_D: NDArray[np.float64] | None = None
+    for rows_BD in blocks:
+        if total_D is not None:
+            rows_BD = np.concatenate([total_D[None], rows_BD])  # which begins with what there is, and is double
+        total_D = np.add.reduce(rows_BD, axis=0, dtype=np.float64)
+    assert total_D is not None
+    return total_D
 
 
 def prepare(
@@ -412,10 +466,10 @@ def prepare(
         BadInput: the training part has a single label.
     """
     local_labels = block.labels if labels_N is None else labels_N
-    train_rows = block.features[order_N[parts.train]]
-    fill_D = measured_fill(train_rows, block.fills)
+    train_rows = order_N[parts.train]
+    fill_D = measured_fill(block.features, block.fills, train_rows)
     if scale is None:
-        scale = measured_scale(np.where(np.isnan(train_rows), fill_D, train_rows), block.keeps_scale)
+        scale = measured_scale(block.features, block.keeps_scale, fill_D, train_rows)
     mean_D, deviation_D = scale
     preprocessing = Preprocessing(
         columns=block.columns,
@@ -430,7 +484,7 @@ def prepare(
     )
     label_mean, label_deviation = 0.0, 1.0
     if local_labels is not None:
-        train_labels = local_labels[order_N[parts.train]]
+        train_labels = local_labels[train_rows]
         if train_labels.min() == train_labels.max():
             raise BadInput(f"{block.origin}: label: the training part has the single label {train_labels[0]}")
         if task == "regression":
@@ -439,7 +493,7 @@ def prepare(
 
     def part(positions: Index) -> Part:
         rows = order_N[positions]
-        features = preprocessing.finish(block.features[rows])
+        features = preprocessing.finished(block.features, rows)
         labels = None if local_labels is None else local_labels[rows]
         if labels is not None and task == "regression":
             labels = ((labels - label_mean) / label_deviation).astype(np.float32)
@@ -469,7 +523,7 @@ def prepare_like(block: PartyBlock, trained: Preprocessing) -> Float32:
             f"{block.origin}: the columns are not those that the model was trained on "
             f"({', '.join([*(f'{n!r} is unknown' for n in others[:3]), *(f'{n!r} is absent' for n in lacking[:3])])})"
         )
-    made = trained.finish(block.features)
+    made = trained.finished(block.features, np.arange(len(block.features)))
     made[list(block.unusable)] = 0
     return made
 

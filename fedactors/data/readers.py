@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedactors.config import config
-from fedactors.data.values import Column, CsvFormat, Inexact, class_text
+from fedactors.data.values import Column, CsvFormat, Inexact, class_text, is_large, mapped_table, pieces_of, row_bytes
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import is_object, object_at
 from fedactors.validation import first_line, reading
@@ -376,9 +376,10 @@ def read_columns(
     if not present:
         raise BadInput(f"{party}: path: {path} has no column")
     found = {}
+    large = is_large(sum(values.nbytes for values in table.values()))
     for name, values in table.items():
         try:
-            found[name] = Column(name, values, csv)
+            found[name] = Column(name, values, csv, is_large=large)
         except Inexact as error:
             raise BadInput(f"{party}: {path}: column {name}: holds {error}, which are not read") from None
     return found
@@ -434,8 +435,43 @@ def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None)
         present = list((opened.schema_arrow if kind == "parquet" else opened.schema).names)
         chosen = present if wanted is None else [name for name in present if name in wanted]
         _refuse_doubled(chosen, f"{party}: {path}")
-        table = opened.read(columns=chosen) if kind == "parquet" else opened.read_all().select(chosen)
+        if kind == "parquet":
+            table = _read_parquet(opened, file, chosen)
+        else:
+            table = _read_batches(opened, chosen)
     return dict(zip(table.column_names, table.columns, strict=True)), present
+
+
+def _read_parquet(opened: Any, file: Any, chosen: Sequence[str]) -> Any:
+    """Read columns of a Parquet file: into memory, or where they are large block by block into files."""
+    import pyarrow.parquet as pa_parquet
+
+    schema = pa.schema([opened.schema_arrow.field(name) for name in chosen])
+    num_rows = opened.metadata.num_rows
+    if not is_large(num_rows * row_bytes(schema)):
+        return opened.read(columns=chosen)
+    file.seek(0)
+    # column by column, of which a page is in memory, and not a row group
+    read = pa_parquet.ParquetFile(file, buffer_size=1 << 16, pre_buffer=False)
+    pieces = (
+        (number, batch.column(0))
+        for number, name in enumerate(chosen)
+        for batch in read.iter_batches(_ROWS_READ, columns=[name], use_threads=False)
+    )
+    return mapped_table(schema, num_rows, pieces)
+
+
+def _read_batches(opened: Any, chosen: Sequence[str]) -> Any:
+    """Read columns of an Arrow file as `_read_parquet` does those of a Parquet file."""
+    batches = [opened.get_batch(number).num_rows for number in range(opened.num_record_batches)]
+    schema = pa.schema([opened.schema.field(name) for name in chosen])
+    if not is_large(sum(batches) * row_bytes(schema)):
+        return opened.read_all().select(chosen)
+    parts = (opened.get_batch(number).select(chosen) for number in range(len(batches)))
+    return mapped_table(schema, sum(batches), pieces_of(parts))
+
+
+_ROWS_READ = 1 << 16
 
 
 def _read_object(address: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
@@ -467,6 +503,8 @@ def _read_folder_of_parts(folder: Path, party: str, wanted: Sequence[str] | None
         raise BadInput(f"{party}: path: {folder} holds no Parquet file")
     with reading(party, folder):
         whole = pa.concat_tables([pa.table(part) for part in parts], promote_options="permissive")
+        if is_large(whole.nbytes):
+            whole = mapped_table(whole.schema, whole.num_rows, pieces_of(whole.to_batches()))
     return dict(zip(whole.column_names, whole.columns, strict=True)), present
 
 

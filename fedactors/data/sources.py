@@ -20,7 +20,7 @@ from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.readers import is_csv, names_of_columns, read_columns
-from fedactors.data.values import Column, CsvFormat, IdRule, class_text, row_names
+from fedactors.data.values import Column, CsvFormat, IdRule, class_text, row_name_array
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 
@@ -307,14 +307,14 @@ class FileSource:
         if not self.id_columns:
             return np.arange(num_rows), []
         columns = [table[name] for name in self.id_columns]
-        texts = row_names(columns, self.id_rules, self.where)
-        nameless = [row for row, text in enumerate(texts) if not text]
+        names_N = row_name_array(columns, self.id_rules, self.where)
+        nameless = np.flatnonzero(names_N == "").tolist()
         if nameless and not new:
             raise BadInput(
                 f"{self.where}: column {' and '.join(self.id_columns)}: {len(nameless)} values are missing (first in "
                 f"{columns[0].row(nameless[0])}); each row needs an id"
             )
-        return np.asarray(texts, dtype=np.str_), nameless
+        return names_N, nameless
 
     def _refuse_missing(self, column: Column) -> None:
         missing = np.flatnonzero(column.is_missing())

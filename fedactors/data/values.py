@@ -8,6 +8,9 @@
 Fields of CSV files come as text, so that no library guesses: 0x1F and 3_000 are no numbers. Dates become days since
 1970, and month, weekday and hour as points on a circle.
 
+Tables and arrays that are large beside the memory that there is lie in files without a name that are mapped, and are
+worked on in blocks of rows: the system keeps of them in memory what there is room for. No value depends on the blocks.
+
 Shapes: N rows.
 """
 
@@ -17,10 +20,16 @@ import codecs
 import contextlib
 import datetime
 import decimal
+import functools
 import json
+import math
+import mmap
+import os
 import re
+import resource
+import tempfile
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -204,7 +213,7 @@ class Inexact(ValueError):
 def plain_values(values: Any) -> Any:
     """Return values as one Arrow array of a plain type: categories decoded, texts in one type, UUIDs as texts."""
     if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
+        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
         values = _from_numpy(np.asarray(values))
     kind, types = values.type, pa.types
@@ -350,14 +359,26 @@ class Column:
         values: as Arrow or numpy has them (N); a null is None, NaN or NaT.
         csv: how its numbers are written, where they are text.
         rows: numbers of the rows in the file, from 0 (N); None: all of them.
+        is_large: whether its numbers are made anew each time they are asked for, because the table is too large.
     """
 
-    def __init__(self, name: str, values: Any, csv: CsvFormat | None = None, rows: NDArray[Any] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        values: Any,
+        csv: CsvFormat | None = None,
+        rows: NDArray[Any] | None = None,
+        *,
+        is_large: bool = False,
+    ) -> None:
         self.name = name
         self.values = plain_values(values)
         self.csv = csv or CsvFormat()
+        self.is_large = is_large
         self._rows = rows
         self._numbers: tuple[NDArray[np.float64] | None, NDArray[np.int64]] | None = None
+        self._is_settled = self._is_mixed = False
+        """Whether its texts are neither all numbers as Arrow reads them nor all words, so that each is looked at."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -371,6 +392,22 @@ class Column:
         """Return some rows of it."""
         taken = self.values.take(pa.array(rows, pa.int64()))
         return Column(self.name, taken, self.csv, rows if self._rows is None else self._rows[rows])
+
+    def block(self, rows: slice) -> Column:
+        """Return some rows of it that follow each other, read as all of them are."""
+        if rows == slice(0, len(self)):
+            return self
+        if self.is_text:
+            self._settle()
+        numbers = np.arange(rows.start, rows.stop) if self._rows is None else self._rows[rows]
+        made = Column(self.name, self.values.slice(rows.start, rows.stop - rows.start), self.csv, numbers)
+        made._is_mixed = self._is_mixed
+        return made
+
+    def _settle(self) -> None:
+        """Find out once how the texts of all rows are read."""
+        if not self._is_settled:
+            self._parsed()
 
     def row(self, position: int) -> str:
         """Return what the row of a value is called in errors: the first one below the names of columns is row 1."""
@@ -486,9 +523,13 @@ class Column:
 
     def _parsed(self) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
         """Return the numbers, and the rows of texts that are none, NaN there; None: nothing of this type is one."""
-        if self._numbers is None:
-            self._numbers = self._parsed_texts() if self.is_text else self._parsed_values()
-        return self._numbers
+        if self._numbers is not None:
+            return self._numbers
+        found = self._parsed_texts() if self.is_text else self._parsed_values()
+        self._is_settled = True
+        if not self.is_large:
+            self._numbers = found
+        return found
 
     def _parsed_values(self) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
         kind, types, none = self.values.type, pa.types, np.zeros(0, np.int64)
@@ -502,15 +543,16 @@ class Column:
 
     def _parsed_texts(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         none = np.zeros(0, np.int64)
-        if self.csv.decimal == "." and self.csv.thousands is None:
+        if self.csv.decimal == "." and self.csv.thousands is None and not self._is_mixed:
             with contextlib.suppress(pa.ArrowInvalid):
                 return _as_numpy(pc.cast(self.values, pa.float64())), none
         texts = self.numerals()
         good = _matches(texts, _NUMERAL)
         if not good.all():
             words = pc.utf8_lower(texts)
-            if _as_numpy(pc.is_in(words.drop_null(), pa.array(_WORDS))).all():
+            if not self._is_mixed and _as_numpy(pc.is_in(words.drop_null(), pa.array(_WORDS))).all():
                 return np.asarray([_WORDS.get(word, np.nan) for word in words.to_pylist()]), none
+            self._is_mixed = True
             texts = pc.if_else(pa.array(good), texts, pa.scalar(None, texts.type))
         return _as_numpy(pc.cast(texts, pa.float64())), np.flatnonzero(~good)
 
@@ -575,7 +617,22 @@ def row_names(columns: Sequence[Column], rules: Sequence[IdRule], where: str) ->
     Raises:
         BadInput: as `Column.names`.
     """
-    parts = [_names_of(column.names(where), rules) for column in columns]
+    return _names_in([column.names(where) for column in columns], rules)
+
+
+def row_name_array(columns: Sequence[Column], rules: Sequence[IdRule], where: str) -> NDArray[np.str_]:
+    """Return what `row_names` does as an array (N); no more than some of its texts are Python's at a time."""
+    texts = [column.names(where) for column in columns]
+    blocks = (slice(first, first + _NAMED_ROWS) for first in range(0, max(len(texts[0]), 1), _NAMED_ROWS))
+    return np.concatenate([np.asarray(_names_in([one[rows] for one in texts], rules), np.str_) for rows in blocks])
+
+
+_NAMED_ROWS = 1 << 16
+"""Whose names are Python's texts at once."""
+
+
+def _names_in(columns: Sequence[Any], rules: Sequence[IdRule]) -> list[str]:
+    parts = [_names_of(texts, rules) for texts in columns]
     if len(parts) == 1:
         return parts[0]
     return [
@@ -645,3 +702,262 @@ def _as_missing(text: str) -> str:
     if 0 < len(text) <= _LONGEST_NULL and text.lower() != "true":
         return f"; if it means a missing value: csv = {{ null = [{json.dumps(text)}] }}"
     return ""
+
+
+# --- larger than memory -----------------------------------------------------------------------------------------------
+
+LARGE = 1 / 128
+"""Share of the process's memory from which on a table or an array lies in a mapped file and is worked on in blocks."""
+_BLOCK_BYTES = 1 << 20
+_LEAST_ROWS, _MOST_ROWS = 1 << 8, 1 << 16
+
+
+def is_large(num_bytes: float) -> bool:
+    """Say whether a table or an array of so many bytes lies in a file."""
+    return num_bytes > LARGE * min(memory_of_machine(), *map(_limit, (resource.RLIMIT_DATA, resource.RLIMIT_AS)))
+
+
+def _limit(kind: int) -> float:
+    found = resource.getrlimit(kind)[0]
+    return math.inf if found == resource.RLIM_INFINITY else found
+
+
+@functools.cache
+def memory_of_machine() -> float:
+    """Return the bytes of memory of this machine, or of the container."""
+    found = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            found.append(float(file.read()))
+    return min(found)
+
+
+def _block_rows(size: float) -> int:
+    """Return how many rows of a large table are worked on at once."""
+    return int(min(max(_BLOCK_BYTES // max(size, 1), _LEAST_ROWS), _MOST_ROWS))
+
+
+def blocks_of(num_rows: int, size: float) -> Iterator[slice]:
+    """Yield the rows of a table in blocks, each row of so many bytes: all at once where it is not large."""
+    step = _block_rows(size) if is_large(num_rows * size) else max(num_rows, 1)
+    for first in range(0, num_rows, step):
+        yield slice(first, min(first + step, num_rows))
+
+
+def allocate(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return an array of zeros: in memory, or where it is large in a file without a name that is mapped.
+
+    Raises:
+        BadInput: there is no room for the file.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if not is_large(size):
+        return np.zeros(shape, dtype)
+    with scratch_file() as file, _room(size):
+        os.posix_fallocate(file.fileno(), 0, size)  # a page for which there is no room later would end the process
+        return np.frombuffer(mmap.mmap(file.fileno(), size), dtype).reshape(shape)
+
+
+def read_only(values: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that nobody can write to any more, so that messages need no copy of a mapped one."""
+    if values.base is None or not isinstance(values.base.base, mmap.mmap):
+        return values
+    memory = memoryview(values.base.base).toreadonly()
+    return np.frombuffer(memory, values.dtype).reshape(values.shape)
+
+
+def scratch_file() -> Any:
+    """Return an open file that has no name, and is gone when it is closed and no longer mapped."""
+    return tempfile.TemporaryFile(prefix="fedactors-", buffering=0)
+
+
+@contextlib.contextmanager
+def _room(size: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(
+            f"memory: a table of {size / 2**20:.0f} MiB needs as much room in the folder {tempfile.gettempdir()}: "
+            f"{error.strerror or error}; make room there, or name another folder by the environment variable TMPDIR"
+        ) from None
+
+
+def taken(values_N: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+    """Return some rows of an array, as ``values[rows]`` does."""
+    made = allocate((len(rows), *values_N.shape[1:]), values_N.dtype)
+    for block in blocks_of(len(rows), made.nbytes / max(len(rows), 1)):
+        made[block] = values_N[rows[block]]
+    return made
+
+
+def as_type(values_ND: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """Return an array in another type, or itself if it has that."""
+    if values_ND.dtype == dtype:
+        return values_ND
+    made = allocate(values_ND.shape, dtype)
+    for rows in blocks_of(len(made), made.nbytes / max(len(made), 1)):
+        made[rows] = values_ND[rows]
+    return made
+
+
+def are_finite(values_ND: NDArray[Any]) -> bool:
+    """Say whether all values of an array are finite numbers."""
+    rows = blocks_of(len(values_ND), values_ND.nbytes / max(len(values_ND), 1))
+    return all(bool(np.isfinite(values_ND[block]).all()) for block in rows)
+
+
+def mapped_table(schema: Any, num_rows: int, pieces: Iterable[tuple[int, Any]]) -> Any:
+    """Return a `pyarrow.Table`, each of its columns in one piece, numbers and texts in mapped files.
+
+    Args:
+        schema: of the table; of columns of other types, such as lists, all values are kept in memory.
+        num_rows: of the table.
+        pieces: the number of a column, and its next values.
+
+    Raises:
+        BadInput: there is no room for the files.
+    """
+    with contextlib.ExitStack() as files:
+        columns = [_mapped_column(field.type, num_rows, files) for field in schema]
+        with _room(sum(column.num_bytes for column in columns)):
+            for number, values in pieces:
+                columns[number].add(values)
+        if wrong := [column.first for column in columns if column.first != num_rows]:
+            raise ValueError(f"{wrong[0]} rows where {num_rows} were announced")
+        return pa.table([column.array() for column in columns], names=schema.names)
+
+
+def row_bytes(schema: Any) -> float:
+    """Return about how many bytes a row has; one of texts is not known before it is read."""
+    fixed = [field.type.bit_width / 8 for field in schema if pa.types.is_primitive(field.type)]
+    return float(sum(fixed) + _TEXT_BYTES * (len(schema) - len(fixed)))
+
+
+_TEXT_BYTES = 16
+
+
+def pieces_of(batches: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield the columns of record batches, for `mapped_table`."""
+    return (piece for batch in batches for piece in enumerate(batch.columns))
+
+
+def _mapped_column(kind: Any, num_rows: int, files: contextlib.ExitStack) -> _HeldColumn:
+    types = pa.types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_temporal(kind):
+        return _FixedColumn(kind, num_rows, files)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+        return _TextColumn(kind, num_rows, files)
+    return _HeldColumn(kind, num_rows)
+
+
+class _HeldColumn:
+    """A column in memory."""
+
+    def __init__(self, kind: Any, num_rows: int) -> None:
+        self.kind, self.num_rows = kind, num_rows
+        self.first = self.num_bytes = 0
+        self._parts: list[Any] = []
+
+    def add(self, values: Any) -> None:
+        """Take the values of the next rows."""
+        self._write(values, self.first)
+        self.first += len(values)
+
+    def _write(self, values: Any, first: int) -> None:
+        self._parts.append(values)
+
+    def array(self) -> Any:
+        """Return the whole column."""
+        return pa.concat_arrays(self._parts) if self._parts else pa.array([], self.kind)
+
+
+class _FixedColumn(_HeldColumn):
+    """A column of values of one width, in a file; which of them are missing is told in another one."""
+
+    def __init__(self, kind: Any, num_rows: int, files: contextlib.ExitStack) -> None:
+        super().__init__(kind, num_rows)
+        self._width = kind.bit_width // 8
+        self.num_bytes = num_rows * self._width
+        self._files = files
+        self._values = files.enter_context(scratch_file())
+        self._missing: Any = None
+
+    def _write(self, values: Any, first: int) -> None:
+        self._tell_missing(values, first)
+        start = values.offset * self._width
+        part = values.buffers()[1][start : start + len(values) * self._width]
+        _write_all(self._values, part, first * self._width)
+
+    def _tell_missing(self, values: Any, first: int) -> None:
+        if not values.null_count:
+            return
+        if self._missing is None:
+            self._missing = self._files.enter_context(scratch_file())
+        flags = values.is_null().to_numpy(zero_copy_only=False)
+        _write_all(self._missing, flags.tobytes(), first)
+
+    def _validity(self) -> Any:
+        if self._missing is None:
+            return None
+        flags = np.frombuffer(_mapped(self._missing, self.num_rows), np.bool_)
+        parts = [np.packbits(~flags[rows], bitorder="little") for rows in _eighths(self.num_rows)]
+        return pa.py_buffer(np.concatenate(parts))
+
+    def array(self) -> Any:
+        """Return the whole column."""
+        values = pa.py_buffer(_mapped(self._values, self.num_bytes))
+        return pa.Array.from_buffers(self.kind, self.num_rows, [self._validity(), values])
+
+
+class _TextColumn(_FixedColumn):
+    """A column of texts or bytes: where each ends in one file, all of them one after the other in another."""
+
+    def __init__(self, kind: Any, num_rows: int, files: contextlib.ExitStack) -> None:
+        _HeldColumn.__init__(self, kind, num_rows)
+        self._width = 8
+        self.num_bytes = 8 * (num_rows + 1)
+        self._files = files
+        self._values = files.enter_context(scratch_file())
+        self._texts = files.enter_context(scratch_file())
+        self._missing = None
+        self._size = 0
+
+    def _write(self, values: Any, first: int) -> None:
+        self._tell_missing(values, first)
+        is_wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+        width, kind = (8, np.int64) if is_wide else (4, np.int32)
+        _, ends, texts = values.buffers()
+        ends = np.frombuffer(ends, kind, len(values) + 1, values.offset * width).astype(np.int64)
+        _write_all(self._values, (ends[1:] - ends[0] + self._size).tobytes(), 8 * (first + 1))
+        if texts is not None:
+            _write_all(self._texts, texts[int(ends[0]) : int(ends[-1])], self._size)
+        self._size += int(ends[-1] - ends[0])
+        self.num_bytes += int(ends[-1] - ends[0])
+
+    def array(self) -> Any:
+        """Return the whole column."""
+        wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(self.kind, self.kind)
+        ends, texts = _mapped(self._values, 8 * (self.num_rows + 1)), _mapped(self._texts, self._size)
+        buffers = [self._validity(), pa.py_buffer(ends), pa.py_buffer(texts)]
+        return pa.Array.from_buffers(wide, self.num_rows, buffers)
+
+
+def _write_all(file: Any, part: Any, offset: int) -> None:
+    """Write bytes at a place of a file; the system may take some of them at a time."""
+    left = memoryview(part)
+    while len(left):
+        written = os.pwrite(file.fileno(), left, offset)
+        left, offset = left[written:], offset + written
+
+
+def _mapped(file: Any, size: int) -> Any:
+    """Return a file's bytes, zeros where nothing was written, as pages of memory that are read when they are needed."""
+    if not size:
+        return b""
+    os.ftruncate(file.fileno(), size)
+    return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+
+
+def _eighths(num_rows: int) -> Iterator[slice]:
+    """Yield rows in blocks of whole bytes of bits."""
+    return (slice(first, first + _MOST_ROWS) for first in range(0, num_rows, _MOST_ROWS))

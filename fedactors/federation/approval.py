@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +30,16 @@ from fedactors.config import code_named_in
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, Refused
 from fedactors.federation.identity import check_name
-from fedactors.federation.site_folder import Amount, DataName, Described, SiteFolder, TaskFacts, check_budget, describe
+from fedactors.federation.site_folder import (
+    Amount,
+    DataName,
+    Described,
+    RunLimits,
+    SiteFolder,
+    TaskFacts,
+    check_budget,
+    describe,
+)
 from fedactors.inspection import describe_protections
 from fedactors.messages.codec import decode, encode
 from fedactors.messages.ledger import Ledger, Usage
@@ -72,6 +81,8 @@ class Proposal:
     """The checkpoint of that run, as all sites have it."""
     seed: int = 0
     """Of what all parties draw alike: the split, the batches. It follows who is spawned, and with what."""
+    limits: RunLimits = field(default_factory=RunLimits)
+    """What it takes at most of each site's machine, as far as it says."""
 
     @property
     def digest(self) -> str:
@@ -105,6 +116,7 @@ def make_proposal(
     seed: int | None,
     budget: Mapping[str, Amount] | None = None,
     run_seed: int = 0,
+    limits: RunLimits | None = None,
 ) -> Proposal:
     """Return what the site of `folder` asks for as the coordinator.
 
@@ -116,6 +128,7 @@ def make_proposal(
         seed: of a test; None: each site has one of its own, that nobody else knows.
         budget: what it takes at most of the sites' privacy budgets.
         run_seed: of what all parties draw alike.
+        limits: what it takes at most of each site's machine.
 
     Raises:
         BadInput: `data` are something else, or the coordinator's data have no label.
@@ -142,6 +155,7 @@ def make_proposal(
         shared_seed=seed,
         budget=dict(budget or {}),
         seed=run_seed,
+        limits=limits or RunLimits(),
     )
     check_proposal(read_proposal(as_tree(made)), folder)
     return made
@@ -234,7 +248,13 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     folder.policy.check(folder.name, proposal.coordinator, protocol.name, config)
     if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
         load(config, proposal.described(folder), 0)
-    _check_sums(config, proposal, spawned_by(protocol, config, proposal), folder)
+    spawned = spawned_by(protocol, config, proposal)
+    _check_sums(config, proposal, spawned, folder)
+    most, hosts = proposal.limits.within(folder.policy.limits, folder.name), folder.federation.hosts
+    local = (spec for name, spec in spawned.items() if proposal.site_of(name, hosts) == folder.name)
+    gpus = sum(spec.resources.num_gpus for spec in local)
+    if most.gpus is not None and gpus > most.gpus:
+        raise BadInput(f"{folder.name}: limits.gpus: its actors here ask for {gpus:g}; at most {most.gpus:g}")
     return protocol, config
 
 
@@ -390,6 +410,11 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
     if proposal.purpose != "predict" and hasattr(config, "min_aligned_rows") and proposal.task.layout == "vertical":
         first, fewest = next(iter(proposal.data)), config.min_aligned_rows
         found.append(f"{first} chooses which shared rows are aligned: {fewest} at least (min_aligned_rows)")
+    if getattr(config, "clients_per_round", None) is not None:
+        found.append(
+            f"{proposal.coordinator} proposes the seed from which follows whom a round wants (clients_per_round), and "
+            "may have tried many"
+        )
     if getattr(config, "secure_aggregation", False):
         number = len(proposal.data)
         found.append(
@@ -474,7 +499,7 @@ def _check_earlier(proposal: Proposal, folder: SiteFolder) -> None:
         BadInput: it is not, or the earlier run was never approved.
     """
     earlier = _earlier(folder, proposal.earlier)
-    fixed = {"coordinator", "protocol", "config", "task", "shared_seed", "budget", "seed"}
+    fixed = {"coordinator", "protocol", "config", "task", "shared_seed", "budget", "seed", "limits"}
     fixed |= {"data"} if proposal.purpose == "resume" else set()
     for name in sorted(fixed):
         if getattr(proposal, name) != getattr(earlier, name):

@@ -19,10 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedactors.errors import BadInput
-from fedactors.federation.identity import key_of, public_bytes, read_key, verify
+from fedactors.federation.identity import (
+    FROM_ENVIRONMENT,
+    KeyFile,
+    Passphrase,
+    PrivateKey,
+    PublicKey,
+    key_of,
+    public_bytes,
+    public_key,
+    read_key,
+    sign,
+    verify,
+)
 from fedactors.validation import one_line
 
 AUDIT = "audit.log"
@@ -38,34 +49,35 @@ class AuditLog:
     Args:
         path: the file.
         key: file of the site's key, which signs each line.
+        passphrase: of the key.
     """
 
-    def __init__(self, path: Path, key: Path) -> None:
+    def __init__(self, path: Path, key: Path, passphrase: Passphrase = FROM_ENVIRONMENT) -> None:
         self._path = path
-        self._key = key
-        read_key(key)
+        self._key = KeyFile(key, passphrase)
+        self._key.read()
 
     def add(self, what: str, **facts: Any) -> None:
         """Add a line; it is on disk when this returns."""
         with self._locked() as file:
             before, number = _last(file)
-            _write(file, _line(read_key(self._key), what, facts, before, number)[0])
+            _write(file, _line(self._key.read(), what, facts, before, number)[0])
 
     def turn(self, following: Path) -> None:
         """Take the key of another file, which becomes the site's; again does nothing."""
         with self._locked() as file:
             if not following.exists():
                 return  # another process of the site was first
-            old, new = read_key(self._key), read_key(following)
+            old, new = self._key.read(), read_key(following, self._key.passphrase)
             before, number = _last(file)
             facts = {"from": public_bytes(old.public_key()).hex(), "to": public_bytes(new.public_key()).hex()}
             if json.loads(_last_line(file) or b"{}").get("key") == facts["to"]:  # a process was killed in between
-                os.replace(following, self._key)
+                os.replace(following, self._key.path)
                 return
             turned, before = _line(old, _TURNED, facts, before, number)
             follows, _ = _line(new, "certified", {"key": facts["to"]}, before, number + 1)
             _write(file, turned + follows)
-            os.replace(following, self._key)
+            os.replace(following, self._key.path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Any]:
@@ -75,11 +87,11 @@ class AuditLog:
             yield file
 
 
-def _line(key: Ed25519PrivateKey, what: str, facts: Mapping[str, Any], before: str, number: int) -> tuple[bytes, str]:
+def _line(key: PrivateKey, what: str, facts: Mapping[str, Any], before: str, number: int) -> tuple[bytes, str]:
     """Return a signed line, and its digest."""
     said = {name: one_line(fact, _LONGEST) if isinstance(fact, str) else fact for name, fact in facts.items()}
     line = {"number": number, "time": datetime.now(UTC).isoformat(), "what": what, **said, "before": before}
-    raw = json.dumps({**line, "signature": key.sign(_content(line)).hex()}).encode()
+    raw = json.dumps({**line, "signature": sign(key, _content(line)).hex()}).encode()
     return raw + b"\n", hashlib.sha256(raw).hexdigest()
 
 
@@ -126,9 +138,7 @@ def check(path: Path, certificate: x509.Certificate) -> list[dict[str, Any]]:
             line = json.loads(raw)
             signature = bytes.fromhex(line.pop("signature"))
             is_sound = (line["before"], line["number"]) == (before, number) and isinstance(line["what"], str)
-            turned_to = (
-                Ed25519PublicKey.from_public_bytes(bytes.fromhex(line["to"])) if line["what"] == _TURNED else None
-            )
+            turned_to = public_key(bytes.fromhex(line["to"])) if line["what"] == _TURNED else None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             is_sound, line, signature = False, {}, b""
         if not (is_sound and verify(public, signature, _content(line))):
@@ -152,13 +162,13 @@ def signed_last(path: Path, certificates: Iterable[x509.Certificate]) -> x509.Ce
     return next((one for one in certificates if verify(key_of(one), signature, content)), None)
 
 
-def _first_key(raws: Iterable[bytes]) -> Ed25519PublicKey | None:
+def _first_key(raws: Iterable[bytes]) -> PublicKey | None:
     """Return the key that a log began with, where it was turned since."""
     for raw in raws:
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             line = json.loads(raw)
             if line["what"] == _TURNED:
-                return Ed25519PublicKey.from_public_bytes(bytes.fromhex(line["from"]))
+                return public_key(bytes.fromhex(line["from"]))
     return None
 
 

@@ -1,7 +1,7 @@
 """How two sites meet: TLS with both certificates, a handshake, and what becomes of a link that comes back.
 
-    dials ──(version, federation, purpose, run, assignment, clock, session, bytes taken)──▶ is dialled
-          ◀──(clock, bytes taken), or why not────────────────────────────────────────
+    dials ──(version, federation, purpose, run, assignment, clock, session, bytes taken, of its file)──▶ is dialled
+          ◀──(clock, bytes taken, version of its federation.toml), or why not────────────────────────────────────────
           ──what the link carries─▶ ◀─and from here on in both directions────────────
 
 A link that comes back is known by its session, to the site that dialled it before: the certificates are shown anew.
@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any
 
 from fedactors.errors import PartyLost, Refused
-from fedactors.federation.identity import fingerprint
-from fedactors.federation.relay import through_relay
+from fedactors.federation.identity import Member
+from fedactors.federation.relay import WayRefused, open_stream, open_websocket, through_relay
 from fedactors.federation.session import (
     ERROR,
     HANDSHAKE_BYTES,
@@ -41,7 +41,7 @@ from fedactors.federation.session import (
     start_tls,
     value_of,
 )
-from fedactors.federation.site_folder import Member, SiteFolder
+from fedactors.federation.site_folder import SiteFolder
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.failures import encode_error
 
@@ -68,13 +68,17 @@ async def _meet(
 
     Raises: see `dial`.
     """
-    where = f"{member.host}:{member.port}"
+    where = member.where
     writer: asyncio.StreamWriter | None = None
     is_carried = False
     try:
         async with asyncio.timeout(limits.handshake):
             if member.is_relayed:
                 reader, writer = await through_relay(folder, member, limits)
+            elif member.url or (folder.proxy is not None and folder.proxy.is_for(member.host)):
+                opening = open_websocket(folder, member, limits) if member.url else None
+                reader, writer = await (opening or open_stream(folder, member.host, member.port))
+                await start_tls(writer, folder.client_tls, limits.handshake, member.name)
             else:
                 reader, writer = await asyncio.open_connection(
                     member.host, member.port, ssl=folder.client_tls, server_hostname=member.name, limit=2 * PIECE_BYTES
@@ -85,7 +89,7 @@ async def _meet(
             clock = time.time() if hello.clock is None else hello.clock
             taken = connection.stream.taken if taken is None else taken
             about = (hello.federation, hello.purpose, hello.run, hello.assignment, clock, connection.session, taken)
-            writer.write(framed(encode_parts((VERSION, *about))))
+            writer.write(framed(encode_parts((VERSION, *about, folder.federation.version))))
             asked = time.time()
             await writer.drain()
             try:
@@ -100,8 +104,9 @@ async def _meet(
                     connection.give_up(refused.message if isinstance(refused, Refused) else str(refused))
                 raise refused
             theirs = value_of(body, member.name)
-            if type(theirs) is not tuple or [type(part) for part in theirs] != [float, int]:
+            if type(theirs) is not tuple or [type(part) for part in theirs] != [float, int, int]:
                 raise Refused(member.name, "does not say what time it is there")
+            folder.heard(member.name, theirs[2])
             connection.clock_seconds = ahead_of(theirs[0], (asked + time.time()) / 2, limits)
         if connection.is_closed:
             return
@@ -117,6 +122,8 @@ async def _meet(
         raise Refused(member.name, f"{where} refuses the certificate of {folder.name} ({reason(error)})") from None
     except TimeoutError:
         raise PartyLost(member.name, f"its site did not answer at {where} within {limits.handshake:g} s") from None
+    except WayRefused as error:
+        raise PartyLost(member.name, f"its site is not reached at {where}: {error}") from None
     except (OSError, EOFError) as error:
         raise PartyLost(
             member.name,
@@ -142,6 +149,7 @@ async def accept(
     welcome: Welcome,
     refused: Callable[[str, str], None],
     identified: Callable[[str], None],
+    address: str | None = None,
 ) -> Connection | None:
     """Make a connection of one that somebody dialled, or go on with theirs; or tell them, and `refused`, why not.
 
@@ -154,20 +162,22 @@ async def accept(
         welcome: see there.
         refused: is told who was refused (a site, or an address) and why.
         identified: is told which site showed its certificate.
+        address: that it came from; None: as the stream says.
 
     Returns:
         The connection, if it is new.
     """
-    host, port = writer.get_extra_info("peername")[:2]
-    who = f"somebody at {host}:{port}"
+    if address is None:
+        address = "{}:{}".format(*writer.get_extra_info("peername")[:2])
+    who = f"somebody at {address}"
     try:
         async with asyncio.timeout(limits.handshake):
             await start_tls(writer, folder.server_tls, limits.handshake)
             certificate = writer.get_extra_info("ssl_object").getpeercert(True)
-            peer = folder.federation.owner_of(certificate)
-            if peer is None:
+            shown = folder.federation.identified(certificate)
+            if shown is None:
                 raise Broken(f"shows a certificate of no site of {folder.federation.name}")
-            who = peer
+            who = peer = shown[0]
             identified(peer)
             _, _, _, body = await read_piece(reader, limits, HANDSHAKE_BYTES)
             found = handshake_in(body)
@@ -189,10 +199,12 @@ async def accept(
                 raise Broken("would go on with a link that is over, or was when the site started again")
             else:
                 connection = known
-            connection.certificate = fingerprint(certificate)
+            connection.certificate = shown[1]
+            folder.heard(peer, hello.known)
             # nothing is written to it before the other side, having read the answer, has said something
             connection.carry(writer, max(0, hello.taken), is_dialled=False)
-            writer.write(framed(encode_parts((time.time(), connection.stream.taken)), REPLY))
+            answer = (time.time(), connection.stream.taken, folder.federation.version)
+            writer.write(framed(encode_parts(answer), REPLY))
     except (Broken, Refused) as error:
         text = error.message if isinstance(error, Refused) else str(error)
         refused(who, text)

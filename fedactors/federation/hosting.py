@@ -60,10 +60,20 @@ class ActorAddress:
 
 
 class Gate:
-    """Checks and counts what may cross to and from other sites; the coordinator's site speaks for the driver."""
+    """Checks and counts what may cross to and from other sites; the coordinator's site speaks for the driver.
 
-    def __init__(self, site: str, coordinator: str, book: Mapping[str, ActorAddress]) -> None:
+    Args:
+        site: whose gate it is.
+        coordinator: the site of the driver.
+        book: the actors of the run.
+        sent: the messages that the approved settings send (`fedactors.inspection.may_leave`); None: all of the actors'.
+    """
+
+    def __init__(
+        self, site: str, coordinator: str, book: Mapping[str, ActorAddress], sent: frozenset[type] | None = None
+    ) -> None:
         self.book = book
+        self._sent = sent
         self.left, self.arrived = Ledger(), Ledger()
         """What crossed to other sites, and from them."""
         self._site = site
@@ -112,8 +122,24 @@ class Gate:
         if not (isinstance(method, str) and method.isidentifier() and len(method) <= _LONGEST):
             raise Refused(sender, f"calls {receiver} for {_name(method)}, which is no name of an endpoint")
         path = self.path(sender, address, method, value)
+        self._check_sent(sender, f"calls {receiver}.{method} with", type(value))
+        gives = [one for one in path.endpoint.gives if not self._is_sent(one)]
+        if len(gives) == len(path.endpoint.gives):
+            self._check_sent(sender, f"calls {receiver}.{method}, which gives", gives[0])
         self._count(self.arrived, sender, receiver, type_name(value, method), calls.arrive(path, value))
         return path
+
+    def _is_sent(self, message: type) -> bool:
+        return self._sent is None or message is type(None) or message in self._sent
+
+    def _check_sent(self, speaker: str, does: str, message: type) -> None:
+        """Check that the approved settings send a message of this type at all: of those that the protocol has.
+
+        Raises:
+            Refused: they do not; nothing was done, or has left.
+        """
+        if not self._is_sent(message):
+            raise Refused(speaker, f"{does} {message.__name__}; approved: settings with which no run sends that")
 
     def call_out(self, sender: str, address: ActorAddress, method: str, value: Any) -> tuple[CallPath, Any, int]:
         """Check a call before it leaves this site; return its path, the message as it leaves, and its bytes.
@@ -122,6 +148,7 @@ class Gate:
             Refused: it is not declared; nothing has left.
         """
         path = self.path(sender, address, method, value)
+        self._check_sent(sender, f"calls {address.name}.{method} with", type(value))
         value, size = calls.leave(path, value, copy=False)
         self._count(self.left, sender, address.name, type_name(value, method), size)
         return path, value, size
@@ -139,6 +166,7 @@ class Gate:
     def reply_out(self, path: CallPath, reply: Any) -> None:
         """Count a reply that leaves this site; it was checked in this process when its actor gave it."""
         if reply is not None:
+            self._check_sent(path.receiver, f"replies to {path.sender} with", type(reply))
             self._count(self.left, path.receiver, path.sender, type_name(reply, ""), measure(reply))
 
     def payload_in(self, address: ActorAddress, reader: str, value: Any) -> None:
@@ -148,6 +176,7 @@ class Gate:
 
     def payload_out(self, owner: str, reader: str, value: Any) -> None:
         """Count a payload that leaves this site; it was checked in this process when its owner gave it."""
+        self._check_sent(owner, f"gives {reader}", type(value))
         self._count(self.left, owner, reader, type_name(value, ""), measure(value))
 
     def _count(self, side: Ledger, sender: str, receiver: str, type_: str, size: int) -> None:

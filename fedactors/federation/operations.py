@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import fcntl
 import functools
+import hashlib
 import json
 import os
 import time
@@ -35,8 +36,9 @@ from fedactors.federation.approval import source_digest
 from fedactors.federation.audit_log import AUDIT, check, signed_last
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import Gate
+from fedactors.federation.identity import FEDERATION, Member
 from fedactors.federation.session import Connection, Hello, Limits, Serve, Traffic, value_of
-from fedactors.federation.site_folder import Member, SiteFolder
+from fedactors.federation.site_folder import LONGEST_FEDERATION, SiteFolder
 from fedactors.messages.codec import encode_parts
 from fedactors.plugins import discover
 from fedactors.runtime.failures import encode_error
@@ -80,6 +82,7 @@ class Operations:
         self._lock: int | None = None
         self._config_errors: str | None = None
         self._certificate = ""
+        self._version = 0
 
     # --- one process at a time ---
 
@@ -146,6 +149,10 @@ class Operations:
                 self.tell("certificate", f"a new certificate, until {until:%Y-%m-%d}")
             if self._days_left() < SOON_DAYS:
                 self.tell("expires", f"the certificate ends on {until:%Y-%m-%d}: fedactors site renew")
+        if federation.version > self._version:
+            if self._version:
+                self.tell("federation", f"{FEDERATION} is version {federation.version} now, {self._version} before")
+            self._version = federation.version
         if config_errors != self._config_errors:
             self._config_errors = config_errors
             if config_errors is not None:
@@ -190,6 +197,9 @@ class Operations:
                 if name != folder.name
             },
             "events": dict(self._events),
+            "federation_version": federation.version,
+            "federation_signed": federation.is_signed,
+            "federation_digest": hashlib.sha256(folder.federation_file.encode()).hexdigest(),
             "certificate": {
                 "fingerprint": local.fingerprints[0],
                 "until": local.certificate.not_valid_after_utc.isoformat(),
@@ -269,6 +279,8 @@ class _Collector:
         stages = ("stopped", "idle", "awaiting_approval", "running")
         state = [({"state": stage}, float(stage == status["state"])) for stage in stages]
         yield family(GaugeMetricFamily, "state", "What it does: 1 for one of these", *state)
+        version: tuple[dict[str, str], float] = ({}, float(status["federation_version"]))
+        yield family(GaugeMetricFamily, "federation_version", "Version of the federation's file", version)
         since = ({"protocol": run.get("protocol", "")}, stamp(status["since"]))
         yield family(GaugeMetricFamily, "since_seconds", "Since when it does what it does", since)
         until = stamp(status["certificate"]["until"])
@@ -313,13 +325,18 @@ def installed() -> dict[str, str]:
     return {one.name: source_digest(one.protocol) for one in discover() if one.protocol is not None}
 
 
-def answer_checks(peer: str) -> Serve:
-    """Return what becomes of a site's questions: bytes are counted, None is answered with the code that is here."""
+def answer_checks(peer: str, folder: SiteFolder) -> Serve:
+    """Return what becomes of a site's questions.
+
+    Bytes are counted, None is answered with the code that is here, and FEDERATION with the federation's file.
+    """
 
     async def serve(body: memoryview) -> Any:
         value = value_of(body, peer, most=_QUESTION_BYTES)  # beside the content of an array
         if isinstance(value, bytes | np.ndarray):
             return len(value) if isinstance(value, bytes) else value.nbytes
+        if type(value) is str and value == FEDERATION:
+            return folder.federation_file
         if value is not None:
             raise Refused(peer, "asks what is no question of a check")
         return __version__, tuple((await asyncio.to_thread(installed)).items())
@@ -332,7 +349,7 @@ async def check_site(folder: SiteFolder, member: Member, local: dict[str, str], 
 
     `local` is the code that is `installed` here.
     """
-    facts: dict[str, Any] = {"site": member.name, "address": f"{member.host}:{member.port}", "problem": None}
+    facts: dict[str, Any] = {"site": member.name, "address": member.where, "problem": None}
     until = member.certificate.not_valid_after_utc
     facts |= {"certificate_until": until.isoformat(), "version": None, "other_code": None, "clock_seconds": None}
     facts |= {"round_trip_ms": None, "mb_per_second": None}
@@ -357,6 +374,26 @@ async def check_site(folder: SiteFolder, member: Member, local: dict[str, str], 
         which = f"version {shown(version)}, here {__version__}"
         facts["problem"] = f"has other code: {which}: install the same wheel at both"
     return facts
+
+
+async def fetch_federation(folder: SiteFolder, member: Member, limits: Limits) -> bool:
+    """Ask another site for its file of the federation, and say whether it was newer, and taken.
+
+    Raises:
+        BadInput: it is not to be taken.
+        PartyLost, Refused: it is not to be had.
+    """
+    ends = {"serve": None, "lost": lambda *_: None, "errors": lambda e: encode_error(folder.name, e)}
+    hello = Hello(folder.federation.name, CHECKING, "", "")
+    few = replace(limits, away=0.0, call=limits.handshake, message=4 * LONGEST_FEDERATION)
+    connection = await dial(folder, member, hello, few, **ends)
+    try:
+        text = await connection.ask(FEDERATION, "its federation.toml")
+    finally:
+        await connection.end()
+    if type(text) is not str:
+        raise Refused(member.name, "answers with no federation.toml")
+    return folder.take_over(text, member.name)
 
 
 def _code(site: str, found: Any) -> tuple[str, dict[str, str]]:

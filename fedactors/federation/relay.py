@@ -13,8 +13,12 @@ does, it can delay and cut, and knows who talks to whom, when and how much.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import logging
 import secrets
+import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -22,11 +26,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from cryptography.exceptions import InvalidSignature
+from urllib.parse import quote
 
 from fedactors.errors import BadInput, PartyLost, Refused
-from fedactors.federation.identity import key_of, read_key, verify
+from fedactors.federation.identity import Federation, holds, key_of, read_federation, sign, verify
 from fedactors.federation.session import (
     BACKLOG,
     ERROR,
@@ -46,15 +49,16 @@ from fedactors.federation.session import (
     start_tls,
     value_of,
 )
-from fedactors.federation.site_folder import KEY, Federation, read_federation, stamp
+from fedactors.federation.site_folder import stamp
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.failures import encode_error
 from fedactors.validation import first_line, one_line
 
 if TYPE_CHECKING:
-    from fedactors.federation.site_folder import Member, SiteFolder
+    from fedactors.federation.identity import Member
+    from fedactors.federation.site_folder import Proxy, SiteFolder
 
-WAIT, DIAL, ANSWER = "wait", "dial", "answer"
+WAIT, DIAL, ANSWER, FETCH = "wait", "dial", "answer", "federation"
 """What a site wants of a relay."""
 NONCE_BYTES = 32
 _LABEL = b"fedactors relay 1\0"
@@ -79,8 +83,181 @@ async def _greet(
     if kind != REQUEST or more or type(nonce) is not bytes or len(nonce) != NONCE_BYTES:
         raise Broken("is no relay")
     words = (folder.federation.name, folder.name, *wanted)
-    signature = read_key(folder.path / KEY).sign(signed_words(nonce, *words))
+    signature = sign(folder.key.read(), signed_words(nonce, *words))
     writer.write(framed(encode_parts((*words, signature))))
+
+
+# --- on the way out: through a proxy, or in a WebSocket ---
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_BLOCK = 256 * 1024
+_MOST_MESSAGE = 1 << 20
+"""Bytes of a message of a WebSocket."""
+_QUIET = logging.Logger("websocket", logging.CRITICAL + 1)
+"""Strangers would fill the other one; what matters is in the site's log."""
+_pumps: set[asyncio.Task[None]] = set()
+"""asyncio keeps a task only as long as something wakes it."""
+
+
+class WayRefused(OSError):
+    """A proxy or balancer does not let a connection through; the text says which, and what to do."""
+
+
+async def open_stream(folder: SiteFolder, host: str, port: int) -> Streams:
+    """Open a connection, through the site's proxy if it has one.
+
+    Raises:
+        WayRefused, OSError: it is not to be had.
+    """
+    proxy = folder.proxy
+    if proxy is None or not proxy.is_for(host):
+        return await asyncio.open_connection(host, port, limit=2 * PIECE_BYTES)
+    return await _through_proxy(await _to_proxy(proxy), proxy, host, port)
+
+
+async def _to_proxy(proxy: Proxy) -> Streams:
+    try:
+        return await asyncio.open_connection(proxy.host, proxy.port, limit=2 * PIECE_BYTES)
+    except OSError as error:
+        raise WayRefused(f"the proxy {proxy.host}:{proxy.port} is not reached ({first_line(error)})") from None
+
+
+async def _through_proxy(streams: Streams, proxy: Proxy, host: str, port: int) -> Streams:
+    reader, writer = streams
+    name, where = f"the proxy {proxy.host}:{proxy.port}", f"{f'[{host}]' if ':' in host else host}:{port}"
+    try:
+        lines = [f"CONNECT {where} HTTP/1.1", f"Host: {where}"]
+        if login := proxy.login():
+            lines += [f"Proxy-Authorization: Basic {base64.b64encode(login.encode()).decode()}"]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        try:
+            answer = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0].decode("latin-1")
+        except (EOFError, asyncio.LimitOverrunError):
+            raise WayRefused(f"{name} answers CONNECT {where} with nothing") from None
+        version, _, status = answer.partition(" ")
+        if not version.startswith("HTTP/1.") or not status.startswith("2"):
+            remedy = (
+                "give proxy_credentials_file in site.toml"
+                if status.startswith("407")
+                else f"let whoever runs it allow CONNECT to {where}"
+            )
+            raise WayRefused(f"{name} answers CONNECT {where} with {one_line(status or answer, 100)!r}: {remedy}")
+    except BaseException:
+        await close_stream(writer)
+        raise
+    return reader, writer
+
+
+async def open_websocket(folder: SiteFolder, member: Member, limits: Limits) -> Streams:
+    """Open a WebSocket to a site's balancer; what is written to the stream goes through it, and TLS in that.
+
+    Raises:
+        WayRefused, OSError: it is not to be had.
+    """
+    try:
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import WebSocketException
+    except ImportError:
+        raise BadInput(_NO_WEBSOCKETS) from None
+    proxy, through = folder.proxy, None
+    if proxy is not None and proxy.is_for(member.host):
+        user, colon, password = proxy.login().partition(":")
+        login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if colon else ""
+        through = f"http://{login}{proxy.host}:{proxy.port}"
+    outer = ssl.create_default_context(cafile=folder.websocket_ca) if member.url.startswith("wss:") else None
+    try:
+        carrier = await connect(
+            member.url,
+            ssl=outer,
+            proxy=through,
+            compression=None,
+            max_size=_MOST_MESSAGE,
+            open_timeout=limits.handshake,
+            close_timeout=1,
+            logger=_QUIET,
+        )
+    except WebSocketException as error:
+        raise WayRefused(f"{member.url} answers with no WebSocket: {first_line(error)}") from None
+    except ssl.SSLError as error:
+        raise WayRefused(f"the balancer's certificate: {first_line(error)}: see websocket_ca in site.toml") from None
+    near, far = socket.socketpair()
+    streams = await asyncio.open_connection(sock=near, limit=2 * PIECE_BYTES)
+    task = asyncio.get_running_loop().create_task(_pump(carrier, far))
+    _pumps.add(task)
+    task.add_done_callback(_pumps.discard)
+    return streams
+
+
+_NO_WEBSOCKETS = "carrier: a WebSocket needs the package websockets: pip install 'fedactors[websocket]'"
+
+
+async def listen_for_websockets(
+    host: str, port: int, accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]
+) -> Any:
+    """Listen for WebSockets; `accept` takes the stream of each, as of a connection, and the address it came from.
+
+    Raises:
+        OSError: nobody may listen there.
+    """
+    try:
+        from websockets.asyncio.server import serve
+    except ImportError:
+        raise BadInput(_NO_WEBSOCKETS) from None
+
+    async def answer(carrier: Any) -> None:
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(limit=2 * PIECE_BYTES)
+        near, far = socket.socketpair()
+        # as of a connection that was accepted: this end is TLS's server
+        made: asyncio.Future[asyncio.StreamWriter] = loop.create_future()
+        protocol = asyncio.StreamReaderProtocol(reader, lambda _, writer: made.set_result(writer))
+        await loop.connect_accepted_socket(lambda: protocol, near)
+        writer = await made
+        pump = loop.create_task(_pump(carrier, far))
+        try:
+            await accept(reader, writer, "{}:{}".format(*carrier.remote_address[:2]))
+            await pump
+        finally:
+            pump.cancel()
+
+    return await serve(answer, host, port, compression=None, max_size=_MOST_MESSAGE, close_timeout=1, logger=_QUIET)
+
+
+async def _pump(carrier: Any, end: socket.socket) -> None:
+    """Copy between a WebSocket and one end of a pair of sockets, until either closes."""
+    from websockets.exceptions import ConnectionClosed
+
+    reader, writer = await asyncio.open_connection(sock=end)
+
+    async def outwards() -> None:
+        while block := await reader.read(_BLOCK):
+            await carrier.send(block)
+
+    async def inwards() -> None:
+        async for message in carrier:
+            if isinstance(message, str):
+                return
+            writer.write(message)
+            await writer.drain()
+
+    async def copy(work: Awaitable[None]) -> None:
+        with contextlib.suppress(OSError, ConnectionClosed):
+            await work
+
+    tasks = [asyncio.get_running_loop().create_task(copy(work)) for work in (outwards(), inwards())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await close_stream(writer)
+            await carrier.close()
+        finally:  # whoever cancels it twice
+            writer.transport.abort()
+
+
+# --- calls through a relay ---
 
 
 async def through_relay(
@@ -93,7 +270,7 @@ async def through_relay(
         Broken: the relay does not keep to its rules.
     """
     where = f"{member.host}:{member.port}"
-    reader, writer = await asyncio.open_connection(member.host, member.port, limit=2 * PIECE_BYTES)
+    reader, writer = await open_stream(folder, member.host, member.port)
     try:
         await _greet(folder, reader, writer, limits, DIAL, member.name)
         kind, _, _, body = await read_piece(reader, limits)
@@ -107,6 +284,28 @@ async def through_relay(
         writer.transport.abort()
         raise
     return reader, writer
+
+
+async def federation_at_relay(folder: SiteFolder, limits: Limits) -> str:
+    """Return the text of the federation's file that this site's relay has.
+
+    Raises:
+        Broken, Refused: the relay does not give it.
+    """
+    host, port = folder.relay or ("", 0)
+    async with asyncio.timeout(limits.handshake):
+        reader, writer = await open_stream(folder, host, port)
+        try:
+            await _greet(folder, reader, writer, limits, FETCH, "")
+            kind, _, _, body = await read_piece(reader, limits)
+        finally:
+            writer.transport.abort()
+    if kind == ERROR:
+        raise error_in(body)
+    text = value_of(body, "relay")
+    if kind != REPLY or type(text) is not str:
+        raise Broken("gives no federation.toml")
+    return text
 
 
 class Called:
@@ -146,7 +345,7 @@ class Called:
     async def _stay(self) -> None:
         """Wait at the relay for as long as the connection holds."""
         async with asyncio.timeout(self._limits.handshake):
-            reader, writer = await asyncio.open_connection(self._host, self._port, limit=2 * PIECE_BYTES)
+            reader, writer = await open_stream(self._folder, self._host, self._port)
         living: asyncio.Task[None] | None = None
         try:
             async with asyncio.timeout(self._limits.handshake):
@@ -194,8 +393,14 @@ class Called:
         protocol = asyncio.StreamReaderProtocol(reader, lambda _, writer: made.set_result(writer))
         try:
             async with asyncio.timeout(self._limits.handshake):
-                await loop.create_connection(lambda: protocol, self._host, self._port)
+                proxy = self._folder.proxy
+                if proxy is not None and not proxy.is_for(self._host):
+                    proxy = None
+                first = (self._host, self._port) if proxy is None else (proxy.host, proxy.port)
+                await loop.create_connection(lambda: protocol, *first)
                 writer = await made
+                if proxy is not None:
+                    await _through_proxy((reader, writer), proxy, self._host, self._port)
                 await _greet(self._folder, reader, writer, self._limits, ANSWER, token)
         except (OSError, EOFError, TimeoutError, Broken, Refused, BadInput) as error:
             self._tell("relay", f"a call through the relay could not be answered: {first_line(error)}")
@@ -403,6 +608,12 @@ class Relay:
                 raise Refused(site, "answers a call that was not made to it, or not in time")
             call.answered.set_result((reader, writer))
             await call.done.wait()
+        elif what == FETCH:
+            text = encode_parts(self._file.read_text())
+            if sum(map(len, text)) > PIECE_BYTES:
+                raise Refused(site, f"asks for the federation's file, which has more than {PIECE_BYTES} bytes")
+            writer.write(framed(text, REPLY))
+            await writer.drain()
         else:
             raise Refused(site, f"asks for {what!r}, which a relay does not do")
 
@@ -482,11 +693,4 @@ class Relay:
 def _is_signed_by(certificate: Any, federation: Federation, signature: bytes, words: bytes) -> bool:
     if certificate is None or not verify(key_of(certificate), signature, words):
         return False
-    now = datetime.now(UTC)
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        return False
-    try:
-        certificate.verify_directly_issued_by(federation.issuer)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
+    return holds(certificate, federation.authorities)

@@ -804,7 +804,7 @@ def _text_of(body: bytes) -> str:
 
 # --- the handshake, and who may stay before it ---
 
-VERSION = 3
+VERSION = 4
 """Of the link."""
 NEW = -1
 _LONGEST_WORD = 100
@@ -824,6 +824,8 @@ class Hello:
     """Of the link, drawn by whoever dials first."""
     taken: int = NEW
     """Bytes of the link that the caller has taken; NEW: it begins."""
+    known: int = 0
+    """Version of the federation's file that the caller has."""
 
 
 def ahead_of(theirs: float, ours: float, limits: Limits) -> float:
@@ -852,7 +854,7 @@ def handshake_in(body: bytes) -> tuple[int, Hello | None] | None:
     version, *said = found
     if version != VERSION:
         return version, None
-    if [type(part) for part in said] != [str, str, str, str, float, str, int]:
+    if [type(part) for part in said] != [str, str, str, str, float, str, int, int]:
         return None
     return None if max(map(len, (*said[:4], said[5]))) > _LONGEST_WORD else (version, Hello(*said))
 

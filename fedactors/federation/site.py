@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +21,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.approval import (
     RUN_ID,
     Proposal,
@@ -32,20 +34,29 @@ from fedactors.federation.approval import (
 )
 from fedactors.federation.handshake import accept
 from fedactors.federation.hosting import Life
-from fedactors.federation.operations import CHECK_BYTES, CHECKING, EVERY_SECONDS, Operations, answer_checks
-from fedactors.federation.relay import Called
+from fedactors.federation.identity import Federation
+from fedactors.federation.operations import (
+    CHECK_BYTES,
+    CHECKING,
+    EVERY_SECONDS,
+    Operations,
+    answer_checks,
+    fetch_federation,
+)
+from fedactors.federation.relay import Called, federation_at_relay, listen_for_websockets
 from fedactors.federation.session import (
     BACKLOG,
     MOST_OF_MEMBER,
     PIECE_BYTES,
     REFUSED,
     Admission,
+    Broken,
     Connection,
     Hello,
     Limits,
     value_of,
 )
-from fedactors.federation.site_folder import Federation, SiteFolder
+from fedactors.federation.site_folder import SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
 from fedactors.messages.codec import MOST_MEMORY
 from fedactors.runtime.failures import errors_for
@@ -53,9 +64,13 @@ from fedactors.validation import one_line, shown
 
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
+_MEASURE_SECONDS = 1.0
 _LONGEST_WHY = 300
 PROPOSAL_BYTES = 64 * 1024
 """Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
+ASK_SECONDS, AGAIN_SECONDS = 300.0, 60.0
+"""After which some other site is asked for a newer federation.toml, and the same one again."""
+_RELAY = "the relay"
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
 
@@ -79,7 +94,7 @@ class SiteProcess:
         self._unknown_peers = Admission(self._refused)
         self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._refused, MOST_OF_MEMBER))
         """By site: what others are refused, however often, hides nothing of what it is."""
-        self._server: asyncio.Server | None = None
+        self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._approval_seconds = approval_seconds
@@ -92,6 +107,8 @@ class SiteProcess:
         """The run whose driver is connected; one at a time."""
         self._why = ""
         """What its driver said before it went."""
+        self._measured = 0.0
+        """When it was last looked at what the run takes of the machine."""
 
     async def start(self) -> None:
         """Listen, or wait to be called through a relay, until `stop`.
@@ -105,9 +122,12 @@ class SiteProcess:
         if folder.relay is None:
             host, port = folder.listen or ("", 0)
             try:
-                self._server = await asyncio.start_server(
-                    self._accept, host, port, limit=2 * PIECE_BYTES, backlog=BACKLOG
-                )
+                if folder.carrier == "websocket":
+                    self._server = await listen_for_websockets(host, port, self._accept)
+                else:
+                    self._server = await asyncio.start_server(
+                        self._accept, host, port, limit=2 * PIECE_BYTES, backlog=BACKLOG
+                    )
             except OSError as error:
                 self._operations.end()
                 raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
@@ -115,7 +135,7 @@ class SiteProcess:
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
-        self._tasks = [asyncio.get_running_loop().create_task(self._look())]
+        self._tasks = [asyncio.get_running_loop().create_task(one) for one in (self._look(), self._keep_up())]
         if folder.relay is not None:
             called = Called(folder, self.limits, self._accept, self._tell)
             self._tasks.append(asyncio.get_running_loop().create_task(called.wait()))
@@ -129,6 +149,42 @@ class SiteProcess:
                 self._end_removed()
                 for those in (self._unknown_peers, *self._members.values()):
                     those.look()
+
+    async def _keep_up(self) -> None:
+        """Take a newer file of the federation from who says that they have one, or has when asked in turn.
+
+        Who has an older one is asked too: that tells them of this one.
+        """
+        asked: dict[str, float] = {}
+        next_turn, turn = time.monotonic() + ASK_SECONDS, 0
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            now, wanted = time.monotonic(), set(self.folder.differ)
+            self.folder.differ.clear()
+            if now >= next_turn:
+                others = sorted(set(self.folder.federation.members) - {self.folder.name})
+                others += [] if self.folder.relay is None else [_RELAY]
+                wanted |= {others[turn % len(others)]} if others else set()
+                next_turn, turn = now + ASK_SECONDS, turn + 1
+            for name in sorted(wanted):
+                if now - asked.get(name, -math.inf) < AGAIN_SECONDS:
+                    self.folder.differ.add(name)
+                    continue
+                asked[name] = now
+                await self._take_over(name)
+
+    async def _take_over(self, name: str) -> None:
+        """Ask a site, or the relay, for its file of the federation; what is wrong with it is written down."""
+        member = self.folder.federation.members.get(name)
+        with contextlib.suppress(PartyLost, OSError, EOFError, TimeoutError):  # another time
+            try:
+                if member is not None:
+                    await fetch_federation(self.folder, member, self.limits)
+                elif name == _RELAY and self.folder.relay is not None:
+                    self.folder.take_over(await federation_at_relay(self.folder, self.limits), "the relay")
+                self._operations.look()
+            except (BadInput, Refused, Broken) as error:
+                self._refused_again(name, f"has a federation.toml that is not taken: {error}")
 
     def _show(self) -> None:
         """Say what the site does, for whoever asks."""
@@ -157,7 +213,11 @@ class SiteProcess:
             self._server.close()
         self._operations.end()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str | None = None
+    ) -> None:
+        if address is None:
+            address = "{}:{}".format(*writer.get_extra_info("peername")[:2])
         hello: list[tuple[str, Hello]] = []
 
         def welcome(peer: str, said: Hello) -> dict[str, Any]:
@@ -167,7 +227,7 @@ class SiteProcess:
 
         abort = writer.transport.abort
         admission = self._unknown_peers
-        pending = admission.comes(f"somebody at {writer.get_extra_info('peername')[0]}", abort)
+        pending = admission.comes(f"somebody at {address.rpartition(':')[0]}", abort)
 
         def known(peer: str) -> None:
             nonlocal admission, pending
@@ -180,7 +240,9 @@ class SiteProcess:
                 self._refused_again(who, why)
 
         try:
-            connection = await accept(self.folder, reader, writer, self.limits, self._links, welcome, refused, known)
+            connection = await accept(
+                self.folder, reader, writer, self.limits, self._links, welcome, refused, known, address
+            )
         finally:
             admission.goes(pending)
         if connection is None:
@@ -232,7 +294,11 @@ class SiteProcess:
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
             errors = errors_for(self.folder.name, peer)
-            ends: dict[str, Any] = {"serve": answer_checks(peer), "lost": lambda *_: None, "errors": errors}
+            ends: dict[str, Any] = {
+                "serve": answer_checks(peer, self.folder),
+                "lost": lambda *_: None,
+                "errors": errors,
+            }
             checks = [one for (who, _), one in self._links.items() if who == peer and one.name == CHECKING]
             if sum(not one.is_closed for one in checks) >= _MOST_CHECKS:
                 raise Refused(peer, f"has {_MOST_CHECKS} connections for a check already")
@@ -389,7 +455,12 @@ class SiteProcess:
         federation, proposal = self.folder.federation, run.proposal
         gone = [site for site in (*proposal.data, proposal.coordinator) if site not in federation.members]
         said = stop_reason(self.folder, proposal.run)
-        return _is_no_site(gone[0], federation) if said is None and gone else said
+        if said is None and gone:
+            return _is_no_site(gone[0], federation)
+        if said is None and time.monotonic() - self._measured > _MEASURE_SECONDS:
+            self._measured = time.monotonic()
+            return run.usage.exceeded()
+        return said
 
     def _end_removed(self) -> None:
         """End the links of sites that are in the federation no more; who shows an old certificate shows a new one."""

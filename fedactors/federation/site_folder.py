@@ -1,13 +1,15 @@
 """A site's folder: what its person and its federation have written there, read and checked.
 
-    federation.toml   name, authority, [sites.NAME] address and certificate, [hosts] party = site; the same at all sites
-    site.toml         name, listen, wait_seconds; [policy]; [data.NAME] with the keys of a party in a parties.toml,
-                      its task, and its privacy budget
+    federation.toml   name, version, authority, issuers (other CAs), [sites.NAME] address and certificate,
+                      [hosts] party = site, [signed] the authority's signature of what stands before; the same at all
+    site.toml         name, listen, carrier, proxy, wait_seconds, key_passphrase, crl; [policy]; [data.NAME] with the
+                      keys of a party in a parties.toml, its task, and its privacy budget
     key.pem           the site's key; certificate.pem is taken from the federation's file
     key.next.pem      the next key, from `fedactors site renew`: it becomes the key as soon as the federation's file
                       certifies it, and the site's log says so, signed with both
 
 Files are read again when they have changed, for connections that are made from then on; those that are open go on.
+A newer federation.toml with the authority's signature is taken from whichever site or relay has it (`take_over`).
 Files that are wrong, or do not fit each other yet, change nothing: what was before holds, and `config_errors` says why.
 
 In site.toml:
@@ -17,6 +19,8 @@ In site.toml:
     coordinators = ["bank"]                   # who may propose; left out: every site
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
+    [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
+    hours = 2.0
     [policy.protocols.pubsub-vfl]             # what may run; left out: everything
     num_epochs = { at_most = 20 }             # a setting: { at_least, at_most }, a list of values, or one value
 
@@ -29,20 +33,19 @@ In a run, data are names for everybody (`DataName`), and at each site its own ro
 from __future__ import annotations
 
 import contextlib
-import json
+import hashlib
 import math
-import re
 import ssl
 import threading
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from cryptography import x509
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.data.databases import TableSource
@@ -56,21 +59,35 @@ from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation.audit_log import AUDIT, AuditLog
 from fedactors.federation.audit_log import check as check_log
 from fedactors.federation.identity import (
-    SITE_NAME,
+    FEDERATION,
+    TLS_HOURS,
+    Federation,
+    KeyFile,
+    Passphrase,
+    Revoked,
+    TokenKey,
     as_pem,
     check_name,
-    fingerprint,
+    checked,
+    delegate,
+    holds,
+    is_signed_by,
+    key_of,
+    parse_address,
+    parse_federation,
     public_bytes,
-    read_certificate,
     read_key,
+    read_private,
+    read_revoked,
     tls,
+    without_revoked,
 )
 from fedactors.inspection import describe_protections
 from fedactors.messages.codec import wire_type
 from fedactors.plugins import Protocol
 from fedactors.privacy.accounting import PrivacyRecord, claims
 from fedactors.runs.storage import write_atomic
-from fedactors.validation import party_name, read_tree, shown
+from fedactors.validation import read_text, read_tree, shown
 
 if TYPE_CHECKING:
     from fedactors.federation.approval import Proposal
@@ -103,6 +120,61 @@ class Amount:
 NOTHING, EVERYTHING = Amount(epsilon=0.0), Amount(epsilon=math.inf, delta=1.0)
 
 
+_Above = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class RunLimits:
+    """What one run may take of a site's machine; None: unlimited."""
+
+    memory_gib: _Above | None = None
+    """Of its site's processes, beyond what they had when it began."""
+    cpu_hours: _Above | None = None
+    """Of processor time."""
+    hours: _Above | None = None
+    """From its approval to its end."""
+    disk_gib: _Above | None = None
+    """Of its files at the site."""
+    gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Of its actors at the site, together."""
+
+    def within(self, most: RunLimits, site: str) -> RunLimits:
+        """Return the smaller of each of two limits.
+
+        Raises:
+            BadInput: more is asked for than is allowed.
+        """
+        found = {}
+        for name, allowed in vars(most).items():
+            asked = getattr(self, name, None)
+            if asked is not None and allowed is not None and asked > allowed:
+                raise BadInput(f"{site}: policy.limits.{name}: {asked:g} is not allowed: at most {allowed:g}")
+            found[name] = allowed if asked is None else asked
+        return RunLimits(**found)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {most:g}" for name, most in vars(self).items() if most is not None) or "no limits"
+
+
+def parse_limits(pairs: Iterable[tuple[str, str]]) -> RunLimits:
+    """Return what a run asks for, from names and amounts.
+
+    Raises:
+        BadInput: another name, no amount, or a name twice.
+    """
+    found = {}
+    for name, text in pairs:
+        try:
+            if name in found:
+                raise ValueError
+            found[name] = float(text)
+            RunLimits(**{name: found[name]})
+        except (ValueError, TypeError):
+            given, names = shown(f"{name}={text}"), ", ".join(RunLimits.__dataclass_fields__)
+            raise BadInput(f"--limit: {given} is not allowed: give NAME=AMOUNT, each once, of {names}") from None
+    return RunLimits(**found)
+
+
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Policy:
     """What a site lets run, and what of it without asking its person."""
@@ -114,6 +186,8 @@ class Policy:
     """Organisations that may tell one another all they know: sums under masks are of two more at least."""
     continuations: Annotated[int, Field(ge=0)] = 20
     """How often a run may be gone on from in all, from whichever of its checkpoints."""
+    limits: RunLimits = field(default_factory=RunLimits)
+    """What one run may take of the site's machine."""
 
     def check(self, site: str, coordinator: str, protocol: str, config: Any) -> None:
         """Check that a run may be.
@@ -363,31 +437,14 @@ def parts_of_name(described: Described, site: str) -> list[Any]:
 # --- the files ---
 
 KEY, NEXT_KEY, CERTIFICATE = "key.pem", "key.next.pem", "certificate.pem"
-FEDERATION, SITE = "federation.toml", "site.toml"
+TLS_KEY, LONGEST_FEDERATION = "tls.pem", 1 << 20
+SITE = "site.toml"
 EMBEDDED = "embedded"
 """A Ray of the site's own that begins and ends with each run."""
-_PLAIN_LINES = re.compile(r"(?:[A-Za-z0-9+/= \-]*\n)+")
-_HOST = re.compile(r"[A-Za-z0-9_.:%\[\]\-]{1,253}")
 _OF_OTHERS = TaskFacts(layout="vertical", type="regression", classes=1)
 """What another site may state of the task."""
 _OF_NEW_ROWS, _RULES = {"path", "id", "csv"}, ("features", "categorical", "columns", "csv")
 """Keys of rows to predict, and what they have from those of training."""
-
-
-@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
-class _SiteEntry:
-    address: str
-    certificate: str
-    previous: str | None = None
-    relay: bool = False
-
-
-@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
-class _FederationFile:
-    name: str
-    authority: str
-    sites: dict[str, _SiteEntry]
-    hosts: dict[str, str]
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -400,46 +457,56 @@ class _SiteFile:
     metrics: str | None = None
     ray: str | None = None
     wait_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    key_passphrase: list[str] | None = None
+    key_passphrase_file: str | None = None
+    crl: str | None = None
+    carrier: Literal["tls", "websocket"] = "tls"
+    websocket_ca: str | None = None
+    proxy: str | None = None
+    proxy_credentials_file: str | None = None
+    no_proxy: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Member:
-    """A site as the federation's file has it."""
+class Proxy:
+    """An HTTP proxy through which a site dials others (CONNECT)."""
 
-    name: str
     host: str
     port: int
-    certificate: x509.Certificate
-    previous: x509.Certificate | None = None
-    """The one before it, which it may show until it has the file with the new one."""
-    is_relayed: bool = False
-    """Whether host and port are a relay's, through which it is called."""
+    credentials: Path | None
+    """File with ``USER:PASSWORD``."""
+    direct: frozenset[str]
+    """Hosts that are dialled without it."""
 
-    @property
-    def fingerprints(self) -> tuple[str, ...]:
-        """SHA-256 of its certificates."""
-        return tuple(fingerprint(one) for one in (self.certificate, self.previous) if one is not None)
+    def is_for(self, host: str) -> bool:
+        """Say whether a host is dialled through it."""
+        return host not in self.direct
+
+    def login(self) -> str:
+        """Return ``USER:PASSWORD``; empty: the proxy asks for none.
+
+        Raises:
+            BadInput: the file is not there, others can read it, or it holds something else.
+        """
+        if self.credentials is None:
+            return ""
+        text = read_private(self.credentials, "proxy_credentials_file").strip()
+        if ":" not in text or not text.isprintable():
+            raise BadInput(f"proxy_credentials_file: {self.credentials} is not allowed: one line, USER:PASSWORD")
+        return text
 
 
-@dataclass(frozen=True)
-class Federation:
-    """Who may work together."""
-
-    name: str
-    authority: str
-    members: Mapping[str, Member]
-    hosts: Mapping[str, str]
-    """Party that belongs to no organisation's data, to the site whose process hosts it."""
-
-    @cached_property
-    def issuer(self) -> x509.Certificate:
-        """The authority's certificate."""
-        return read_certificate(self.authority, "authority")
-
-    def owner_of(self, certificate: bytes) -> str | None:
-        """Return the site whose certificate (DER) this is."""
-        shown_one = fingerprint(certificate)
-        return next((m.name for m in self.members.values() if shown_one in m.fingerprints), None)
+def _proxy(found: _SiteFile, folder: Path) -> Proxy | None:
+    file, credentials = folder / SITE, found.proxy_credentials_file
+    if found.proxy is None:
+        if credentials is not None or found.no_proxy:
+            raise BadInput(f"{file}: proxy: missing: proxy_credentials_file and no_proxy are of one")
+        return None
+    scheme, _, rest = found.proxy.partition("://")
+    if scheme != "http" or "@" in rest:
+        raise BadInput(f"{file}: proxy: is not allowed: give http://HOST:PORT, user and password in a file")
+    host, port = parse_address(rest.removesuffix("/"), f"{file}: proxy")
+    return Proxy(host, port, None if credentials is None else folder / credentials, frozenset(found.no_proxy))
 
 
 @dataclass(frozen=True)
@@ -449,88 +516,11 @@ class _Membership:
     federation: Federation
     server_tls: ssl.SSLContext
     client_tls: ssl.SSLContext
-
-
-def _checked(kind: type[Any], path: Path, tree: Any) -> Any:
-    try:
-        return TypeAdapter(kind).validate_json(json.dumps(tree))
-    except TypeError:
-        raise BadInput(f"{path}: a date is not allowed here: write it as a text") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        location = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{path}: {location or 'content'}: {first['msg']}") from None
-
-
-def parse_address(text: str, field: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``; an IPv6 address stands in brackets, which are none of the host.
-
-    Raises:
-        BadInput: it is something else.
-    """
-    host, colon, port = text.rpartition(":")
-    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
-    if not (colon and is_port and _HOST.fullmatch(host)):
-        raise BadInput(f"{field}: {shown(text)} is not allowed: give HOST:PORT")
-    return host[1:-1] if host.startswith("[") and host.endswith("]") else host, int(port)
-
-
-def read_federation(path: Path) -> Federation:
-    """Read and check a ``federation.toml``.
-
-    Raises:
-        BadInput: naming the file, the field and what is wrong.
-    """
-    return _federation_of(read_tree(path, "federation"), path)
-
-
-def _federation_of(tree: Any, path: Path) -> Federation:
-    found: _FederationFile = _checked(_FederationFile, path, {"sites": {}, "hosts": {}, **tree})
-    check_name(found.name, "federation")
-    read_certificate(found.authority, f"{path}: authority")
-    members = {}
-    for name, entry in found.sites.items():
-        host, port = parse_address(entry.address, f"{path}: sites.{name}.address")
-        certificate = read_certificate(entry.certificate, f"{path}: sites.{name}.certificate")
-        previous = None
-        if entry.previous is not None:
-            previous = read_certificate(entry.previous, f"{path}: sites.{name}.previous")
-        check_name(name, f"{path}: sites")
-        # called like an actor that is nobody's data, it would host that
-        members[party_name(name, f"{path}: sites")] = Member(name, host, port, certificate, previous, entry.relay)
-    for party, site in found.hosts.items():
-        if site not in members or party in members or not SITE_NAME.fullmatch(party) or party == "driver":
-            raise BadInput(f"{path}: hosts.{party}: {site!r} is not allowed: a party that is no site, and a site")
-    return Federation(found.name, found.authority, members, dict(found.hosts))
-
-
-def quoted(text: str) -> str:
-    """Return a text as TOML has it; lines of letters such as a PEM's stay lines."""
-    if _PLAIN_LINES.fullmatch(text):
-        return f'"""\n{text}"""'
-    # of JSON's escapes of what is no ASCII, TOML has no pairs of surrogates
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def federation_text(made: Federation) -> str:
-    """Return a ``federation.toml``.
-
-    Raises:
-        BadInput: the text would not be read as this federation.
-    """
-    lines = [f"name = {quoted(made.name)}", f"authority = {quoted(made.authority)}", ""]
-    for site, member in made.members.items():
-        host = f"[{member.host}]" if ":" in member.host else member.host
-        lines += [f"[sites.{quoted(site)}]", f"address = {quoted(f'{host}:{member.port}')}"]
-        lines += [f"certificate = {quoted(as_pem(member.certificate))}"]
-        lines += ["relay = true"] if member.is_relayed else []
-        lines += [] if member.previous is None else [f"previous = {quoted(as_pem(member.previous))}"]
-        lines += [""]
-    lines += ["[hosts]", *(f"{quoted(party)} = {quoted(site)}" for party, site in made.hosts.items()), ""]
-    text = "\n".join(lines)
-    if _federation_of(tomllib.loads(text), Path(FEDERATION)) != made:
-        raise BadInput(f"{FEDERATION}: it would be read as another federation")
-    return text
+    text: str
+    """Of the federation's file."""
+    revoked: Revoked
+    until: datetime | None
+    """When its key of TLS is made anew."""
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:
@@ -565,12 +555,31 @@ class SiteFolder:
         """Address of the Ray where actors of trainings live, or EMBEDDED; None: they live in the site's process."""
         if found.ray not in (None, EMBEDDED):
             parse_address(str(found.ray), f"{file}: ray")
+        if found.key_passphrase is not None and found.key_passphrase_file is not None:
+            raise BadInput(f"{file}: key_passphrase: is not allowed with key_passphrase_file: give one of them")
+        named = found.key_passphrase_file
+        self.passphrase = Passphrase(
+            tuple(found.key_passphrase or ()), None if named is None else self.path / Path(named).expanduser()
+        )
+        self.key = KeyFile(self.path / KEY, self.passphrase)
+        """The site's key."""
+        self.crl = None if found.crl is None else self.path / found.crl
+        """File of certificate revocation lists."""
+        self.carrier = found.carrier
+        """What carries links that others dial: TLS by itself, or a WebSocket."""
+        if found.carrier == "websocket" and found.listen is None:
+            raise BadInput(f"{file}: carrier: a WebSocket is not allowed with relay: the site listens nowhere")
+        self.websocket_ca = None if found.websocket_ca is None else self.path / found.websocket_ca
+        """CAs of balancers that others' WebSockets end at; None: the system's."""
+        self.proxy = _proxy(found, self.path)
         self.wait_seconds = found.wait_seconds
         """For a site whose connection broke to come back, before a run ends."""
         self.config_errors: str | None = None
         """Why the federation's file and the keys as they are now are not used."""
         self._member: _Membership | None = None
         self._member_seen: object = None
+        self.differ: set[str] = set()
+        """Sites that said that they have another version of federation.toml."""
         self._lock = threading.Lock()
 
     def _read_site(self) -> _SiteFile:
@@ -579,7 +588,7 @@ class SiteFolder:
             raise BadInput(
                 f"--folder: {shown(str(self.path))} holds no {SITE}: make a site with fedactors site init NAME"
             )
-        found: _SiteFile = _checked(_SiteFile, file, {"data": {}, **read_tree(file, "site")})
+        found: _SiteFile = checked(_SiteFile, file, {"data": {}, **read_tree(file, "site")})
         for name in found.data:
             check_name(name, f"{file}: data")
         self._seen, self._data, self.policy = stamp(file), found.data, found.policy
@@ -623,40 +632,113 @@ class SiteFolder:
         Raises:
             BadInput: they are wrong and there is nothing of before.
         """
-        files = [self.path / name for name in (FEDERATION, KEY, NEXT_KEY)]
         with self._lock:
-            if self._member is None or [stamp(path) for path in files] != self._member_seen:
+            if self._member is None or self._now() != self._member_seen:
                 try:
                     self._member, self.config_errors = self._read_membership(), None
                 except BadInput as error:
                     if self._member is None:
                         raise
                     self.config_errors = str(error)
-                self._member_seen = [stamp(path) for path in files]
+                self._member_seen = self._now()
             return self._member
 
+    def _now(self) -> object:
+        """Return what changes when what a membership is made of does, or has ended."""
+        files = [self.path / name for name in (FEDERATION, KEY, NEXT_KEY)] + ([] if self.crl is None else [self.crl])
+        now, ends = datetime.now(UTC), () if self._member is None else (self._member.until, self._member.revoked.until)
+        return [stamp(path) for path in files], [end for end in ends if end is not None and end < now]
+
     def _read_membership(self) -> _Membership:
-        file, key, following = self.path / FEDERATION, self.path / KEY, self.path / NEXT_KEY
-        federation = read_federation(file)
+        file = self.path / FEDERATION
+        text = read_text(file, "federation")
+        federation, before = parse_federation(text, file), self._member
+        if before is not None and federation.version < before.federation.version:
+            old = before.federation.version
+            raise BadInput(f"{file}: version: {federation.version} is not allowed: older than {old}, which was taken")
+        if before is not None and before.federation.is_signed and not federation.is_signed:
+            raise BadInput(f"{file}: signed: missing: get the signed file of {federation.name}'s organiser")
+        certificate = self._certified(federation)
+        revoked = Revoked() if self.crl is None else read_revoked(self.crl, federation.authorities)
+        federation = without_revoked(federation, revoked)
+        if self.name not in federation.members:
+            raise BadInput(f"certificate: it is revoked by {self.crl}: fedactors site renew")
+        key, until = self.path / KEY, None
+        shown_one = as_pem(certificate)
+        if isinstance(held := self.key.read(), TokenKey):
+            soft, delegated = delegate(held, certificate)
+            key, shown_one = self.path / TLS_KEY, delegated + shown_one
+            write_atomic(key, soft, "key")
+            until = datetime.now(UTC) + timedelta(hours=TLS_HOURS / 2)
+        certificate_path = self.path / CERTIFICATE
+        write_atomic(certificate_path, shown_one.encode(), "certificate")
+        ends: dict[str, Any] = {"key": key, "certificate": certificate_path, "passphrase": self.passphrase}
+        authorities = "".join((federation.authority, *federation.issuers))
+        server, client = (tls(server=is_server, authorities=authorities, **ends) for is_server in (True, False))
+        return _Membership(federation, server, client, text, revoked, until)
+
+    def _certified(self, federation: Federation) -> x509.Certificate:
+        """Return this site's certificate, after taking its next key if it is that one's.
+
+        Raises:
+            BadInput: the site is none of the federation, or has another key.
+        """
+        file, following = self.path / FEDERATION, self.path / NEXT_KEY
         if self.name not in federation.members:
             raise BadInput(f"{file}: {self.name} is not among its sites: {', '.join(federation.members)}")
         certificate = federation.members[self.name].certificate
-        certified = public_bytes(certificate.public_key())
-        if following.exists() and public_bytes(read_key(following).public_key()) == certified:
-            AuditLog(self.path / AUDIT, key).turn(following)
-        if public_bytes(read_key(key).public_key()) != certified:
-            raise BadInput(f"key: {key} is not the one that {file} certifies: the site's file is older or newer")
-        certificate_path = self.path / CERTIFICATE
-        write_atomic(certificate_path, as_pem(certificate).encode(), "certificate")
-        ends = (
-            tls(server=s, key=key, certificate=certificate_path, authority=federation.authority) for s in (True, False)
-        )
-        return _Membership(federation, *ends)
+        certified = public_bytes(key_of(certificate))
+        if following.exists() and public_bytes(read_key(following, self.passphrase).public_key()) == certified:
+            AuditLog(self.path / AUDIT, self.key.path, self.passphrase).turn(following)
+        if public_bytes(self.key.read().public_key()) != certified:
+            raise BadInput(f"key: {self.key.path} is not the one that {file} certifies: the file is older or newer")
+        return certificate
+
+    @property
+    def federation_file(self) -> str:
+        """The text of the federation's file that is used now."""
+        return self._membership().text
+
+    def heard(self, site: str, version: int) -> None:
+        """Remember that a site has another version of the federation's file, or says so."""
+        if version != self.federation.version:
+            self.differ.add(site)
+
+    def take_over(self, text: str, source: str) -> bool:
+        """Take a newer file of the federation, signed by its authority, and say in the log who had it.
+
+        Raises:
+            BadInput: why it is not taken; one that is not newer is no error.
+        """
+        now, file = self.federation, self.path / FEDERATION
+        if len(text) > LONGEST_FEDERATION:
+            raise BadInput(f"federation: it has more than {LONGEST_FEDERATION} characters")
+        found = parse_federation(text, Path(FEDERATION))
+        if found.name != now.name:
+            raise BadInput(f"federation: it is of another federation, {shown(found.name)}")
+        if not (found.is_signed and is_signed_by(text, now.issuer)):
+            raise BadInput(f"federation: it is not signed by the authority of {now.name} that this site knows")
+        if found.version <= now.version:
+            return False
+        if not holds(now.issuer, [now.issuer]):
+            raise BadInput(f"federation: the certificate of the authority of {now.name} has ended")
+        if self.name not in found.members:
+            raise BadInput(f"federation: its version {found.version} has no site {self.name}: it was removed")
+        keys = [read_key(path, self.passphrase) for path in (self.key.path, self.path / NEXT_KEY) if path.exists()]
+        certified = public_bytes(key_of(found.members[self.name].certificate))
+        if certified not in [public_bytes(key.public_key()) for key in keys]:
+            raise BadInput(f"federation: its version {found.version} certifies another key of {self.name}")
+        write_atomic(file, text.encode(), "federation")
+        if self.federation.version != found.version:
+            raise BadInput(f"federation: its version {found.version} is not used: {self.config_errors}")
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        self.audit.add("federation", version=found.version, replaced=now.version, digest=digest, source=source)
+        return True
 
     @cached_property
     def audit(self) -> AuditLog:
         """The site's log."""
-        return AuditLog(self.path / AUDIT, self.path / KEY)
+        return AuditLog(self.path / AUDIT, self.key.path, self.passphrase)
 
     def log(self) -> list[dict[str, Any]]:
         """Return the lines of the site's log, after checking that each is its own."""
@@ -687,7 +769,7 @@ class SiteFolder:
             BadInput: no such data, or what they say is wrong.
         """
         given = self._table(name).get("budget")
-        return None if given is None else _checked(Amount, self.path / SITE, given)
+        return None if given is None else checked(Amount, self.path / SITE, given)
 
     def source(self, asked: DataName, facts: TaskFacts, table: Mapping[str, Any] | None = None) -> Any:
         """Return where the rows of data of this site are, in a run of this task; `table`: not as site.toml says.

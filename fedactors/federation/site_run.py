@@ -26,16 +26,18 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
+import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import psutil
 
 from fedactors.actors.remote import DRIVER
 from fedactors.data.layouts.horizontal import HorizontalPart
@@ -62,13 +64,14 @@ from fedactors.federation.site_folder import (
     ANY,
     Amount,
     DataName,
+    RunLimits,
     SiteFolder,
     as_logged,
     in_all,
     parts_of_name,
     taken_by,
 )
-from fedactors.inspection import COUNTED, describe_protections
+from fedactors.inspection import COUNTED, describe_protections, may_leave
 from fedactors.messages.codec import Parts, namespace_of
 from fedactors.plugins import Protocol
 from fedactors.runs.folder import Checkpoint, RunFolder
@@ -282,6 +285,71 @@ def _rebuilt(value: Any, resolve: Callable[[Any], Any]) -> Any:
     return made
 
 
+# --- the limits of the site's machine ---
+
+_GIB = 1 << 30
+_DISK_SECONDS = 5.0
+
+
+class UsageWatch:
+    """Says when a run has taken more of the site's machine than it may.
+
+    What actors take is counted by their processes, which are the site's own and those that it began. A process that
+    computes in a thread of the site's is ended when it returns; one of its own at once. Actors on another host's Ray
+    count in `hours` only.
+    """
+
+    def __init__(self, most: RunLimits, folders: Callable[[], Sequence[Path]]) -> None:
+        self._most = most
+        self._folders = folders
+        self._own = psutil.Process()
+        self._began = time.monotonic()
+        self._cpu: dict[int, float] = {}
+        self._cpu_before = self._measure()[1]
+        self._memory_before = self._own.memory_info().rss
+        self._disk, self._disk_seen = 0, -math.inf
+
+    def exceeded(self) -> str | None:
+        """Return which limit the run has passed, by what, and what to do; None: none."""
+        if self._most == RunLimits():
+            return None
+        memory, cpu = self._measure()
+        if time.monotonic() - self._disk_seen > _DISK_SECONDS:
+            self._disk, self._disk_seen = sum(map(_bytes_in, self._folders())), time.monotonic()
+        taken = {
+            "memory_gib": (memory - self._memory_before) / _GIB,
+            "cpu_hours": (cpu - self._cpu_before) / 3600,
+            "hours": (time.monotonic() - self._began) / 3600,
+            "disk_gib": self._disk / _GIB,
+        }
+        for name, amount in taken.items():
+            most = getattr(self._most, name)
+            if most is not None and amount > most:
+                return (
+                    f"limits.{name}: it took {amount:.4g}; at most {most:g}: smaller settings, "
+                    f"or a larger policy.limits.{name} and --limit {name}"
+                )
+        return None
+
+    def _measure(self) -> tuple[int, float]:
+        """Return bytes of memory and seconds of processor time, those of processes that have ended too."""
+        memory = 0
+        for process in (self._own, *self._own.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                memory += process.memory_info().rss
+                times = process.cpu_times()
+                self._cpu[process.pid] = max(self._cpu.get(process.pid, 0.0), times.user + times.system)
+        return memory, sum(self._cpu.values())
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.lstat().st_size
+    return total
+
+
 # --- the privacy budget ---
 
 _MEASURE_SECONDS = 1.0
@@ -410,6 +478,7 @@ class SiteRun:
         self._written: str | None = None
         """and of one that is, and is not yet counted on."""
         self._released: list[Any] = []
+        self._is_accounted = False
         """What predictions recorded of privacy."""
         self._clock = WallClock(time.time())
         self._is_open = asyncio.Event()
@@ -420,6 +489,10 @@ class SiteRun:
         self._tasks: list[asyncio.Task[None]] = []
         self._spending = PrivacyBudget(folder, proposal, self.actors, self._refuse)
         self._cpu_before = time.process_time()
+        self.usage = UsageWatch(
+            proposal.limits.within(folder.policy.limits, folder.name),
+            lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), folder.path / "predictions" / proposal.run],
+        )
         # known to this site alone, unless the run is a test
         self._seed = secrets.randbits(32) if proposal.shared_seed is None else proposal.shared_seed
         asyncio.get_running_loop().set_exception_handler(self.unawaited)
@@ -514,7 +587,8 @@ class SiteRun:
             party = name.partition("/")[0]
             if party in self._folder.federation.members and party not in proposal.data:
                 raise Refused(DRIVER, f"spawns {name}, whose site takes no part in the run")
-        self.gate = Gate(me, proposal.coordinator, book)
+        sent = may_leave(self._protocol, self._config, predicts=proposal.purpose == "predict")
+        self.gate = Gate(me, proposal.coordinator, book, sent)
         # of the proposal too: what the other sites approved is what this one did
         told = proposal.digest, sorted((name, cls, book[name].site) for name, cls in pairs)
         self.assignment = hashlib.sha256(repr(told).encode()).hexdigest()
@@ -611,6 +685,7 @@ class SiteRun:
 
     def _record(self, found: Recorded) -> None:
         """Write what the actors recorded."""
+        self._is_accounted = self._is_accounted or bool(found.privacy)
         if self._recorder is not None:
             self._recorder.ledger_sink(found.rows)
             for span in found.spans:
@@ -626,9 +701,23 @@ class SiteRun:
         cpu = time.process_time() - self._cpu_before + sum(one.cpu_seconds for one in counted)
         return total, sum(one.waiting for one in counted), cpu
 
+    async def _account(self) -> None:
+        """Write down what the own actors released under noise, where the driver has not let them."""
+        if self.proposal.purpose == "predict":  # whose actors write down each release at once
+            return
+        await self.actors.settle()
+        await self._on_disk(self._record, self.actors.recorded())
+        if self._is_accounted:
+            return
+        async with self._spending.measuring:
+            found = await self.actors.account(self._folder.name)
+        noised = [record for record in found if record.mechanism not in ("none", "secure-sum")]
+        await self._on_disk(self._record, Recorded(privacy=noised))
+
     async def _finish(self) -> None:
         await self.unawaited.last_answers()
         await self._spending.measure()
+        await self._account()
         await self.actors.close()
         self.unawaited.check()
         if self.failure.done():

@@ -94,7 +94,7 @@ def train_locally(
         BadInput: no samples, or a single one with batch normalisation.
     """
     space = _workspace(spec, device)
-    x, y = to_device(x_N, device, spec.dtype), to_device(y_N, device)
+    x, y = Samples(x_N, device, spec.dtype), to_device(y_N, device)
     w = None if weights_N is None else to_device(weights_N, device, spec.dtype)
 
     def loss_of(index_B: Tensor) -> Tensor:
@@ -102,6 +102,34 @@ def train_locally(
         return weighted_loss(training.task, output_BO, y[index_B], None if w is None else w[index_B])
 
     return space.train(vector_P, len(x), loss_of, seed, training, correction_P)
+
+
+class Samples:
+    """Samples to be chosen by their numbers: on the host an array stays where it is, in memory or in a mapped file.
+
+    Args:
+        samples: an array, or a tensor on the device.
+        device: where they are computed with.
+        dtype: of the model.
+    """
+
+    def __init__(self, samples: Array | Tensor, device: str | torch.device, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        is_array = isinstance(samples, np.ndarray) and torch.device(device).type == "cpu"
+        self._array = samples if is_array else None
+        self._tensor = None if is_array else to_device(samples, device, dtype)
+        self._size = len(samples)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self._size
+
+    def __getitem__(self, index_B: Tensor) -> Tensor:
+        """Return some of them, as a tensor on the device."""
+        if self._tensor is not None:
+            return self._tensor[index_B]
+        assert self._array is not None
+        return torch.from_numpy(self._array[index_B.numpy()]).to(self._dtype)
 
 
 def distil(

@@ -62,7 +62,7 @@ class OptimizerSpec:
     epsilon: float = 1e-8
     """Adam's term against division by zero."""
     clip_norm: float | None = None
-    """A gradient longer than this (Euclidean norm over all values together) is scaled down to it; None: none is."""
+    """Clip gradients to this global L2 norm; None disables clipping."""
 
     def __post_init__(self) -> None:
         """Check name and ranges."""
@@ -96,7 +96,7 @@ class Schedule:
     every: int = 10
     """``step``: rounds between two falls."""
     factor: float = 0.1
-    """``step``: what the step size is multiplied with."""
+    """``step`` schedule: decay factor."""
 
     def __post_init__(self) -> None:
         """Check name and ranges."""
@@ -354,11 +354,11 @@ class ScheduleSettings:
     only_with: ClassVar[OnlyWith] = {"decay_every": {"schedule": ("step",)}, "decay_factor": {"schedule": ("step",)}}
 
     schedule: Literal["constant", "cosine", "step"] = "constant"
-    """How the step size changes over the rounds (or epochs): not at all, along half a cosine to 0, or in steps."""
+    """Learning-rate schedule over rounds (or epochs): constant, half a cosine to 0, or steps."""
     decay_every: int = Field(default=10, ge=1)
-    """``step``: rounds (or epochs) between two falls."""
+    """``step`` schedule: rounds (or epochs) between decays."""
     decay_factor: float = Field(default=0.1, gt=0, le=1)
-    """``step``: what the step size is multiplied with."""
+    """``step`` schedule: decay factor."""
 
     @property
     def rate_schedule(self) -> Schedule:
@@ -379,7 +379,7 @@ class StepSettings(ScheduleSettings):
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """L2 penalty added to the gradient; of ``adamw`` the share of a value that a step of size 1 takes away."""
     max_gradient_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """A gradient that is longer (Euclidean norm over all parameters of a model) is scaled down to it; none: none is."""
+    """Clip gradients to this global L2 norm; `none` disables clipping."""
 
     @model_validator(mode="after")
     def _check_step_rule(self) -> StepSettings:

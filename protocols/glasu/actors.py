@@ -297,9 +297,17 @@ class GraphClient(ProtectedClient):
 
     def _send(self, segment: int, part: Inferred) -> messages.Representation | Masked:
         """Keep the own part as it is; what leaves is noised and, under masks, a part of a noised sum."""
+        self._release("the representation", segment)
         self._round.local.append(Inferred(part.values.new_empty(0)) if self._goes_in_chunks else part)
         hops = len(self._network.segments[segment])
         return self._protected(segment, hops, on_host(part.values), first=self.moments.step == 0)
+
+    def _release(self, what: str, segment: int) -> None:
+        """Count what leaves of a segment in this round, in its training and to measure it each, whoever orders it."""
+        config, stamp = self._config, self._round.stamp
+        named = f"of segment {segment}{' to be measured' if stamp.scoring else ''}"
+        times = 1 if config.on_party_loss == "stop" else config.num_clients  # without whom was lost, again
+        self.release(what, named, at_most=times, round=stamp.round, last_round=config.num_rounds)
 
     @property
     def _is_masked(self) -> bool:
@@ -316,7 +324,7 @@ class GraphClient(ProtectedClient):
 
     # --- mode joint: the server sends back gradients of the mean loss ---
 
-    @remote(caller=SERVER, at_most="num_rounds")
+    @remote(caller=SERVER, at_most="num_joint_rounds")
     async def head_gradient(self, aggregated: messages.Aggregated) -> messages.GradientPart | Masked:
         """Take the last aggregate and return the own part of the gradient there."""
         last = to_device(aggregated.values, self._device)
@@ -324,7 +332,7 @@ class GraphClient(ProtectedClient):
         _, gradient = await self._run("gradient", algorithm.head_gradient, last)
         return self._send_gradient(aggregated.segment, gradient)
 
-    @remote(caller=SERVER, at_most="num_samples")
+    @remote(caller=SERVER, at_most=lambda config: config.num_joint_rounds * (len(config.resolved_layers) - 1))
     async def pass_gradient(self, share: messages.GradientShare) -> messages.GradientPart | Masked:
         """Carry what reached an aggregation's own part back to the aggregation below."""
         received, index = self._take_share(share), share.segment
@@ -339,6 +347,7 @@ class GraphClient(ProtectedClient):
         return received
 
     def _send_gradient(self, segment: int, gradient: Tensor) -> messages.GradientPart | Masked:
+        self._release("the gradient", segment)
         self._round.local_gradient = gradient
         values: Floats = on_host(gradient)
         return self._masked(f"backward/{segment}", values) if self._is_masked else messages.GradientPart(values)
@@ -356,7 +365,7 @@ class GraphClient(ProtectedClient):
         losses = await self._update(self._stale(), current.crosses or None)
         return messages.Report(losses[0], losses[-1])
 
-    @remote(caller=SERVER, at_most="num_inferences")
+    @remote(caller=SERVER, at_most=lambda config: 0 if config.on_party_loss == "stop" else config.num_inferences)
     async def advance(self) -> None:
         """Do Q more updates on the last joint inference: the others are fewer now, and no value is summed twice.
 
@@ -394,13 +403,13 @@ class GraphClient(ProtectedClient):
             raise remedy.error(self._round.stamp.round, f"{self.name}'s loss", losses[-1])
         return losses
 
-    @remote(caller=SERVER, at_most="num_rounds")
+    @remote(caller=SERVER, at_most="num_averages")
     async def classifier(self, stamp: messages.Stamp) -> messages.Classifier | Masked:
         """Give the classifier to be averaged."""
         values = np.concatenate([on_host(self.parameters[name]).reshape(-1) for name in self._classifier_names])
         return self._masked("classifier", values) if self._is_masked else messages.Classifier(values)
 
-    @remote(caller=SERVER, at_most="num_rounds")
+    @remote(caller=SERVER, at_most="num_averages")
     async def take_classifier(self, averaged: messages.AveragedClassifier) -> None:
         """Go on with the averaged classifier."""
         values, start, changed = to_device(averaged.values, self._device), 0, dict(self.parameters)

@@ -45,41 +45,42 @@ class GlasuConfig(StepSettings):
     }
 
     num_clients: int = Field(3, ge=1, le=1000)
-    """Number of graph clients M; the centralised special case merges them into one."""
+    """Number of graph clients (M); the `centralised` special case merges them into one."""
 
     edge_share: float = Field(0.8, gt=0, le=1)
-    """Share of the edges of a named graph that each client keeps, drawn for each client on its own."""
+    """Fraction of a named graph's edges that each client keeps, drawn independently per client."""
 
     backbone: Literal["gcn", "gat", "gcnii"] = "gcnii"
-    """Graph layer of every client."""
+    """Graph layer of all clients."""
 
     user_layer: NamedCode = ""
-    """A graph layer of your own instead, ``package.module:function``: called with its input's width and `hidden_size`,
-    it returns a module from each node's row and the weighted mean over it and its neighbours to the node's next row."""
+    """Your own graph layer, ``package.module:function``. Called with the input width and `hidden_size`, it returns a
+    module that maps each node's row, and the weighted mean over the node and its neighbours, to the node's next row."""
 
     num_layers: int = Field(4, ge=1, le=1000)
     """Number of layers L."""
 
     aggregation_layers: Annotated[tuple[int, ...] | None, BeforeValidator(_layers)] = None
-    """Layers l, counted from 0, after which the server aggregates (lazy aggregation); the last must be among them.
-    None takes every second layer, or what the special case fixes."""
+    """Layers after which the server aggregates (lazy aggregation), counted from 0 and including the last. `none` takes
+    every second layer, or the special case's layers."""
 
     aggregation: Literal["average", "concatenation"] = "average"
-    """What the server makes of the clients' representations."""
+    """Aggregation of the clients' representations at the server."""
 
     mode: Literal["paper", "joint"] = "paper"
-    """`paper`: Algorithm 4, nothing is sent backward. `joint`: the server sends back gradients of the mean loss."""
+    """Training mode: `paper` (Algorithm 4, no backward messages) or `joint` (the server returns gradients of the mean
+    loss)."""
 
     num_local_updates: int = Field(1, ge=1)
-    """Updates Q that a client makes on one joint inference (stale updates)."""
+    """Local updates per joint inference (Q, stale updates)."""
 
     special_case: SpecialCase = "none"
-    """A known method as a configuration: `zhou` aggregates once, `ni` at every layer, `vfl` ignores the edges,
-    `simulated-centralised` gives every client all edges and aggregates at every layer, `centralised` is one client
-    with everything, `standalone` never communicates."""
+    """Run a known method: `zhou` aggregates once, `ni` at every layer, `vfl` ignores edges, `simulated-centralised`
+    gives every client all edges and aggregates at every layer, `centralised` is one client with everything,
+    `standalone` never communicates."""
 
     hidden_size: int = Field(64, ge=1, le=16384)
-    """Width D of every representation."""
+    """Width of all representations (D)."""
 
     num_heads: int = Field(4, ge=1, le=1024)
     """Attention heads of `gat`; must divide the hidden size."""
@@ -88,82 +89,82 @@ class GlasuConfig(StepSettings):
     """Weight of the initial representation in `gcnii`."""
 
     lam: float = Field(0.5, gt=0)
-    """Strength of the layer weights in `gcnii` (lambda in the paper of that backbone)."""
+    """Strength of the layer weights in `gcnii` (lambda in its paper)."""
 
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Share of entries dropped at each layer's input in training; the same ones in joint inference and first update."""
+    """Dropout rate at each layer's input, with the same entries in joint inference and the first update."""
 
     num_rounds: int = Field(150, ge=1)
-    """Training rounds T, one joint inference each."""
+    """Training rounds (T), with one joint inference each."""
 
     batch_size: int | None = Field(None, ge=1)
-    """Training nodes in a round; None trains on the full graph."""
+    """Training nodes per round; `none` trains on the full graph."""
 
     num_neighbours: int | None = Field(None, ge=1)
-    """Neighbours sampled for each node and layer, over the client's own edges; None takes all. Needs a batch size."""
+    """Neighbours sampled per node and layer over the client's own edges; `none` takes all. Needs `batch_size`."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
-    """Rule of the local updates."""
+    """Optimiser of local updates."""
 
     learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"  # type: ignore[assignment]
-    """Step size at the start; auto is 0.01 / Q: the others' parts stand still while a client makes its Q updates."""
+    """Initial learning rate; `auto` is 0.01 / Q, because the other clients' parts stay fixed during Q local updates."""
 
     weight_decay: float = Field(3e-3, ge=0)
-    """Penalty on the size of parameters; each of the M clients applies its M-th part."""
+    """Weight decay; each of the M clients applies 1/M of it."""
 
     scale_features: bool = True
-    """Whether each client scales its feature block, by one number, to rows of a common mean length; with noise each row
-    on its own, since a mean lets one node move all rows."""
+    """Scale each client's features by one factor, to rows of a common mean norm. With noise each row is scaled on its
+    own, because a mean would let one node change all rows."""
 
     average_classifiers: bool = False
-    """Whether the clients' classifiers are averaged after every round; with stale updates they drift apart."""
+    """Average the clients' classifiers after every round; with stale updates they drift apart otherwise."""
 
     evaluate_every: int = Field(10, ge=1)
-    """Rounds between two evaluations on all nodes."""
+    """Rounds between evaluations on all nodes."""
 
     evaluation_nodes: int = Field(65536, ge=1)
-    """Nodes at a time in an evaluation of a network that is trained on batches: a client holds two representations of
-    all nodes, and beside them what that many nodes and their neighbours need."""
+    """Nodes per block when evaluating a network trained on batches. A client holds two representations of all nodes,
+    plus the memory of one block and its neighbours."""
 
     patience: int | None = Field(None, ge=1)
-    """Evaluations without a better ``validation/accuracy`` after which the run stops; None never stops early."""
+    """Early stopping: evaluations without a better ``validation/accuracy``; `none` disables it."""
 
     secure_aggregation: bool = False
-    """Whether the server sees only the masked sum; needs `average` and at least three clients."""
+    """Secure aggregation: the server sees only the sum. Needs `aggregation=average` and at least three clients."""
 
     secure_range: float = Field(64.0, gt=0, le=1e9)
-    """Largest absolute value of a number under masks: representations without a clip norm, logits, classifiers; a
-    64th of it for gradients. The error of a sum of M numbers is at most M^2 2^-32 times that; larger is an error."""
+    """Largest absolute value in secure sums (representations without a clip norm, logits, classifiers; 1/64 of it for
+    gradients); a larger value is an error. The error of a sum of M values is at most M^2 2^-32 times this."""
 
     noise_multiplier: float = Field(0.0, ge=0)
-    """Standard deviation of the Gaussian noise on sent representations, in units of the clip norm."""
+    """Standard deviation of Gaussian noise on sent representations, in units of `clip_norm`."""
 
     clip_norm: float | None = Field(None, gt=0)
-    """Largest length of a node's representation at an aggregation; needed for noise."""
+    """Clip a node's representation to this norm at an aggregation; required with noise."""
 
     float64: bool = False
-    """Whether representations and parameters are double precision, for equal numbers on different machines."""
+    """Use double precision, for equal results on different machines."""
 
     device: Device = "cpu"
-    """Where clients compute: `cpu`, `cuda`, `cuda:N`, or `auto` for a GPU if there is one."""
+    """Device of the clients: `cpu`, `cuda`, `cuda:N`, or `auto` (a GPU if available)."""
 
     num_gpus: float = Field(0.0, ge=0, le=1024)
-    """Share of a GPU that each client asks Ray for."""
+    """Fraction of a GPU that each client requests from Ray."""
 
     client_timeout: float = Field(600.0, gt=0)
-    """Seconds that the server waits for a client's answer; one that gives none in time counts as lost."""
+    """Seconds to wait for a client's reply before it counts as lost."""
 
     on_party_loss: Literal["stop", "continue"] = "stop"
-    """What follows when a client is lost: `stop` ends the run with its name, `continue` trains on without its block."""
+    """On a lost client: `stop` ends the run, `continue` trains without its block."""
 
     reproducible_noise: bool = False
     """Draw noise and masks from the run's seed: for tests and simulation, without any privacy guarantee."""
 
     delta: float = Field(1e-5, gt=0, lt=1)
-    """The delta of the privacy statement."""
+    """Delta of the privacy guarantee."""
 
     max_degree: int | None = Field(None, ge=1)
-    """Bound on a node's degree in the privacy statement: one node changes the rows of its neighbours too."""
+    """Largest node degree assumed by the privacy guarantee, because one node also changes its neighbours' rows."""
 
     @property
     def step_size(self) -> float:
@@ -187,8 +188,18 @@ class GlasuConfig(StepSettings):
 
     @property
     def num_samples(self) -> int:
-        """Segments above the lowest one in all rounds."""
-        return self.num_rounds * (len(self.resolved_layers) - 1)
+        """Segments above the lowest one in all rounds, whose neighbours are sampled; none of a graph that is whole."""
+        return 0 if self.batch_size is None else self.num_rounds * (len(self.resolved_layers) - 1)
+
+    @property
+    def num_joint_rounds(self) -> int:
+        """Rounds whose gradients go back through the aggregations."""
+        return self.num_rounds if self.mode == "joint" else 0
+
+    @property
+    def num_averages(self) -> int:
+        """How often the classifiers are averaged."""
+        return self.num_rounds if self.average_classifiers else 0
 
     @property
     def works_alone(self) -> bool:

@@ -8,7 +8,7 @@ PROTOCOL = LazyProtocol(
     "protocols.glasu",
     name="glasu",
     summary="graph networks over vertically distributed graphs, with lazy aggregation and stale updates",
-    problem="organisations that see other edges and features of one graph's nodes; to classify the nodes",
+    problem="Node classification on a graph whose edges and features are split across organisations",
     partition="graph",
     default_data="blocks",
     headline=Headline(name="test/accuracy"),

@@ -91,14 +91,24 @@ def records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iter
         yield _bare(party, cls, is_hidden)
 
 
-def prediction_records(config: GlasuConfig, party: str, releases: GaussianReleases) -> Iterator[PrivacyRecord]:
-    """Yield a client's lines for one prediction, where representations are noised or summed under masks."""
-    bare: tuple[type, ...] = (Representation, Logits)
-    if config.noise_multiplier:
-        bare = (Logits,)
+def prediction_records(
+    config: GlasuConfig, party: str, releases: GaussianReleases | None = None
+) -> Iterator[PrivacyRecord]:
+    """Yield a client's lines for one release of a prediction, where representations are noised or summed under masks.
+
+    Args:
+        config: of the run that trained.
+        party: the client's.
+        releases: of the representation that has just been drawn; None: it is the logits that leave.
+    """
+    if not (config.noise_multiplier or config.secure_aggregation):
+        return
+    if releases is None:
+        yield _bare(party, Logits, config.secure_aggregation)
+    elif config.noise_multiplier:
         yield replace(releases.record(party, uncovered=("Logits without noise",)), neighbour="node")
-    for cls in bare if config.noise_multiplier or config.secure_aggregation else ():
-        yield _bare(party, cls, config.secure_aggregation)
+    else:
+        yield _bare(party, Representation, config.secure_aggregation)
 
 
 def _bare(party: str, cls: type, is_hidden: bool) -> PrivacyRecord:

@@ -106,7 +106,7 @@ class PredictingClient(ProtectedClient):
             self._local = renumber(self._local, self._numbers)
         members = (self._parameters, self._network, self._batch)
         first, self._h0 = await self.compute(algorithm.first_segment, *members, work=self._work())
-        return self._protected(0, len(self._network.segments[0]), first.numpy())
+        return self._released(0, first.numpy())
 
     @remote(caller=SERVER, at_most=lambda config: len(config.resolved_layers))
     async def infer(self, below: Aggregated) -> Representation | Masked:
@@ -114,12 +114,20 @@ class PredictingClient(ProtectedClient):
         members, index = (self._parameters, self._network, self._batch), below.segment + 1
         arguments = (index, to_device(below.values, "cpu"), self._h0)
         found = await self.compute(algorithm.segment, *members, *arguments, work=self._work())
-        return self._protected(index, len(self._network.segments[index]), found.numpy())
+        return self._released(index, found.numpy())
+
+    def _released(self, segment: int, values: Floats) -> Representation | Masked:
+        """Return a representation as it may leave, once, and write its line of the ledger, whatever comes after it."""
+        self.release("the representation", f"of segment {segment}")
+        self.releases = privacy.noised_releases(self._config)
+        found = self._protected(segment, len(self._network.segments[segment]), values)
+        self._record(privacy.prediction_records(self._config, self.party, self.releases))
+        return found
 
     @remote(caller=SERVER, once=True)
     async def classify(self, last: Aggregated) -> Logits | Masked:
         """Return the own logits of all nodes, from the last aggregate."""
-        self._record(privacy.prediction_records(self._config, self.party, self.releases))
+        self._record(privacy.prediction_records(self._config, self.party))
         logits: Floats = algorithm.classify(self._parameters, to_device(last.values, "cpu")).numpy()
         return self._masked("logits", logits) if self._config.secure_aggregation else Logits(logits)
 

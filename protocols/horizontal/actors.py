@@ -79,13 +79,13 @@ class ClientProcess(SecureSummand):
         csv = csv_text(self._reading.csv.get(self.party))
         return messages.Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv)
 
-    @remote(caller=SERVER, once=True)
+    @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation))
     async def weigh(self) -> Masked:
         """Give the weight of all own clients, under masks."""
         weight = float(sum(self._sizes) if self._config.counts_samples else len(self._sizes))
         return self.masked(np.array([weight]), count_point(len(self.clients)))
 
-    @remote(caller=SERVER, once=True)
+    @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation))
     async def take_weight(self, total: messages.TotalWeight) -> None:
         """Learn what all sites' clients weigh together, once."""
         if self.total_weight:  # another one would scale the same change anew, for a second sum
@@ -95,6 +95,7 @@ class ClientProcess(SecureSummand):
     @remote(caller=SERVER, at_most="num_rounds", of="round")
     async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
+        self.release("a change", round=order.round, last_round=self._config.num_rounds)
         change = await self._train(order)
         if not self._config.secure_aggregation:
             return change
@@ -104,7 +105,7 @@ class ClientProcess(SecureSummand):
         # one id a round: what is asked for again must be summed among the same sites
         return self.masked(part, point, f"{order.round}", what=f"a change of {self.name}")
 
-    @remote(caller=SERVER, at_most="num_measurements")
+    @remote(caller=SERVER, at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements)
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:
         """Measure a model on the own validation rows."""
         (source,) = self._part.validation  # own files: a client a site

@@ -8,7 +8,7 @@ PROTOCOL = LazyProtocol(
     "protocols.horizontal",
     name="horizontal",
     summary="plain horizontal methods: FedAvg, FedProx, SCAFFOLD, FedAvgM, FedAdagrad, FedAdam, FedYogi",
-    problem="the same columns, other people at each place; one model for all, averaged by a server",
+    problem="Horizontal FL: same features, different people at each site; a server averages the models",
     partition="horizontal",
     default_data="digits",
     headline=Headline(name="test/accuracy"),

@@ -150,7 +150,7 @@ class Party(Client):
         """Return how good Z is; the labels are known here and not to the driver."""
         return messages.Quality(await self._do(self._block.score(order.part, order.z, order.theta_0)))
 
-    @remote(caller=(SERVER, DRIVER), at_most=2)
+    @remote(caller=(SERVER, DRIVER), at_most="num_norms")
     async def squared_norm(self, order: messages.NormOrder) -> messages.SquaredNorm:
         """Return ||X_k||^2 of a linear model, for the step size.
 
@@ -185,7 +185,6 @@ class LinkedParty(Party):
     Args:
         links: its neighbours, as far as it is told, and its way to a server.
         walks: shared by all parties, for walks.
-        order_key: shared with the server alone, which seals with it what others relay.
     """
 
     state: ClassVar[tuple[str, ...]] = (*Party.state, "links", "representations", "changes")
@@ -197,11 +196,9 @@ class LinkedParty(Party):
         seed: int,
         links: messages.Links,
         walks: int,
-        order_key: bytes,
     ) -> None:
         super().__init__(config, part, seed)
         self._walks = walks
-        self._order_key = order_key
         self._transforms = Transforms.of(config)
         self.links = links
         self.representations = releases_of(config, "Representation")
@@ -253,6 +250,7 @@ class TokenHolder(LinkedParty):
             target = next_client(seed, hop, self.links)
             if target != self._client:
                 break
+        self._release_change(token, hop)
         if self._transforms.noise is not None:
             z = self._noised_change(arrived, z, (token.round_, token.token + 1, hop))
         if target is not None:
@@ -273,6 +271,14 @@ class TokenHolder(LinkedParty):
             self._end_walk(moved)
         else:
             self.background(self._deliver(moved, self._names[target]))
+
+    def _release_change(self, token: messages.Token, hop: int) -> None:
+        """Count that what a visit changes in Z leaves: that of each hop of each token once, whoever sends it."""
+        config = self._config
+        # the one token of a walk without a server has no rounds, but stretches
+        round_ = token.round_ if config.algorithm == "mtcd" else hop // (config.num_hops + 1)
+        named = f"of hop {hop} of token {token.token}, issue {token.attempt}"
+        self.release("the change of a visit", named, round=round_, last_round=config.num_rounds - 1)
 
     def _noised_change(self, before: Any, after: Any, position: tuple[int, int, int]) -> Any:
         """Return Z with this visit's change clipped and noised."""
@@ -315,16 +321,27 @@ class TokenHolder(LinkedParty):
 class ServedParty(LinkedParty):
     """A party that sends its representations to a server, directly or over others; arguments as of `LinkedParty`."""
 
-    state: ClassVar[tuple[str, ...]] = (*LinkedParty.state, "estimates")
+    state: ClassVar[tuple[str, ...]] = (*LinkedParty.state, "estimates", "order_key", "followed")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._followed: set[int] = set()
+        self.order_key = b""
+        """Drawn here and told to the server alone, which seals with it what others relay."""
+        self.followed: tuple[int, ...] = ()
+        """Numbers of the latest orders that came so."""
         self.estimates = Estimates()
 
     def _build(self) -> None:
         super()._build()
         self.estimates.num_samples = self._block.num_samples
+
+    @remote(caller=DRIVER, at_most=lambda config: int(config.server_links != "all"))
+    async def share_order_key(self) -> None:
+        """Draw the key that the server's orders are sealed with on their way, and tell the server."""
+        from protocols.mtcd.server import GatheringServer
+
+        self.order_key = self.noise_rng("order key").bytes(32)
+        await self.peer("server", GatheringServer).take_order_key(messages.OrderKey(self.order_key))
 
     @remote(caller=SERVER, unbounded="says where tokens may go")
     async def relink(self, links: messages.Links) -> None:
@@ -353,18 +370,19 @@ class ServedParty(LinkedParty):
 
     def _check_order(self, relayed: messages.Relayed | messages.RelayedZ) -> None:
         number, kind = relayed.number, type(relayed.order).__name__
-        if not hmac.compare_digest(relayed.seal, seal_of(self._order_key, number, relayed.order)):
+        sealed = seal_of(self.order_key, number, relayed.order)
+        if not self.order_key or not hmac.compare_digest(relayed.seal, sealed):
             raise Refused(self.caller, f"relays to {self.name} a {kind} that the server has not sealed")
-        if number in self._followed or number <= max(self._followed, default=0) - _MOST_UNDER_WAY:
+        if number in self.followed or number <= max(self.followed, default=0) - _MOST_UNDER_WAY:
             raise Refused(self.caller, f"relays to {self.name} a {kind} that was followed already")
-        self._followed = {each for each in self._followed if each > number - _MOST_UNDER_WAY} | {number}
+        self.followed = (*(each for each in self.followed if each > number - _MOST_UNDER_WAY), number)
 
     @remote(caller=SERVER, once=True)
     async def gather(self, order: messages.Gather) -> messages.Representation | Masked:
         """Return h_k on the round's rows."""
         return await self._represent(order.round_)
 
-    @remote(caller=SERVER, at_most=2 * NUM_PROBES)
+    @remote(caller=SERVER, at_most=lambda config: config.num_norms * NUM_PROBES)
     async def probe(self, probe: messages.Probe) -> messages.ProbeImage:
         """Return X_k X_k^T u, of the rows of the first mini-batch where there are any.
 
@@ -377,6 +395,7 @@ class ServedParty(LinkedParty):
     async def _represent(self, round_: int) -> messages.Representation | Masked:
         """Return h_k on a round's rows, as the configuration lets it leave."""
         rows, transforms = self._rows_of(round_), self._transforms
+        self.release("the representation", round=round_, last_round=self._config.num_rounds)
         h = await self._do(self._block.represent(self.theta, rows))
         penalty = 0.0 if transforms.noise is not None else self._block.penalty(self.theta)
         if transforms.noise is not None:

@@ -56,151 +56,155 @@ class MtcdConfig(ScheduleSettings):
     }
 
     algorithm: Literal["mtcd", "stcd", "svfl", "dcpa"] = "mtcd"
-    """mtcd; stcd: one token, no server; svfl: client-server, every client in every round; dcpa: dual consensus."""
+    """Training method: `mtcd` (tokens and a server), `stcd` (one token, no server), `svfl` (client-server, every client
+    in every round) or `dcpa` (dual consensus)."""
 
     problem: Literal["ridge", "sparse-logistic", "network"] = "ridge"
-    """The objective: two generalised linear models, or a split neural network."""
+    """Objective: ridge regression, sparse logistic regression, or a split neural network."""
 
     num_samples: int = Field(default=1000, ge=1)
-    """N of the generated data; ignored for data given from outside."""
+    """Rows of the generated data (N); ignored with your own data."""
 
     num_features: int = Field(default=2000, ge=1)
-    """Features of the generated data, split evenly over the clients; ignored for data given from outside."""
+    """Features of the generated data, split evenly over the clients; ignored with your own data."""
 
     ridge_penalty: float = Field(default=10.0, ge=0)
-    """alpha of the ridge problem."""
+    """Ridge penalty (alpha)."""
 
     l1_penalty: float = Field(default=1e-3, ge=0)
-    """beta of the sparse logistic problem."""
+    """L1 penalty of sparse logistic regression (beta)."""
 
     network: Literal["mlp", "resnet18", "multi-view-cnn"] = "mlp"
     """Representation model of each client when problem is network."""
 
     user_network: NamedCode = ""
-    """A representation model of your own for such samples: ``package.module:function``, called with the shape of one
-    and `representation_size`."""
+    """Your own representation model, ``package.module:function``; called with a sample's shape and
+    `representation_size`."""
 
     aggregation: Literal["sum", "concatenation"] = "sum"
-    """How representations form Z; generalised linear models only sum."""
+    """Combine representations into Z by sum or concatenation; generalised linear models only sum."""
 
     representation_size: int = Field(default=16, ge=1, le=16384)
-    """E: numbers per sample in one client's representation of a network."""
+    """Values per sample in a client's representation (E), for networks."""
 
     hidden_size: int = Field(default=64, ge=1, le=16384)
     """Hidden units of the mlp, or channels of the first stage of the convolutional networks."""
 
     topology: str = Field(default="path", min_length=1)
-    """Name of a graph (complete, path, ring, erdos-renyi, star, grid, empty) or a file that holds one."""
+    """Communication graph: complete, path, ring, erdos-renyi, star, grid, empty, or a graph file."""
 
     edge_probability: float = Field(default=0.3, ge=0, le=1)
-    """Chance of each edge of an erdos-renyi graph."""
+    """Edge probability of an erdos-renyi graph."""
 
     num_clients: int = Field(default=40, ge=1, le=10000)
-    """K: clients in the run."""
+    """Number of clients (K)."""
 
     clusters: (
         Literal["auto", "whole", "components", "greedy-modularity", "louvain", "label-propagation"]
         | tuple[tuple[int, ...], ...]
     ) = "auto"
-    """Where tokens roam in token-per-cluster mode: given as [[0,1],[2,3]], found by a networkx method, the graph's
-    components, or one cluster; auto cuts the graph into num_tokens connected clusters of nearly equal size."""
+    """Clusters for token-per-cluster mode: a list such as [[0,1],[2,3]], a networkx method, the graph's components, or
+    one cluster (`whole`); `auto` cuts the graph into `num_tokens` connected clusters of similar size."""
 
     server_links: Literal["all"] | tuple[int, ...] | None = "all"
-    """Clients with a link to the server (none for none at all); a component of a disconnected graph needs one. What the
-    others send to the server, or get from it, is relayed along edges."""
+    """Clients with a link to the server; `none` for no links. Each component of a disconnected graph needs one.
+    Messages of the other clients are relayed along edges."""
 
     mode: Literal["token-per-cluster", "overlapping"] = "token-per-cluster"
-    """Disjoint clusters with one token each (Section 4.1), or tokens anywhere, their blocks averaged (4.2)."""
+    """Token movement: one token per disjoint cluster (Section 4.1), or overlapping tokens whose blocks are averaged
+    (4.2)."""
 
     num_tokens: int | None = Field(default=None, ge=1)
-    """Gamma: tokens that roam at once; fewer than clusters means partial participation. By default four, but at most
-    one for two clients and one for each cluster that is given; stcd has one, svfl and dcpa have none."""
+    """Number of concurrent tokens (Gamma). Fewer tokens than clusters means partial participation. Default: four, but
+    at most one per two clients and one per given cluster; `stcd` has one, `svfl` and `dcpa` have none."""
 
     num_hops: int = Field(default=9, ge=0)
-    """S: hops between two syncs, so S + 1 visits."""
+    """Hops between two syncs (S); a token makes S + 1 visits."""
 
     num_local_steps: int = Field(default=20, ge=1)
-    """Q: local steps at each visit."""
+    """Local steps per visit (Q)."""
 
     backtracking: bool = False
-    """Whether a linear model's local step is halved, from learning_rate on, until the objective at the token falls as
-    the gradient promises: no norm of anybody's data is needed. Blocks that move in parallel do not see each other."""
+    """Choose a linear model's step size by backtracking line search, starting at `learning_rate`; needs no norm of
+    anyone's data. Blocks that move in parallel do not see each other's steps."""
 
     num_rounds: int = Field(default=100, ge=1)
-    """Sync rounds; for stcd, stretches of num_hops + 1 visits; for dcpa, iterations."""
+    """Sync rounds; for `stcd`, groups of `num_hops` + 1 visits; for `dcpa`, iterations."""
 
     record_every: int = Field(default=1, ge=1)
-    """Rounds between two measurements, records and checkpoints."""
+    """Rounds between evaluations and checkpoints."""
 
     measure_gap: bool = True
-    """Find the exact minimum of generated data first, and record the relative gap to it."""
+    """Compute the exact minimum of generated data first and record the relative gap to it."""
 
     target_gap: float = Field(default=0.0, ge=0)
-    """Stop once the relative gap is at most this; 0 runs all rounds."""
+    """Stop at this relative gap; 0 runs all rounds."""
 
     batch_size: int | None = Field(default=None, ge=1)
-    """Rows of a mini-batch, the same for all clients of a round, fewer than there are; none means the full batch."""
+    """Mini-batch size, with the same rows at all clients of a round; `none` uses the full batch."""
 
     learning_rate: float | Literal["auto"] = "auto"
-    """Step size, or auto: 1/L_block while one block moves or tokens are averaged, 1/(L x stale steps) in parallel, L of
-    the rows that a step sees, measured on some mini-batches where there are any; 0.05 for a network."""
+    """Step size. `auto` uses 1/L_block while one block moves or tokens are averaged, and 1/(L x stale steps) in
+    parallel, with L measured on the rows (or some mini-batches); 0.05 for a network."""
 
     optimizer: Literal["sgd"] = "sgd"
-    """Plain gradient steps alone: between two visits of a token others move Z, so that moments of an earlier visit
-    point along gradients that no longer hold, and the paper's step sizes (and its proof) know none."""
+    """Local optimiser: only `sgd`. Other clients change Z between two visits, so moments of an earlier visit would be
+    stale, and the paper's step sizes and proof assume plain gradient steps."""
 
     local_arithmetic: Literal["auto", "data", "gram"] = "auto"
-    """Ridge with the full batch: local steps on the data as in the paper, or on X^T X (same numbers up to rounding, far
-    fewer operations for long visits of clients with fewer features than rows); auto takes what is cheaper."""
+    """Ridge with the full batch: compute local steps on the data as in the paper, or on X^T X (equal up to rounding;
+    cheaper for long visits of clients with fewer features than rows). `auto` takes the cheaper one."""
 
     walk: Literal["lazy", "sweep"] = "lazy"
-    """A lazy random walk, or a fixed route that visits each client of the cluster once: it needs as many hops. Tokens
-    that overlap follow one closed route over all clients from places of their own."""
+    """Token route: a lazy random walk, or a sweep that visits each client of the cluster once and needs as many hops.
+    Overlapping tokens follow one closed route over all clients from different starts."""
 
     start: Literal["uniform", "all-clients"] | tuple[int, ...] = "uniform"
-    """Where roaming begins: uniform over the token's clients, token k at client k, or one client per token."""
+    """Start of each token: uniform over its clients, token k at client k (`all-clients`), or a list with one client per
+    token."""
 
     link_cost_ratio: float = Field(default=1.0, gt=0)
     """Cost of a client-server link in units of a client-client link."""
 
     relaxed_protocol: bool = False
-    """Agree that all clients know the labels and see Z: required for data given from outside."""
+    """Agree that all clients know the labels and see Z; required for your own data."""
     min_aligned_rows: int = Field(default=10, ge=1)
-    """Rows that the label party's order must name at least; the others refuse fewer."""
+    """Minimum number of aligned rows; the other parties refuse an alignment with fewer."""
 
     min_cluster_size: int = Field(default=3, ge=1)
-    """Warn when a cluster is smaller: with two clients a token shows the other's representation exactly."""
+    """Warn about clusters smaller than this: with two clients a token reveals the other's exact representation."""
 
     compression: Literal["top-k", "quantise"] | None = None
-    """Lossy compression: top-k of representations, quantise of representations and tokens."""
+    """Lossy compression: `top-k` of representations, or `quantise` of representations and tokens."""
 
     compression_ratio: float = Field(default=0.1, gt=0, le=1)
-    """Share of entries that top-k keeps."""
+    """Fraction of entries kept by `top-k`."""
 
     quantise_bits: int = Field(default=8, ge=1, le=16)
-    """Bits per entry of quantise."""
+    """Bits per entry of `quantise`."""
 
     error_feedback: bool = True
-    """Send representations as differences to what the server already has, so that what was dropped is sent later."""
+    """Error feedback: send representations as differences to the server's copy, so that dropped entries are sent
+    later."""
 
     secure_aggregation: bool = False
-    """Whether the server sees only the sum of the clients' representations and regularisers, under masks: every
-    client takes part in every sync. Tokens go from client to client as ever; what a visit changes in Z shows."""
+    """Secure aggregation: the server sees only the sum of the clients' representations and regularisers, and every
+    client takes part in every sync. Tokens still go from client to client, and a visit's change of Z stays visible."""
 
     secure_range: float = Field(default=100.0, gt=0, le=1e9)
-    """Largest absolute number under masks; the error of a sum over K clients is at most K^2 2^-32 times that."""
+    """Largest absolute value in secure sums; the error of a sum over K clients is at most K^2 2^-32 times this."""
 
     noise: Literal["gaussian"] | None = None
-    """Differential privacy noise on representations, and on a visit's change of Z, before they leave a client."""
+    """Differential privacy: add noise to representations, and to a visit's change of Z, before they leave a client."""
 
     clip_norm: float = Field(default=1.0, gt=0)
-    """Bound on the norm of one sample's representation when noise is on."""
+    """With noise: clip each sample's representation to this norm."""
 
     noise_multiplier: float = Field(default=1.0, gt=0)
     """Standard deviation of the noise in units of clip_norm."""
 
     delta: float = Field(default=1e-5, gt=0, lt=1)
-    """delta of the privacy budget reported."""
+    """Delta of the reported privacy budget."""
 
     dcpa_dual_step: float | Literal["auto"] = "auto"
     """mu_y of DCPA; the two other steps follow from the sufficient condition. Auto balances the rate near the minimum;
@@ -211,14 +215,14 @@ class MtcdConfig(ScheduleSettings):
     there is one. Linear models are computed by numpy, on the CPU."""
 
     num_gpus: float = Field(default=0.0, ge=0, le=1024)
-    """Share of a GPU that each of them asks Ray for when problem is network."""
+    """Fraction of a GPU that each process requests from Ray, for networks."""
 
     visit_timeout: float = Field(default=60.0, gt=0)
-    """Seconds a holder may keep a token before it counts as lost."""
+    """Seconds a client may hold a token before the token counts as lost."""
 
     on_party_loss: Literal["stop", "continue"] = "stop"
-    """stop: the run ends with the lost client's name; continue: tokens that may have been there are issued again from
-    the last sync, and the lost client's block stays as it was then."""
+    """On a lost client: `stop` ends the run; `continue` reissues its tokens from the last sync and freezes its
+    block."""
 
     @model_validator(mode="after")
     def _check(self) -> MtcdConfig:
@@ -273,6 +277,13 @@ class MtcdConfig(ScheduleSettings):
     def num_measurements(self) -> int:
         """How often the model is measured on the rows of a part at most: before the first round and after each turn."""
         return 2 * (-(-self.num_rounds // self.record_every) + 1)
+
+    @property
+    def num_norms(self) -> int:
+        """How often a client tells its norm: for the step size, and after a divergence."""
+        if self.problem == "network" or self.secure_aggregation:
+            return 0
+        return 2 if self.learning_rate == "auto" and self.algorithm != "dcpa" else 1
 
     @property
     def num_visits(self) -> int:

@@ -28,6 +28,7 @@ from fedactors.data.layouts.vertical import VerticalData, VerticalPart, vertical
 from fedactors.data.party_rows import PartyBlock, PreparedBlock, draw_parts
 from fedactors.data.party_rows import prepare as prepare_block
 from fedactors.data.party_rows import split as split_rows
+from fedactors.data.values import as_type
 from fedactors.errors import BadInput
 from fedactors.learning.user_models import check_name
 from fedactors.messages.codec import wire_type
@@ -341,7 +342,7 @@ class PartyRows:
         else:
             dtype = np.float32 if self._config.problem == "network" else np.float64
             found = {"train": self._prepared.train, "test": self._prepared.test}
-            features = {name: part.features.astype(dtype) for name, part in found.items()}
+            features = {name: as_type(part.features, dtype) for name, part in found.items()}
         check_data([name], [features["train"]], labels["train"])
         weights_N = weights_of(self.labels, features["train"].dtype)
         self._input_shape = features["train"].shape[1:]

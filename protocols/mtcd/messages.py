@@ -217,6 +217,13 @@ class RelayedZ:
     order: SyncedZ | Probe
 
 
+@message(reveals="a key of the client's, for the server alone")
+class OrderKey:
+    """What seals the server's orders to a client that others relay: drawn by the client, so that no driver has it."""
+
+    key: bytes
+
+
 def seal_of(key: bytes, number: int, order: Any) -> bytes:
     """Return the HMAC-SHA256 of the server's `number`-th relayed order under the key that its receiver shares."""
     return hmac.digest(key, encode((number, order)), "sha256")
@@ -364,7 +371,7 @@ def sent(config: MtcdConfig) -> tuple[type, ...]:
         *((Probe, ProbeImage, SafeStep) if linear and not config.secure_aggregation else ()),
     )
     envelopes = (Relayed, RelayedZ) if config.algorithm == "svfl" else (Relayed,)
-    relayed = () if config.server_links == "all" else envelopes
+    relayed = () if config.server_links == "all" else (*envelopes, OrderKey)
     relinked = (LostClient, Links) if config.on_party_loss == "continue" else ()
     rounds = (SyncedZ,) if config.algorithm == "svfl" else (Token, RoamingDone, SyncTokens)
     return (*common, *served, *relayed, *relinked, *rounds)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedactors.actors.context import Work
 from fedactors.config import is_code
+from fedactors.data.values import blocks_of
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton
@@ -96,8 +97,13 @@ def initial(spec: ModelSpec, generator: np.random.Generator) -> Array:
 def represent(
     spec: ModelSpec, theta_P: Array, x_N: Array | Tensor, rows_B: Rows | None, device: Device = "cpu"
 ) -> Array:
-    """Return h_k(theta_k; X_k) (B, E)."""
-    return on_host(_represented(spec, to_device(theta_P, device), _chosen(x_N, rows_B, device)))
+    """Return h_k(theta_k; X_k) (B, E); of all rows of a large array block by block."""
+    theta = to_device(theta_P, device)
+    if rows_B is not None or isinstance(x_N, Tensor):
+        return on_host(_represented(spec, theta, _chosen(x_N, rows_B, device)))
+    blocks = blocks_of(len(x_N), x_N.nbytes / max(len(x_N), 1))
+    found = [on_host(_represented(spec, theta, to_device(x_N[rows], device))) for rows in blocks]
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _represented(spec: ModelSpec, theta_P: Tensor, x_B: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
+from fedactors.data.values import are_finite
 from fedactors.errors import BadInput
 from protocols.mtcd.config import MtcdConfig
 
@@ -189,7 +190,7 @@ def check_data(names: Sequence[str], blocks: Sequence[Array], y_N: Array) -> Non
             raise BadInput(f"features of {name}: shape {x_ND.shape}, at least one sample and one feature are needed")
         if len(x_ND) != len(y_N):
             raise BadInput(f"features of {name}: {len(x_ND)} rows for {len(y_N)} labels, the lengths must be equal")
-        if not np.isfinite(x_ND).all():
+        if not are_finite(x_ND):
             raise BadInput(f"features of {name}: a value is missing or infinite, all must be finite numbers")
     if not np.isfinite(y_N).all():
         raise BadInput("labels: a value is missing or infinite, all must be finite numbers")

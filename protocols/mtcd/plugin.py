@@ -8,7 +8,7 @@ PROTOCOL = LazyProtocol(
     "protocols.mtcd",
     name="mtcd",
     summary="tokens between peers, with and without a server (multi-token coordinate descent)",
-    problem="other columns of the same rows at each party, who may talk to neighbours only, with or without a server",
+    problem="Vertical FL between peers: each talks to its neighbours only, with or without a server",
     partition="vertical",
     default_data="synthetic",
     headline=Headline(name="training/objective", mode="min"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -234,13 +233,12 @@ def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdSt
         clusters = roaming.clusters
         if config.algorithm == "mtcd":
             state.least_visits = roaming.least_visit_probability()
-        order_keys = [secrets.token_bytes(32) for _ in names]
         for index, name in enumerate(names):
-            known = (config, part_of(data, index), seed, roaming.links(index, names), plan.seed, order_keys[index])
+            known = (config, part_of(data, index), seed, roaming.links(index, names), plan.seed)
             handles[name] = runtime.spawn(kinds["clients"], name, *known, resources=resources)
         if "server" in kinds:
             public, teller = (None, data.label_party) if isinstance(data, VerticalData) else (data, "")
-            facts = (config, names, public, data.num_classes, plan, seed, teller, order_keys)
+            facts = (config, names, public, data.num_classes, plan, seed, teller)
             server = runtime.spawn(kinds["server"], SERVER, *facts, resources=resources)
     goes_on = config.on_party_loss == "continue"
     clients = ActorGroup[Any](
@@ -260,8 +258,10 @@ def assemble(config: MtcdConfig, data: MtcdData, runtime: Runtime, state: MtcdSt
 
 
 async def prepare(federation: Federation) -> None:
-    """Align vertical data and share labels, settle the step size, and form the first Z."""
+    """Share keys and labels, align vertical data, settle the step size, and form the first Z."""
     state = federation.state
+    if federation.server is not None and federation.config.server_links != "all":
+        await federation.clients.ask(lambda client: client.share_order_key())
     if isinstance(federation.data, VerticalData):
         label_party = federation.data.label_party
         found = await federation.clients.handle(label_party).align()

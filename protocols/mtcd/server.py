@@ -46,11 +46,11 @@ class GatheringServer(Server):
     Args:
         public: the data where their labels are public, else None: then the label party sends them.
         label_party: its name; "" where labels are public.
-        order_keys: shared with each client alone, by number: they seal what others relay.
     """
 
     state: ClassVar[tuple[str, ...]] = (
         *("labels", "weights", "z", "theta_0", "known", "penalties", "roaming", "estimates"),
+        *("order_keys", "num_relayed"),
     )
 
     def __init__(
@@ -62,13 +62,13 @@ class GatheringServer(Server):
         plan: RoamingPlan,
         seed: int,
         label_party: str,
-        order_keys: Sequence[bytes],
     ) -> None:
         self._config = config
         self._names = tuple(names)
         self._label_party = label_party
-        self._order_keys = tuple(order_keys)
-        self._num_relayed = 0
+        self.order_keys: dict[int, bytes] = {}
+        """Drawn by each client for itself: they seal what others relay to it."""
+        self.num_relayed = 0
         self._public = public
         self._num_classes = num_classes
         self._seed = seed
@@ -114,6 +114,16 @@ class GatheringServer(Server):
         self.weights = weights_of(labels, np.float32 if is_network else np.float64)
         self._build()
 
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Who are asked for representations."""
+        return self._names
+
+    @remote(caller=CLIENT, only="clients", at_most=lambda config: int(config.server_links != "all"), each=True)
+    async def take_order_key(self, order_key: messages.OrderKey) -> None:
+        """Take the key that a client has drawn."""
+        self.order_keys[self._names.index(self.caller)] = order_key.key
+
     def _build(self) -> None:
         self.estimates.num_samples = len(self.labels)
         if self._config.problem != "network":
@@ -146,7 +156,7 @@ class GatheringServer(Server):
         """Return theta_0, for measuring."""
         return messages.FusionParameters(self.theta_0)
 
-    @remote(caller=DRIVER, at_most=2)
+    @remote(caller=DRIVER, at_most="num_norms")
     async def safe_step(self) -> messages.SafeStep:
         """Return a step size that is safe for a linear model, from constants that the clients tell."""
         problem, num_samples = self._head.problem, len(self.labels)
@@ -209,13 +219,13 @@ class GatheringServer(Server):
         """
         route = tuple(self._names[station] for station in self.roaming.route(client))
         with surviving_loss("the others go on"):
+            if len(route) == 1 or (client not in self.order_keys and route):  # before the clients have told their keys
+                return await getattr(self.peer(route[-1], ServedParty), endpoint)(order)
             first = self.peer(route[0], ServedParty)
-            if len(route) == 1:
-                return await getattr(first, endpoint)(order)
-            self._num_relayed += 1
-            seal = seal_of(self._order_keys[client], self._num_relayed, order)
+            self.num_relayed += 1
+            seal = seal_of(self.order_keys[client], self.num_relayed, order)
             envelope = messages.RelayedZ if isinstance(order, (messages.SyncedZ, messages.Probe)) else messages.Relayed
-            return await first.relay(envelope(route[1:], self._num_relayed, seal, order))
+            return await first.relay(envelope(route[1:], self.num_relayed, seal, order))
         return None
 
     async def _collect(self, endpoint: str, orders: Mapping[int, Any], round_: int, fresh: bool = True) -> None:

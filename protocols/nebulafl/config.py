@@ -97,108 +97,110 @@ class NebulaFLConfig:
     }
 
     algorithm: Algorithm = "nebulafl"
-    """Who decides: NebulaFL, or a baseline on the same centers, containers, hardware and cost model."""
+    """NebulaFL, or a baseline on the same centers, containers, hardware and cost model."""
     model: NamedCode = "auto"
-    """Name of the model, or ``package.module:function`` of your own; the catalogue must have a throughput under this
-    name. ``auto`` goes by the shape of a sample."""
+    """Model name, or your own ``package.module:function``; the catalogue needs a throughput for it. ``auto`` chooses by
+    the shape of a sample."""
     normalisation: Literal["group", "batch", "none"] = "group"
     """Normalisation of ``resnet18`` and ``vgg16``; batch normalisation also averages running statistics."""
     num_centers: int = Field(default=4, ge=1)
-    """Data centers, the first ones of the catalogue."""
+    """Number of data centers, taken from the start of the catalogue."""
     num_containers: int = Field(default=40, ge=1, le=100_000)
-    """Data owners in all, dealt to the centers as evenly as possible."""
+    """Total number of data owners, spread evenly over the centers."""
     active_per_center: int = Field(default=5, ge=1)
-    """Planets of a center (K_i), each trained in one container at a time; baselines run as many containers."""
+    """Planets per center (K_i), each trained in one container at a time; baselines run as many containers."""
     rotation_interval: float = Field(default=1000.0, gt=0)
     """Seconds between rotations (t_c)."""
     duration: float = Field(default=20000.0, gt=0)
-    """Seconds after which nothing new is started (T)."""
+    """Seconds of the run (T); nothing new starts after it."""
     num_rounds: int | None = Field(default=None, ge=1)
-    """Stop after so many rotations (NebulaFL) or aggregations (baselines), if that comes before `duration`."""
+    """Maximum number of rotations (NebulaFL) or aggregations (baselines), within `duration`."""
     evaluation_interval: float = Field(default=1000.0, gt=0)
-    """Seconds between measurements of the mean of all masters (or of the server's model)."""
+    """Seconds between evaluations of the mean of all masters (or of the server's model)."""
     dirichlet: float | None = Field(default=0.5, gt=0)
-    """Concentration of the label distribution of containers; none for equal random shares."""
+    """Dirichlet concentration of the containers' label distributions; `none` for an even random split."""
     catalogue: str = "market"
     """Hardware: an illustrative example (``market``, ``scarce``) or a TOML file."""
     network: str = "market"
     """Links between centers: an illustrative example (``market``, ``scarce``) or a TOML file."""
     resource_policy: ResourcePolicy = "nebulafl"
-    """How a container gets hardware: NebulaFL's assignment, or random, cheapest or fastest of what is free."""
+    """Hardware assignment: NebulaFL's, or a random, the cheapest or the fastest free unit."""
     ablation: Ablation = "none"
-    """Which part of NebulaFL is taken away (Table III and Figure 5)."""
+    """Remove one part of NebulaFL (Table III and Figure 5)."""
     planet_rule: PlanetRule = "paper"
     """What a planet is pulled to when it was trained: the stellar model from the start, though untrained (``paper``,
     Equation 2); only once one was received (``received``); its own center's master of that moment, while a master that
     arrives shifts all planets by half of its difference to the own one (``shifted``)."""
     price_rule: PriceRule = "hour"
-    """What NebulaFL's assignment and ``cheapest`` call dear: an hour of a unit (Equation 8), or a training on it."""
+    """Price used by NebulaFL's assignment and by ``cheapest``: per unit hour (Equation 8), or per training."""
     bytes_factor: float = Field(default=1.0, gt=0, le=1e9)
-    """Links take and charge as if every message had so many times its bytes: what a larger model would do to them."""
+    """Multiply message sizes by this in the links' time and cost, to model a larger network."""
     work_factor: float = Field(default=1.0, gt=0, le=1e9)
-    """Hardware takes as if every sample were so many times the work."""
+    """Multiply the work per sample by this in the hardware's time, to model a larger network."""
     paper_literal: bool = False
-    """Use the printed equations where they contradict the text (Equations 4, 5, 6, 9; rotation at time 0)."""
+    """Use the printed equations where they contradict the paper's text (Equations 4, 5, 6, 9; rotation at time 0)."""
     local_epochs: int = Field(default=5, ge=1)
-    """Local epochs of a training."""
+    """Local epochs per training."""
     batch_size: int = Field(default=50, ge=1)
-    """Samples of a local step."""
+    """Batch size of local SGD."""
     learning_rate: float = Field(default=0.01, gt=0)
-    """Step length of local SGD."""
+    """Learning rate of local SGD."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Momentum of local SGD; it starts at zero in every training."""
     center_rounds: int = Field(default=2, ge=1)
-    """Hierarchical FedAvg: rounds inside the centers between two aggregations over all."""
+    """Hierarchical FedAvg: rounds within the centers between global aggregations."""
     num_clusters: int = Field(default=3, ge=1)
     """Clusters of FedHiSyn (by training time) and FedHKT (by labels)."""
     num_training: int | None = Field(default=None, ge=1)
-    """Deal only so many training samples, drawn at random; none for all."""
+    """Use only this many training samples, drawn at random; `none` for all."""
     num_validation: int = Field(default=0, ge=0)
-    """Held-out training samples on which models are measured instead of the test rows, for choosing settings."""
+    """Hold out this many training samples for validation and evaluate on them instead of the test rows, to choose
+    settings."""
     num_proxy: int = Field(default=200, ge=1)
-    """FedHKT: held-out training samples on which clients share logits."""
+    """FedHKT: number of held-out training samples on which clients share logits."""
     distillation_epochs: int = Field(default=20, ge=1)
     """FedHKT: passes over the proxy samples when the server distils."""
     buffer_size: int = Field(default=5, ge=1)
-    """Arrivals before FedBuff or FedSA aggregates."""
+    """FedBuff, FedSA: updates per aggregation."""
     aggregation_window: float | None = Field(default=None, gt=0)
-    """FedSA: seconds between aggregations instead of a number of arrivals."""
+    """FedSA: seconds between aggregations, instead of `buffer_size`."""
     staleness_bound: int = Field(default=5, ge=1)
-    """Versions that a running container may fall behind (Pisces, FedSA)."""
+    """Pisces, FedSA: maximum staleness of a running container, in versions."""
     mixing: float = Field(default=0.6, gt=0, le=1)
-    """FedAsync: weight of a fresh arrival."""
+    """FedAsync: weight of a fresh update."""
     staleness_exponent: float = Field(default=0.5, ge=0)
-    """Exponent of the discount for staleness (FedAsync, FedBuff, Pisces)."""
+    """FedAsync, FedBuff, Pisces: exponent of the staleness discount."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
-    """Report when, and for how many dollars and bytes, ``test/accuracy`` first was this high."""
+    """Report the time, dollars and bytes at which ``test/accuracy`` first reaches this."""
     stop_at_target: bool = False
-    """End the run with the first measurement that reaches `target_accuracy`."""
+    """Stop at the first evaluation that reaches `target_accuracy`."""
     checkpoint_interval: int = Field(default=1, ge=0)
-    """Measurements between two checkpoints; 0 for none but the last."""
+    """Evaluations between checkpoints; 0 writes only the last one."""
     on_party_loss: Literal["stop", "continue", "restart"] = "restart"
-    """When a center's process is lost: stop the run, go on without it, or bring it back after `restart_seconds`."""
+    """On a lost center: `stop` the run, `continue` without it, or `restart` it after `restart_seconds`."""
     restart_seconds: float = Field(default=600.0, ge=0)
-    """How long a lost center stays away."""
+    """Seconds before a lost center restarts."""
     outages: str = ""
-    """Containers that are away for a while, for experiments: ``oregon/3@500-900 tokyo/0@100-200``."""
+    """For experiments: containers that are unavailable for a while, such as ``oregon/3@500-900 tokyo/0@100-200``."""
     attestation: NamedCode = ""
-    """Address (``package.module:function``) of a hook ``attest(container, nonce) -> bool``; who fails is not called."""
+    """Attestation hook ``package.module:function``, called as ``attest(container, nonce) -> bool``; containers that
+    fail are skipped."""
     container_processes: bool = False
-    """Let each container be a process of its own, which alone opens its rows; else its center's process does both."""
+    """Run each container as a separate process that alone opens its rows; otherwise its center's process does."""
     together: bool = False
-    """For many small models: compute trainings that are under way at the same time in batched calls, on Ray those of a
-    center that wait for its processor. Equal to rounding, not to the bit; so is a run that is resumed."""
+    """Train concurrent containers in batched calls, for many small models. Results are equal up to rounding, also after
+    a resume."""
     device: Device = "cpu"
-    """Where models are trained and measured: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
+    """Device for training and evaluation: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` (a GPU if available)."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Share of a GPU that each process that trains or measures asks Ray for: centers, or containers, and auditor."""
+    """Fraction of a GPU that each training or evaluating process requests from Ray."""
     placement_by_label: bool = False
-    """Ray: ask for the label ``dc-<center>`` on the host of each center."""
+    """Ray: place each center on a host with the label ``dc-<center>``."""
     secure_aggregation: bool = False
-    """Whether the exchange sees only the sum of the centers' models, under masks; for fedavg-hierarchical and
-    fedhisyn, where it averages three centers or more in one go."""
+    """Secure aggregation: the exchange sees only the sum of the centers' models. For `fedavg-hierarchical` and
+    `fedhisyn` with three or more centers per average."""
     secure_range: float = Field(default=100.0, gt=0, le=1e9)
-    """Largest absolute number under masks; a sum over M centers is off by at most M^2 2^-32 times that."""
+    """Largest absolute value in secure sums; the error of a sum over M centers is at most M^2 2^-32 times this."""
 
     @model_validator(mode="after")
     def _check(self) -> NebulaFLConfig:
@@ -331,11 +333,20 @@ class NebulaFLConfig:
     @property
     def num_center_rounds(self) -> int | None:
         """How many rounds a center is asked for by a method that aggregates center by center; None: see `duration`."""
+        if self.algorithm not in BY_CENTER:
+            return 0
         return None if self.num_rounds is None else self.num_rounds + self.num_changes
+
+    @property
+    def num_summed_rounds(self) -> int | None:
+        """The same of rounds whose answers are summed."""
+        return self.num_center_rounds if self.secure_aggregation else 0
 
     @property
     def num_orders(self) -> int | None:
         """How many trainings a flat baseline orders from a center; None: as many as end within `duration`."""
+        if self.algorithm in BY_CENTER:
+            return 0
         if self.num_rounds is None or self.algorithm == "pisces":
             return None
         num_slots = self.active_per_center * self.num_centers

@@ -8,7 +8,7 @@ PROTOCOL = LazyProtocol(
     "protocols.nebulafl",
     name="nebulafl",
     summary="asynchronous learning over several data centers that rotate their models, with hardware, WAN and money",
-    problem="the same columns in several clouds or regions, where links and rented machines cost hours and money",
+    problem="Horizontal FL across clouds or regions, where links and rented machines cost time and money",
     partition="horizontal",
     default_data="digits",
     headline=Headline(name="test/accuracy"),

@@ -589,7 +589,8 @@ class ActiveWorker(PartyWorker):
         return clip_and_noise(gradient_BE * rows, clip, self._sigma, self._noise, "Gradient") / rows
 
     def _records(self, counts: RowCounts) -> Iterable[PrivacyRecord]:
-        return active_records(self.config, self.party, counts, self._sigma, self._data.num_classes)
+        num_classes, times = self._data.num_classes, self.counts.num_scales
+        return active_records(self.config, self.party, counts, self._sigma, num_classes, times)
 
     @remote(caller=DRIVER, at_most="num_evaluations")
     async def evaluate(self, request: PartRequest) -> Evaluated:

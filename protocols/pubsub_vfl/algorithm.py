@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart
+from fedactors.data.values import blocks_of
 from fedactors.learning.local_training import clipped_gradient_sum
 from fedactors.learning.metrics import Task, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec, output_width
@@ -148,7 +149,9 @@ def measured(task: Task, top: Model, embeddings: Sequence[Array], labels_N: Arra
 
     The second is how many classes it never predicts.
     """
-    output = joint_output(top, embeddings)
+    blocks = blocks_of(len(labels_N), sum(one.nbytes for one in embeddings) / max(len(labels_N), 1))
+    outputs = [joint_output(top, [one[rows] for one in embeddings]) for rows in blocks]
+    output = outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
     unpredicted = 0 if task == "regression" else num_unpredicted(labels_N, output)
     return task_metrics(task, labels_N, output), unpredicted
 

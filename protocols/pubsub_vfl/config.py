@@ -159,7 +159,7 @@ class PubSubVflConfig(StepSettings):
     deadline: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = 10.0
     """Seconds after which a batch that does not move is abandoned and assigned anew (T_ddl); ``inf`` never."""
     exclude_stragglers: bool = True
-    """Whether who lets a deadline pass gets no more batches of that epoch, which then ends without waiting for it."""
+    """Exclude workers that miss a deadline from the rest of the epoch."""
     max_attempts: Positive = 20
     """Assignments of one batch after which the run stops and names it."""
     sync_interval: Positive = 5

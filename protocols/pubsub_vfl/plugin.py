@@ -24,7 +24,7 @@ PROTOCOL = LazyProtocol(
     "protocols.pubsub_vfl",
     name="pubsub-vfl",
     summary="split learning between organisations over publish/subscribe channels and parameter servers",
-    problem="other columns of the same people at two to ten organisations, one of which knows the answer",
+    problem="Vertical FL: 2 to 10 organisations hold different features of the same people; one holds the labels",
     partition="vertical",
     default_data="breast-cancer",
     headline=Headline(name="test/auc"),

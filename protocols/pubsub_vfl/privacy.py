@@ -248,9 +248,9 @@ def passive_records(
 
 
 def active_records(
-    config: PubSubVflConfig, party: str, counts: RowCounts, sigma: float, num_classes: int
+    config: PubSubVflConfig, party: str, counts: RowCounts, sigma: float, num_classes: int, num_draws: int = 1
 ) -> Iterator[PrivacyRecord]:
-    """Yield the ledger's lines of the active party."""
+    """Yield the ledger's lines of the active party, whose exchanged labels were drawn so often."""
     why = ["the top model and the own bottom are trained on the rows without noise"]
     released = int(counts.embedded.max(initial=0))
     yield _gaussian(config, party, "Gradient", config.gradient_clip_norm, sigma, released, why)
@@ -263,10 +263,10 @@ def active_records(
             noise_scale=flip_probability(num_classes, epsilon),
             num_values=num_classes,
             sensitivity=1.0,
-            touched=1,
+            touched=num_draws,
             sampling="full",
-            rigorous_mu=mu_of_epsilon(epsilon),
-            epsilon=epsilon,
+            rigorous_mu=mu_of_epsilon(num_draws * epsilon),
+            epsilon=num_draws * epsilon,
             covered=True,
             note="one training or validation label replaced; test labels show in the final metrics",
         )

@@ -19,6 +19,7 @@ from fedactors.actors.remote import CLIENT, DRIVER, SERVER, remote
 from fedactors.data.alignment.rows import JoinMember
 from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dropped_for, meaning_of, read_rows
 from fedactors.data.layouts.vertical import RelationalQuery
+from fedactors.data.values import taken
 from fedactors.errors import Refused, RowsChangedError
 from fedactors.learning.metrics import Task, known, own_columns
 from fedactors.privacy.accounting import without_guarantee
@@ -36,6 +37,10 @@ from protocols.tablepuppet.mapping import score_means
 def coordinator_of(clients: Sequence[str], table: str) -> str:
     """Return the name of the coordinator of a table's clients, which lives with the first of them."""
     return f"{clients[0].partition('/')[0]}/union-{table}"
+
+
+MOST_TESTED = 100_000
+"""Joined test rows that the model of the own columns is measured on."""
 
 
 class MaskedTable(SecureSummand):
@@ -131,6 +136,16 @@ class TableClient(JoinMember, MaskedTable):
         """The server, and the own table's coordinator; another table's is another party's."""
         return (self.adder, coordinator_of(self._partners, self._table_owner.table))
 
+    def _check_partitions(self, *, alone: bool) -> None:
+        """Check that what is asked for is what a table of so many partitions does: each way has a count of its own.
+
+        Raises:
+            Refused: it is not.
+        """
+        if self._alone != alone:
+            asked = "one partition" if alone else "several partitions"
+            raise Refused(self.caller, f"asks {self.name} for what a table of {asked} does; its table is none")
+
     @property
     def operator(self) -> str:
         """Who goes between the own table's clients, and sees theta: its coordinator, or the server."""
@@ -145,8 +160,12 @@ class TableClient(JoinMember, MaskedTable):
     @property
     def num_exchanges(self) -> int:
         """Of a run of SGD: each batch, and the first predictions of each round."""
-        num_joined = self._problem.num_joined
-        return self._config.most_rounds * (ceil(num_joined / self._config.batch_of(num_joined)) + 1)
+        return 0 if self._config.is_admm or self._config.algorithm == "centralised" else self._num_batches
+
+    @property
+    def num_gradients(self) -> int:
+        """The same where a table's partitions add gradients up."""
+        return self.num_exchanges if self._config.algorithm == "rfl-sgd" else 0
 
     @property
     def first_partner(self) -> str:
@@ -189,6 +208,7 @@ class TableClient(JoinMember, MaskedTable):
     async def send_labels(self) -> messages.Labels:
         """Return the labels of the training rows, noisy under label_dp, and which rows are kept for the test."""
         if self.sent_labels is None:  # asked again, the same ones: the mean of several would have less noise
+            self.release("the labels")
             train = self._labels[~self._is_test]
             noisy = data.noisy_labels(train, self._config, self._loss, self._num_classes, self.noise_rng("labels"))
             self.sent_labels = messages.Labels(noisy, self._is_test, self._num_classes)
@@ -200,12 +220,12 @@ class TableClient(JoinMember, MaskedTable):
         self.counts = counts
         await self._begin_training()
 
-    @remote(caller=SERVER, only="joiners", once=True)
+    @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.secure_aggregation))
     async def receive_positions(self, positions: messages.JoinPositions) -> None:
         """Take the own row of every joined row, for predictions that are summed under masks."""
         self.positions = positions
 
-    @remote(caller=SERVER, only="joiners", once=True)
+    @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.is_vertical))
     async def receive_joined_rows(self, joined: messages.JoinedRows) -> None:
         """Take p_i and hold the vertical slice of the joined table (VFL-SGD, VFL-ADMM)."""
         self.joined = joined
@@ -220,14 +240,15 @@ class TableClient(JoinMember, MaskedTable):
 
     # --- training ---
 
-    @remote(caller=SERVER, only="joiners", once=True)
+    @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.is_admm))
     async def predict_all(self) -> messages.Predictions | Masked:
         """Return h_i of all rows that join (Algorithm 1, line 4, first round)."""
-        return self._send(await self._predict(self._x), self.positions.train if self.positions else None)
+        return self._send(await self._predict(self._x), self._train_positions)
 
     @remote(caller=SERVER, only="joiners", at_most="num_exchanges")
     async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions | Masked:
         """Take the step of the last batch (Eq. 12, 13) and return the predictions of the next (Table 5, RFL-SGD-V)."""
+        self._check_partitions(alone=True)
         if derivatives.batch_size:
             gradient = await self._gradient(derivatives)
             mean = algorithm.combine_gradients([gradient], derivatives.batch_size)
@@ -244,22 +265,25 @@ class TableClient(JoinMember, MaskedTable):
             raise Refused(self.caller, f"asks {self.name} for a batch that holds a row twice")
         return rows
 
-    @remote(caller=SERVER, only="operator", at_most="num_exchanges")
+    @remote(caller=SERVER, only="operator", at_most="num_gradients")
     async def partial(self, derivatives: messages.Derivatives) -> messages.PartialGradient:
         """Return Eq. 18 over the own rows of the last batch (RFL-SGD)."""
+        self._check_partitions(alone=False)
         return messages.PartialGradient(await self._gradient(derivatives))
 
-    @remote(caller=SERVER, only="operator", at_most="num_exchanges")
+    @remote(caller=SERVER, only="operator", at_most="num_gradients")
     async def apply(self, gradient: messages.AggregatedGradient) -> messages.Predictions:
         """Take the step of the table's gradient (Eq. 19) and return the predictions of the next batch."""
+        self._check_partitions(alone=False)
         if len(gradient.values):
             self.theta = algorithm.gradient_step(self.theta, gradient.values, self._config.learning_rate)
         self._batch = self._distinct(gradient.next_rows)
         return messages.Predictions(await self._predict(self._x[self._batch]))
 
-    @remote(caller=SERVER, only="joiners", at_most="most_rounds")
+    @remote(caller=SERVER, only="joiners", at_most="num_solutions")
     async def solve(self, auxiliary: messages.Auxiliary) -> messages.Predictions | Masked:
         """Solve Eq. 16 and return the next round's predictions (RFL-ADMM-V)."""
+        self._check_partitions(alone=True)
         Y_nC, config, problem = auxiliary.values, self._config, self._problem
         if config.secure_aggregation:  # the server does not know the own predictions, which Eq. 14 takes away
             work = Work("predict", float(len(self._x) * problem.model.num_parameters))
@@ -268,37 +292,40 @@ class TableClient(JoinMember, MaskedTable):
                 config.admm, Y_nC, problem.G_n, local_nC, auxiliary.rho, len(self._plan.tables)
             )
         self.theta = await self._solve(Y_nC, self.theta, None, auxiliary.rho)
-        return self._send(await self._predict(self._x), self.positions.train if self.positions else None)
+        return self._send(await self._predict(self._x), self._train_positions)
 
-    @remote(caller=SERVER, only="joiners", at_most="most_rounds")
+    @remote(caller=SERVER, only="joiners", at_most="num_consensus_rounds")
     async def receive_auxiliary(self, auxiliary: messages.Auxiliary) -> None:
         """Take Y_i for the inner rounds (RFL-ADMM)."""
+        self._check_partitions(alone=False)
         self.auxiliary, self._rho = auxiliary.values, auxiliary.rho
 
-    @remote(caller=SERVER, only="operator", at_most=lambda config: config.most_rounds * config.inner_rounds)
+    @remote(caller=SERVER, only="operator", at_most=lambda config: config.num_consensus_rounds * config.inner_rounds)
     async def consensus(self, consensus: messages.Consensus) -> messages.LocalParameters:
         """Solve Eq. 22 around w - u and return theta (RFL-ADMM)."""
+        self._check_partitions(alone=False)
         self.local_theta = await self._solve(self.auxiliary, self.local_theta, consensus.w - consensus.u, self._rho)
         return messages.LocalParameters(self.local_theta)
 
-    @remote(caller=SERVER, only="operator", at_most="most_rounds")
+    @remote(caller=SERVER, only="operator", at_most="num_consensus_rounds")
     async def adopt(self, consensus: messages.Consensus) -> messages.Predictions:
         """Take the table's consensus w as the model and return the next round's predictions."""
+        self._check_partitions(alone=False)
         self.theta, self.auxiliary = consensus.w, np.zeros(0)
         return messages.Predictions(await self._predict(self._x))
 
-    @remote(caller=SERVER, only="operator", once=True)
+    @remote(caller=SERVER, only="operator", at_most=lambda config: int(config.algorithm == "rfl-admm"))
     async def first_theta(self) -> messages.LocalParameters:
         """Return the theta that training begins with, alike in all partitions of a table."""
         return messages.LocalParameters(self.theta)
 
     # --- evaluation, the centralised baseline, accounts ---
 
-    @remote(caller=SERVER, only="joiners", at_most="most_rounds")
+    @remote(caller=SERVER, only="joiners", at_most="num_tests")
     async def predict_test(self) -> messages.TestPredictions | Masked:
         """Return h_i of the rows in the test join."""
-        values = await self._predict(self._x_test)
-        return messages.TestPredictions(values) if self.positions is None else self.mask(values[self.positions.test])
+        values, positions = await self._predict(self._x_test), self._positions
+        return messages.TestPredictions(values) if positions is None else self.mask(values[positions.test])
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: config.most_rounds + 1)
     async def score(self, outputs: messages.TestOutputs) -> messages.Score:
@@ -315,24 +342,7 @@ class TableClient(JoinMember, MaskedTable):
         tally = algorithm.tally_rows(loss, h_NC, y_N, outputs.ranks) if self._config.label_dp is None else np.zeros(0)
         return messages.Score(total, mean * len(y_N), len(y_N), tally)
 
-    @remote(caller=DRIVER, once=True)
-    async def measure_alone(self) -> messages.TestScore:
-        """Return the scores on the joined test rows of a model of the own columns, trained here and then given up."""
-        counts, tested = self.counts, self.test_rows
-        if not (self._alone and self._is_listed and counts is not None and tested is not None and len(tested.rows)):
-            return messages.TestScore(0.0, 0.0, {})
-        chosen, kept = np.flatnonzero(counts.train), np.flatnonzero(counts.in_test)
-        positions = np.searchsorted(kept, tested.rows)
-        task: Task = {"squared": "regression", "logistic": "binary", "softmax": "multiclass"}[self._loss]  # type: ignore[assignment]
-        args = (
-            (np.asarray(self._x), self._labels[chosen]),
-            {"test": (np.asarray(self._x_test)[positions], self._labels[tested.rows])},
-        )
-        with self.span("wait", "own columns"):
-            found = own_columns(task, *args, counts.train[chosen]).get("test", {})
-        return messages.TestScore(0.0, found.get("loss", 0.0), known(found))
-
-    @remote(caller=SERVER, only="joiners", once=True)
+    @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.algorithm == "centralised"))
     async def give_rows(self) -> messages.DesignMatrix:
         """Give every feature away, in the centralised baseline only."""
         if self._config.algorithm != "centralised":
@@ -358,6 +368,22 @@ class TableClient(JoinMember, MaskedTable):
         Only under differential privacy is it a secret, and no two runs are alike; else all who know the run's seed do.
         """
         return np.random.default_rng(self.row_order) if self.row_order else self.rng("row order")
+
+    @property
+    def _positions(self) -> messages.JoinPositions | None:
+        """What is summed of the own rows; None: predictions leave as they are.
+
+        Raises:
+            Refused: sums are to hide them, and nobody has said of what.
+        """
+        if self._config.secure_aggregation and self.positions is None:
+            raise Refused(self.caller, f"asks {self.name} for predictions that no sum hides; approved: sums")
+        return self.positions
+
+    @property
+    def _train_positions(self) -> NDArray[Any] | None:
+        found = self._positions
+        return None if found is None else found.train
 
     def _send(self, values_nC: Array, positions: NDArray[Any] | None) -> messages.Predictions | Masked:
         return messages.Predictions(values_nC) if positions is None else self.mask(values_nC[positions])
@@ -412,8 +438,23 @@ class TableClient(JoinMember, MaskedTable):
             self._labels = data.label_values(rows.column(table.label), self._loss, table.label, facts.classes)
             self._is_test = data.choose_test(len(self._labels), self._config.test_fraction, self.rng("test rows"))
 
+    def _check_batches(self) -> None:
+        """Check that the join is not said to be larger than is approved: how often rows are asked for follows from it.
+
+        Raises:
+            Refused: it is.
+        """
+        config, num_joined = self._config, self._problem.num_joined
+        if config.is_admm or config.algorithm == "centralised":
+            return
+        batches = ceil(num_joined / config.batch_of(num_joined))
+        if batches > config.max_batches:
+            said = f"joins {num_joined:,} rows, which are {batches:,} batches an epoch for {self.name}"
+            raise Refused(self.caller, f"{said}; approved: at most {config.max_batches:,} (max_batches)")
+
     async def _begin_training(self) -> None:
         self._pose()
+        self._check_batches()
         model, num_rows = self._problem.model, len(self._x)
         work = Work("factorise", float(num_rows * model.num_columns**2))
         self._system = await self.compute(local_solvers.prepare_solver, self._config, self._problem, work=work)
@@ -436,7 +477,9 @@ class TableClient(JoinMember, MaskedTable):
             G_n = self.counts.train[train]
             num_joined, num_classes = self.counts.num_joined, self.counts.num_classes
         is_whole = self.joined is None and len(train) == len(self._encoded)
-        self._x, self._x_test = self._encoded if is_whole else self._encoded[train], self._encoded[test]
+        encoded = self._encoded
+        chosen = taken if isinstance(encoded, np.ndarray) else type(encoded).__getitem__
+        self._x, self._x_test = encoded if is_whole else chosen(encoded, train), chosen(encoded, test)
         del self._encoded
         has_label = self._table.label is not None
         model = local_solvers.describe_model(self._config, self._x.shape[1], num_classes, has_label)
@@ -456,9 +499,22 @@ class TableClient(JoinMember, MaskedTable):
     def _noise_seed(self) -> tuple[int, ...]:
         return tuple(self.noise.integers(0, 2**63, 4).tolist()) if self._config.feature_dp is not None else (0,)
 
+    def _release_theta(self, num_steps: int) -> None:
+        """Count a theta that depends on the rows, and the steps under noise that it takes, before they are drawn."""
+        config = self._config
+        num_solutions = config.most_rounds * (1 if self._alone else config.inner_rounds)
+        self.release("theta", at_most=num_solutions if config.is_admm else self._num_batches)
+        self.num_steps += num_steps
+
+    @property
+    def _num_batches(self) -> int:
+        """Batches of a run of SGD, and one more turn of each round."""
+        num_joined = self._problem.num_joined
+        return self._config.most_rounds * (ceil(num_joined / self._config.batch_of(num_joined)) + 1)
+
     async def _gradient(self, derivatives: messages.Derivatives) -> Array:
         model, x_uD = self._problem.model, self._x[self._batch]
-        self.num_steps += 1
+        self._release_theta(1)
         args = (self._config, model, self.theta, x_uD, derivatives.values, derivatives.batch_size)
         work = self._work("gradient", len(x_uD) * model.num_parameters)
         return await self.compute(
@@ -467,7 +523,7 @@ class TableClient(JoinMember, MaskedTable):
 
     async def _solve(self, Y_nC: Array, theta_P: Array, anchor_P: Array | None, rho: float) -> Array:
         self.num_updates += 1
-        self.num_steps += local_solvers.local_steps(self._config, len(self._x))[0]
+        self._release_theta(local_solvers.local_steps(self._config, len(self._x))[0])
         order = self.rng(f"local batches {self.num_updates}")
         posed = local_solvers.with_penalty(self._problem, self._system, rho / self._config.first_rho)
         args = (self._config, *posed, Y_nC, theta_P, anchor_P, order)
@@ -482,6 +538,8 @@ class TableClient(JoinMember, MaskedTable):
         work = Work("predict", float(len(x_nD) * model.num_parameters))
         values = await self.compute(local_solvers.predict, model, self.theta, x_nD, work=work)
         clip = config.prediction_clip if config.feature_dp else None
+        times = config.most_rounds + 1 if config.is_admm else self._num_batches
+        self.release("predictions", at_most=times + config.most_rounds)  # those of each round's test too
         self.num_releases += config.feature_dp is not None
         if clip is None:
             return values

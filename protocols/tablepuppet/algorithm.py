@@ -29,6 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from fedactors.data.values import allocate, blocks_of, is_large, read_only
+
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Parts = Sequence[Array]
@@ -58,9 +60,11 @@ class BatchRows:
 
 def gather_join(predictions: Sequence[Array], rows: Sequence[Index]) -> Array:
     """Return h_NC = sum_i h_i[p_i(j)], tables added in the given order (LoJ gather)."""
-    h_NC = np.take(predictions[0], rows[0], axis=0)
-    for prediction, row in zip(predictions[1:], rows[1:], strict=True):
-        h_NC += np.take(prediction, row, axis=0)
+    h_NC = allocate((len(rows[0]), *predictions[0].shape[1:]), predictions[0].dtype)
+    for block in blocks_of(len(h_NC), h_NC.nbytes / max(len(h_NC), 1)):
+        h_NC[block] = np.take(predictions[0], rows[0][block], axis=0)
+        for prediction, row in zip(predictions[1:], rows[1:], strict=True):
+            h_NC[block] += np.take(prediction, row[block], axis=0)
     return h_NC
 
 
@@ -289,8 +293,10 @@ def linear_term(mode: AdmmMode, summed_nC: Array, G_n: NDArray[Any], h_nC: Array
     linear part of the proximal term of the sharing form, with which the parallel step converges.
     """
     times = M if mode == "boyd" else 1
-    made: Array = summed_nC - (times * rho) * (G_n[:, None] * h_nC)
-    return made
+    made = allocate(summed_nC.shape, np.float64)
+    for rows in blocks_of(len(made), made.nbytes / max(len(made), 1)):
+        made[rows] = summed_nC[rows] - (times * rho) * (G_n[rows, None] * h_nC[rows])
+    return read_only(made)
 
 
 def quadratic_weight(mode: AdmmMode, rho: float, M: int) -> float:
@@ -382,13 +388,9 @@ def admm_server_round(
     over-relaxation z and lambda follow predictions that go `relaxation` times as far beyond `before` (Boyd et al. 2011,
     Section 3.4.3).
     """
-    updated, shared, z = [], [], []
-    for y, local, part, last in zip(labels, dual, h, before, strict=True):
-        over = part if relaxation == 1.0 else relaxation * part + (1.0 - relaxation) * last
-        exact = update_z(loss, y, local, over, rho)
-        updated.append(update_lambda(local, over, exact, rho))
-        shared.append(shared_term(updated[-1], part, exact, rho))
-        z.append(over - (updated[-1] - local) / rho)
+    parts = zip(labels, dual, h, before, strict=True)
+    found = [_admm_part(loss, *one, rho, relaxation) for one in parts]
+    updated, shared, z = (list(each) for each in zip(*found, strict=True))
     return (
         updated,
         shared,
@@ -402,9 +404,34 @@ def admm_server_round(
     )
 
 
+def _admm_part(
+    loss: Loss, y: NDArray[Any], local: Array, part: Array, before: Array, rho: float, relaxation: float
+) -> tuple[Array, Array, Array]:
+    """Return lambda, what every table's Y_i shares, and z of one part, block by block."""
+    updated, shared, z = (allocate(part.shape, np.float64) for _ in range(3))
+    y = np.broadcast_to(y, len(part))  # along a tree one zero stands for all of a table that has no labels
+    for rows in blocks_of(len(part), part.nbytes / max(len(part), 1)):
+        over = part[rows] if relaxation == 1.0 else relaxation * part[rows] + (1.0 - relaxation) * before[rows]
+        exact = update_z(loss, y[rows], local[rows], over, rho)
+        updated[rows] = update_lambda(local[rows], over, exact, rho)
+        shared[rows] = shared_term(updated[rows], part[rows], exact, rho)
+        z[rows] = over - (updated[rows] - local[rows]) / rho
+    return updated, shared, z
+
+
 def less(parts: Parts, others: Parts) -> list[Array]:
     """Return a value on joined rows minus another one, part by part."""
-    return [part - other for part, other in zip(parts, others, strict=True)]
+    return [_difference(*pair) for pair in zip(parts, others, strict=True)]
+
+
+def _difference(part: Array, other: Array) -> Array:
+    if not is_large(part.nbytes):
+        return part - other
+    made = allocate(np.broadcast_shapes(part.shape, other.shape), np.float64)
+    other = np.broadcast_to(other, made.shape)
+    for rows in blocks_of(len(made), made.nbytes / max(len(made), 1)):
+        made[rows] = part[rows] - other[rows]
+    return made
 
 
 def sgd_server_step(

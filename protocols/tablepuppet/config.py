@@ -37,6 +37,7 @@ class TablePuppetConfig:
         **{name: {"algorithm": _ADMM} for name in ("admm", "rho", "over_relaxation")},
         **{name: {"algorithm": ("rfl-admm",)} for name in ("inner_rounds", "inner_rho")},
         **{name: {"algorithm": _SGD, "centralised": ("sgd",)} for name in ("learning_rate", "batch_size")},
+        "max_batches": {"algorithm": _SGD},
         **{
             name: {"admm": ("paper_sgd",)}
             for name in ("local_epochs", "local_batch_size", "local_learning_rate", "local_weight_decay")
@@ -89,6 +90,9 @@ class TablePuppetConfig:
     """Learning rate of the SGD algorithms (paper: 0.01 to 0.5)."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """Joined rows in a batch of the SGD algorithms; auto is the paper's 10,240, but at most a tenth of all."""
+    max_batches: int = Field(default=1000, ge=1)
+    """Most batches of an epoch of the SGD algorithms: the server says how many rows the join has, and may ask for no
+    more than that."""
     local_epochs: int = Field(default=10, ge=1)
     """Epochs of each theta update in ``paper_sgd``."""
     local_batch_size: int = Field(default=1024, ge=1)
@@ -217,6 +221,21 @@ class TablePuppetConfig:
     def may_follow_tree(self) -> bool:
         """Whether what the server computes may be passed along the join tree, if the loss is squared."""
         return self.algorithm in ("rfl-admm-v", "rfl-admm") and not self.secure_aggregation
+
+    @property
+    def num_solutions(self) -> int:
+        """Rounds in which a table of one partition solves for theta; 0 where another algorithm trains."""
+        return self.most_rounds if self.is_admm else 0
+
+    @property
+    def num_tests(self) -> int:
+        """How often the tables predict the rows that are kept for the test."""
+        return 0 if self.algorithm == "centralised" else self.most_rounds
+
+    @property
+    def num_consensus_rounds(self) -> int:
+        """Rounds in which the partitions of a table agree on theta."""
+        return self.most_rounds if self.algorithm == "rfl-admm" else 0
 
     @property
     def is_admm(self) -> bool:

@@ -31,6 +31,7 @@ from fedactors.data.layouts.relational import TableOwner, column_of, fit_table, 
 from fedactors.data.layouts.vertical import RelationalData, RelationalQuery, relational
 from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature, FeatureTypeError, LabelError
+from fedactors.data.values import allocate, blocks_of
 from fedactors.errors import BadInput
 from fedactors.privacy.mechanisms import randomised_labels, randomised_values
 from fedactors.secure_sums.messages import FEWEST
@@ -299,6 +300,32 @@ def design_matrix(
     a category of its own, written as an empty text; a category that `facts` lacks gives zeros. Of more than `WIDE`
     columns only what is not zero is held.
     """
+    width = (
+        sum(len(c) if f.encoding == "one_hot" else 1 for f, c in zip(features, facts.categories, strict=True)) + bias
+    )
+    if width > WIDE:
+        where, what = _placed(data, features, facts, bias, standardise)
+        ends = np.arange(data.num_rows + 1) * len(where)
+        columns = np.stack(where, axis=1).astype(np.int32).ravel()
+        cells = np.stack(what, axis=1).ravel(), columns, ends
+        return SparseRows(scipy.sparse.csr_array(cells, shape=(data.num_rows, width)))
+    x_nD = allocate((data.num_rows, width), np.float64)
+    for rows in blocks_of(data.num_rows, 8 * width):
+        block = data.slice(rows.start, rows.stop - rows.start)
+        try:
+            placed = _placed(block, features, facts, bias, standardise)
+        except FeatureTypeError:
+            _placed(data, features, facts, bias, standardise)  # the error says of how many rows it is: of all
+            raise
+        for column, values in zip(*placed, strict=True):
+            x_nD[rows][np.arange(block.num_rows), column] += values
+    return x_nD
+
+
+def _placed(
+    data: pa.Table, features: Sequence[Feature], facts: Facts, bias: bool, standardise: bool
+) -> tuple[list[NDArray[np.int64]], list[Array]]:
+    """Return for each feature in which column of the design matrix each row has a number, and the number."""
     n, start = data.num_rows, 0
     where, what = [], []
     for i, feature in enumerate(features):
@@ -318,15 +345,7 @@ def design_matrix(
     if bias:
         where.append(np.full(n, start))
         what.append(np.ones(n))
-        start += 1
-    if start > WIDE:
-        ends = np.arange(n + 1) * len(where)
-        columns = np.stack(where, axis=1).astype(np.int32).ravel()
-        return SparseRows(scipy.sparse.csr_array((np.stack(what, axis=1).ravel(), columns, ends), shape=(n, start)))
-    x_nD = np.zeros((n, start))
-    for column, values in zip(where, what, strict=True):
-        x_nD[np.arange(n), column] += values
-    return x_nD
+    return where, what
 
 
 def scale_of(facts: Facts, feature: int) -> tuple[float, float]:

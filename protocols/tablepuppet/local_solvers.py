@@ -31,6 +31,7 @@ import scipy.optimize
 from numpy.typing import NDArray
 
 from fedactors.data.party_rows import SparseRows
+from fedactors.data.values import allocate, blocks_of, is_large, read_only
 from fedactors.privacy.accounting import dpsgd_noise_multiplier
 from fedactors.privacy.mechanisms import add_gaussian, clip_rows
 from protocols.tablepuppet.algorithm import quadratic_weight
@@ -86,7 +87,16 @@ def initial_theta(model: TableModel, rng: np.random.Generator, base_C: Array | N
 
 
 def predict(model: TableModel, theta_P: Array, x_nD: Matrix) -> Array:
-    """Return h_nC = f_i(theta; x)."""
+    """Return h_nC = f_i(theta; x), of a large table block by block."""
+    if isinstance(x_nD, np.ndarray) and is_large(x_nD.nbytes):
+        made = allocate((len(x_nD), model.num_outputs), np.float64)
+        for rows in blocks_of(len(x_nD), x_nD.nbytes / len(x_nD)):
+            made[rows] = _predicted(model, theta_P, x_nD[rows])
+        return read_only(made)
+    return _predicted(model, theta_P, x_nD)
+
+
+def _predicted(model: TableModel, theta_P: Array, x_nD: Matrix) -> Array:
     if model.kind == "linear":
         return x_nD @ theta_P.reshape(model.num_columns, model.num_outputs)
     w1_DH, b1_H, w2_HC, b2_C = layers(model, theta_P)

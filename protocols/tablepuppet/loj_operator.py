@@ -30,6 +30,7 @@ from fedactors.actors.remote import DRIVER, remote
 from fedactors.data.alignment.rows import JoinMember, KeyHashes, agree_on_plan, ask_all, ask_each
 from fedactors.data.join import JoinTree
 from fedactors.data.layouts.vertical import RelationalQuery
+from fedactors.data.values import allocate
 from fedactors.messages.codec import wire_type
 from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.primitives import FixedPoint
@@ -243,7 +244,7 @@ class JoinServer(TableServer):
             self.matrices = await ask_all(tables, lambda table: table.give_rows())
             self.thetas = [matrix.theta for matrix in self.matrices]
         elif config.is_admm:
-            self.dual = [np.zeros((size, self.num_outputs)) for size in self._train.sizes]
+            self.dual = [allocate((size, self.num_outputs), np.float64) for size in self._train.sizes]
             self.z = [local + base for local, base in zip(self.dual, self._train.of_label(self.base), strict=True)]
             self.predictions = await self._ask(lambda table, _: table.predict_all(), tables)
 

@@ -191,7 +191,7 @@ class ListedJoin:
     """
 
     def __init__(self, rows: Sequence[Rows]) -> None:
-        self.rows = [row.astype(np.int64) for row in rows]
+        self.rows = list(rows)
         self.num_joined = len(rows[0])
         self.sizes = (self.num_joined,)
         """Rows of each part."""

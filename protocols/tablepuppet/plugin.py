@@ -11,7 +11,7 @@ PROTOCOL = LazyProtocol(
     "protocols.tablepuppet",
     name="tablepuppet",
     summary="learning over joins and unions of tables in different organisations' databases, stated in SQL",
-    problem="tables in databases of different owners, to be joined or united by SQL, without anybody joining them",
+    problem="Training on SQL joins and unions of tables in different owners' databases",
     partition="relational",
     default_data="orders",
     headline=Headline(name="test/accuracy"),

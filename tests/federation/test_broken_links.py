@@ -17,6 +17,7 @@ import pytest
 
 from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.federation.handshake import accept, dial
+from fedactors.federation.identity import Member
 from fedactors.federation.operations import agree
 from fedactors.federation.session import (
     NEW,
@@ -30,7 +31,6 @@ from fedactors.federation.session import (
     framed,
     value_of,
 )
-from fedactors.federation.site_folder import Member
 from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.addresses import free_port

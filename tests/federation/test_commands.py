@@ -15,7 +15,8 @@ from fedactors.errors import BadInput
 from fedactors.federation import operations
 from fedactors.federation.approval import decide, decision, keep_proposal, make_proposal
 from fedactors.federation.audit_log import AUDIT, check
-from fedactors.federation.site_folder import SiteFolder, quoted, read_federation
+from fedactors.federation.identity import quoted, read_federation
+from fedactors.federation.site_folder import SiteFolder
 from fedactors.runtime.addresses import free_port
 from tests.federation.world import BANK, SHOP, World
 
@@ -236,26 +237,6 @@ def test_a_key_that_others_can_read_is_not_used(quiet: World, tmp_path: Path) ->
     (made.path / BANK / "key.pem").chmod(0o644)
     with pytest.raises(BadInput, match="can be read by others"):
         _ = SiteFolder(made.path / BANK).client_tls
-
-
-def test_a_certificate_of_another_kind_of_key_is_refused() -> None:
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    from fedactors.federation import identity
-
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, SHOP)])
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    dated = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
-    other = dated.sign(key, hashes.SHA256())
-    with pytest.raises(BadInput, match=r"^sites\.shop\.certificate: its key is no Ed25519 key$"):
-        identity.read_certificate(identity.as_pem(other), "sites.shop.certificate")
-    with pytest.raises(BadInput, match=r"^certificate: its key is no Ed25519 key$"):
-        identity.key_of(other)
 
 
 def test_no_name_or_address_breaks_a_site_s_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

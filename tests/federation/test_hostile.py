@@ -19,8 +19,9 @@ from fedactors.errors import FedactorsError, Refused
 from fedactors.federation import identity
 from fedactors.federation.approval import Proposal, as_tree
 from fedactors.federation.handshake import dial
+from fedactors.federation.identity import Member, federation_text
 from fedactors.federation.session import ERROR, HEAD, PIECE_BYTES, REQUEST, Broken, Connection, Hello, read_piece
-from fedactors.federation.site_folder import Member, SiteFolder, federation_text
+from fedactors.federation.site_folder import SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
 from fedactors.messages.codec import encode, encode_parts
 from fedactors.runtime.failures import errors_for
@@ -68,7 +69,7 @@ def signed(world: World, folder: Path, name: str, *, by: Path, days: int = 9) ->
 
 
 def _federation(folder: Path) -> Any:
-    from fedactors.federation.site_folder import read_federation
+    from fedactors.federation.identity import read_federation
 
     return read_federation(folder / "federation.toml")
 

@@ -179,7 +179,7 @@ def renewed(world: World) -> tuple[str, str]:
     world.command("federation", "admit", str(world.path / "credit"), str(world.path / SHOP / "shop.csr"), "--renew")
     both = (world.path / "credit" / "federation.toml").read_text()
     begin = both.index("previous = ")
-    return both, both[:begin] + both[both.index('"""\n', both.index("-----END", begin)) + 4 :]
+    return both, world.signed(both[:begin] + both[both.index('"""\n', both.index("-----END", begin)) + 4 :])
 
 
 def test_a_new_certificate_is_taken_while_a_run_goes_on(kept: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -345,7 +345,7 @@ async def answered(world: World, reply: Any, handshake: bytes | None = None) -> 
 
 
 def test_who_dials_refuses_a_clock_too(kept: World) -> None:
-    assert "shop: has a clock that is 100 s behind" in str(asyncio.run(answered(kept, (time.time() - 100, 0))))
+    assert "shop: has a clock that is 100 s behind" in str(asyncio.run(answered(kept, (time.time() - 100, 0, 0))))
     assert "does not say what time it is there" in str(asyncio.run(answered(kept, ("noon", 0))))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from fedactors.errors import BadInput, Refused
 from fedactors.federation.approval import as_tree
 from fedactors.federation.site_folder import SITE, Amount, Policy, SiteFolder, in_all, spent
 from tests.federation.hostile_sites import WORKER, Rogue, in_mid_run
-from tests.federation.test_runs import SMALL, federated
+from tests.federation.test_runs import SMALL, command, federated
 from tests.federation.world import BANK, SHOP, World
 
 NOISED = (*SMALL, "algorithm=vfl", "embedding_mu=1", "bottom_training=frozen", "standardisation=none")
@@ -183,3 +184,89 @@ def test_a_test_run_waits_for_a_person_whatever_the_policy_says(fresh: World) ->
     assert federated(fresh, NOISED, "--share-seed", "--budget", "shop=0.1:1e-4", answering=answering) == 3
     watching.join(20)
     assert found
+
+
+# --- what a run may take of the machine ------------------------------------------------------------------------------
+
+
+def limited(world: World, name: str, **most: float) -> None:
+    """Write limits of a run into a site's policy."""
+    file = world.path / name / SITE
+    lines = [f"{key} = {value}" for key, value in most.items()]
+    file.write_text("\n".join([file.read_text(), "[policy.limits]", *lines, ""]))
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("memory_gib", 1e-6), ("cpu_hours", 1e-7), ("hours", 1e-5), ("disk_gib", 1e-8)]
+)
+def test_a_run_that_takes_more_of_the_machine_than_it_may_is_stopped(
+    tmp_path: Path, name: str, most: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedactors.federation import site, site_run
+
+    monkeypatch.setattr(site, "_MEASURE_SECONDS", 0.05)
+    monkeypatch.setattr(site_run, "_DISK_SECONDS", 0.05)
+    world = World(tmp_path)
+    world.start(BANK)
+    world.start(SHOP)
+    held: list[bytearray] = []
+    try:
+        limited(world, SHOP, **{name: most})
+        if name == "memory_gib":  # which an actor would take
+            began = site_run.UsageWatch.exceeded
+
+            def exceeded(watch: Any) -> str | None:
+                held.append(bytearray(b"x" * (8 << 20)))
+                return began(watch)
+
+            monkeypatch.setattr(site_run.UsageWatch, "exceeded", exceeded)
+        capsys.readouterr()
+        assert federated(world, ("num_epochs=400", *SMALL[1:])) == 3
+        said = f"limits.{name}: it took "
+        assert said in capsys.readouterr().err
+        (line,) = [line for line in world.audit(SHOP) if line["what"] == "stopped"]
+        assert said in line["why"]
+        assert f"at most {most:g}: smaller settings, or a larger policy.limits.{name} and --limit {name}" in line["why"]
+        # and the site is free for the next one
+        end = time.monotonic() + 10
+        while world.processes[SHOP].run is not None:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    finally:
+        world.stop()
+
+
+def test_what_a_run_asks_for_is_shown_and_is_within_the_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path)
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        limited(world, SHOP, hours=2.0, memory_gib=8.0)
+        assert main([*command(world, "pubsub-vfl"), *SMALL, "--limit", "hours=3"]) == 3
+        assert "shop: policy.limits.hours: 3 is not allowed: at most 2" in capsys.readouterr().err
+        assert federated(world, (*SMALL, "--limit", "hours=1", "--limit", "gpus=0")) == 0, world.output
+        (run,) = [line["run"] for line in world.audit(SHOP) if line["what"] == "approved"]
+        capsys.readouterr()
+        assert main(["site", "show", run, "--folder", str(tmp_path / SHOP)]) == 0
+        assert "it may take of this machine: memory_gib 8, hours 1, gpus 0" in capsys.readouterr().out
+    finally:
+        world.stop()
+
+
+def test_what_are_no_limits_is_one_line(tmp_path: Path) -> None:
+    from fedactors.federation.site_folder import RunLimits, parse_limits
+
+    assert parse_limits([("hours", "2"), ("gpus", "0")]) == RunLimits(hours=2.0, gpus=0.0)
+    for wrong in ([("hour", "2")], [("hours", "x")], [("hours", "nan")], [("hours", "-1")], [("hours", "1")] * 2):
+        with pytest.raises(BadInput, match=r"^--limit: .* is not allowed: give NAME=AMOUNT, each once, of memory_gib"):
+            parse_limits(wrong)
+    world = World(tmp_path)
+    limited(world, SHOP, hours=0)
+    with pytest.raises(BadInput, match=r"policy\.limits\.hours: Input should be greater than 0"):
+        world.folder(SHOP)
+    most = RunLimits(hours=2.0, memory_gib=8.0)
+    assert RunLimits(hours=1.0, gpus=1.0).within(most, SHOP) == RunLimits(hours=1.0, memory_gib=8.0, gpus=1.0)
+    with pytest.raises(BadInput, match=r"^shop: policy\.limits\.memory_gib: 9 is not allowed: at most 8$"):
+        RunLimits(memory_gib=9.0).within(most, SHOP)

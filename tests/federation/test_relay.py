@@ -22,10 +22,11 @@ from fedactors.cli.main import main
 from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.federation import identity
 from fedactors.federation.handshake import dial
+from fedactors.federation.identity import Member, federation_text
 from fedactors.federation.operations import agree
 from fedactors.federation.relay import ANSWER, DIAL, WAIT, Relay, RelayLimits, signed_words
 from fedactors.federation.session import ERROR, HEAD, REPLY, Hello, error_in, framed, read_piece, value_of
-from fedactors.federation.site_folder import Member, SiteFolder, federation_text
+from fedactors.federation.site_folder import SiteFolder
 from fedactors.messages.codec import encode_parts
 from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import errors_for
@@ -298,7 +299,7 @@ async def greeted(
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     nonce = value_of((await read_piece(reader, LIMITS))[3], "relay")
     words = ("credit", site or folder.name, what, other)
-    signature = identity.read_key(folder.path / "key.pem").sign(signed_words(nonce, *words))
+    signature = identity.sign(identity.read_key(folder.path / "key.pem"), signed_words(nonce, *words))
     handshake = framed(encode_parts((*words, signature)))
     if said:
         handshake = said[0]

@@ -63,7 +63,11 @@ class Way:
         if self.is_closed:
             writer.transport.abort()
             return
-        far_reader, far_writer = await asyncio.open_connection(*self._to)
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._to)
+        except OSError:  # nobody listens there now
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         writers = self._joined[task] = [writer, far_writer]

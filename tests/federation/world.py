@@ -165,6 +165,13 @@ class World:
         for name in self.names:
             (self.path / name / "federation.toml").write_text(text)
 
+    def signed(self, text: str) -> str:
+        """The federation's file after a change by hand, which its authority signed."""
+        file = self.path / "credit" / "federation.toml"
+        file.write_text(text)
+        self.command("federation", "sign", str(file.parent))
+        return file.read_text()
+
     def folder(self, name: str) -> SiteFolder:
         return SiteFolder(self.path / name)
 

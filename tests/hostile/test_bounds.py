@@ -75,7 +75,7 @@ ROUNDS = {
     "dcpa": (OTHERS["dcpa"][1], "driver: calls shop.run_iterations for the 4th time; approved: at most 3 times"),
     "glasu": (OTHERS["glasu"][1], "server: calls shop.infer_lowest for the 7th time; approved: at most 6 times"),
     "horizontal": (OTHERS["horizontal"][1], "server: calls shop.train with round 3; approved: at most 2 (num_rounds)"),
-    "rfl-admm": (OTHERS["rfl-admm"][1], ".solve for the 3rd time; approved: at most 2 times (num_rounds)"),
+    "rfl-admm": (OTHERS["rfl-admm"][1], ".solve for the 3rd time; approved: at most 2 times (num_solutions)"),
     "rfl-sgd": (OTHERS["rfl-sgd"][1], ".exchange for the "),
 }
 

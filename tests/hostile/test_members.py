@@ -86,7 +86,7 @@ def test_what_a_removed_site_has_open_ends(world: World) -> None:
         lost: list[str] = []
         async with connected(world, CLINIC, "driver", lost), connected(world, BANK, "check") as other:
             file = world.path / SHOP / "federation.toml"
-            file.write_text(without(file.read_text(), CLINIC))
+            file.write_text(world.signed(without(file.read_text(), CLINIC)))
             await becomes(lambda: bool(lost))
             assert "clinic is no site of credit any more" in lost[0]
             await becomes(lambda: world.processes[SHOP]._asked is None)
@@ -128,7 +128,7 @@ def test_a_relay_cuts_off_who_is_removed(world: World, monkeypatch: pytest.Monke
             reader, writer = ends[name] = await asyncio.open_connection("127.0.0.1", port)
             await relay._greet(folder, reader, writer, LIMITS, relay.WAIT, "")
             await read_piece(reader, LIMITS)
-        file.write_text(without(file.read_text(), CLINIC))
+        world.signed(without(file.read_text(), CLINIC))
         async with asyncio.timeout(15):
             with contextlib.suppress(OSError):
                 assert await ends[CLINIC][0].read() == b""

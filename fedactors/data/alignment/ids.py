@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -236,6 +236,14 @@ def id_texts(ids_N: NDArray[Any]) -> list[str]:
     return [str(value) for value in ids_N.tolist()]
 
 
+def _text_blocks(ids_N: NDArray[Any]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first row of each block of rows, and their canonical texts."""
+    return ((first, id_texts(ids_N[first : first + _TEXTS])) for first in range(0, len(ids_N), _TEXTS))
+
+
+_TEXTS = 1 << 16
+
+
 def make_key() -> bytes:
     """Return a fresh key of 32 bytes, from the operating system's entropy."""
     return secrets.token_bytes(32)
@@ -243,14 +251,19 @@ def make_key() -> bytes:
 
 def hash_ids(ids_N: NDArray[Any], key: bytes) -> Digests:
     """Return the HMAC-SHA256 of each id under `key`, (N, 32) bytes, in the party's own order."""
-    joined = b"".join(hmac.digest(key, text.encode(), "sha256") for text in id_texts(ids_N))
-    return np.frombuffer(joined, np.uint8).reshape(-1, 32)
+    found = np.zeros((len(ids_N), 32), np.uint8)
+    for first, texts in _text_blocks(ids_N):
+        joined = b"".join(hmac.digest(key, text.encode(), "sha256") for text in texts)
+        found[first : first + len(texts)] = np.frombuffer(joined, np.uint8).reshape(-1, 32)
+    return found
 
 
 def fingerprint(ids_N: NDArray[Any], key: bytes) -> bytes:
     """Return one HMAC-SHA256 over all ids in their order: equal at two parties iff their rows are already aligned."""
-    lengths_and_texts = b"".join(f"{len(text)}:{text}".encode() for text in id_texts(ids_N))
-    return hmac.digest(key, lengths_and_texts, "sha256")
+    made = hmac.new(key, digestmod="sha256")
+    for _, texts in _text_blocks(ids_N):
+        made.update(b"".join(f"{len(text)}:{text}".encode() for text in texts))
+    return made.digest()
 
 
 def check_fingerprints(fingerprints: dict[str, bytes], label_party: str) -> None:

@@ -10,7 +10,6 @@ downloaded while data are loaded.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import gzip
 import hashlib
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedactors.errors import BadInput, DataMissing
+from fedactors.validation import suggested
 
 Kind = Literal["tabular", "images", "graph", "tables"]
 Task = Literal["binary", "multiclass", "regression"]
@@ -401,9 +401,7 @@ def describe(name: str) -> Dataset:
     base = "synthetic" if base == "synthetic-vfl" else base
     known = {dataset.name: dataset for dataset in catalogue()}
     if base not in known:
-        close = difflib.get_close_matches(base, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise BadInput(f"data: unknown data set {name!r}{hint} (known: {', '.join(known)})")
+        raise BadInput(f"data: unknown data set {name!r}{suggested(base, known)}")
     dataset = known[base]
     if not colon:
         return dataset

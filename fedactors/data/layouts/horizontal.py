@@ -35,7 +35,7 @@ from fedactors.data.party_rows import (
 )
 from fedactors.data.readers import ImageFolder, class_texts, holds_images, read_image_folder, read_labels
 from fedactors.data.sources import FileSource
-from fedactors.data.values import CsvFormat
+from fedactors.data.values import CsvFormat, taken
 from fedactors.errors import BadInput
 from fedactors.messages.codec import decode, encode, wire_type
 
@@ -56,7 +56,7 @@ class HorizontalBlock:
     def take(self, rows: Index) -> HorizontalBlock:
         """Return some rows of it."""
         weights = None if self.weights is None else self.weights[rows]
-        return replace(self, features=self.features[rows], labels=self.labels[rows], weights=weights)
+        return replace(self, features=taken(self.features, rows), labels=self.labels[rows], weights=weights)
 
 
 @dataclass(frozen=True, kw_only=True)

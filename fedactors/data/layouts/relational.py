@@ -12,6 +12,7 @@ knows. A row that misses a value which its rule drops it for is left out before 
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from sqlglot import exp
 
 from fedactors.data.columns import ColumnRule, Preprocessing, encode, fit
-from fedactors.data.databases import TableSource, in_memory
+from fedactors.data.databases import TableSource
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, RelationalQuery
 from fedactors.data.party_rows import measured_fill, measured_scale
 from fedactors.data.query import (
@@ -37,7 +38,7 @@ from fedactors.data.query import (
     make_plan,
     parse_query,
 )
-from fedactors.data.values import Column
+from fedactors.data.values import Column, is_large, mapped_table
 from fedactors.errors import BadInput
 from fedactors.messages.codec import message, wire_type
 
@@ -178,9 +179,10 @@ def read_rows(
     found = found.select(list(dict.fromkeys([*table.keys, *found.column_names])))
     kept = rows_with_keys(found.select(table.keys)) if table.keys else np.ones(found.num_rows, dtype=bool)
     kept &= rows_with_values(found.select(list(needed)))
-    data = _ordered(found if kept.all() else found.filter(pa.array(kept)))
-    fingerprint = hashlib.sha256(in_memory(data).rows).digest()
-    shuffled = data.take(pa.array(order.permutation(data.num_rows)))
+    data = found if kept.all() else _taken(found, np.flatnonzero(kept))
+    ordered = _order_of(data)
+    fingerprint = _fingerprint(data, ordered)
+    shuffled = _taken(data, ordered[order.permutation(data.num_rows)])
     return UserRows(shuffled, int(np.count_nonzero(~kept)), fingerprint)
 
 
@@ -231,12 +233,62 @@ def rows_with_keys(keys: pa.Table) -> NDArray[np.bool_]:
     return complete
 
 
-def _ordered(data: pa.Table) -> pa.Table:
+def _order_of(data: pa.Table) -> NDArray[np.integer[Any]]:
+    """Return the rows in the order of their content."""
+    numbers = np.int32 if data.num_rows <= np.iinfo(np.int32).max else np.int64
     if not data.num_columns:
-        return data
+        return np.arange(data.num_rows, dtype=numbers)
     columns = {f"c{i}": _sortable(column) for i, column in enumerate(data.columns)}
     indices = pyarrow.compute.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
-    return data.take(indices).combine_chunks()
+    return np.asarray(indices.to_numpy()).astype(numbers)
+
+
+def _taken(data: pa.Table, rows_n: NDArray[np.integer[Any]]) -> pa.Table:
+    """Return some rows of a table: block by block into mapped files where they are large."""
+    if not is_large(data.nbytes) or not data.num_columns:
+        return data.take(pa.array(rows_n)).combine_chunks()
+    pieces = (
+        (number, column.take(pa.array(rows_n[first : first + _DIGEST_ROWS])).combine_chunks())
+        for number, column in enumerate(data.columns)
+        for first in range(0, len(rows_n), _DIGEST_ROWS)
+    )
+    return mapped_table(data.schema, len(rows_n), pieces)
+
+
+_DIGEST_ROWS = 1 << 16
+"""Rows of which a digest is taken at a time."""
+
+
+def _fingerprint(data: pa.Table, rows_n: NDArray[np.integer[Any]]) -> bytes:
+    """Return the SHA-256 of a table's rows in this order, as an Arrow stream of blocks has them."""
+    digest = _Digest()
+    with pa.ipc.new_stream(pa.PythonFile(digest, mode="w"), data.schema) as stream:
+        for first in range(0, max(len(rows_n), 1), _DIGEST_ROWS):
+            block = data.take(pa.array(rows_n[first : first + _DIGEST_ROWS])).combine_chunks()
+            stream.write_table(block)
+    return digest.found.digest()
+
+
+class _Digest(io.RawIOBase):
+    """A file of which a SHA-256 is all that is kept."""
+
+    def __init__(self) -> None:
+        self.found = hashlib.sha256()
+        self._size = 0
+
+    def writable(self) -> bool:
+        """Say that it may be written to."""
+        return True
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self._size
+
+    def write(self, part: Any) -> int:
+        """Take bytes."""
+        self.found.update(part)
+        self._size += len(part)
+        return len(part)
 
 
 def _sortable(column: pa.ChunkedArray) -> Any:
@@ -316,5 +368,5 @@ def fit_table(
                 f'as {names[index]} = {{ missing = "median" }}, or filter them in the query'
             )
     fill = measured_fill(values, fills)
-    mean, deviation = measured_scale(np.where(np.isnan(values), fill, values), keeps)
+    mean, deviation = measured_scale(values, keeps, fill)
     return Preprocessing(columns=fitted, feature_names=names, fill=fill, mean=mean, deviation=deviation)

@@ -63,20 +63,20 @@ class SummingCenter(DataCenter, SecureSummand):
         self.kept = answer
         return RoundDone(self.name, answer.round)
 
-    @remote(caller=DATA_CENTER, only="adder", once=True)
+    @remote(caller=DATA_CENTER, only="adder", at_most=lambda config: int(config.secure_aggregation))
     async def weigh(self) -> Masked:
         """Give the weight of all own containers, under masks."""
         weight = float(self._answers.total_weight(self.trainings.sizes))
         return self.masked(np.array([weight]), count_point(len(self.clients)))
 
-    @remote(caller=DATA_CENTER, only="adder", once=True)
+    @remote(caller=DATA_CENTER, only="adder", at_most=lambda config: int(config.secure_aggregation))
     async def take_weight(self, total: TotalWeight) -> None:
         """Learn what all centers' containers weigh together, once."""
         if self.total_weight:  # another one would scale the same model anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
 
-    @remote(caller=DATA_CENTER, only="adder", at_most="num_center_rounds", unbounded=WHILE_IT_LASTS)
+    @remote(caller=DATA_CENTER, only="adder", at_most="num_summed_rounds", unbounded=WHILE_IT_LASTS)
     async def give_part(self) -> Masked:
         """Give the part of the round that is over, under masks."""
         kept = self.kept

@@ -249,7 +249,7 @@ def test_a_client_that_asks_for_a_representation_is_refused_on_ray():
 
     async def main():
         for index, cls in enumerate((TokenClient, Asking)):
-            runtime.spawn(cls, f"client-{index}", config, part_of(data, index), 5, links, 7, b"key")
+            runtime.spawn(cls, f"client-{index}", config, part_of(data, index), 5, links, 7)
         await runtime.start()
         await runtime.handle("client-1", Asking).measure(MeasureOrder("train"))
 
@@ -270,7 +270,7 @@ def test_no_representation_is_measured_where_noise_protects_it():
     runtime = SimulatedRuntime(seed=3)
 
     async def main():
-        client = runtime.spawn(TokenClient, "client-0", config, part_of(data, 0), 5, Links((0, 1), "", -1), 7, b"key")
+        client = runtime.spawn(TokenClient, "client-0", config, part_of(data, 0), 5, Links((0, 1), "", -1), 7)
         await runtime.start()
         await client.measure(MeasureOrder("train"))
 

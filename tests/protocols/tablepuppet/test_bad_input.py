@@ -64,7 +64,7 @@ JOINED = "FROM orders o JOIN items i ON o.item = i.item JOIN cards c ON o.card =
         ({"sql": SQL.replace("JOIN items", "JOIN goods")}, "goods"),
         ({"sql": SQL.replace("i.price", "i.prize")}, "no column 'prize'"),
         ({"sql": SQL.replace("i.price", "item")}, "column 'item' is in o and i"),
-        ({"sql": SQL.replace("o.card = c.card", "o.card = c.owner")}, "no row joins where o.item = i.item and o.card = c.owner"),
+        ({"sql": SQL.replace("o.card = c.card", "o.card = c.owner")}, "i.item and o.card = c.owner"),
         ({"sql": SQL + " AND i.item = c.age"}, "closes a cycle"),
         ({"sql": "SELECT o.amount FROM orders o JOIN items i ON o.item = i.item, cards c"}, "is not joined"),
         ({"sql": SQL + " WHERE o.item = 99"}, "no row joins where"),

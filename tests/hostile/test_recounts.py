@@ -1,0 +1,239 @@
+"""An independent recount: what was drawn, by whoever draws it, and what it costs by formulas of this file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedactors.actors.actor import Actor
+from fedactors.actors.groups import ActorGroup
+from fedactors.cli.main import main
+from fedactors.privacy import mechanisms
+from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.secure_sums.protocol import SecureSumClient
+from protocols.pubsub_vfl.messages import EpochOrder
+from protocols.pubsub_vfl.run import Federation
+from protocols.tablepuppet import actors as tables
+from tests.federation.test_runs import MTCD, federated
+from tests.federation.world import BANK, SHOP, World
+from tests.hostile.test_accounts import longer
+from tests.protocols.glasu import federation as graphs
+from tests.protocols.glasu.test_privacy import NOISY
+from tests.protocols.pubsub_vfl.runs import simulate
+from tests.protocols.tablepuppet.test_dp import execute
+
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="accounts")]
+
+
+def below(x: float) -> float:
+    """Return Phi(x), which keeps its digits far below 0."""
+    return math.erfc(-x / math.sqrt(2)) / 2
+
+
+def epsilon_at(mu: float, delta: float) -> float:
+    """Return the smallest epsilon with Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu) <= delta, by bisection."""
+
+    def excess(epsilon: float) -> float:
+        return below(mu / 2 - epsilon / mu) - math.exp(epsilon) * below(-mu / 2 - epsilon / mu) - delta
+
+    low, high = 0.0, 1.0
+    while excess(high) > 0:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return high
+
+
+def check_gaussian(record: PrivacyRecord, times: int, clip: float, sigma: float, distance: float = 2.0) -> None:
+    """Check what a line states: so many releases, each of which one record moves by `distance` times the clip."""
+    mu = distance * clip * math.sqrt(times) / sigma
+    assert record.touched == times
+    assert record.rigorous_mu == pytest.approx(mu, rel=1e-9)
+    assert record.delta is not None
+    assert record.epsilon == pytest.approx(epsilon_at(mu, record.delta), rel=1e-6)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, method: str, size: Callable[..., int]) -> Counter[str]:
+    """Count what the generators give with which parties draw noise, by party and purpose."""
+    drawn, honest = Counter[str](), Actor.noise_rng
+
+    class Generator(np.random.Generator):
+        owner = ""
+
+    def drawing(self: Generator, *args: Any, **more: Any) -> Any:
+        drawn[self.owner] += size(*args)
+        return getattr(np.random.Generator, method)(self, *args, **more)
+
+    setattr(Generator, method, drawing)
+
+    def noise_rng(self: Actor, purpose: str) -> Generator:
+        found = Generator(honest(self, purpose).bit_generator)
+        found.owner = f"{self.party} {purpose}"
+        return found
+
+    monkeypatch.setattr(Actor, "noise_rng", noise_rng)
+    return drawn
+
+
+@pytest.mark.parametrize("aligned_anew", [False, True], ids=["honest", "aligned anew"])
+def test_exchanged_labels_are_charged_as_often_as_they_were_drawn(
+    monkeypatch: pytest.MonkeyPatch, aligned_anew: bool
+) -> None:
+    train, drawn = Federation.train, counted(monkeypatch, "random", lambda shape=None: int(np.prod(shape or 1)))
+
+    async def anew(self: Federation, order: EpochOrder, num_rows: int) -> dict[str, float]:
+        if aligned_anew:
+            await self.align()
+        return await train(self, order, num_rows)
+
+    monkeypatch.setattr(Federation, "train", anew)
+    done = simulate(label_epsilon=1.5, num_epochs=3, algorithm="vfl", validation_fraction=0.2)
+    (record,) = (one for one in done.runtime.privacy_records if one.message_type == "labels")
+    (values,) = (number for owner, number in drawn.items() if owner == f"{record.party} rows")
+    times = 4 if aligned_anew else 1
+    assert record.touched == times
+    assert values % times == 0  # all training and validation labels, each time
+    assert record.epsilon == pytest.approx(times * 1.5)
+
+
+@pytest.mark.parametrize("again", [0, 3], ids=["honest", "asked again"])
+@pytest.mark.parametrize("model", ["linear", "logistic"])
+def test_noisy_labels_are_charged_as_often_as_they_were_drawn(
+    monkeypatch: pytest.MonkeyPatch, model: str, again: int
+) -> None:
+    drawn, honest = [], mechanisms.discrete_laplace
+    send = tables.TableClient.send_labels
+
+    def laplace(scale: int, count: int, entropy: Any) -> Any:
+        drawn.append(count)
+        return honest(scale, count, entropy)
+
+    async def asked(self: tables.TableClient) -> Any:
+        for _ in range(again):
+            await send(self)
+        found = await send(self)
+        drawn.append(-len(found.train))
+        return found
+
+    asked.__dict__.update(send.__dict__)
+    monkeypatch.setattr(mechanisms, "discrete_laplace", laplace)
+    monkeypatch.setattr(tables.TableClient, "send_labels", asked)
+    words: dict[str, Any] = {"label_range": [0, 1]} if model == "linear" else {}
+    _, records, _ = execute(reproducible=False, model=model, algorithm="rfl-sgd-v", label_dp=0.8, **words)
+    record = records["orders", "Labels"]
+    *values, rows = drawn
+    assert values == [-rows * (1 if model == "linear" else 2)]  # a number each, or one for each class
+    assert record.touched == 1
+    assert record.epsilon == pytest.approx((1 if model == "linear" else 2) * math.sqrt(2) / 0.8)
+
+
+@pytest.mark.parametrize("more", [0, 6], ids=["honest", "more rounds"])
+@pytest.mark.parametrize(
+    "words", [{"algorithm": "rfl-sgd-v"}, {"algorithm": "rfl-admm-v", "admm": "paper_sgd", "local_batch_size": 16}],
+    ids=lambda words: words["algorithm"],
+)  # fmt: skip
+def test_predictions_of_tables_are_charged_as_they_were_drawn(
+    monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], more: int
+) -> None:
+    drawn = counted(monkeypatch, "standard_normal", lambda shape=None: 1)
+    longer(monkeypatch, "tablepuppet", more)
+    noise = {"feature_dp": 2.0, "prediction_clip": 0.5, "prediction_noise": 3.0}
+    _, records, _ = execute(reproducible=False, model="linear", **noise, **words)
+    found = {party: one for (party, kind), one in records.items() if kind == "Predictions"}
+    assert set(found) == {owner.partition(" ")[0] for owner in drawn}
+    assert len(found) > 1
+    for party, record in found.items():
+        check_gaussian(record, drawn[f"{party} noise"], 0.5, 1.5)
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["honest", "more rounds"])
+def test_noise_under_masks_is_charged_as_it_was_drawn(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    """Each client adds its part of a sum's noise: rows are those of the arrays that it was added to."""
+    rows, mask = Counter[str](), SecureSumClient.mask
+
+    def masked(self: SecureSumClient, values: Any, point: Any, values_id: Any = None, sigma: float = 0.0) -> Any:
+        if sigma > 0:
+            rows[self.name] += len(values)
+            assert sigma == 20.0  # of the sum without one's own part, in the unit of the values
+        return mask(self, values, point, values_id, sigma)
+
+    monkeypatch.setattr(SecureSumClient, "mask", masked)
+    longer(monkeypatch, "glasu", more)
+    words = {**NOISY, "num_rounds": "2", "evaluate_every": "100", "max_degree": "100000", "secure_aggregation": "true"}
+    words["noise_multiplier"] = "20"
+    _, memory = graphs.simulate(graphs.settings(**words))
+    charged = {one.party: one for one in memory.records if one.message_type == "Representation"}
+    assert set(charged) == set(rows)
+    assert len(rows) > 2
+    for party, record in charged.items():
+        check_gaussian(record, rows[party], 1.0, 20.0)
+
+
+def test_a_prediction_is_charged_as_it_was_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = "num_clients=3 num_tokens=1 problem=sparse-logistic num_rounds=2 relaxed_protocol=true learning_rate=0.1"
+    noise = "noise=gaussian noise_multiplier=4 clip_norm=1"
+    begin = ["run", "mtcd", "--data", "breast-cancer", "--runtime", "simulated", "--quiet"]
+    assert main([*begin, *words.split(), *noise.split(), "--out", str(tmp_path)]) == 0
+    (run,) = tmp_path.iterdir()
+    drawn = counted(monkeypatch, "standard_normal", lambda shape=None: 1)
+    for _ in range(2):
+        assert main(["predict", str(run), "--data", "breast-cancer", "--output", str(tmp_path / "said.csv")]) == 0
+    lines = [json.loads(line) for line in (run / predictions_file()).read_text().splitlines()]
+    by_party = Counter(str(line["party"]) for line in lines)
+    assert by_party == Counter({owner.partition(" ")[0]: number for owner, number in drawn.items()})
+    for line in lines:
+        assert line["touched"] == 1
+        assert line["epsilon"] == pytest.approx(epsilon_at(2 * 1.0 / 4.0, line["delta"]), rel=1e-6)
+
+
+def predictions_file() -> str:
+    from fedactors.runs.folder import PREDICTIONS
+
+    return PREDICTIONS
+
+
+def test_a_server_that_stops_before_the_end_of_a_prediction_is_charged() -> None:
+    """The line of a representation is written when it is drawn, and not when the logits are asked for."""
+    from protocols.glasu import privacy
+
+    config = graphs.settings(**NOISY)
+    releases = privacy.noised_releases(config)
+    privacy.count_release(releases, config, 1, 120, first=False)
+    (line,) = privacy.prediction_records(config, "client-0", releases)
+    check_gaussian(line, 120, 1.0, 2.0)
+    (bare,) = privacy.prediction_records(config, "client-0")
+    assert (bare.message_type, bare.epsilon) == ("Logits", math.inf)
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["honest", "leaves it out"])
+def test_a_driver_that_leaves_the_account_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
+    """A site writes down what its actors released, whether or not the driver lets them."""
+
+    honest = ActorGroup.ask
+
+    async def ask(self: ActorGroup[Any], call: Any, *args: Any, **more: Any) -> Any:
+        return {} if "account" in call.__code__.co_names else await honest(self, call, *args, **more)
+
+    if not asks:
+        monkeypatch.setattr(ActorGroup, "ask", ask)
+    world = World(tmp_path)
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        words = (*MTCD, "noise=gaussian", "noise_multiplier=4", "clip_norm=1", "learning_rate=0.01")
+        assert federated(world, words, protocol="mtcd") == 0, world.output
+        (file,) = (world.path / SHOP).rglob("privacy.jsonl")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+    finally:
+        world.stop()
+    assert {line["party"] for line in lines} == {SHOP}
+    assert {line["message_type"] for line in lines} == {"Representation", "Token"}
+    assert all(line["touched"] > 0 for line in lines)
