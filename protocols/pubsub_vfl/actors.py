@@ -606,15 +606,16 @@ class ActiveWorker(PartyWorker):
         metrics, unpredicted = await self.compute(algorithm.measured, task, top, embeddings, rows.labels, work=work)
         return Evaluated(self._in_units(metrics), unpredicted)
 
-    @remote(caller=DRIVER, once=True)
+    @remote(caller=DRIVER, at_most=lambda config: int(config.own_columns))
     async def measure_alone(self) -> Evaluated:
         """Return the test metrics of a model of the party's own columns, trained here and now and then given up."""
         prepared, task = self.rows.prepared, self._data.task
-        parts = {name: (part.features, part.labels) for name, part in (("validation", prepared.validation),)}
-        parts["test"] = (prepared.test.features, prepared.test.labels)
+        others = {"validation": prepared.validation, "test": prepared.test}
+        parts = {name: (part.features, np.asarray(part.labels)) for name, part in others.items()}
         train = prepared.train
         with self.span("wait", "own columns"):
-            found = own_columns(task, (train.features, train.labels), parts, train.weights).get("test", {})
+            training = train.features, np.asarray(train.labels)
+            found = own_columns(task, training, parts, train.weights).get("test", {})
         return Evaluated(self._in_units(found), 0)
 
     def _in_units(self, metrics: dict[str, float]) -> dict[str, float]:

@@ -39,6 +39,7 @@ def coordinator_of(clients: Sequence[str], table: str) -> str:
     return f"{clients[0].partition('/')[0]}/union-{table}"
 
 
+TASKS: dict[algorithm.Loss, Task] = {"squared": "regression", "logistic": "binary", "softmax": "multiclass"}
 MOST_TESTED = 100_000
 """Joined test rows that the model of the own columns is measured on."""
 
@@ -341,6 +342,20 @@ class TableClient(JoinMember, MaskedTable):
         total, mean = algorithm.score_rows(loss, h_NC, y_N), algorithm.mean_loss(loss, h_NC, y_N)
         tally = algorithm.tally_rows(loss, h_NC, y_N, outputs.ranks) if self._config.label_dp is None else np.zeros(0)
         return messages.Score(total, mean * len(y_N), len(y_N), tally)
+
+    @remote(caller=DRIVER, at_most=lambda config: int(config.measures_alone))
+    async def measure_alone(self) -> messages.TestScore:
+        """Return the scores on the joined test rows of a model of the own columns, trained here and then given up."""
+        counts, tested = self.counts, self.test_rows
+        if not (self._alone and self._is_listed and counts is not None and tested is not None and len(tested.rows)):
+            return messages.TestScore(0.0, 0.0, {})
+        chosen, kept = np.flatnonzero(counts.train), np.flatnonzero(counts.in_test)
+        rows = tested.rows[:: -(-len(tested.rows) // MOST_TESTED)]
+        tests = np.asarray(self._x_test[np.searchsorted(kept, rows)]), self._labels[rows]
+        with self.span("wait", "own columns"):
+            args = (np.asarray(self._x), self._labels[chosen]), {"test": tests}
+            found = own_columns(TASKS[self._loss], *args, counts.train[chosen]).get("test", {})
+        return messages.TestScore(0.0, found.get("loss", 0.0), known(found))
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.algorithm == "centralised"))
     async def give_rows(self) -> messages.DesignMatrix:
