@@ -193,7 +193,7 @@ def base_outputs(
     return base_C - base_C.mean() if loss == "softmax" else base_C
 
 
-LEAST_CURVATURE = 0.01
+LEAST_CURVATURE = 0.02
 """Where positives are rarer the loss is nearly flat at the base outputs, and not where training goes."""
 
 

@@ -216,7 +216,7 @@ def tablepuppet(name: str, seed: int) -> dict[str, float]:
     best = fedactors.simulate(
         "tablepuppet", data, seed=seed, algorithm="centralised", lbfgs_iterations=500, num_rounds=1
     )
-    losses = [row["training/loss"] for row in run.rounds.to_pylist()]
+    losses = run.rounds.to_pandas()["training/loss"].tolist()
     first, least = losses[0], best.metrics["training/loss"]
     trivial = 0.5 * float(np.var(y)) if task == "regression" else float(run.metrics["test/trivial_loss"])
     first = max(first, trivial)
@@ -233,10 +233,10 @@ PROTOCOLS: dict[str, tuple[Callable[[str, int], dict[str, float]], Mapping[str, 
 def cells(only: str, seeds: list[int], smoke: bool) -> Iterator[tuple[str, str, int]]:
     """Yield protocol, set and seed of what is wanted."""
     for protocol, (_, names) in PROTOCOLS.items():
-        for name in list(names)[: 1 if smoke else None]:
+        wanted = [name for name in names if only in f"{protocol}/{name}"]
+        for name in wanted[: 1 if smoke else None]:
             for seed in seeds[: 1 if smoke else None]:
-                if only in f"{protocol}/{name}":
-                    yield protocol, name, seed
+                yield protocol, name, seed
 
 
 def printed(rows: list[dict[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from protocols.tablepuppet.run import State, has_settled, unconverged
 
 @pytest.mark.parametrize(
     ("loss", "base", "curvature"),
-    [("squared", [3.0], 1.0), ("logistic", [0.0], 0.25), ("logistic", [-9.0], 0.01), ("softmax", [1.0] * 4, 3 / 16)],
+    [("squared", [3.0], 1.0), ("logistic", [0.0], 0.25), ("logistic", [-9.0], 0.02), ("softmax", [1.0] * 4, 3 / 16)],
 )
 def test_curvature_at_the_base_outputs(loss, base, curvature):
     assert algorithm.curvature(loss, np.array(base)) == pytest.approx(curvature)
