@@ -75,8 +75,9 @@ class TablePuppetConfig:
     3.3.1); 0 does all rounds."""
     rho: Annotated[float, Field(gt=0)] | Literal["curvature", "auto"] = "curvature"
     """Penalty of the outer ADMM (paper: 0.1 to 10). With ``admm=boyd``, ``curvature`` takes 0.3 times the curvature of
-    the loss where training begins (of classes 0.15 times), and auto begins with 1 and balances the residuals in the first half of the rounds
-    (Boyd et al. 2011, Section 3.4.1, relative to their scales); with another form either is 1."""
+    the loss where training begins (of classes 0.15 times), and auto begins with 1 and balances the residuals in the
+    first half of the rounds (Boyd et al. 2011, Section 3.4.1, relative to their scales); with another form either is
+    1."""
     over_relaxation: float = Field(default=1.6, ge=1, lt=2)
     """How far each round of ``admm=boyd`` steps over the predictions (Boyd et al. 2011, Section 3.4.3); 1: not.
     With ``rho=auto`` it does not."""
