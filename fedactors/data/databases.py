@@ -37,6 +37,7 @@ from fedactors.data.values import Column, CsvFormat
 from fedactors.errors import BadInput, DataMissing
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import object_at
+from fedactors.validation import address_of, files_at
 
 _BLOCK = 1 << 22
 """Bytes that are parsed at once."""
@@ -476,13 +477,22 @@ def _duckdb_type(kind: str) -> str:
 
 def _parts_of(path: str) -> list[str]:
     """Return the files of a table: of a folder those that Spark and others write there, in the order of their names."""
-    if not os.path.isdir(path):
-        return [path]
-    return [str(Path(path) / name) for name in sorted(os.listdir(path)) if not name.startswith(("_", "."))]
+    return list(map(str, files_at(path)))
+
+
+def _are_alike(path: str) -> bool:
+    """Say whether files are here and have the same types: DuckDB would round numbers to those of the first."""
+    import pyarrow.parquet as pa_parquet
+
+    files = files_at(path)
+    if address_of(path) or any(file.is_dir() for file in files):
+        return False
+    schemas = [pa_parquet.read_schema(file) for file in files] if len(files) > 1 else []
+    return all(one.equals(schemas[0]) for one in schemas)
 
 
 def _require_file(path: str) -> None:
-    if not os.path.isfile(path) and not (os.path.isdir(path) and _parts_of(path)):
+    if not files_at(path):
         raise DataMissing(f"source: there is no file {path}")
 
 
@@ -491,7 +501,7 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
     import duckdb
 
     with _explained(source):
-        if source.kind not in ("duckdb", "parquet"):
+        if source.kind not in ("duckdb", "parquet") or (source.kind == "parquet" and not _are_alike(source.where)):
             with memory_database(**_CLOSED) as connection:
                 connection.register("rows_in_memory", _rows_here(source))
                 yield connection, "rows_in_memory"
@@ -510,6 +520,11 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
 def _rows_here(source: TableSource) -> Any:
     if source.kind == "object":
         return object_at(source.where)
+    if source.kind == "parquet":
+        import pyarrow as pa
+
+        found, _ = read_arrays(Path(source.where), source.table or "source", None, CsvFormat())
+        return pa.table(found)
     return _named_rows(source) if source.kind == "named" else rows_of(source.rows)
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from fedactors.config import from_table
-from fedactors.data.columns import columns_text, fit_public
+from fedactors.data.columns import columns_text, fit_public, resolve_rules
 from fedactors.data.databases import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.layouts.graph import EdgeFile, GraphFiles, GraphTables, UserGraph
@@ -84,7 +84,7 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
             raise BadInput(f"task.class_weights: {one!r} is not allowed: classes are {', '.join(classes)}")
     image_folder = image_folder_of(task, parties)
     columns = _common_columns(parties, image_folder)
-    _check_public_rules(task, columns)
+    _check_public_rules(task, columns, next(iter(parties.values())).label)
     meant = fit_public(columns or (), task.columns)
     width = sum(len(one.names) for one in meant)
     centers = _centers(parties)
@@ -201,10 +201,16 @@ def _common_columns(parties: Mapping[str, HorizontalParty], image_folder: ImageF
     return columns
 
 
-def _check_public_rules(task: HorizontalTask, columns: tuple[str, ...] | None) -> None:
-    """Check that rules are of columns that every client lists, and that nothing is measured by them."""
+def _check_public_rules(task: HorizontalTask, columns: tuple[str, ...] | None, label: str | None) -> None:
+    """Check that rules are of columns that clients have, or of their label, and that nothing is measured by them."""
     for name, rule in task.columns.items():
-        if columns is None or name not in columns:
+        if name == label:
+            if not rule.is_category or task.type == "regression":
+                raise BadInput(
+                    f"task.columns.{name}: it is the label: a rule is for labels of classes, type = text or categorical"
+                )
+            continue
+        if columns is not None and name not in columns and not ("*" in name and resolve_rules([(name, rule)], columns)):
             raise BadInput(f"task.columns: {name!r} is not allowed: list it under features, at every client")
         if rule.measures:
             raise BadInput(
@@ -259,6 +265,7 @@ def file_source(
         weight=party.weight,
         class_weights=class_weights,
         unlabelled=party.unlabelled,
+        duplicates=party.duplicates,
     )
 
 
@@ -437,6 +444,8 @@ def _vertical(
             "to predict as well, whose file need not have the column"
         )
     for party in parties.values():
+        if party.id is None:
+            party.refuse(["duplicates"], " without id: rows are called by their numbers, which all differ")
         if task.alignment != "already-aligned" and party.id is None:
             raise BadInput(f"{party.where}.id: missing; alignment={task.alignment} needs an id column at every party")
     if task.split == "stratified" and task.type == "regression":
@@ -471,14 +480,14 @@ def _vertical(
     )
 
 
-def _listed_classes(task: VerticalTask | GraphTask) -> tuple[str, ...]:
+def _listed_classes(task: VerticalTask | GraphTask | RelationalTask) -> tuple[str, ...]:
     """Return the labels that a task lists, in the order in which they are numbered; none where it gives a number."""
     if not isinstance(task.classes, list):
         return ()
     found = tuple(map(class_text, task.classes))
     if len(set(found)) < len(found):
         raise task.refused("classes", ": a label is there twice")
-    if task.positive is not None:
+    if getattr(task, "positive", None) is not None:
         raise task.refused("positive", " beside a list of classes: the last one of the list is numbered 1")
     return found
 
@@ -515,11 +524,6 @@ def _relational(name: str, task: RelationalTask, parties: Mapping[str, Relationa
     for one, party in parties.items():
         table = choice_of(party.table or one, wanted, f"{party.where}.table")
         for column in party.columns:
-            if "*" in column:
-                raise BadInput(
-                    f"{party.where}.columns: {column!r} is not allowed with layout=relational, where a rule is for one "
-                    "column: name it"
-                )
             if column in task.categorical or f"{table}.{column}" in task.categorical:
                 raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands in task.categorical too")
         made.append(
@@ -530,6 +534,7 @@ def _relational(name: str, task: RelationalTask, parties: Mapping[str, Relationa
                 source=_table_source(party, table),
                 id_column=party.id or "",
                 rules=tuple(party.columns.items()),
+                id_rules=tuple(party.id_rules),
             )
         )
     different_files({one.party: (one.source.where, one.source.table) for one in made})
@@ -544,6 +549,7 @@ def _relational(name: str, task: RelationalTask, parties: Mapping[str, Relationa
         num_classes=num_classes,
         partitions=tuple(made),
         categorical=tuple(task.categorical),
+        classes=_listed_classes(task),
     )
 
 
@@ -593,7 +599,7 @@ def read_task(given: Any, where: str, folder: Path) -> Table:
         raise BadInput(f"{where}: {shown(given)} is not allowed: give a table")
     layout = choice_of(given.get("layout", "vertical"), tuple(LAYOUTS), f"{where}.layout")
     task: Table = parse(SiteArraysTask if layout == "graph" else LAYOUTS[layout][0], given, where, folder)
-    if layout in ("vertical", "graph-tables") and isinstance(getattr(task, "classes", None), list):
+    if layout != "horizontal" and isinstance(getattr(task, "classes", None), list):
         raise BadInput(f"{where}.classes: a list is not allowed at a site: give the number of classes")
     for key in ("class_weights", "columns", *IMAGE_FOLDERS):
         if key in task.written:

@@ -410,10 +410,12 @@ class JoinPlan:
 
 
 def make_plan(query: Query, schemas: Mapping[str, Schema], label: str,
-              encodings: Mapping[str, Encoding] | None = None, others: Encoding = "numeric") -> JoinPlan:  # fmt: skip
+              encodings: Mapping[str | tuple[str, str], Encoding] | None = None,
+              others: Encoding = "numeric") -> JoinPlan:  # fmt: skip
     """Resolve `query` against the schemas of its sources (source -> column -> kind).
 
-    `label` and the keys of `encodings` are written ``column`` or ``table.column``; `others` is what is no number's.
+    `label` and the keys of `encodings` are written ``column`` or ``table.column``, or are (table, column); `others` is
+    what is no number's.
     Columns that a ``*`` brings in are features unless they are join keys or the label; a key named explicitly is too.
 
     Raises:
@@ -427,7 +429,7 @@ def make_plan(query: Query, schemas: Mapping[str, Schema], label: str,
     keys = {name: [c for e in edges if name in (e.left, e.right) for c in e.columns(name)] for name in columns}
     joined_by = {name: [c for key in keys[name] for c in made_of[name][key]] for name in columns}
     target = _find_label(label, columns)
-    encoded = {_find(text, columns): way for text, way in (encodings or {}).items()}
+    encoded = {one if isinstance(one, tuple) else _find(one, columns): way for one, way in (encodings or {}).items()}
     features: dict[str, dict[str, Feature]] = {name: {} for name in columns}
     for table, column in picked:
         names = [c for c in columns[table] if c not in joined_by[table]] if column == "*" else [column]

@@ -21,10 +21,11 @@ from fedactors.data.alignment.ids import Alignment
 from fedactors.data.columns import ONLY_OF, ColumnRule
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.readers import Size
+from fedactors.data.sources import Duplicates
 from fedactors.data.values import CsvFormat, IdRule
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import is_held
-from fedactors.validation import path_of, shown
+from fedactors.validation import address_of, path_of, shown, without_password
 
 T = TypeVar("T", bound="Table")
 ON_HOST = "a location on the party's host"
@@ -70,7 +71,9 @@ class Table:
         """Return the absolute path that a key gives, relative to the description, or the address of an object."""
         if is_held(given := getattr(self, key)):
             return str(given)
-        return str(path_of(getattr(self, key), f"{self.where}.{key}", self.folder))
+        if address_of(given):
+            return without_password(given, f"{self.where}.{key}")
+        return str(path_of(given, f"{self.where}.{key}", self.folder))
 
 
 class RowsParty(Table):
@@ -86,6 +89,7 @@ class RowsParty(Table):
     columns: Mapping[str, ColumnRule] = MappingProxyType({})
     id_rules: Sequence[IdRule] = ()
     weight: str | None = None
+    duplicates: Duplicates = "refuse"
     unlabelled: Literal["refuse", "drop"] = "refuse"
 
     @property
@@ -143,6 +147,9 @@ class VerticalParty(RowsParty):
     """At the party with the label: column that says train, validation or test."""
     weight: Text | None = None
     """At the party with the label: column that says how much each row counts."""
+    duplicates: Duplicates = "refuse"
+    """What becomes of rows to train on that have one id: ``refuse`` the file, keep the ``first`` that can be used, or
+    ``drop`` all of them."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
     """At the party with the label: what becomes of rows to train on without one."""
     checkpoint_dir: Location | None = None
@@ -213,8 +220,8 @@ class RelationalTask(Table):
     """The query that states the training set."""
     label: Text
     """Column of the label, as the query names it."""
-    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
-    """Number of classes; for ``multiclass`` only."""
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | list[str | int | float] | None = None
+    """Number of classes, for ``multiclass`` only; or the labels in the order in which they are numbered."""
     categorical: Names = Field(default_factory=list)
     """Columns of text that become categories."""
 
@@ -233,6 +240,8 @@ class RelationalParty(Table):
     """Name of the table in the database."""
     id: Text | None = None
     """Column that names a row's predictions."""
+    id_rules: list[IdRule] = Field(default_factory=list)
+    """What does not count in keys that are texts: ``nfkc``, ``casefold``, ``strip-zeros``, and blanks at the ends."""
     columns: dict[str, ColumnRule] = Field(default_factory=dict)
     """Rules of columns that are no plain numbers."""
     csv: CsvFormat = CsvFormat()
@@ -277,6 +286,8 @@ class GraphParty(RowsParty):
     """Columns of the edges' file with the ids of an edge's ends."""
     sparse: Location | None = None
     """File of sparse features: columns ``node``, ``feature`` and, unless all are 1, ``value``."""
+    duplicates: Duplicates = "refuse"
+    """What becomes of rows of one id: ``refuse`` the file, keep the ``first`` that can be used, or ``drop`` all."""
     features: Columns = "all"
     """Columns to learn from."""
     label: Text | None = None

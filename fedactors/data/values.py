@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
 import datetime
 import decimal
 import json
@@ -125,8 +126,7 @@ def how_dates_are_read(text: str, pattern: Formats) -> str:
     """Return what to say of a text that is no date by a pattern (empty: ISO 8601), with a pattern by which it is."""
     given = formats_of(pattern)
     told = "(ISO 8601)" if given == ("iso",) else f"by format = {_formats_text(given)}"
-    if re.fullmatch(r"[0-9]{9,10}(\.[0-9]+)?|[0-9]{12,13}", text.strip()):
-        unit = "unix" if len(text.strip().partition(".")[0]) < 11 else "unix-ms"
+    if unit := _unit_since_1970(text):
         return f'{told}, but seconds since 1970 are read by format = "{unit}"'
     for other in ("iso", *_PATTERNS):
         with contextlib.suppress(ValueError):
@@ -135,13 +135,19 @@ def how_dates_are_read(text: str, pattern: Formats) -> str:
     return f"{told}; give its format, as Python's strptime has it"
 
 
+def _unit_since_1970(text: str) -> str:
+    """Return the format of a text that is likely a number of seconds or milliseconds since 1970; empty: it is not."""
+    found = re.fullmatch(r"([0-9]{9,10})(\.[0-9]+)?|[0-9]{12,13}", text.strip())
+    return "" if found is None else "unix" if found[1] else "unix-ms"
+
+
 def _formats_text(given: Sequence[str]) -> str:
     return json.dumps(given[0] if len(given) == 1 else list(given))
 
 
 def rule_of_date(text: str) -> str:
     """Return the rule of a column (as ``{ type = "datetime" }``) by which a text is a date; empty if it is none."""
-    for pattern in ("", *_PATTERNS):
+    for pattern in (_unit_since_1970(text), *_PATTERNS):
         with contextlib.suppress(ValueError):
             parse_date(text, pattern)
             given = f', format = "{pattern}"' if pattern else ""
@@ -183,6 +189,12 @@ def encode_dates(moments: NDArray[Any], parts: Sequence[DatePart], width: int) -
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}([., '\u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
 _LONGEST_NULL = 4
+_NUMBER_FORMS: tuple[dict[str, str], ...] = (
+    {"decimal": ","},
+    *({"thousands": between} for between in ",' \u00a0\u202f"),
+    *({"decimal": ",", "thousands": between} for between in ".' \u00a0\u202f"),
+)
+"""Ways to write numbers, other than with a point alone."""
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
 _EXACT = 2.0**53
 """Whole numbers that a float holds one by one."""
@@ -324,7 +336,7 @@ _CALLED = (
 )
 _REMEDIES = {
     "dates": 'say under columns: { type = "datetime" }',
-    "times of day": 'say under columns: { type = "datetime", format = "%H:%M:%S", parts = ["hour"] }',
+    "times of day": 'say under columns: { type = "datetime", parts = ["hour"] }',
     "time spans": "write the seconds as numbers, or leave the column out of features",
     "lists": "write a column for each value, or leave the column out of features",
 }
@@ -484,6 +496,16 @@ class Column:
                 return str(first), str(exact)
         return None
 
+    def written_as(self, texts: Sequence[str]) -> dict[str, str] | None:
+        """Return how the file writes its numbers if one way reads all of these texts; None: no way does, or two do."""
+        fits = []
+        for said in _NUMBER_FORMS:
+            with contextlib.suppress(ValueError):
+                if not Column(self.name, list(texts), dataclasses.replace(self.csv, **said)).first_text():
+                    fits.append(said)
+        is_clear = {"decimal": ","} not in fits or {"thousands": ","} not in fits
+        return fits[0] if fits and is_clear else None
+
     def _parsed(self) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
         """Return the numbers, and the rows of texts that are none, NaN there; None: nothing of this type is one."""
         if self._numbers is None:
@@ -531,6 +553,9 @@ class Column:
         if types.is_timestamp(kind) or types.is_date(kind):
             values = _in_utc(self.values) if types.is_timestamp(kind) else self.values
             return _as_numpy(values.cast(pa.timestamp("us"), safe=False)).astype("datetime64[us]"), {}
+        if types.is_time(kind):
+            of_day = pc.cast(self.values, pa.time64("us"), safe=False).cast(pa.int64())
+            return _as_numpy(of_day.cast(pa.timestamp("us"))).astype("datetime64[us]"), {}
         given = formats_of(pattern)
         if len(given) == 1 and given[0] in SINCE_1970:
             numbers, bad = self._parsed()
@@ -575,7 +600,7 @@ def row_names(columns: Sequence[Column], rules: Sequence[IdRule], where: str) ->
     Raises:
         BadInput: as `Column.names`.
     """
-    parts = [_names_of(column.names(where), rules) for column in columns]
+    parts = [compared_names(column.names(where), rules) for column in columns]
     if len(parts) == 1:
         return parts[0]
     return [
@@ -584,7 +609,8 @@ def row_names(columns: Sequence[Column], rules: Sequence[IdRule], where: str) ->
     ]
 
 
-def _names_of(texts: Any, rules: Sequence[IdRule]) -> list[str]:
+def compared_names(texts: Any, rules: Sequence[IdRule]) -> list[str]:
+    """Return texts without what does not count in names: see `row_names`; empty: there is none."""
     texts = pc.fill_null(pc.utf8_trim_whitespace(texts), "")
     if not rules and pc.all(pc.string_is_ascii(texts)).as_py():
         return list(texts.to_pylist())
