@@ -566,7 +566,7 @@ def _labels(party: _Party, column: Column, classes: Sequence[str], num_rows: int
     if unknown:
         told = f"label: {_named(unknown)} of {len(unknown)} values that are no classes ({', '.join(classes)})"
         plain = {text.strip().casefold() for text in classes}
-        if {text.strip() for text in unknown} <= set(classes) and is_csv(Path(source.path)):
+        if {text.strip() for text in unknown} <= set(classes) and source.view is None and is_csv(Path(source.path)):
             party.say_csv(told, trim=True)
         elif len(plain) == len(classes) and {text.strip().casefold() for text in unknown} <= plain:
             party.add("error", told, column.name, type="text")

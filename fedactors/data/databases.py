@@ -122,7 +122,7 @@ def _database(process: int, settings: tuple[tuple[str, str | int | bool], ...]) 
 atexit.register(_database.cache_clear)  # DuckDB complains of what is open when Python is gone
 
 
-TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object"]
+TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object", "view"]
 _FETCH_ROWS = 50_000
 
 
@@ -152,12 +152,19 @@ class TableSource:
     """(column, kind) where the kind found in a file is not the one meant, such as an hour written 5.0."""
     rows: bytes = field(default=b"", repr=False)
     """The table itself as an Arrow IPC stream, for the kind memory; see `in_memory`."""
+    sql: str = ""
+    """Of the kind view: a SELECT over the party's own `tables`, evaluated by DuckDB."""
+    tables: tuple[TableSource, ...] = ()
+    """Each with the name that the SELECT gives it as its `label`."""
+    label: str = ""
 
     @property
     def shown(self) -> str:
         """The place, as messages name it: never an address with a password."""
         if self.kind == "object":
             return self.where
+        if self.kind == "view":
+            return f"view of {', '.join(one.label for one in self.tables)}"
         if self.kind != "postgres":
             return f"{self.kind} {self.where}".strip()
         return self.where if self.where.startswith("env:") else _without_password(self.where)
@@ -217,7 +224,7 @@ class TableSource:
             if column not in known:
                 raise BadInput(f"{self.table}: no column {column!r} (known: {', '.join(known)})")
         filters = _filters(where)
-        if self.kind in ("parquet", "named", "memory", "object"):
+        if self.kind in ("parquet", "named", "memory", "object", "view"):
             with _duckdb(self) as (connection, relation):
                 return connection.sql(_select([*wanted], relation, filters, computed)).to_arrow_table()
         pushed = {text: _pushed(text, known, self.kind) for text in filters}
@@ -520,12 +527,37 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
 def _rows_here(source: TableSource) -> Any:
     if source.kind == "object":
         return object_at(source.where)
+    if source.kind == "view":
+        return _view_rows(source)
     if source.kind == "parquet":
         import pyarrow as pa
 
         found, _ = read_arrays(Path(source.where), source.table or "source", None, CsvFormat())
         return pa.table(found)
     return _named_rows(source) if source.kind == "named" else rows_of(source.rows)
+
+
+def _view_rows(source: TableSource) -> Any:
+    """Return what a SELECT over a party's own tables gives, always in the same order."""
+    with memory_database(**_CLOSED, threads=1) as connection:
+        for table in source.tables:
+            connection.register(table.label, _with_texts(table))
+        with _explained(source):
+            return connection.sql(source.sql).to_arrow_table()
+
+
+def _with_texts(source: TableSource) -> Any:
+    """Return a table in which whole numbers of a CSV file are the texts that stand there, where one says more: 007."""
+    found = source.load()
+    if source.kind != "csv":
+        return found
+    import pyarrow as pa
+
+    for name, (kind, (_, texts)) in _csv_columns(source).items():
+        typed = found.column(name)
+        if kind == "numeral" and not typed.cast(pa.string()).equals(pa.chunked_array([texts])):
+            found = found.set_column(found.column_names.index(name), name, pa.chunked_array([texts]))
+    return found
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from fedactors.data.datasets.catalogue import Task
 from fedactors.data.layouts.graph import EdgeFile, GraphFiles, GraphTables, UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
-from fedactors.data.query import named_tables
+from fedactors.data.query import QueryError, named_tables, view_of, views_of
 from fedactors.data.readers import ImageFolder, ending_of, is_csv
 from fedactors.data.schema import (
     LAYOUTS,
@@ -248,9 +248,11 @@ def file_source(
             raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands under categorical too")
     if "csv" in party.written and not any(map(is_csv, map(Path, party.files))):
         raise party.refused("csv", f": {party.files[0]} is no CSV file")
+    view = _own_view(name, party)
     return FileSource(
         party=name,
-        path=party.path_at("path"),
+        path=f"{name}.sql" if view is not None else party.path_at("path"),
+        view=view,
         task=kind,
         num_classes=num_classes,
         id_column=tuple(party.id) if isinstance(party.id, list) else party.id,
@@ -519,10 +521,26 @@ def _graph_tables(name: str, task: GraphTask, parties: Mapping[str, GraphParty])
 
 
 def _relational(name: str, task: RelationalTask, parties: Mapping[str, RelationalParty]) -> RelationalData:
-    num_classes, wanted = num_classes_of(task), named_tables(task.sql)
+    num_classes = num_classes_of(task)
+    held = {(one, table): source for one, party in parties.items() for table, source in _tables_of(one, party).items()}
+    holders: dict[str, list[str]] = {}
+    for one, table in held:
+        holders.setdefault(table, []).append(one)
+    sql, views = views_of(task.sql, holders)
+    for view in views:
+        (owner,) = holders[view.tables[0]]
+        inside = tuple(replace(held[owner, table], label=table) for table in view.tables)
+        held[owner, view.name] = TableSource(kind="view", table=view.name, sql=view.sql, tables=inside)
+    wanted = named_tables(sql)
     made: list[RelationalPartition] = []
-    for one, party in parties.items():
-        table = choice_of(party.table or one, wanted, f"{party.where}.table")
+    for (one, table), source in held.items():
+        party = parties[one]
+        if party.tables and party.sql is None and table not in wanted:
+            continue  # read by a view, or by nobody
+        is_view = any(view.name == table for view in views)
+        if not is_view and any(table in view.tables for view in views) and table not in wanted:
+            continue
+        choice_of(table, wanted, f"{party.where}.table")
         for column in party.columns:
             if column in task.categorical or f"{table}.{column}" in task.categorical:
                 raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands in task.categorical too")
@@ -531,19 +549,20 @@ def _relational(name: str, task: RelationalTask, parties: Mapping[str, Relationa
                 party=one,
                 table=table,
                 partition=sum(partition.table == table for partition in made),
-                source=_table_source(party, table),
-                id_column=party.id or "",
-                rules=tuple(party.columns.items()),
+                source=source,
+                id_column="" if is_view else party.id or "",
+                rules=() if is_view else tuple(party.columns.items()),
                 id_rules=tuple(party.id_rules),
             )
         )
-    different_files({one.party: (one.source.where, one.source.table) for one in made})
+    files = [one for one in made if one.source.kind != "view"]
+    different_files({f"{one.party}": (one.source.where, one.source.table) for one in files})
     missing = [table for table in wanted if table not in {partition.table for partition in made}]
     if missing:
         raise BadInput(f"sql: table {missing[0]!r} is with no party; name it under [parties.NAME] table = ...")
     return RelationalData(
         name=name,
-        sql=task.sql,
+        sql=sql,
         label=task.label,
         task=task.type,
         num_classes=num_classes,
@@ -563,8 +582,65 @@ _BUILDERS: Mapping[str, Callable[[str, Any, Any], Described]] = {
 """What makes the data of a layout, of the description's name, its task and its parties."""
 
 
+def _tables_of(name: str, party: RelationalParty) -> dict[str, TableSource]:
+    """Return where a party's tables of the query lie, by their names in it.
+
+    Raises:
+        BadInput: keys that do not go together.
+    """
+    if not party.tables:
+        party.refuse(["sql"], " without tables = { NAME = PATH }, which it reads")
+        table = party.table or name
+        return {table: _table_source(party, table)}
+    party.refuse(["path", "kind", "source_table"], ": the party gives tables")
+    if party.sql is not None:
+        return {party.table or name: _view_source(party, party.table or name)}
+    party.refuse(["table", "id"], ": the party gives several tables, by their names in the query")
+    if len(party.tables) > 1:
+        party.refuse(["columns"], ": the party gives several tables; compute the columns in a view of the query (WITH)")
+    return {table: _source_at(party, path, "tables", table) for table, path in party.tables.items()}
+
+
+def _own_view(name: str, party: RowsParty) -> TableSource | None:
+    """Return the view of its own tables that a party's rows are; None: they are a file's."""
+    if party.sql is None:
+        party.refuse(["tables"], " without sql, a SELECT over them")
+        if not party.path:
+            raise BadInput(f"{party.where}.path: missing")
+        return None
+    party.refuse(["path"], ": the party gives sql")
+    return _view_source(party, name)
+
+
+def _view_source(party: RelationalParty | RowsParty, name: str) -> TableSource:
+    """Return the view that a party's own SELECT is of its own tables."""
+    assert party.sql is not None
+    if not party.tables:
+        party.refuse(["sql"], " without tables = { NAME = PATH }, which it reads")
+    try:
+        view = view_of(name, party.sql, tuple(party.tables))
+    except QueryError as error:
+        raise BadInput(f"{party.where}.{error}") from None
+    inside = (_source_at(party, party.tables[table], "tables", table) for table in view.tables)
+    tables = tuple(replace(source, label=table) for table, source in zip(view.tables, inside, strict=True))
+    return TableSource(kind="view", table=name, sql=view.sql, tables=tables)
+
+
 def _table_source(party: RelationalParty, table: str) -> TableSource:
-    where = party.path
+    if not party.path:
+        raise BadInput(f"{party.where}.path: missing")
+    return _source_at(party, party.path, "path", table, party.kind, party.source_table)
+
+
+def _source_at(
+    party: RelationalParty | RowsParty,
+    where: str,
+    key: str,
+    table: str,
+    kind: Any = None,
+    source_table: str | None = None,
+) -> TableSource:
+    """Return where a table of a party lies, by what stands at a key of its description."""
     if is_held(where):
         party.refuse(("kind", "source_table", "csv"), ": its path is an object")
         return TableSource(kind="object", where=where, table=table)
@@ -577,13 +653,14 @@ def _table_source(party: RelationalParty, table: str) -> TableSource:
         if any(settings.get(secret) is not None for secret in POSTGRES_SECRETS):
             raise BadInput(f"{party.where}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
     guess = "postgres" if address else _KINDS.get(ending_of(where))
-    kind = choice_of(party.kind or guess, (*sorted(set(_KINDS.values())), "postgres"), f"{party.where}.kind")
+    allowed = (*sorted(set(_KINDS.values())), "postgres")
+    kind = choice_of(kind or guess, allowed, f"{party.where}.{'kind' if key == 'path' else key}")
     if kind != "postgres":
-        where = party.path_at("path")
-    if kind != "csv":
+        where = party.path_at(key, where)
+    if kind != "csv" and key == "path":
         party.refuse(["csv"], f": {party.path} is no CSV file but of kind {kind}")
-    csv = party.csv if "csv" in party.written else None
-    return TableSource(kind=cast(TableKind, kind), where=where, table=party.source_table or table, csv=csv)
+    csv = party.csv if "csv" in party.written and kind == "csv" else None
+    return TableSource(kind=cast(TableKind, kind), where=where, table=source_table or table, csv=csv)
 
 
 # --- the same tables at a site of a federation --------------------------------------------------------------------
@@ -644,7 +721,10 @@ def read_table(given: Any, where: str, folder: Path, table: str) -> TableSource:
     party = parse(RelationalParty, given, where, folder)
     if "columns" in party.written:
         raise BadInput(f"{where}.columns: rules are not allowed at a site for tables that a query joins")
-    return _table_source(party, table)
+    if "id_rules" in party.written:
+        raise party.refused("id_rules", " at a site")
+    found = _tables_of(table, party)
+    return found.get(table) or next(iter(found.values()))
 
 
 def read_party(

@@ -112,6 +112,110 @@ def named_tables(sql: str) -> tuple[str, ...]:
     return names
 
 
+@dataclass(frozen=True)
+class View:
+    """What a query asks of one party's tables alone, and that party computes; in the query it is a table of its name.
+
+    It is any SELECT whose rows are always the same.
+    """
+
+    name: str
+    sql: str
+    tables: tuple[str, ...]
+
+
+def views_of(sql: str, holders: Mapping[str, Sequence[str]]) -> tuple[str, tuple[View, ...]]:
+    """Return a query in which each view of one party's own tables is a table, and these views.
+
+    Views are what ``WITH`` names, and a SELECT in FROM that is more than filtered tables.
+
+    Args:
+        sql: the query.
+        holders: by table, the parties that hold it or a part of it.
+
+    Raises:
+        QueryError: a view of several parties' tables, or one whose rows may be others the next time.
+    """
+    from sqlglot import exp
+
+    tree = parse_select(sql)
+    found: dict[str, View] = {}
+    clause = next((tree.args[key] for key in ("with_", "with") if tree.args.get(key)), None)
+    earlier: list[Any] = []
+    for named in clause.expressions if clause is not None else ():
+        found[named.alias] = _view(named.alias, named.this, earlier, holders)
+        earlier.append(named)
+    if clause is not None:
+        clause.pop()
+    for item in [one for one in tree.find_all(exp.Subquery) if isinstance(one.parent, exp.From | exp.Join)]:
+        if item.alias and item.root() is tree and not all(map(_is_filtered_table, _selects(item.this))):
+            if item.alias in {**holders, **found}:
+                raise QueryError(f"sql: table name {item.alias!r} is used twice")
+            found[item.alias] = _view(item.alias, item.this, earlier, holders)
+            item.replace(exp.Table(this=exp.to_identifier(item.alias, quoted=True)))
+    used = {table.name for table in tree.find_all(exp.Table)}
+    return (str(tree.sql(dialect="duckdb")) if found else sql), tuple(v for name, v in found.items() if name in used)
+
+
+def view_of(name: str, sql: str, tables: Sequence[str]) -> View:
+    """Return the view that a party's own SELECT is of its tables.
+
+    Raises:
+        QueryError: it is none, reads another table, or its rows may be others the next time.
+    """
+    return _view(name, parse_select(sql), (), dict.fromkeys(tables, (name,)))
+
+
+def _is_filtered_table(select: Any) -> bool:
+    from sqlglot import exp
+
+    if not isinstance(select, exp.Select) or select.args.get("joins"):
+        return False
+    given = {key.removesuffix("_") for key, value in select.args.items() if value}
+    return given <= {"expressions", "from", "where"} and all(
+        isinstance(one, exp.Column | exp.Star) for one in select.expressions
+    )
+
+
+_CHANGING = ("limit", "fetch", "tablesample", "rand", "uuid", "currentdate", "currenttimestamp", "currenttime", "into")
+"""What makes a view's rows others the next time, by sqlglot's names."""
+_CHANGING_FUNCTIONS = ("now", "today", "random", "gen_random_uuid", "nextval", "setseed", "current_setting", "getenv")
+
+
+def _view(name: str, body: Any, earlier: Sequence[Any], holders: Mapping[str, Sequence[str]]) -> View:
+    from sqlglot import exp
+
+    for node in body.walk():
+        if node.key in _CHANGING or (isinstance(node, exp.Anonymous) and node.name.lower() in _CHANGING_FUNCTIONS):
+            raise UnsupportedQueryError(
+                f"sql: {node.sql(dialect='duckdb')!r} in {name} is not supported ({node.key}): its rows may be others "
+                "the next time"
+            )
+    inner = {one.alias for one in body.find_all(exp.CTE)}
+    before = {one.alias: one for one in earlier}
+    needed: dict[str, Any] = {}
+    tables: list[str] = []
+    waiting = [body]
+    while waiting:
+        for table in waiting.pop().find_all(exp.Table):
+            if table.name in before and table.name not in needed:
+                needed[table.name] = before[table.name]
+                waiting.append(before[table.name].this)
+            elif table.name not in before and table.name not in inner:
+                tables.append(table.name)
+    if unknown := [table for table in tables if table not in holders]:
+        raise UnknownTableError(f"sql: table {unknown[0]!r} of {name} is with no party")
+    owners = sorted({owner for table in tables for owner in holders[table]})
+    if len(owners) != 1:
+        told = " and ".join(owners) or "nobody"
+        raise UnsupportedQueryError(
+            f"sql: {name} reads tables of {told}: a view is of one party's own tables; parties' tables join by key = key"
+        )
+    with_ = ", ".join(one.sql(dialect="duckdb") for one in earlier if one.alias in needed)
+    text = f"{f'WITH {with_} ' if with_ else ''}{body.sql(dialect='duckdb')}"
+    return View(name, text, tuple(dict.fromkeys(tables)))
+
+
 Schema = Mapping[str, str]
 Tree = Any
 """A node of sqlglot's tree; the class has different names in its versions."""

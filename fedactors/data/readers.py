@@ -4,8 +4,8 @@
     read_pictures   photos/cat/01.png (class = name of the folder; resized to the task's shape), or
                     photos.npz: images (N, C, H, W), or (N, H, W) of one channel, and labels (N)
 
-A file's kind is told by its content, packed or not, and not by its name; files of a folder, or those like a pattern, are
-one table. Files of other file systems are found by their address. Arrow
+A file's kind is told by its content, packed or not, and not by its name; files of a folder, or those like a pattern,
+are one table. Files of other file systems are found by their address. Arrow
 reads every field of a CSV file as text; `Column` decides what is a number or a date, in training and in prediction
 alike. What Arrow refuses is read again by Python until the line at fault, which is named. Values of Parquet keep their
 Arrow type until then, so that no whole number is rounded and ids have one exact text whatever their type. Dates become

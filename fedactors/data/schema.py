@@ -67,9 +67,15 @@ class Table:
             if key in self.written:
                 raise self.refused(key, why)
 
-    def path_at(self, key: str) -> str:
-        """Return the absolute path that a key gives, relative to the description, or the address of an object."""
-        if is_held(given := getattr(self, key)):
+    def path_at(self, key: str, given: str | None = None) -> str:
+        """Return the absolute path that a key gives, relative to the description, or an address; of an object too.
+
+        Args:
+            key: its name.
+            given: what stands there; None: the key's value.
+        """
+        given = getattr(self, key) if given is None else given
+        if is_held(given):
             return str(given)
         if address_of(given):
             return without_password(given, f"{self.where}.{key}")
@@ -79,7 +85,9 @@ class Table:
 class RowsParty(Table):
     """A party whose rows are in a file; a key that its layout does not have has the usual value."""
 
-    path: str
+    path: str | None
+    tables: Mapping[str, str] = MappingProxyType({})
+    sql: str | None = None
     id: str | list[str] | None
     features: Literal["all"] | list[str]
     label: str | None
@@ -100,7 +108,7 @@ class RowsParty(Table):
     @property
     def files(self) -> list[str]:
         """The files of its table, as they are written."""
-        return [self.path]
+        return [file for file in (self.path, *self.tables.values()) if file is not None]
 
 
 @config
@@ -127,8 +135,12 @@ class VerticalTask(Table):
 class VerticalParty(RowsParty):
     """A party with some columns of the rows."""
 
-    path: Location
-    """File of the rows: CSV, Parquet or npy."""
+    path: Location | None = None
+    """File of the rows: CSV, Parquet or npy; unless ``sql`` is given."""
+    tables: dict[str, Location] = Field(default_factory=dict)
+    """The party's own tables that ``sql`` reads, by their names in it: files, or databases as in ``relational``."""
+    sql: Text | None = None
+    """A SELECT over ``tables`` whose rows are the party's: joins, aggregates, whatever DuckDB has."""
     id: Text | Annotated[list[Text], Field(min_length=1), AfterValidator(_different)] | None = None
     """Column by which rows are aligned, or a list of columns that make an id together."""
     id_rules: list[IdRule] = Field(default_factory=list)
@@ -230,8 +242,12 @@ class RelationalTask(Table):
 class RelationalParty(Table):
     """A party with a table, or a part of one."""
 
-    path: Location
-    """File, ``postgresql://...`` without a password, or ``env:VARIABLE``."""
+    path: Location | None = None
+    """File, ``postgresql://...`` without a password, or ``env:VARIABLE``; unless ``tables`` are given."""
+    tables: dict[str, Location] = Field(default_factory=dict)
+    """Several tables, by their names in the query, each with a path as of ``path``."""
+    sql: Text | None = None
+    """A SELECT over ``tables`` whose rows are the party's one table: joins, aggregates, whatever DuckDB has."""
     kind: Literal["csv", "duckdb", "parquet", "postgres", "sqlite"] | None = None
     """By the path's ending unless given."""
     table: Text | None = None

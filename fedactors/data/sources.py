@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.columns import NO_ID, ColumnRule, FittedColumn, Id, encode, fit, merges_in_single, resolve_rules
+from fedactors.data.databases import TableSource
 from fedactors.data.datasets.catalogue import Task, describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
@@ -100,6 +101,8 @@ class FileSource:
     task: Task
     num_classes: int
     """0: as many as the file has, because no single file need hold every class."""
+    view: TableSource | None = None
+    """What the rows are of the party's own tables; None: those of the file."""
     id_column: Id = None
     """None: rows are already aligned, and their numbers are their ids."""
     id_rules: tuple[IdRule, ...] = ()
@@ -133,7 +136,7 @@ class FileSource:
     @property
     def user_files(self) -> tuple[str, ...]:
         """What it reads."""
-        return (self.path,)
+        return (self.path,) if self.view is None else tuple(one.where for one in self.view.tables)
 
     @property
     def where(self) -> str:
@@ -183,9 +186,12 @@ class FileSource:
         self._check_roles()
         wanted = self.features if trained is None else tuple(one.name for one in trained)
         others = self._roles if trained is None and self.needs_label else self.id_columns
-        table = read_columns(
-            Path(self.path), self.party, wanted=None if wanted is None else [*others, *wanted], csv=self.csv
-        )
+        asked = None if wanted is None else [*others, *wanted]
+        if self.view is not None:
+            found = self.view.load()
+            names = [name for name in found.column_names if asked is None or name in asked]
+            return {name: Column(name, found.column(name)) for name in names}
+        table = read_columns(Path(self.path), self.party, wanted=asked, csv=self.csv)
         index = () if wanted is not None else pandas_index(Path(self.path))
         return {name: column for name, column in table.items() if name not in index or name in self._roles}
 
@@ -319,9 +325,12 @@ class FileSource:
 
     def absent(self, role: str, column: str) -> BadInput:
         """Return the error for a column that is not in the file."""
-        present = names_of_columns(Path(self.path), self.party, self.csv)
+        if self.view is not None:
+            present = list(self.view.describe())
+        else:
+            present = names_of_columns(Path(self.path), self.party, self.csv)
         advice = ""
-        if is_csv(Path(self.path)):
+        if self.view is None and is_csv(Path(self.path)):
             blanks = column in map(str.strip, present)
             advice = _TRIM if blanks else _NAMES if any(_NUMBER.fullmatch(name.strip()) for name in present) else ""
         return BadInput(

@@ -1,4 +1,4 @@
-"""What public reports of people's real files asked for: where each is held, and kinds of them that no other file holds."""
+"""What public reports of people's real files asked for: where each is held, and kinds that no other file holds."""
 
 from __future__ import annotations
 
@@ -450,3 +450,119 @@ def test_a_workbook_without_the_extra_says_how_to_read_it(tmp_path, monkeypatch)
     monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
     with pytest.raises(BadInput, match=r"pip install 'fedactors\[excel\]', or save it as CSV"):
         read_columns(tmp_path / "shop.xlsx", "shop", wanted=None)
+
+
+# --- a party with several tables --------------------------------------------------------------------------------------
+
+SPENT = "SELECT customer, SUM(amount) AS spent, COUNT(*) AS n FROM orders GROUP BY customer"
+
+
+def shop_tables(folder, customers=None):
+    customers = customers or IDS
+    write_csv(folder / "bank.csv", id=customers, age=NOISE, y=LABELS)
+    write_csv(folder / "orders.csv", customer=[*customers, *customers[:20]], amount=[*NOISE, *NOISE[:20]])
+    write_csv(folder / "customers.csv", customer=customers, segment=[row % 3 for row in range(ROWS)])
+    return [float(NOISE[row]) * (2 if row < 20 else 1) for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("customers", [IDS, [f"{row:03d}" for row in range(ROWS)]], ids=["names", "007"])
+def test_a_partys_rows_may_be_a_view_of_its_own_tables(tmp_path, customers):
+    spent = shop_tables(tmp_path, customers)
+    path = tmp_path / "parties.toml"
+    sql = (
+        f"WITH spent AS ({SPENT}) SELECT customers.customer AS id, segment, spent, n FROM customers "
+        "LEFT JOIN spent ON customers.customer = spent.customer"
+    )
+    path.write_text(
+        '[task]\ntype = "binary"\nalignment = "hash"\n[parties.bank]\npath = "bank.csv"\nid = "id"\nlabel = "y"\n'
+        f'[parties.shop]\nid = "id"\nsql = "{sql}"\n'
+        'tables = { orders = "orders.csv", customers = "customers.csv" }\n'
+    )
+    block = load_description(path).part("shop").load()
+    found = dict(zip(block.ids.tolist(), block.features.tolist(), strict=True))
+    assert block.feature_names == ("segment", "spent", "n")
+    assert [found[name] for name in customers] == [
+        pytest.approx([row % 3, spent[row], 2 if row < 20 else 1]) for row in range(ROWS)
+    ]
+    assert not [one for one in check_data(path) if one.level == "error"]
+    run = fedactors.simulate("pubsub-vfl", path, num_epochs=1, batch_size=16, validation_fraction=0.3)
+    assert run.summary.extra["num_rows"] > 0
+    before = digests_of_files(load_description(path).part("shop").source)
+    (tmp_path / "orders.csv").write_text("customer,amount\nx,1\n")
+    assert digests_of_files(load_description(path).part("shop").source) != before
+    for old, new, words in (
+        (SPENT, f"{SPENT} LIMIT 5", "sql: 'LIMIT 5' in shop is not supported"),
+        ("FROM orders", "FROM bills", "sql: table 'bills' of shop is with no party"),
+        (
+            'id = "id"\nsql',
+            'id = "id"\npath = "x.csv"\nsql',
+            "parties.shop.path: 'x.csv' is not allowed: the party gives sql",
+        ),
+        (sql, "SELECT * FROM 'bank.csv'", "with no party"),
+        (sql, "DELETE FROM orders", "only SELECT is allowed"),
+    ):
+        path.with_name("other.toml").write_text(path.read_text().replace(old, new))
+        with pytest.raises(BadInput) as refused:
+            load_description(path.with_name("other.toml"))
+        assert words in str(refused.value)
+
+
+VIEWS = {
+    "WITH": f"WITH spent AS ({SPENT}) SELECT bank.y, bank.age, spent.spent, c.segment FROM bank "
+    "JOIN spent ON bank.id = spent.customer JOIN customers c ON bank.id = c.customer",
+    "FROM": f"SELECT bank.y, bank.age, spent.spent, c.segment FROM bank JOIN ({SPENT}) AS spent "
+    "ON bank.id = spent.customer JOIN customers c ON bank.id = c.customer",
+    "one of another": f"WITH a AS ({SPENT}), s AS (SELECT a.customer, a.spent, k.segment FROM a LEFT JOIN customers k "
+    "ON a.customer = k.customer) SELECT bank.y, bank.age, s.spent, s.segment FROM bank JOIN s ON bank.id = s.customer",
+}
+
+
+def two_tables(folder, sql):
+    path = folder / "query.toml"
+    path.write_text(
+        f'[task]\ntype = "binary"\nlayout = "relational"\nlabel = "bank.y"\nsql = """{sql}"""\n'
+        '[parties.bank]\npath = "bank.csv"\n'
+        '[parties.shop]\ntables = { orders = "orders.csv", customers = "customers.csv" }\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_views_of_one_partys_tables_are_tables_of_a_query(tmp_path, kind):
+    spent = shop_tables(tmp_path)
+    path = two_tables(tmp_path, VIEWS[kind])
+    data = load_description(path)
+    (view,) = (one.source for one in data.partitions if one.source.kind == "view")
+    rows = view.load(["customer", "spent"]).to_pydict()
+    assert dict(zip(rows["customer"], rows["spent"], strict=True)) == pytest.approx(dict(zip(IDS, spent, strict=True)))
+    run = fedactors.simulate("tablepuppet", path, num_rounds=1)
+    assert run.summary.extra["joined_rows"] + run.summary.extra["joined_test_rows"] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        (
+            "WITH a AS (SELECT * FROM bank JOIN orders ON id = customer) SELECT a.y FROM a",
+            "a reads tables of bank and shop",
+        ),
+        (
+            "WITH a AS (SELECT * FROM orders LIMIT 3) SELECT bank.y FROM bank JOIN a ON id = a.customer",
+            "'LIMIT 3' in a",
+        ),
+        (
+            "WITH a AS (SELECT random() r, * FROM orders) SELECT bank.y FROM bank JOIN a ON id = a.customer",
+            "in a is not su",
+        ),
+        (
+            "WITH a AS (SELECT * FROM bills) SELECT bank.y FROM bank JOIN a ON id = a.customer",
+            "'bills' of a is with no",
+        ),
+        ("SELECT bank.y FROM bank LEFT JOIN orders ON bank.id = orders.customer", "LEFT JOIN is not supported"),
+    ],
+)
+def test_what_is_no_view_of_one_partys_tables_is_named(tmp_path, sql, words):
+    shop_tables(tmp_path)
+    with pytest.raises(BadInput) as refused:
+        load_description(two_tables(tmp_path, sql))
+    assert words in str(refused.value)
