@@ -44,7 +44,7 @@ from fedactors.data.layouts.vertical import RelationalData, VerticalData, Vertic
 from fedactors.data.readers import is_csv
 from fedactors.data.schema import VerticalParty
 from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, usual_nulls
-from fedactors.data.values import Column, class_text, rule_of_date
+from fedactors.data.values import Column, CsvFormat, class_text, formats_of_dates
 from fedactors.errors import BadInput, DataMissing
 
 Level = Literal["error", "warning"]
@@ -56,12 +56,13 @@ _SCARCE = 0.05
 """Share of rows below which a class is told."""
 _MOST_NULLS, _LONGEST_NULL = 3, 12
 _MOST_SHOWN = 3
-_FORMAT = re.compile(r'format = "([^"]*)"')
 _ID_NAME = re.compile(r"(.*[_\- ])?(id|uuid|guid|key|nr|number)|.*Id", re.DOTALL)
 _WHOLE_AS_FLOAT = re.compile(r"[0-9]+\.0")
 _GIVEN_CSV = re.compile(r"csv = \{[^{}]*\}")
 _CSV = "csv"
 """Stands for the line that says how a file is written until all findings are known."""
+_MOST_TRIES = 4
+"""Ways of writing that are looked for one after the other: encoding, separator, lines on top."""
 _MANY = 8
 """Columns beyond which a rule of all of them is for a pattern of their names."""
 
@@ -217,15 +218,16 @@ class _Party:
         kept = [name for name in features if name not in self.left_out]
         written = {} if self.source.csv is None else _changed(self.source.csv)
         if "null" in self.csv:
-            self.csv["null"] = [*self.csv["null"], *(written.get("null") or usual_nulls(self.source))]
-        csv = ", ".join(f"{key} = {_toml(value)}" for key, value in {**written, **self.csv}.items())
+            known = written["null"] if "null" in written else usual_nulls(self.source)
+            self.csv["null"] = list(dict.fromkeys([*self.csv["null"], *known]))
+        csv = ", ".join(f"{key} = {_toml(said)}" for key, said in {**written, **self.csv}.items())
         for one in self.findings:
             if one.suggestion == _CSV:
                 one = replace(one, suggestion=f"csv = {{ {csv} }}")
             elif one.column in self.left_out and kept:
-                ruled = ", and drop its rule" if one.column in dict(self.source.rules) else ""
+                and_rule = ", and drop its rule" if one.column in dict(self.source.rules) else ""
                 line = f"features = {_toml(kept)}"
-                one = replace(one, text=f"{one.text}{ruled}", suggestion=line, table=f"parties.{self.name}")
+                one = replace(one, text=f"{one.text}{and_rule}", suggestion=line, table=f"parties.{self.name}")
             elif one.column in self.rules and (rule := self._rule(one.column)):
                 one = replace(one, suggestion=f"{_key(one.column)} = {rule}", table=self.rules_at)
             made.append(one)
@@ -326,19 +328,20 @@ def _load(part: VerticalPart) -> None:
 
 def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataFinding]:
     """Return the findings of a party's file: its columns, ids and labels."""
-    source = party.source
-    try:
-        table = source.read()
-    except BadInput as error:
-        party.refuse(error)
+    table = _readable(party)
+    if table is None:
         return party.answered(())
-    except DataMissing as error:
-        party.say("error", str(error))
-        return party.findings
+    source = party.source
     num_rows = len(next(iter(table.values()), ()))
     if table and not num_rows:
         party.say("error", f"{source.path} has the names of columns and no row")
         return party.findings
+    if any(name not in table and name in map(str.strip, table) for name in _flat((source.id_column, source.label))):
+        party.refuse(
+            source.absent("id", next(name for name in _flat((source.id_column, source.label)) if name not in table))
+        )
+        party.source = source = replace(source, csv=replace(source.csv or CsvFormat(), trim=True))
+        table = source.read()
     features = source.names_of_features(table)
     wanted: dict[str, tuple[Any, ...]] = {
         "id": (source.id_column,),
@@ -350,8 +353,6 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
         for name in _flat(names):
             if name not in table:
                 party.refuse(source.absent(role, name))
-    if "trim" in party.csv:
-        return party.answered(())  # every name is another one then
     for name in pandas_index(Path(source.path)) if source.features is None else ():
         if name not in table:
             party.say("warning", f"column {name} is the index that pandas wrote, and no feature")
@@ -364,6 +365,23 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
     if source.label in table:
         _labels(party, table[source.label], classes, num_rows)
     return party.answered(features)
+
+
+def _readable(party: _Party) -> dict[str, Column] | None:
+    """Read a party's file, as it is written by what refusals say of it; None: nobody knows how."""
+    for _ in range(_MOST_TRIES):
+        before = dict(party.csv)
+        try:
+            return party.source.read()
+        except BadInput as error:
+            party.refuse(error)
+        except DataMissing as error:
+            party.say("error", str(error))
+            return None
+        if party.csv == before:
+            return None
+        party.source = replace(party.source, csv=replace(party.source.csv or CsvFormat(), **party.csv))
+    return None
 
 
 def _flat(names: Iterable[Any]) -> Iterator[str]:
@@ -395,7 +413,10 @@ def _column(party: _Party, column: Column, rule: ColumnRule) -> None:
         if party.is_public and not rule.is_category:
             fill = {"missing": "constant", "fill": 0 if rule.type == "numeric" else "1970-01-01"}
         first = column.row(int(np.flatnonzero(column.is_missing())[0]))
-        party.add("error", f"{num_missing} of {len(column)} values are missing (first in {first})", column.name, **fill)
+        told = f"{num_missing} of {len(column)} values are missing (first in {first})"
+        if column.first_text() and (party.source.csv is None or party.source.csv.null is None):
+            told += NULL_IS_VALUE
+        party.add("error", told, column.name, **fill)
 
 
 def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
@@ -455,27 +476,41 @@ def _texts_for_numbers(party: _Party, column: Column, texts: list[str]) -> None:
     name, counts = column.name, Counter(texts)
     such = ", ".join(repr(text[:40]) for text, _ in counts.most_common(_MOST_SHOWN))
     told = f"{len(texts)} of {len(column)} values are no numbers, such as {such}"
-    patterns = [_FORMAT.findall(rule) if (rule := rule_of_date(text)) else None for text in counts]
+    ways = formats_of_dates(list(counts))
     distinct = len({text for text in column.texts() if text is not None})
-    if (said := column.written_as(texts)) is not None:
-        party.say_csv(f"column {name}: {told}", **said)
+    if (written := column.written_as(texts, _MOST_NULLS)) is not None:
+        said, nulls = written
+        party.say_csv(f"column {name}: {told}", **said, **({"null": sorted(nulls)} if nulls else {}))
+        if nulls:
+            _then_missing(party, name)
     elif len(counts) <= _MOST_NULLS and 2 * len(texts) < len(column) and max(map(len, counts)) <= _LONGEST_NULL:
         party.say_csv(f"column {name}: {told}, which may mean that one is missing", null=sorted(counts))
-        if party.source.rules_of([name]).get(name, ColumnRule()).missing == "refuse":
-            fill = {"missing": "constant", "fill": 0} if party.is_public else {"missing": "median"}
-            party.add("error", "then values are missing", name, **fill)
-    elif all(found is not None for found in patterns):
-        party.add("error", f"{told}: dates", name, type="datetime", **_format_of(patterns))
+        _then_missing(party, name)
+    elif len(ways) > 1:
+        party.add("error", f"{told}: {_several(ways)}", name)
+    elif ways:
+        party.add("error", f"{told}: dates", name, type="datetime", **_format_of(ways[0]))
     elif 2 * distinct > len(column) and len(column) >= _FEW_ROWS:
         party.add("error", f"{told}: nearly every row has a text of its own", name, leave_out=True)
     else:
-        party.add("error", told, name, type="categorical")
+        categories = {text for text in column.texts(party.source.where) if text is not None}
+        is_alike = len({text.strip().casefold() for text in categories}) < len(categories)
+        party.add("error", told, name, type="text" if is_alike else "categorical")
 
 
-def _format_of(patterns: Iterable[list[str] | None]) -> dict[str, Any]:
+def _then_missing(party: _Party, name: str) -> None:
+    if party.source.rules_of([name]).get(name, ColumnRule()).missing == "refuse":
+        fill = {"missing": "constant", "fill": 0} if party.is_public else {"missing": "median"}
+        party.add("error", "then values are missing", name, **fill)
+
+
+def _format_of(found: Sequence[str]) -> dict[str, Any]:
     """Return the format of dates, or all of them; none where dates are ISO 8601."""
-    found = list(dict.fromkeys(name for one in patterns for name in one or ["iso"]))
-    return {} if found == ["iso"] else {"format": found[0] if len(found) == 1 else found}
+    return {} if list(found) == ["iso"] else {"format": found[0] if len(found) == 1 else list(found)}
+
+
+def _several(ways: Sequence[Sequence[str]]) -> str:
+    return f"dates, by {' or '.join(f'format = {_toml(one)}' for (one, *_) in ways)}: nobody can tell which"
 
 
 def _categories(party: _Party, column: Column, rule: ColumnRule) -> None:
@@ -506,12 +541,14 @@ def _dates(party: _Party, column: Column, rule: ColumnRule) -> None:
     if not wrong:
         return
     given = [] if rule.format == "" else [rule.format] if isinstance(rule.format, str) else list(rule.format)
-    known = [given] if given and len(texts) < len(column) else []
     every = [text for text in dict.fromkeys(column.texts(party.source.where)) if text is not None]
-    patterns = [*known, *(_FORMAT.findall(made) if (made := rule_of_date(text)) else None for text in every)]
-    found = _format_of(patterns) if all(one is not None for one in patterns) else {}
+    ways = formats_of_dates(every) or [
+        (*given, *way) for way in formats_of_dates(wrong) if given and len(texts) < len(column)
+    ]
+    found = _format_of(ways[0]) if len(ways) == 1 else {}
     how = f"by format = {_toml(rule.format)}" if rule.format else "(ISO 8601)"
     several = "; there are dates of several formats" if isinstance(found.get("format"), list) else ""
+    several = f"; {_several(ways)}" if len(ways) > 1 else several
     count = sum(counts[text] for text in wrong)
     party.add("error", f"{count} values are no dates {how}, such as {_named(wrong[:1])}{several}", column.name, **found)
 

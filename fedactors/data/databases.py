@@ -10,8 +10,11 @@ loaded), and a PostgreSQL password stays out of repr and errors. PostgreSQL's ro
 parses in blocks, from tables, partitioned and foreign ones, and views alike. Each process keeps one DuckDB for each
 choice of settings, because opening one takes longer than reading a small table; every use has a connection of its own.
 
+A party's view is a SELECT over its own tables, which DuckDB evaluates in memory. Whole numbers of more than 64 bits are
+exact.
+
 Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other; of CSV files also numeral: whole
-numbers, which are texts as well.
+numbers, which are texts as well. All sources are one file because they share the rules by which a value has its kind.
 """
 
 from __future__ import annotations
@@ -225,18 +228,18 @@ class TableSource:
                 raise BadInput(f"{self.table}: no column {column!r} (known: {', '.join(known)})")
         filters = _filters(where)
         if self.kind in ("parquet", "named", "memory", "object", "view"):
-            with _duckdb(self) as (connection, relation):
-                return connection.sql(_select([*wanted], relation, filters, computed)).to_arrow_table()
+            with _duckdb(self) as (connection, relation), _fitting(self.shown):
+                return _as_arrow(connection.sql(_select([*wanted], relation, filters, computed)))
         pushed = {text: _pushed(text, known, self.kind) for text in filters}
         left = [text for text in filters if pushed[text] is None]
         asked = [name for text in [*left, *computed] for name in _names_in(text, known)]
         needed = list(dict.fromkeys([*wanted, *asked]))
         rows = self._read(needed or list(known)[:1], [sql for sql in pushed.values() if sql is not None], known)
         if left or computed:
-            with _explained(self), memory_database(**_CLOSED) as connection:
+            with _explained(self), memory_database(**_CLOSED) as connection, _fitting(self.shown):
                 connection.register("rows_in_memory", rows)
                 texts = [name for name in rows.column_names if name.endswith(_AS_TEXT)]
-                rows = connection.sql(_select(wanted, "rows_in_memory", left, computed, texts)).to_arrow_table()
+                rows = _as_arrow(connection.sql(_select(wanted, "rows_in_memory", left, computed, texts)))
         return rows if not wanted and not computed else rows.select([*wanted, *computed])
 
     def _read(self, columns: Sequence[str], where: Sequence[str], known: Mapping[str, str]) -> Any:
@@ -265,8 +268,8 @@ class TableSource:
                 exact = {name: found.column(name) for name in columns}
                 exact |= {name: _decimals(exact[name], name) for name in columns if known[name] == "decimal"}
                 return pa.table(exact)
-        with _duckdb(self) as (connection, relation):
-            return connection.sql(_statement(columns, relation, where)).to_arrow_table()
+        with _duckdb(self) as (connection, relation), _fitting(self.shown):
+            return _as_arrow(connection.sql(_statement(columns, relation, where)))
 
 
 def in_memory(rows: Any) -> TableSource:
@@ -537,13 +540,34 @@ def _rows_here(source: TableSource) -> Any:
     return _named_rows(source) if source.kind == "named" else rows_of(source.rows)
 
 
+_WIDE = ("HUGEINT", "UHUGEINT", "BIGNUM", "VARINT")
+
+
+def _as_arrow(relation: Any) -> Any:
+    """Return DuckDB's rows as Arrow: whole numbers of more than 64 bits exactly, which it would give as others.
+
+    Raises:
+        ValueError: one has more digits than are read.
+    """
+    kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
+    casts = [name for name, kind in kinds.items() if kind in (*_WIDE, "BIT")]
+    if not casts:
+        return relation.to_arrow_table()
+    replaced = ", ".join(f"CAST({_quote(name)} AS VARCHAR) AS {_quote(name)}" for name in casts)
+    found = relation.project(f"* REPLACE ({replaced})").to_arrow_table()
+    for name in casts:
+        if kinds[name] != "BIT":
+            found = found.set_column(found.column_names.index(name), name, _decimals(found.column(name), name))
+    return found
+
+
 def _view_rows(source: TableSource) -> Any:
     """Return what a SELECT over a party's own tables gives, always in the same order."""
     with memory_database(**_CLOSED, threads=1) as connection:
         for table in source.tables:
             connection.register(table.label, _with_texts(table))
-        with _explained(source):
-            return connection.sql(source.sql).to_arrow_table()
+        with _explained(source), _fitting(source.shown):
+            return _as_arrow(connection.sql(source.sql))
 
 
 def _with_texts(source: TableSource) -> Any:

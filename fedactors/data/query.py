@@ -209,7 +209,7 @@ def _view(name: str, body: Any, earlier: Sequence[Any], holders: Mapping[str, Se
     if len(owners) != 1:
         told = " and ".join(owners) or "nobody"
         raise UnsupportedQueryError(
-            f"sql: {name} reads tables of {told}: a view is of one party's own tables; parties' tables join by key = key"
+            f"sql: {name} reads tables of {told}: a view is of one party's own; parties' tables join by key = key"
         )
     with_ = ", ".join(one.sql(dialect="duckdb") for one in earlier if one.alias in needed)
     text = f"{f'WITH {with_} ' if with_ else ''}{body.sql(dialect='duckdb')}"

@@ -315,14 +315,21 @@ class _Lines:
         return content[:1] in blanks or any(begin + blank in content for begin in begins for blank in blanks)
 
     def _refuse_open_quote(self) -> None:
-        """Refuse a quote that is never closed: all that follows would be one value, in silence."""
-        if not self.content.count(b'"') % 2:
+        """Refuse a quote that is never closed, and text behind one that is: what follows would be read otherwise."""
+        edge = re.escape(self.separator.encode()) + b'\r\n"'
+        has_text_behind = re.search(b'[^%s]"+[^%s]' % (edge, edge), self.content)
+        if not self.content.count(b'"') % 2 and not has_text_behind:
             return
         begins = 1
         try:
             for last, _, _ in self.records(strict=True):
                 begins = last + 1
         except python_csv.Error as error:
+            if "expected after" in str(error):
+                raise BadInput(
+                    f"{self.where}: text follows a closing double quote in or below line {begins}; write two for one "
+                    "that belongs to the text, also where a backslash stands before it"
+                ) from None
             if "unexpected end" in str(error) or "field larger" in str(error):
                 raise BadInput(
                     f"{self.where}: a double quote in line {begins} is opened and never closed; close it, or write "

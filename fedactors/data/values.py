@@ -145,6 +145,34 @@ def _formats_text(given: Sequence[str]) -> str:
     return json.dumps(given[0] if len(given) == 1 else list(given))
 
 
+def formats_of_dates(texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the ways to read dates: each format that reads all of them, else all that are needed in their order.
+
+    Empty: some are no dates. Several: nobody can tell which is meant.
+    """
+    first = _unit_since_1970(texts[0]) or "iso"
+    whole = [one for one in (first, *_PATTERNS) if all(_reads(text, one) for text in texts)]
+    if whole:
+        read = {one: [parse_date(text, one) for text in texts] for one in whole}
+        return [(one,) for number, one in enumerate(whole) if all(read[one] != read[other] for other in whole[:number])]
+    known, by_iso = ["iso"], [text for text in texts if _reads(text, "iso")]
+    known += [one for one in _PATTERNS if any(_reads(text, one) and text not in by_iso for text in texts)]
+    known = known if by_iso else known[1:]
+    starts = ("%d/%m", "%m/%d")  # of which one is meant throughout
+    clear = [one for one in known if not one.startswith(starts)]
+    ways = [clear, *([*clear, *(one for one in known if one.startswith(start))] for start in starts)]
+    found = [tuple(way) for way in ways if all(any(_reads(text, one) for one in way) for text in texts)]
+    return found[:1] if found and found[0] == tuple(clear) else found
+
+
+def _reads(text: str, pattern: str) -> bool:
+    try:
+        parse_date(text, pattern)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
 def rule_of_date(text: str) -> str:
     """Return the rule of a column (as ``{ type = "datetime" }``) by which a text is a date; empty if it is none."""
     for pattern in (_unit_since_1970(text), *_PATTERNS):
@@ -189,7 +217,7 @@ def encode_dates(moments: NDArray[Any], parts: Sequence[DatePart], width: int) -
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}([., '\u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
 _LONGEST_NULL = 4
-_NUMBER_FORMS: tuple[dict[str, str], ...] = (
+_NUMBER_FORMS: tuple[dict[str, Any], ...] = (
     {"decimal": ","},
     *({"thousands": between} for between in ",' \u00a0\u202f"),
     *({"decimal": ",", "thousands": between} for between in ".' \u00a0\u202f"),
@@ -201,8 +229,8 @@ _EXACT = 2.0**53
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMERAL = rf"^(?:{_NUMBER}|[+-]?(?i:inf|infinity|nan))$"
 """What a number is, in training and in prediction: digits with a point, an exponent, a sign."""
-_FLOATS = r"^[+-]?[0-9]+(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)$"
-"""Whole numbers as programs write floats: 7.0, 7e+00."""
+_FLOATS = r"^[+-]?[0-9]+(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-][0-9]+)$"
+"""Whole numbers as programs write floats: 7.0, 7e+00; 12E4 may be a code."""
 _ZEROS = r"(?:(\.[0-9]*[1-9])0+|\.0+)$"
 """Of seconds, which a type with a finer unit writes."""
 _WORDS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
@@ -496,15 +524,23 @@ class Column:
                 return str(first), str(exact)
         return None
 
-    def written_as(self, texts: Sequence[str]) -> dict[str, str] | None:
-        """Return how the file writes its numbers if one way reads all of these texts; None: no way does, or two do."""
-        fits = []
+    def written_as(self, texts: Sequence[str], most: int) -> tuple[dict[str, Any], list[str]] | None:
+        """Return how the file writes its numbers if one way reads all of these texts but a few, and these few.
+
+        Args:
+            texts: that are no numbers as the file is said to be written.
+            most: different ones that may be no numbers either.
+        """
+        known = list(dict.fromkeys(texts))
+        fits: list[tuple[dict[str, Any], list[str]]] = []
         for said in _NUMBER_FORMS:
             with contextlib.suppress(ValueError):
-                if not Column(self.name, list(texts), dataclasses.replace(self.csv, **said)).first_text():
-                    fits.append(said)
-        is_clear = {"decimal": ","} not in fits or {"thousands": ","} not in fits
-        return fits[0] if fits and is_clear else None
+                _, bad = Column(self.name, known, dataclasses.replace(self.csv, **said))._parsed()
+                if len(bad) <= most and len(bad) < len(known):
+                    fits.append((said, [known[row] for row in bad]))
+        ways = [said for said, _ in fits]
+        is_clear = {"decimal": ","} not in ways or {"thousands": ","} not in ways
+        return min(fits, key=lambda one: len(one[1])) if fits and is_clear else None
 
     def _parsed(self) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
         """Return the numbers, and the rows of texts that are none, NaN there; None: nothing of this type is one."""

@@ -8,6 +8,7 @@ import json
 import logging
 from pathlib import Path
 
+import duckdb
 import fsspec
 import numpy as np
 import pyarrow as pa
@@ -19,13 +20,14 @@ from fedactors.data.checks import check_data, edits_of
 from fedactors.data.databases import TableSource
 from fedactors.data.description import load_description
 from fedactors.data.layouts.relational import compared_keys
+from fedactors.data.objects import table_of
 from fedactors.data.readers import read_columns
 from fedactors.data.values import CsvFormat
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import digests_of_files
 from tests.data.test_checks import edited, write_csv
 
-HELD = {
+TEST_OF = {
     "01-float-ids": "data/test_exact_values.py::test_an_id_is_the_same_text_whatever_its_type",
     "02-unicode-ids": "data/test_exact_values.py::test_ids_of_several_columns_and_rules",
     "04-blank-lines": "data/test_messy_files.py::test_is_read_as_it_is_meant",
@@ -33,8 +35,8 @@ HELD = {
     "08-row-over-1MB": "data/test_exact_values.py::test_a_row_of_more_than_a_megabyte_is_read",
     "09-png-16-bit": "data/test_image_folders.py::test_whatever_holds_the_same_greys_is_the_same_sample",
     "11-sqlite-view": "data/test_exact_queries.py::test_sqlite_has_the_kinds_of_its_values",
-    "12-leading-zero-keys": "data/test_exact_queries.py::test_keys_of_csv_files_are_texts_to_texts_and_numbers_to_numbers",
-    "14-stale-ray-address": "runtime/ray/test_real_cluster.py::test_auto_is_the_cluster_that_was_started_last_and_told_where_it_is_gone",
+    "12-leading-zero-keys": "data/test_exact_queries.py::test_keys_of_csv_files_are_texts_to_texts_and_numbers_to_numbers",  # noqa: E501
+    "14-stale-ray-address": "runtime/ray/test_real_cluster.py::test_auto_is_the_cluster_that_was_started_last_and_told_where_it_is_gone",  # noqa: E501
     "18-uci-no-header": "data/test_cases.py::test_the_check_answers_what_a_file_is_like",
     "19-mixed-dates": "data/test_exact_values.py::test_dates_of_several_formats_in_their_order",
     "21-parquet-types": "data/test_cases.py::test_types_of_parquet_are_told_with_what_can_be_done",
@@ -63,9 +65,9 @@ NOISE = [f"{np.random.default_rng(row).uniform():.4f}" for row in range(ROWS)]
 LABELS = [row % 2 for row in range(ROWS)]
 
 
-@pytest.mark.parametrize("case", HELD)
+@pytest.mark.parametrize("case", TEST_OF)
 def test_each_report_has_a_test_of_its_kind(case):
-    file, _, name = HELD[case].partition("::")
+    file, _, name = TEST_OF[case].partition("::")
     path = Path(__file__).parents[1] / file
     assert path.is_file(), path
     functions = {one.name for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef)}
@@ -566,3 +568,108 @@ def test_what_is_no_view_of_one_partys_tables_is_named(tmp_path, sql, words):
     with pytest.raises(BadInput) as refused:
         load_description(two_tables(tmp_path, sql))
     assert words in str(refused.value)
+
+
+# --- the tutorial's two messy files -----------------------------------------------------------------------------------
+
+
+def test_the_tutorials_messy_files_are_accepted_after_one_check_and_one_edit(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs/tutorial/your-data-your-model.md").read_text()
+    script = page.partition("<<'PY'\n")[2].partition("\nPY\n")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "make_files.py", "exec"), {})
+    path = tmp_path / "parties.toml"
+    path.write_text(
+        '[task]\ntype = "binary"\nalignment = "psi"\n'
+        '[parties.bank]\npath = "bank.csv"\nid = "customer"\nlabel = "defaulted"\n'
+        '[parties.shop]\npath = "shop.csv"\nid = "client"\n'
+    )
+    found = check_data(path)
+    assert {one.party for one in found if one.level == "error"} == {"bank", "shop"}
+    edits = edits_of(found)
+    for line in (
+        'csv = { separator = ";", decimal = ",", null = ["?"] }',
+        'job = { type = "text" }',
+        'since = { type = "datetime", format = "%d.%m.%Y" }',
+        'last_order = { type = "datetime", missing = "median" }',
+    ):
+        assert line in edits.splitlines(), edits
+    assert any(
+        "where NA or null is a value: csv = { null = [] }" in one.text for one in found if one.column == "country"
+    )
+    text = path.read_text()
+    for table in edits.split("\n\n"):  # as a reader puts the lines in, table by table
+        head, _, rest = table.partition("\n")
+        text = text.replace(f"{head}\n", f"{head}\n{rest}\n") if f"{head}\n" in text else f"{text}{table}\n"
+    path.write_text(text)
+    assert not [one for one in check_data(path) if one.level == "error"]
+    run = fedactors.simulate("pubsub-vfl", path, num_epochs=1, batch_size=64)
+    assert run.status == "finished"
+    assert run.summary.extra["num_rows"] > 300
+
+
+# --- values that would be others in silence ---------------------------------------------------------------------------
+
+DAY_FIRST = [f"{1 + row % 28:02d}/{1 + row % 12:02d}/2024" for row in range(ROWS)]
+MONTH_FIRST = [f"{1 + row % 12:02d}/{1 + row % 28:02d}/2024" for row in range(ROWS)]
+EITHER = [f"{1 + row % 12:02d}/{1 + row % 11:02d}/2024" for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("rule", ["", '[parties.shop.columns]\nv = { type = "datetime" }\n'])
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (DAY_FIRST, 'format = "%d/%m/%Y"'),
+        (MONTH_FIRST, 'format = "%m/%d/%Y"'),
+        (["2024-05-06", *MONTH_FIRST[1:]], 'format = ["iso", "%m/%d/%Y"]'),
+        (EITHER, None),
+    ],
+)
+def test_days_and_months_are_told_apart_by_the_whole_column_or_not_at_all(tmp_path, values, said, rule):
+    path = described(tmp_path, "shop.csv", text=lines(values), rules=rule)
+    found = check_data(path)
+    if said is None:
+        assert "nobody can tell which" in "; ".join(one.text for one in found)
+        assert "format" not in edits_of(found)
+        return
+    assert said in edits_of(found)
+    read = load_description(edited(path)).part("shop").load().features[:, 0]
+    right = [datetime.date(2024, int(text[:2]), int(text[3:5])) for text in MONTH_FIRST]
+    if said == 'format = "%d/%m/%Y"':
+        right = [datetime.date(2024, int(text[3:5]), int(text[:2])) for text in DAY_FIRST]
+    assert read[1:].tolist() == [(day - datetime.date(1970, 1, 1)).days for day in right[1:]]
+
+
+@pytest.mark.parametrize("text", ['1,"a\\"b"\n2,"c\\"d"\n', '1,"abc"def\n2,x\n', '1,"y""z"x\n2,x\n'])
+def test_text_behind_a_closing_quote_is_refused(tmp_path, text):
+    (tmp_path / "a.csv").write_text(f"id,v\n{text}")
+    with pytest.raises(BadInput, match="text follows a closing double quote in or below line 2"):
+        read_columns(tmp_path / "a.csv", "bank", wanted=None)
+    (tmp_path / "a.csv").write_text('id,v\n1,"a""b"\n2,ab"c"d\n')
+    assert read_columns(tmp_path / "a.csv", "bank", wanted=None)["v"].texts() == ['a"b', 'ab"c"d']
+
+
+def test_the_widest_whole_numbers_of_duckdb_are_exact_or_refused(tmp_path):
+    where = str(tmp_path / "a.duckdb")
+    wide = 10**37 + 1
+    with duckdb.connect(where) as base:
+        base.execute(f"CREATE TABLE t AS SELECT {wide}::UHUGEINT u, {-wide}::HUGEINT h, '101'::BIT b, 7 AS k")
+        base.execute("CREATE TABLE most AS SELECT 340282366920938463463374607431768211455::UHUGEINT u")
+    source = TableSource(kind="duckdb", where=where, table="t")
+    assert source.load().to_pylist() == [{"u": wide, "h": -wide, "b": "101", "k": 7}]
+    assert source.load(["u"], "k = 7").to_pylist() == [{"u": wide}]
+    with pytest.raises(BadInput, match="column u: a decimal of 39 digits; at most 38 are read"):
+        TableSource(kind="duckdb", where=where, table="most").load()
+
+
+def test_lists_of_python_are_not_rounded():
+    with pytest.raises(BadInput, match="9007199254740993"):
+        table_of({"a": [2**53 + 1, 0.5]}, "bank")
+    assert table_of({"a": [2**53 + 1, None]}, "bank").to_pydict() == {"a": [2**53 + 1, None]}
+
+
+def test_codes_that_look_like_exponents_stay_what_they_are(tmp_path):
+    (tmp_path / "a.csv").write_text("id\n12E4\n7E02\n")
+    assert read_columns(tmp_path / "a.csv", "bank", wanted=None)["id"].names("").to_pylist() == ["12E4", "7E02"]
+    (tmp_path / "a.csv").write_text("id\n1.2E+05\n7e+00\n")
+    assert read_columns(tmp_path / "a.csv", "bank", wanted=None)["id"].names("").to_pylist() == ["120000", "7"]
