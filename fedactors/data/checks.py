@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import tomllib
 import unicodedata
@@ -285,7 +284,9 @@ def _pattern(names: Sequence[str], others: Sequence[str], *, fills: bool) -> str
     """Return a pattern that these names are like, and no other that its rule would change; empty: there is none."""
     if fills and "*" not in "".join(names):
         return "*"  # what is filled where nothing is missing stays as it is
-    start = os.path.commonprefix(list(names)).rstrip("0123456789")
+    first, last = min(names), max(names)
+    same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    start = first[:same].rstrip("0123456789")
     return f"{start}*" if start and not any(name.startswith(start) for name in others) else ""
 
 

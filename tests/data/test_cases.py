@@ -329,7 +329,7 @@ def test_a_passive_party_is_told_how_many_of_its_rows_found_partners(tmp_path, c
 
 def test_a_query_reads_csv_as_any_layout_does(tmp_path):
     (tmp_path / "t.csv").write_bytes("id;größe\n7;1,5\n".encode("latin-1"))
-    with pytest.raises(BadInput, match="give what stands between its fields|give its encoding"):
+    with pytest.raises(BadInput, match=r"give what stands between its fields|give its encoding"):
         TableSource(kind="csv", where=str(tmp_path / "t.csv"), table="t").load()
     csv = CsvFormat(separator=";", decimal=",", encoding="latin-1")
     source = TableSource(kind="csv", where=str(tmp_path / "t.csv"), table="t", csv=csv)
