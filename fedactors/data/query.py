@@ -142,15 +142,23 @@ def views_of(sql: str, holders: Mapping[str, Sequence[str]]) -> tuple[str, tuple
     found: dict[str, View] = {}
     clause = next((tree.args[key] for key in ("with_", "with") if tree.args.get(key)), None)
     earlier: list[Any] = []
+    taken = set(map(str.lower, holders))
+
+    def free(name: str) -> str:
+        if name.lower() in taken:
+            raise QueryError(f"sql: table name {name!r} is used twice")
+        taken.add(name.lower())
+        return name
+
     for named in clause.expressions if clause is not None else ():
+        free(named.alias)
         found[named.alias] = _view(named.alias, named.this, earlier, holders)
         earlier.append(named)
     if clause is not None:
         clause.pop()
     for item in [one for one in tree.find_all(exp.Subquery) if isinstance(one.parent, exp.From | exp.Join)]:
         if item.alias and item.root() is tree and not all(map(_is_filtered_table, _selects(item.this))):
-            if item.alias in {**holders, **found}:
-                raise QueryError(f"sql: table name {item.alias!r} is used twice")
+            free(item.alias)
             found[item.alias] = _view(item.alias, item.this, earlier, holders)
             item.replace(exp.Table(this=exp.to_identifier(item.alias, quoted=True)))
     used = {table.name for table in tree.find_all(exp.Table)}
@@ -177,8 +185,11 @@ def _is_filtered_table(select: Any) -> bool:
     )
 
 
-_CHANGING = ("limit", "fetch", "tablesample", "rand", "uuid", "currentdate", "currenttimestamp", "currenttime", "into")
+_CHANGING = ("limit", "fetch", "tablesample", "rand", "uuid", "currentdate", "currenttimestamp", "currenttime", "into",
+             "first", "last", "anyvalue")  # fmt: skip
 """What makes a view's rows others the next time, by sqlglot's names."""
+_OF_ORDER = ("rownumber", "lag", "lead", "firstvalue", "lastvalue", "nthvalue", "ntile")
+"""Functions over a window that ask for an order."""
 _CHANGING_FUNCTIONS = ("now", "today", "random", "gen_random_uuid", "nextval", "setseed", "current_setting", "getenv")
 
 
@@ -186,7 +197,9 @@ def _view(name: str, body: Any, earlier: Sequence[Any], holders: Mapping[str, Se
     from sqlglot import exp
 
     for node in body.walk():
-        if node.key in _CHANGING or (isinstance(node, exp.Anonymous) and node.name.lower() in _CHANGING_FUNCTIONS):
+        is_unordered = isinstance(node, exp.Window) and node.this.key in _OF_ORDER and not node.args.get("order")
+        is_changing = isinstance(node, exp.Anonymous) and node.name.lower() in _CHANGING_FUNCTIONS
+        if node.key in _CHANGING or is_changing or is_unordered:
             raise UnsupportedQueryError(
                 f"sql: {node.sql(dialect='duckdb')!r} in {name} is not supported ({node.key}): its rows may be others "
                 "the next time"

@@ -561,6 +561,17 @@ def test_views_of_one_partys_tables_are_tables_of_a_query(tmp_path, kind):
             "'bills' of a is with no",
         ),
         ("SELECT bank.y FROM bank LEFT JOIN orders ON bank.id = orders.customer", "LEFT JOIN is not supported"),
+        ("WITH Bank AS (SELECT * FROM orders) SELECT bank.y FROM bank", "table name 'Bank' is used twice"),
+        (
+            "WITH a AS (SELECT customer, first(amount) f FROM orders GROUP BY customer) SELECT bank.y FROM bank "
+            "JOIN a ON id = a.customer",
+            "'FIRST(amount)' in a is not supported",
+        ),
+        (
+            "WITH a AS (SELECT *, row_number() OVER () n FROM orders) SELECT bank.y FROM bank JOIN a "
+            "ON id = a.customer",
+            "'ROW_NUMBER() OVER ()' in a is not supported",
+        ),
     ],
 )
 def test_what_is_no_view_of_one_partys_tables_is_named(tmp_path, sql, words):
