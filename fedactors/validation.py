@@ -1,21 +1,26 @@
 """What a user gives is checked here before any folder or process exists: names, paths, files, sizes.
 
 Settings are checked by their types (`fedactors.config`), flags by the parser, descriptions of data by whoever reads
-them; what all of them need stands here. Every refusal is one `BadInput` line that names field, value and what is
-allowed. Libraries that read a user's files raise what they like: `reading` makes that line of it.
+them; what all of them need stands here, also how a file is found (`files_at`, `opened`): a path, a folder, a pattern,
+or an address of fsspec, such as ``s3://bucket/rows.parquet``. Every refusal is one `BadInput` line that names field,
+value and what is allowed. Libraries that read a user's files raise what they like: `reading` makes that line of it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import glob
+import io
 import json
+import queue
 import re
 import sys
+import threading
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fedactors.errors import BadInput, FedactorsError
 
@@ -139,9 +144,101 @@ def path_of(given: Any, field: str, folder: Path | None = None) -> Path:
     if not isinstance(given, str) or not given.strip() or "\0" in given:
         raise BadInput(f"{field}: {shown(given)} is not allowed: give the path of a file")
     try:
-        return (Path(given) if folder is None else folder / given).resolve()
+        path = Path(given).expanduser()
+        return (path if folder is None else folder / path).resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise BadInput(f"{field}: {shown(given)} cannot be followed: {_reason(error)}") from None
+
+
+# a path has one slash where an address has two
+_REMOTE = re.compile(r"(?P<kind>[a-z][a-z0-9+.\-]+):/+(?P<rest>.*)", re.DOTALL)
+_FIND_SECONDS, _FETCH_SECONDS = 60.0, 900.0
+"""Limits of what another file system may take to say what there is, and to give a file."""
+
+
+def address_of(path: str | Path) -> str:
+    """Return the address of another file system that a text or a path stands for; empty: it is a path of this one."""
+    found = _REMOTE.fullmatch(str(path))
+    if found is None:
+        return ""
+    return f"{found['kind']}://{'/' if found['kind'] in ('file', 'local') else ''}{found['rest']}"
+
+
+def files_at(path: str | Path) -> list[Path]:
+    """Return the files that a path or an address names, in the order of their names; none: there is nothing.
+
+    These are the file itself, those in a folder, or those that are like a pattern (``*``, ``?``, ``[...]``). What
+    begins with a point or an underscore is no part of a folder, as Spark and others have it.
+
+    Raises:
+        BadInput: another file system does not answer, or is not known.
+    """
+    if address := address_of(path):
+        with reading("path", address):
+            return [Path(found) for found in _within(_FIND_SECONDS, lambda: _addresses_at(address), address)]
+    local = Path(path)
+    if local.is_dir():
+        return [file for file in sorted(local.iterdir()) if not file.name.startswith(("_", "."))]
+    if local.is_file():
+        return [local]
+    return sorted(map(Path, glob.glob(str(local)))) if glob.has_magic(str(local)) else []
+
+
+def _addresses_at(address: str) -> list[str]:
+    import fsspec
+
+    files, root = fsspec.core.url_to_fs(address)
+    if glob.has_magic(root):
+        found = sorted(files.glob(root))
+    elif files.isdir(root):
+        inside = sorted(one["name"] for one in files.ls(root, detail=True) if one["type"] == "file")
+        found = [one for one in inside if not one.rpartition("/")[2].startswith(("_", "."))]
+    else:
+        found = [root] if files.exists(root) else []
+    return [files.unstrip_protocol(one) for one in found]
+
+
+@contextlib.contextmanager
+def opened(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file to be read, at another file system too, whose files are fetched whole."""
+    address = address_of(path)
+    if not address:
+        with open(path, "rb") as file:
+            yield file
+        return
+
+    def fetched() -> bytes:
+        import fsspec
+
+        files, root = fsspec.core.url_to_fs(address)
+        content: bytes = files.cat_file(root)
+        return content
+
+    yield io.BytesIO(_within(_FETCH_SECONDS, fetched, address))
+
+
+def _within(seconds: float, call: Callable[[], Any], address: str) -> Any:
+    """Return what a call returns that may wait for a network.
+
+    Raises:
+        BadInput: it takes longer.
+    """
+    answer: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
+
+    def answered() -> None:
+        try:
+            answer.put((call(), None))
+        except BaseException as error:
+            answer.put((None, error))
+
+    threading.Thread(target=answered, daemon=True).start()
+    try:
+        value, error = answer.get(timeout=seconds)
+    except queue.Empty:
+        raise BadInput(f"path: {address} did not answer within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return value
 
 
 def read_text(path: str | Path, field: str) -> str:

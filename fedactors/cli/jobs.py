@@ -42,12 +42,13 @@ def named_locations(description: Path) -> dict[str, str]:
     tables = {"task": (given.get("task"), locations(of_party=False))}
     for name, party in _table(given.get("parties")).items():
         tables[f"parties.{name}"] = (party, locations(of_party=True))
-    named = {
-        f"{where}.{key}": value.removeprefix("file:")
-        for where, (table, known) in tables.items()
-        for key, value in _table(table).items()
-        if key in known and isinstance(value, str)
-    }
+    named: dict[str, str] = {}
+    for where, (table, known) in tables.items():
+        for key, given_there in _table(table).items():
+            several = {f".{name}": one for name, one in _table(given_there).items()} or {"": given_there}
+            for name, value in several.items() if key in known else ():
+                if isinstance(value, str):
+                    named[f"{where}.{key}{name}"] = value.removeprefix("file:")
     return {field: value for field, value in named.items() if not _ADDRESS.match(value)}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedactors.data.columns import ColumnRule, merges_in_single
@@ -38,9 +40,10 @@ from fedactors.data.layouts.relational import (
     rules_of_features,
 )
 from fedactors.data.layouts.vertical import RelationalData, VerticalData, VerticalPart
+from fedactors.data.readers import is_csv
 from fedactors.data.schema import VerticalParty
-from fedactors.data.sources import FileSource, is_pandas_index, pandas_index
-from fedactors.data.values import Column, class_text, parse_date, rule_of_date
+from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, usual_nulls
+from fedactors.data.values import Column, CsvFormat, class_text, formats_of_dates
 from fedactors.errors import BadInput, DataMissing
 
 Level = Literal["error", "warning"]
@@ -52,10 +55,15 @@ _SCARCE = 0.05
 """Share of rows below which a class is told."""
 _MOST_NULLS, _LONGEST_NULL = 3, 12
 _MOST_SHOWN = 3
-_DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*")
-_FORMAT = re.compile(r'format = "([^"]*)"')
 _ID_NAME = re.compile(r"(.*[_\- ])?(id|uuid|guid|key|nr|number)|.*Id", re.DOTALL)
 _WHOLE_AS_FLOAT = re.compile(r"[0-9]+\.0")
+_GIVEN_CSV = re.compile(r"csv = \{[^{}]*\}")
+_CSV = "csv"
+"""Stands for the line that says how a file is written until all findings are known."""
+_MOST_TRIES = 4
+"""Ways of writing that are looked for one after the other: encoding, separator, lines on top."""
+_MANY = 8
+"""Columns beyond which a rule of all of them is for a pattern of their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,12 +168,16 @@ class _Party:
     """Where rules of columns stand."""
     is_public: bool = False
     """Whether rules may measure nothing, as of horizontal data."""
+    is_double: bool = False
+    """Whether its numbers become those of double precision, as of a query's tables."""
     findings: list[DataFinding] = field(default_factory=list)
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
     """Columns that are better no features."""
     scales: dict[str, _Scale] = field(default_factory=dict)
     """Finite numbers of each column without a public range."""
+    csv: dict[str, Any] = field(default_factory=dict)
+    """What a description is to say of how the file is written."""
 
     def add(self, level: Level, text: str, column: str = "", *, leave_out: bool = False, **rule: Any) -> None:
         """Note a finding, and what a rule of its column says in answer."""
@@ -180,16 +192,45 @@ class _Party:
         where = table or f"parties.{self.name}" if suggestion else ""
         self.findings.append(DataFinding(party=self.name, level=level, text=text, suggestion=suggestion, table=where))
 
+    def say_csv(self, text: str, **said: Any) -> None:
+        """Note a finding that the file's own way of writing answers."""
+        self.say("error", text, _CSV, f"parties.{self.name}")
+        for key, value in said.items():
+            known = self.csv.get(key, [])
+            self.csv[key] = sorted({*known, *value}) if isinstance(value, list) else value
+
+    def refuse(self, error: BadInput) -> None:
+        """Note what ends a run, with the way of writing that its message gives, if it gives a single one."""
+        text = str(error).removeprefix(f"{self.name}: ")
+        given = _GIVEN_CSV.findall(text)
+        if len(given) == 1 and "..." not in given[0]:
+            self.say_csv(text, **tomllib.loads(given[0])["csv"])
+        else:
+            self.say("error", text)
+
     def answered(self, features: Sequence[str]) -> list[DataFinding]:
-        """Return the findings, each of a column with the one rule, or the features, that answer all of the column's."""
+        """Return the findings, each of a column with the one rule, or the features, that answer all of the column's.
+
+        Columns of which many have the same rule share one, for a pattern of their names.
+        """
         made = []
         kept = [name for name in features if name not in self.left_out]
+        written = {} if self.source.csv is None else _changed(self.source.csv)
+        if "null" in self.csv:
+            known = written["null"] if "null" in written else usual_nulls(self.source)
+            self.csv["null"] = list(dict.fromkeys([*self.csv["null"], *known]))
+        csv = ", ".join(f"{key} = {_toml(said)}" for key, said in {**written, **self.csv}.items())
         for one in self.findings:
-            if one.column in self.left_out and kept:
-                one = replace(one, suggestion=f"features = {_toml(kept)}", table=f"parties.{self.name}")
+            if one.suggestion == _CSV:
+                one = replace(one, suggestion=f"csv = {{ {csv} }}")
+            elif one.column in self.left_out and kept:
+                and_rule = ", and drop its rule" if one.column in dict(self.source.rules) else ""
+                line = f"features = {_toml(kept)}"
+                one = replace(one, text=f"{one.text}{and_rule}", suggestion=line, table=f"parties.{self.name}")
             elif one.column in self.rules and (rule := self._rule(one.column)):
                 one = replace(one, suggestion=f"{_key(one.column)} = {rule}", table=self.rules_at)
             made.append(one)
+        made = self._together(made, features)
         ruled = [name for name in self.source.categorical if name in self.rules and name not in self.left_out]
         if ruled:
             others = [name for name in self.source.categorical if name not in ruled]
@@ -202,6 +243,27 @@ class _Party:
                     table=f"parties.{self.name}",
                 )
             )
+        return made
+
+    def _together(self, findings: Sequence[DataFinding], features: Sequence[str]) -> list[DataFinding]:
+        """Return findings of which those of many columns with one rule are one."""
+        by_rule: dict[str, list[DataFinding]] = {}
+        for one in findings:
+            if one.table == self.rules_at and one.column in self.rules:
+                by_rule.setdefault(one.suggestion.partition(" = ")[2], []).append(one)
+        ruled = self.source.rules_of(features)
+        made = list(findings)
+        for rule, found in by_rule.items():
+            names = list(dict.fromkeys(one.column for one in found))
+            others = [name for name in features if name not in names and name not in ruled and name not in self.rules]
+            pattern = _pattern(names, others, fills="type" not in rule)
+            if len(names) <= _MANY or not pattern or any(name in ruled for name in names):
+                continue
+            told = f"{len(names)} columns, such as {', '.join(names[:_MOST_SHOWN])}: {found[0].text}, and the like"
+            line = f"{_key(pattern)} = {rule}"
+            first, gone = found[0], set(map(id, found))
+            whole = replace(first, column="", text=told, suggestion=line)
+            made = [whole if one is first else one for one in made if one is first or id(one) not in gone]
         return made
 
     def _rule(self, column: str) -> str:
@@ -218,7 +280,17 @@ class _Party:
         return "{ " + ", ".join(f"{name} = {_toml(value)}" for name, value in given.items()) + " }"
 
 
-def _changed(rule: ColumnRule) -> dict[str, Any]:
+def _pattern(names: Sequence[str], others: Sequence[str], *, fills: bool) -> str:
+    """Return a pattern that these names are like, and no other that its rule would change; empty: there is none."""
+    if fills and "*" not in "".join(names):
+        return "*"  # what is filled where nothing is missing stays as it is
+    first, last = min(names), max(names)
+    same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    start = first[:same].rstrip("0123456789")
+    return f"{start}*" if start and not any(name.startswith(start) for name in others) else ""
+
+
+def _changed(rule: Any) -> dict[str, Any]:
     """Return what a rule says that is not as usual."""
     return {
         one.name: getattr(rule, one.name)
@@ -257,12 +329,20 @@ def _load(part: VerticalPart) -> None:
 
 def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataFinding]:
     """Return the findings of a party's file: its columns, ids and labels."""
+    table = _readable(party)
+    if table is None:
+        return party.answered(())
     source = party.source
-    try:
-        table = source.read()
-    except (BadInput, DataMissing) as error:
-        party.say("error", str(error).removeprefix(f"{party.name}: "))
+    num_rows = len(next(iter(table.values()), ()))
+    if table and not num_rows:
+        party.say("error", f"{source.path} has the names of columns and no row")
         return party.findings
+    if any(name not in table and name in map(str.strip, table) for name in _flat((source.id_column, source.label))):
+        party.refuse(
+            source.absent("id", next(name for name in _flat((source.id_column, source.label)) if name not in table))
+        )
+        party.source = source = replace(source, csv=replace(source.csv or CsvFormat(), trim=True))
+        table = source.read()
     features = source.names_of_features(table)
     wanted: dict[str, tuple[Any, ...]] = {
         "id": (source.id_column,),
@@ -273,8 +353,7 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
     for role, names in wanted.items():
         for name in _flat(names):
             if name not in table:
-                present = ", ".join(table) if source.features is None else "see the file's header"
-                party.say("error", f"{role}: {name!r} is not a column of {source.path} ({present})")
+                party.refuse(source.absent(role, name))
     for name in pandas_index(Path(source.path)) if source.features is None else ():
         if name not in table:
             party.say("warning", f"column {name} is the index that pandas wrote, and no feature")
@@ -282,12 +361,28 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
     for name in features:
         if name in table:
             _column(party, table[name], rules.get(name, ColumnRule()))
-    num_rows = len(next(iter(table.values()), ()))
     if source.id_column is not None and all(name in table for name in _flat((source.id_column,))):
         _ids(party, source.ids_of(table), aligned)
     if source.label in table:
         _labels(party, table[source.label], classes, num_rows)
     return party.answered(features)
+
+
+def _readable(party: _Party) -> dict[str, Column] | None:
+    """Read a party's file, as it is written by what refusals say of it; None: nobody knows how."""
+    for _ in range(_MOST_TRIES):
+        before = dict(party.csv)
+        try:
+            return party.source.read()
+        except BadInput as error:
+            party.refuse(error)
+        except DataMissing as error:
+            party.say("error", str(error))
+            return None
+        if party.csv == before:
+            return None
+        party.source = replace(party.source, csv=replace(party.source.csv or CsvFormat(), **party.csv))
+    return None
 
 
 def _flat(names: Iterable[Any]) -> Iterator[str]:
@@ -303,37 +398,39 @@ def _column(party: _Party, column: Column, rule: ColumnRule) -> None:
     """Note what is wrong or odd with a feature."""
     num_missing = int(column.is_missing().sum())
     if num_missing == len(column):
-        party.add("error", "no row has a value", column.name, leave_out=True)
+        if rule.missing != "constant":
+            party.add("error", "no row has a value", column.name, leave_out=True)
         return
-    if rule.type == "numeric":
-        _numbers(party, column, rule)
-    elif rule.is_category:
-        _categories(party, column, rule)
-    else:
-        _dates(party, column, rule)
+    look = _numbers if rule.type == "numeric" else _categories if rule.is_category else _dates
+    try:
+        look(party, column, rule)
+    except BadInput as error:
+        said = str(error).partition(f"column {column.name}: ")[2] or str(error)
+        kind = _kind_of_moments(column) if rule.type == "numeric" else {}
+        party.add("error", said, column.name, leave_out=not kind, **kind)
+        return
     if num_missing and rule.missing == "refuse":
         fill: dict[str, Any] = {"missing": "indicator" if rule.is_category else "median"}
         if party.is_public and not rule.is_category:
             fill = {"missing": "constant", "fill": 0 if rule.type == "numeric" else "1970-01-01"}
         first = column.row(int(np.flatnonzero(column.is_missing())[0]))
-        party.add("error", f"{num_missing} of {len(column)} values are missing (first in {first})", column.name, **fill)
+        told = f"{num_missing} of {len(column)} values are missing (first in {first})"
+        if column.first_text() and (party.source.csv is None or party.source.csv.null is None):
+            told += NULL_IS_VALUE
+        party.add("error", told, column.name, **fill)
 
 
 def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
     name = column.name
-    try:
-        values_N, wrong = column.readable_numbers(party.source.where)
-    except BadInput as error:
-        said = str(error).removeprefix(f"{party.source.where}: column {name}: ")
-        kind: dict[str, Any] = {"type": "datetime"} if "date" in said else {}
-        party.add("error", said, name, **kind)
-        return
+    values_N, wrong = column.readable_numbers(party.source.where)
     if wrong:
         _texts_for_numbers(party, column, list(wrong.values()))
         return
-    if rule.range is None and (num_infinite := int(np.isinf(values_N).sum())):
-        party.add("error", f"{num_infinite} values are infinite", name, **_ranged(values_N))
     finite = values_N[np.isfinite(values_N)]
+    is_within = np.ones(len(values_N), np.bool_) if party.is_double else ~(np.abs(values_N) > np.finfo(np.float32).max)
+    if rule.range is None and (num_infinite := int((np.isinf(values_N) | ~is_within).sum())):
+        precision = "" if is_within[np.isfinite(values_N)].all() else " in single precision"
+        party.add("error", f"{num_infinite} values are infinite{precision}", name, **_ranged(values_N[is_within]))
     if not len(finite):
         return
     if rule.range is None:
@@ -347,9 +444,17 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
         party.add(level, told, name, leave_out=True)
     elif is_whole and len(finite) >= _FEW_ROWS and _ID_NAME.fullmatch(name) and len(np.unique(finite)) == len(finite):
         party.add("warning", "every row has another whole number: an id is no feature", name, leave_out=True)
-    elif rule.range is None and merges_in_single(finite):
+    elif rule.range is None and not party.is_double and merges_in_single(finite):
         told = f"single precision merges values such as {finite[0]:.15g}, which differ by {np.ptp(finite):g} at most"
         party.add("warning", told, name, **_ranged(finite))
+
+
+def _kind_of_moments(column: Column) -> dict[str, Any]:
+    """Return what a rule says of a column of dates or of times of day; nothing of another one."""
+    kind = column.values.type
+    if pa.types.is_time(kind):
+        return {"type": "datetime", "parts": ["hour"]}
+    return {"type": "datetime"} if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else {}
 
 
 def _counts_rows(values_N: NDArray[np.float64]) -> bool:
@@ -372,26 +477,41 @@ def _texts_for_numbers(party: _Party, column: Column, texts: list[str]) -> None:
     name, counts = column.name, Counter(texts)
     such = ", ".join(repr(text[:40]) for text, _ in counts.most_common(_MOST_SHOWN))
     told = f"{len(texts)} of {len(column)} values are no numbers, such as {such}"
-    patterns = [_FORMAT.findall(rule) if (rule := rule_of_date(text)) else None for text in counts]
+    ways = formats_of_dates(list(counts))
     distinct = len({text for text in column.texts() if text is not None})
-    if all(map(_DECIMAL_COMMA.fullmatch, counts)):
-        party.say("error", f"column {name}: {told}", 'csv = { decimal = "," }')
+    if (written := column.written_as(texts, _MOST_NULLS)) is not None:
+        said, nulls = written
+        party.say_csv(f"column {name}: {told}", **said, **({"null": sorted(nulls)} if nulls else {}))
+        if nulls:
+            _then_missing(party, name)
     elif len(counts) <= _MOST_NULLS and 2 * len(texts) < len(column) and max(map(len, counts)) <= _LONGEST_NULL:
-        nulls = _toml(sorted(counts))
-        party.say("error", f"column {name}: {told}, which may mean that one is missing", f"csv = {{ null = {nulls} }}")
-        party.add("error", "then values are missing", name, missing="median")
-    elif all(found is not None for found in patterns):
-        party.add("error", f"{told}: dates", name, type="datetime", **_format_of(patterns))
+        party.say_csv(f"column {name}: {told}, which may mean that one is missing", null=sorted(counts))
+        _then_missing(party, name)
+    elif len(ways) > 1:
+        party.add("error", f"{told}: {_several(ways)}", name)
+    elif ways:
+        party.add("error", f"{told}: dates", name, type="datetime", **_format_of(ways[0]))
     elif 2 * distinct > len(column) and len(column) >= _FEW_ROWS:
         party.add("error", f"{told}: nearly every row has a text of its own", name, leave_out=True)
     else:
-        party.add("error", told, name, type="categorical")
+        categories = {text for text in column.texts(party.source.where) if text is not None}
+        is_alike = len({text.strip().casefold() for text in categories}) < len(categories)
+        party.add("error", told, name, type="text" if is_alike else "categorical")
 
 
-def _format_of(patterns: Iterable[list[str] | None]) -> dict[str, Any]:
+def _then_missing(party: _Party, name: str) -> None:
+    if party.source.rules_of([name]).get(name, ColumnRule()).missing == "refuse":
+        fill = {"missing": "constant", "fill": 0} if party.is_public else {"missing": "median"}
+        party.add("error", "then values are missing", name, **fill)
+
+
+def _format_of(found: Sequence[str]) -> dict[str, Any]:
     """Return the format of dates, or all of them; none where dates are ISO 8601."""
-    found = list(dict.fromkeys((one or ["iso"])[0] for one in patterns))
-    return {} if found == ["iso"] else {"format": found[0] if len(found) == 1 else found}
+    return {} if list(found) == ["iso"] else {"format": found[0] if len(found) == 1 else list(found)}
+
+
+def _several(ways: Sequence[Sequence[str]]) -> str:
+    return f"dates, by {' or '.join(f'format = {_toml(one)}' for (one, *_) in ways)}: nobody can tell which"
 
 
 def _categories(party: _Party, column: Column, rule: ColumnRule) -> None:
@@ -416,26 +536,22 @@ def _named(values: Sequence[str]) -> str:
 
 
 def _dates(party: _Party, column: Column, rule: ColumnRule) -> None:
-    if not column.first_text():
-        return
-    counts = Counter(text for text in column.texts() if text is not None)
-    wrong = [text for text in counts if not _is_date(text, rule.format)]
+    _, texts = column.moments(rule.format)
+    counts = Counter(texts.values())
+    wrong = list(counts)
     if not wrong:
         return
-    patterns = [_FORMAT.findall(made) if (made := rule_of_date(text)) else None for text in counts]
-    found = _format_of(patterns) if all(one is not None for one in patterns) else {}
+    given = [] if rule.format == "" else [rule.format] if isinstance(rule.format, str) else list(rule.format)
+    every = [text for text in dict.fromkeys(column.texts(party.source.where)) if text is not None]
+    ways = formats_of_dates(every) or [
+        (*given, *way) for way in formats_of_dates(wrong) if given and len(texts) < len(column)
+    ]
+    found = _format_of(ways[0]) if len(ways) == 1 else {}
     how = f"by format = {_toml(rule.format)}" if rule.format else "(ISO 8601)"
     several = "; there are dates of several formats" if isinstance(found.get("format"), list) else ""
+    several = f"; {_several(ways)}" if len(ways) > 1 else several
     count = sum(counts[text] for text in wrong)
     party.add("error", f"{count} values are no dates {how}, such as {_named(wrong[:1])}{several}", column.name, **found)
-
-
-def _is_date(text: str, pattern: Any) -> bool:
-    try:
-        parse_date(text, pattern)
-    except ValueError:
-        return False
-    return True
 
 
 def _ids(party: _Party, ids: Sequence[str], aligned: bool) -> None:
@@ -446,7 +562,10 @@ def _ids(party: _Party, ids: Sequence[str], aligned: bool) -> None:
         party.say(level, f"id: {len(ids) - len(given)} rows have no id")
     if doubled := [text for text, count in Counter(given).items() if count > 1]:
         told = f"id: {len(doubled)} ids stand in several rows, such as {doubled[0]!r}"
-        party.say(level, f"{told}; keep one row of each")
+        if party.source.duplicates == "refuse":
+            party.say(level, told, 'duplicates = "first"', f"parties.{party.name}")
+        else:
+            party.say("warning", f"{told}; rule: {party.source.duplicates}")
     if not given or not aligned:
         return
     if all(map(_WHOLE_AS_FLOAT.fullmatch, given)):
@@ -458,7 +577,7 @@ def _ids(party: _Party, ids: Sequence[str], aligned: bool) -> None:
         told = f"id: {len(composed)} ids are not in the usual Unicode form (NFKC), such as {composed[0]!r}"
         party.say("warning", told, *_id_rule("nfkc"))
     lengths = {len(text) for text in given}
-    if all(map(str.isdecimal, given)) and len(lengths) > 1 and any(text.startswith("0") for text in given):
+    if all(map(str.isdecimal, given)) and len(lengths) > 1 and any(text != "0" and text[0] == "0" for text in given):
         party.say("warning", "id: some ids begin with 0 and are of other lengths", *_id_rule("strip-zeros"))
 
 
@@ -473,18 +592,27 @@ def _labels(party: _Party, column: Column, classes: Sequence[str], num_rows: int
     source = party.source
     num_missing = int(column.is_missing().sum())
     if num_missing and source.unlabelled == "refuse":
-        party.say("error", f"label: {num_missing} of {num_rows} rows have none", 'unlabelled = "drop"')
+        null = NULL_IS_VALUE if column.is_text and (source.csv is None or source.csv.null is None) else ""
+        party.say("error", f"label: {num_missing} of {num_rows} rows have none{null}", 'unlabelled = "drop"')
     if source.task == "regression":
         return
+    rule = dict(source.rules).get(column.name, ColumnRule())
+    classes = [rule.plain(name) for name in classes]
     known, codes_N = column.coded("")
     counts = Counter[str]()
     for text, count in zip(known, np.bincount(codes_N[codes_N >= 0], minlength=len(known)).tolist(), strict=True):
-        counts[class_text(text)] += count
+        counts[class_text(rule.plain(text))] += count
     num_labels = counts.total()
     unknown = [text for text in counts if classes and text not in classes]
     if unknown:
         told = f"label: {_named(unknown)} of {len(unknown)} values that are no classes ({', '.join(classes)})"
-        party.say("error", told)
+        plain = {text.strip().casefold() for text in classes}
+        if {text.strip() for text in unknown} <= set(classes) and source.view is None and is_csv(Path(source.path)):
+            party.say_csv(told, trim=True)
+        elif len(plain) == len(classes) and {text.strip().casefold() for text in unknown} <= plain:
+            party.add("error", told, column.name, type="text")
+        else:
+            party.say("error", told)
     by_plain = Counter(text.strip().casefold() for text in counts)
     if not classes and any(count > 1 for count in by_plain.values()):
         told = f"label: classes that differ in letters' case or blanks: {', '.join(map(repr, sorted(counts)[:6]))}"
@@ -570,13 +698,6 @@ def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
             line = ", ".join(f"{key} = {_toml(one)}" for key, one in _ranged(_limits(found[name])).items())
             rule = f"{_key(name)} = {{ {line} }}"
             yield DataFinding(party="", level="warning", column=name, text=told, suggestion=rule, table="task.columns")
-        for party in tables:
-            if party.source.features is None:
-                told, listed = "rules are of columns that every client lists", _toml(list(party.scales))
-                table = f"parties.{party.name}"
-                yield DataFinding(
-                    party=party.name, level="warning", text=told, suggestion=f"features = {listed}", table=table
-                )
     for name, of_clients in found.items():
         sizes = [one.size for one in of_clients]
         if len(sizes) > 1 and min(sizes) > 0 and max(sizes) >= _UNITS * min(sizes):
@@ -625,7 +746,7 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
             )
             continue
         source = FileSource(party=partition.party, path=table, task=data.task, num_classes=0, rules=partition.rules)
-        party = _Party(partition.party, source, f"parties.{partition.party}.columns")
+        party = _Party(partition.party, source, f"parties.{partition.party}.columns", is_double=True)
         if planned.keys and (lost := int((~rows_with_keys(rows.select(planned.keys))).sum())):
             told = f"{lost} of {rows.num_rows} rows have no value in {', '.join(planned.keys)}: they join with nothing"
             party.say("warning", told)

@@ -360,7 +360,8 @@ def told_apart(values_N: NDArray[np.float64]) -> tuple[str, str]:
 
 def fit_public(names: Sequence[str], rules: Mapping[str, ColumnRule]) -> tuple[FittedColumn, ...]:
     """Return columns of which nothing depends on rows (`ColumnRule.measures`); without a rule they are numbers."""
-    chosen = {name: rules.get(name, ColumnRule()) for name in names}
+    ruled = resolve_rules([*rules.items()], names)
+    chosen = {name: ruled.get(name, ColumnRule()) for name in names}
     return tuple(FittedColumn(name=name, rule=rule, categories=rule.declared) for name, rule in chosen.items())
 
 

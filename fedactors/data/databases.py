@@ -10,8 +10,11 @@ loaded), and a PostgreSQL password stays out of repr and errors. PostgreSQL's ro
 parses in blocks, from tables, partitioned and foreign ones, and views alike. Each process keeps one DuckDB for each
 choice of settings, because opening one takes longer than reading a small table; every use has a connection of its own.
 
+A party's view is a SELECT over its own tables, which DuckDB evaluates in memory. Whole numbers of more than 64 bits are
+exact.
+
 Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other; of CSV files also numeral: whole
-numbers, which are texts as well.
+numbers, which are texts as well. All sources are one file because they share the rules by which a value has its kind.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from fedactors.data.values import Column, CsvFormat, is_large, mapped_table, pie
 from fedactors.errors import BadInput, DataMissing
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import object_at
+from fedactors.validation import address_of, files_at
 
 _BLOCK = 1 << 22
 """Bytes that are parsed at once."""
@@ -121,7 +125,7 @@ def _database(process: int, settings: tuple[tuple[str, str | int | bool], ...]) 
 atexit.register(_database.cache_clear)  # DuckDB complains of what is open when Python is gone
 
 
-TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object"]
+TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object", "view"]
 _FETCH_ROWS, _VECTOR_ROWS = 50_000, 2048
 
 
@@ -151,12 +155,19 @@ class TableSource:
     """(column, kind) where the kind found in a file is not the one meant, such as an hour written 5.0."""
     rows: bytes = field(default=b"", repr=False)
     """The table itself as an Arrow IPC stream, for the kind memory; see `in_memory`."""
+    sql: str = ""
+    """Of the kind view: a SELECT over the party's own `tables`, evaluated by DuckDB."""
+    tables: tuple[TableSource, ...] = ()
+    """Each with the name that the SELECT gives it as its `label`."""
+    label: str = ""
 
     @property
     def shown(self) -> str:
         """The place, as messages name it: never an address with a password."""
         if self.kind == "object":
             return self.where
+        if self.kind == "view":
+            return f"view of {', '.join(one.label for one in self.tables)}"
         if self.kind != "postgres":
             return f"{self.kind} {self.where}".strip()
         return self.where if self.where.startswith("env:") else _without_password(self.where)
@@ -216,8 +227,8 @@ class TableSource:
             if column not in known:
                 raise BadInput(f"{self.table}: no column {column!r} (known: {', '.join(known)})")
         filters = _filters(where)
-        if self.kind in ("parquet", "named", "memory", "object"):
-            with _duckdb(self) as (connection, relation):
+        if self.kind in ("parquet", "named", "memory", "object", "view"):
+            with _duckdb(self) as (connection, relation), _fitting(self.shown):
                 return _fetched(connection, _select([*wanted], relation, filters, computed))
         pushed = {text: _pushed(text, known, self.kind) for text in filters}
         left = [text for text in filters if pushed[text] is None]
@@ -225,10 +236,10 @@ class TableSource:
         needed = list(dict.fromkeys([*wanted, *asked]))
         rows = self._read(needed or list(known)[:1], [sql for sql in pushed.values() if sql is not None], known)
         if left or computed:
-            with _explained(self), memory_database(**_CLOSED) as connection:
+            with _explained(self), memory_database(**_CLOSED) as connection, _fitting(self.shown):
                 connection.register("rows_in_memory", rows)
                 texts = [name for name in rows.column_names if name.endswith(_AS_TEXT)]
-                rows = connection.sql(_select(wanted, "rows_in_memory", left, computed, texts)).to_arrow_table()
+                rows = _as_arrow(connection.sql(_select(wanted, "rows_in_memory", left, computed, texts)))
         return rows if not wanted and not computed else rows.select([*wanted, *computed])
 
     def _read(self, columns: Sequence[str], where: Sequence[str], known: Mapping[str, str]) -> Any:
@@ -257,16 +268,17 @@ class TableSource:
                 exact = {name: found.column(name) for name in columns}
                 exact |= {name: _decimals(exact[name], name) for name in columns if known[name] == "decimal"}
                 return pa.table(exact)
-        with _duckdb(self) as (connection, relation):
+        with _duckdb(self) as (connection, relation), _fitting(self.shown):
             return _fetched(connection, _statement(columns, relation, where))
 
 
 def _fetched(connection: Any, sql: str) -> Any:
     """Return the `pyarrow.Table` of a query's rows: in memory, or where they are large block by block in files."""
+    relation = connection.sql(sql)
     schema = connection.sql(f"SELECT * FROM ({sql}) LIMIT 0").to_arrow_table().schema
     ((num_rows,),) = connection.sql(f"SELECT COUNT(*) FROM ({sql})").fetchall()
-    if not is_large(num_rows * row_bytes(schema)):
-        return connection.sql(sql).to_arrow_table()
+    if _wide_columns(relation) or not is_large(num_rows * row_bytes(schema)):
+        return _as_arrow(relation)
     size = min(_FETCH_ROWS, max(_VECTOR_ROWS, int(_BLOCK // row_bytes(schema))))
     return mapped_table(schema, num_rows, pieces_of(connection.sql(sql).to_arrow_reader(size)))
 
@@ -486,13 +498,22 @@ def _duckdb_type(kind: str) -> str:
 
 def _parts_of(path: str) -> list[str]:
     """Return the files of a table: of a folder those that Spark and others write there, in the order of their names."""
-    if not os.path.isdir(path):
-        return [path]
-    return [str(Path(path) / name) for name in sorted(os.listdir(path)) if not name.startswith(("_", "."))]
+    return list(map(str, files_at(path)))
+
+
+def _are_alike(path: str) -> bool:
+    """Say whether files are here and have the same types: DuckDB would round numbers to those of the first."""
+    import pyarrow.parquet as pa_parquet
+
+    files = files_at(path)
+    if address_of(path) or any(file.is_dir() for file in files):
+        return False
+    schemas = [pa_parquet.read_schema(file) for file in files] if len(files) > 1 else []
+    return all(one.equals(schemas[0]) for one in schemas)
 
 
 def _require_file(path: str) -> None:
-    if not os.path.isfile(path) and not (os.path.isdir(path) and _parts_of(path)):
+    if not files_at(path):
         raise DataMissing(f"source: there is no file {path}")
 
 
@@ -501,7 +522,7 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
     import duckdb
 
     with _explained(source):
-        if source.kind not in ("duckdb", "parquet"):
+        if source.kind not in ("duckdb", "parquet") or (source.kind == "parquet" and not _are_alike(source.where)):
             with memory_database(**_CLOSED) as connection:
                 connection.register("rows_in_memory", _rows_here(source))
                 yield connection, "rows_in_memory"
@@ -520,7 +541,63 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
 def _rows_here(source: TableSource) -> Any:
     if source.kind == "object":
         return object_at(source.where)
+    if source.kind == "view":
+        return _view_rows(source)
+    if source.kind == "parquet":
+        import pyarrow as pa
+
+        found, _ = read_arrays(Path(source.where), source.table or "source", None, CsvFormat())
+        return pa.table(found)
     return _named_rows(source) if source.kind == "named" else rows_of(source.rows)
+
+
+_WIDE = ("HUGEINT", "UHUGEINT", "BIGNUM", "VARINT")
+
+
+def _wide_columns(relation: Any) -> dict[str, str]:
+    """Return the columns that DuckDB would give to Arrow as other values, with their kinds."""
+    kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
+    return {name: kind for name, kind in kinds.items() if kind in (*_WIDE, "BIT")}
+
+
+def _as_arrow(relation: Any) -> Any:
+    """Return DuckDB's rows as Arrow: whole numbers of more than 64 bits exactly, which it would give as others.
+
+    Raises:
+        ValueError: one has more digits than are read.
+    """
+    casts = _wide_columns(relation)
+    if not casts:
+        return relation.to_arrow_table()
+    replaced = ", ".join(f"CAST({_quote(name)} AS VARCHAR) AS {_quote(name)}" for name in casts)
+    found = relation.project(f"* REPLACE ({replaced})").to_arrow_table()
+    for name, kind in casts.items():
+        if kind != "BIT":
+            found = found.set_column(found.column_names.index(name), name, _decimals(found.column(name), name))
+    return found
+
+
+def _view_rows(source: TableSource) -> Any:
+    """Return what a SELECT over a party's own tables gives, always in the same order."""
+    with memory_database(**_CLOSED, threads=1) as connection:
+        for table in source.tables:
+            connection.register(table.label, _with_texts(table))
+        with _explained(source), _fitting(source.shown):
+            return _as_arrow(connection.sql(source.sql))
+
+
+def _with_texts(source: TableSource) -> Any:
+    """Return a table in which whole numbers of a CSV file are the texts that stand there, where one says more: 007."""
+    found = source.load()
+    if source.kind != "csv":
+        return found
+    import pyarrow as pa
+
+    for name, (kind, (_, texts)) in _csv_columns(source).items():
+        typed = found.column(name)
+        if kind == "numeral" and not typed.cast(pa.string()).equals(pa.chunked_array([texts])):
+            found = found.set_column(found.column_names.index(name), name, pa.chunked_array([texts]))
+    return found
 
 
 @contextmanager

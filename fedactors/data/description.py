@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from fedactors.config import from_table
-from fedactors.data.columns import columns_text, fit_public
+from fedactors.data.columns import columns_text, fit_public, resolve_rules
 from fedactors.data.databases import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.layouts.graph import EdgeFile, GraphFiles, GraphTables, UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
-from fedactors.data.query import named_tables
+from fedactors.data.query import QueryError, named_tables, view_of, views_of
 from fedactors.data.readers import ImageFolder, ending_of, is_csv
 from fedactors.data.schema import (
     LAYOUTS,
@@ -84,7 +84,7 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
             raise BadInput(f"task.class_weights: {one!r} is not allowed: classes are {', '.join(classes)}")
     image_folder = image_folder_of(task, parties)
     columns = _common_columns(parties, image_folder)
-    _check_public_rules(task, columns)
+    _check_public_rules(task, columns, next(iter(parties.values())).label)
     meant = fit_public(columns or (), task.columns)
     width = sum(len(one.names) for one in meant)
     centers = _centers(parties)
@@ -201,10 +201,16 @@ def _common_columns(parties: Mapping[str, HorizontalParty], image_folder: ImageF
     return columns
 
 
-def _check_public_rules(task: HorizontalTask, columns: tuple[str, ...] | None) -> None:
-    """Check that rules are of columns that every client lists, and that nothing is measured by them."""
+def _check_public_rules(task: HorizontalTask, columns: tuple[str, ...] | None, label: str | None) -> None:
+    """Check that rules are of columns that clients have, or of their label, and that nothing is measured by them."""
     for name, rule in task.columns.items():
-        if columns is None or name not in columns:
+        if name == label:
+            if not rule.is_category or task.type == "regression":
+                raise BadInput(
+                    f"task.columns.{name}: it is the label: a rule is for labels of classes, type = text or categorical"
+                )
+            continue
+        if columns is not None and name not in columns and not ("*" in name and resolve_rules([(name, rule)], columns)):
             raise BadInput(f"task.columns: {name!r} is not allowed: list it under features, at every client")
         if rule.measures:
             raise BadInput(
@@ -242,9 +248,11 @@ def file_source(
             raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands under categorical too")
     if "csv" in party.written and not any(map(is_csv, map(Path, party.files))):
         raise party.refused("csv", f": {party.files[0]} is no CSV file")
+    view = _own_view(name, party)
     return FileSource(
         party=name,
-        path=party.path_at("path"),
+        path=f"{name}.sql" if view is not None else party.path_at("path"),
+        view=view,
         task=kind,
         num_classes=num_classes,
         id_column=tuple(party.id) if isinstance(party.id, list) else party.id,
@@ -259,6 +267,7 @@ def file_source(
         weight=party.weight,
         class_weights=class_weights,
         unlabelled=party.unlabelled,
+        duplicates=party.duplicates,
     )
 
 
@@ -437,6 +446,8 @@ def _vertical(
             "to predict as well, whose file need not have the column"
         )
     for party in parties.values():
+        if party.id is None:
+            party.refuse(["duplicates"], " without id: rows are called by their numbers, which all differ")
         if task.alignment != "already-aligned" and party.id is None:
             raise BadInput(f"{party.where}.id: missing; alignment={task.alignment} needs an id column at every party")
     if task.split == "stratified" and task.type == "regression":
@@ -471,14 +482,14 @@ def _vertical(
     )
 
 
-def _listed_classes(task: VerticalTask | GraphTask) -> tuple[str, ...]:
+def _listed_classes(task: VerticalTask | GraphTask | RelationalTask) -> tuple[str, ...]:
     """Return the labels that a task lists, in the order in which they are numbered; none where it gives a number."""
     if not isinstance(task.classes, list):
         return ()
     found = tuple(map(class_text, task.classes))
     if len(set(found)) < len(found):
         raise task.refused("classes", ": a label is there twice")
-    if task.positive is not None:
+    if getattr(task, "positive", None) is not None:
         raise task.refused("positive", " beside a list of classes: the last one of the list is numbered 1")
     return found
 
@@ -510,16 +521,27 @@ def _graph_tables(name: str, task: GraphTask, parties: Mapping[str, GraphParty])
 
 
 def _relational(name: str, task: RelationalTask, parties: Mapping[str, RelationalParty]) -> RelationalData:
-    num_classes, wanted = num_classes_of(task), named_tables(task.sql)
+    num_classes = num_classes_of(task)
+    held = {(one, table): source for one, party in parties.items() for table, source in _tables_of(one, party).items()}
+    holders: dict[str, list[str]] = {}
+    for one, table in held:
+        holders.setdefault(table, []).append(one)
+    sql, views = views_of(task.sql, holders)
+    for view in views:
+        (owner,) = holders[view.tables[0]]
+        inside = tuple(replace(held[owner, table], label=table) for table in view.tables)
+        held[owner, view.name] = TableSource(kind="view", table=view.name, sql=view.sql, tables=inside)
+    wanted = named_tables(sql)
     made: list[RelationalPartition] = []
-    for one, party in parties.items():
-        table = choice_of(party.table or one, wanted, f"{party.where}.table")
+    for (one, table), source in held.items():
+        party = parties[one]
+        if party.tables and party.sql is None and table not in wanted:
+            continue  # read by a view, or by nobody
+        is_view = any(view.name == table for view in views)
+        if not is_view and any(table in view.tables for view in views) and table not in wanted:
+            continue
+        choice_of(table, wanted, f"{party.where}.table")
         for column in party.columns:
-            if "*" in column:
-                raise BadInput(
-                    f"{party.where}.columns: {column!r} is not allowed with layout=relational, where a rule is for one "
-                    "column: name it"
-                )
             if column in task.categorical or f"{table}.{column}" in task.categorical:
                 raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands in task.categorical too")
         made.append(
@@ -527,23 +549,26 @@ def _relational(name: str, task: RelationalTask, parties: Mapping[str, Relationa
                 party=one,
                 table=table,
                 partition=sum(partition.table == table for partition in made),
-                source=_table_source(party, table),
-                id_column=party.id or "",
-                rules=tuple(party.columns.items()),
+                source=source,
+                id_column="" if is_view else party.id or "",
+                rules=() if is_view else tuple(party.columns.items()),
+                id_rules=tuple(party.id_rules),
             )
         )
-    different_files({one.party: (one.source.where, one.source.table) for one in made})
+    files = [one for one in made if one.source.kind != "view"]
+    different_files({f"{one.party}": (one.source.where, one.source.table) for one in files})
     missing = [table for table in wanted if table not in {partition.table for partition in made}]
     if missing:
         raise BadInput(f"sql: table {missing[0]!r} is with no party; name it under [parties.NAME] table = ...")
     return RelationalData(
         name=name,
-        sql=task.sql,
+        sql=sql,
         label=task.label,
         task=task.type,
         num_classes=num_classes,
         partitions=tuple(made),
         categorical=tuple(task.categorical),
+        classes=_listed_classes(task),
     )
 
 
@@ -557,8 +582,65 @@ _BUILDERS: Mapping[str, Callable[[str, Any, Any], Described]] = {
 """What makes the data of a layout, of the description's name, its task and its parties."""
 
 
+def _tables_of(name: str, party: RelationalParty) -> dict[str, TableSource]:
+    """Return where a party's tables of the query lie, by their names in it.
+
+    Raises:
+        BadInput: keys that do not go together.
+    """
+    if not party.tables:
+        party.refuse(["sql"], " without tables = { NAME = PATH }, which it reads")
+        table = party.table or name
+        return {table: _table_source(party, table)}
+    party.refuse(["path", "kind", "source_table"], ": the party gives tables")
+    if party.sql is not None:
+        return {party.table or name: _view_source(party, party.table or name)}
+    party.refuse(["table", "id"], ": the party gives several tables, by their names in the query")
+    if len(party.tables) > 1:
+        party.refuse(["columns"], ": the party gives several tables; compute the columns in a view of the query (WITH)")
+    return {table: _source_at(party, path, "tables", table) for table, path in party.tables.items()}
+
+
+def _own_view(name: str, party: RowsParty) -> TableSource | None:
+    """Return the view of its own tables that a party's rows are; None: they are a file's."""
+    if party.sql is None:
+        party.refuse(["tables"], " without sql, a SELECT over them")
+        if not party.path:
+            raise BadInput(f"{party.where}.path: missing")
+        return None
+    party.refuse(["path"], ": the party gives sql")
+    return _view_source(party, name)
+
+
+def _view_source(party: RelationalParty | RowsParty, name: str) -> TableSource:
+    """Return the view that a party's own SELECT is of its own tables."""
+    assert party.sql is not None
+    if not party.tables:
+        party.refuse(["sql"], " without tables = { NAME = PATH }, which it reads")
+    try:
+        view = view_of(name, party.sql, tuple(party.tables))
+    except QueryError as error:
+        raise BadInput(f"{party.where}.{error}") from None
+    inside = (_source_at(party, party.tables[table], "tables", table) for table in view.tables)
+    tables = tuple(replace(source, label=table) for table, source in zip(view.tables, inside, strict=True))
+    return TableSource(kind="view", table=name, sql=view.sql, tables=tables)
+
+
 def _table_source(party: RelationalParty, table: str) -> TableSource:
-    where = party.path
+    if not party.path:
+        raise BadInput(f"{party.where}.path: missing")
+    return _source_at(party, party.path, "path", table, party.kind, party.source_table)
+
+
+def _source_at(
+    party: RelationalParty | RowsParty,
+    where: str,
+    key: str,
+    table: str,
+    kind: Any = None,
+    source_table: str | None = None,
+) -> TableSource:
+    """Return where a table of a party lies, by what stands at a key of its description."""
     if is_held(where):
         party.refuse(("kind", "source_table", "csv"), ": its path is an object")
         return TableSource(kind="object", where=where, table=table)
@@ -571,13 +653,14 @@ def _table_source(party: RelationalParty, table: str) -> TableSource:
         if any(settings.get(secret) is not None for secret in POSTGRES_SECRETS):
             raise BadInput(f"{party.where}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
     guess = "postgres" if address else _KINDS.get(ending_of(where))
-    kind = choice_of(party.kind or guess, (*sorted(set(_KINDS.values())), "postgres"), f"{party.where}.kind")
+    allowed = (*sorted(set(_KINDS.values())), "postgres")
+    kind = choice_of(kind or guess, allowed, f"{party.where}.{'kind' if key == 'path' else key}")
     if kind != "postgres":
-        where = party.path_at("path")
-    if kind != "csv":
+        where = party.path_at(key, where)
+    if kind != "csv" and key == "path":
         party.refuse(["csv"], f": {party.path} is no CSV file but of kind {kind}")
-    csv = party.csv if "csv" in party.written else None
-    return TableSource(kind=cast(TableKind, kind), where=where, table=party.source_table or table, csv=csv)
+    csv = party.csv if "csv" in party.written and kind == "csv" else None
+    return TableSource(kind=cast(TableKind, kind), where=where, table=source_table or table, csv=csv)
 
 
 # --- the same tables at a site of a federation --------------------------------------------------------------------
@@ -593,7 +676,7 @@ def read_task(given: Any, where: str, folder: Path) -> Table:
         raise BadInput(f"{where}: {shown(given)} is not allowed: give a table")
     layout = choice_of(given.get("layout", "vertical"), tuple(LAYOUTS), f"{where}.layout")
     task: Table = parse(SiteArraysTask if layout == "graph" else LAYOUTS[layout][0], given, where, folder)
-    if layout in ("vertical", "graph-tables") and isinstance(getattr(task, "classes", None), list):
+    if layout != "horizontal" and isinstance(getattr(task, "classes", None), list):
         raise BadInput(f"{where}.classes: a list is not allowed at a site: give the number of classes")
     for key in ("class_weights", "columns", *IMAGE_FOLDERS):
         if key in task.written:
@@ -638,7 +721,10 @@ def read_table(given: Any, where: str, folder: Path, table: str) -> TableSource:
     party = parse(RelationalParty, given, where, folder)
     if "columns" in party.written:
         raise BadInput(f"{where}.columns: rules are not allowed at a site for tables that a query joins")
-    return _table_source(party, table)
+    if "id_rules" in party.written:
+        raise party.refused("id_rules", " at a site")
+    found = _tables_of(table, party)
+    return found.get(table) or next(iter(found.values()))
 
 
 def read_party(

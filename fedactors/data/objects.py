@@ -445,7 +445,7 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
     if isinstance(value, pa.Table):
         return value
     if isinstance(value, Mapping):
-        return pa.table({str(key): _array(one) for key, one in value.items()})
+        return pa.table({str(key): one if isinstance(one, list) else _array(one) for key, one in value.items()})
     if package == "pandas" and hasattr(value, "columns"):
         levels = [level for level in value.index.names if level in asked and level not in value.columns]
         kept = value.reset_index(levels) if levels else value

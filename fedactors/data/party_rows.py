@@ -258,7 +258,8 @@ def check_ids(ids_N: NDArray[Any], where: str) -> None:
     if len(values) < len(ids_N):
         first = values[counts > 1][0]
         raise BadInput(
-            f"{where}: {int((counts > 1).sum())} ids occur more than once, the first is {first!s}; keep one row of each"
+            f"{where}: {int((counts > 1).sum())} ids occur more than once, the first is {first!s}; keep one "
+            'row of each, or say duplicates = "first", or "drop" for none of them'
         )
 
 

@@ -112,6 +112,123 @@ def named_tables(sql: str) -> tuple[str, ...]:
     return names
 
 
+@dataclass(frozen=True)
+class View:
+    """What a query asks of one party's tables alone, and that party computes; in the query it is a table of its name.
+
+    It is any SELECT whose rows are always the same.
+    """
+
+    name: str
+    sql: str
+    tables: tuple[str, ...]
+
+
+def views_of(sql: str, holders: Mapping[str, Sequence[str]]) -> tuple[str, tuple[View, ...]]:
+    """Return a query in which each view of one party's own tables is a table, and these views.
+
+    Views are what ``WITH`` names, and a SELECT in FROM that is more than filtered tables.
+
+    Args:
+        sql: the query.
+        holders: by table, the parties that hold it or a part of it.
+
+    Raises:
+        QueryError: a view of several parties' tables, or one whose rows may be others the next time.
+    """
+    from sqlglot import exp
+
+    tree = parse_select(sql)
+    found: dict[str, View] = {}
+    clause = next((tree.args[key] for key in ("with_", "with") if tree.args.get(key)), None)
+    earlier: list[Any] = []
+    taken = set(map(str.lower, holders))
+
+    def free(name: str) -> str:
+        if name.lower() in taken:
+            raise QueryError(f"sql: table name {name!r} is used twice")
+        taken.add(name.lower())
+        return name
+
+    for named in clause.expressions if clause is not None else ():
+        free(named.alias)
+        found[named.alias] = _view(named.alias, named.this, earlier, holders)
+        earlier.append(named)
+    if clause is not None:
+        clause.pop()
+    for item in [one for one in tree.find_all(exp.Subquery) if isinstance(one.parent, exp.From | exp.Join)]:
+        if item.alias and item.root() is tree and not all(map(_is_filtered_table, _selects(item.this))):
+            free(item.alias)
+            found[item.alias] = _view(item.alias, item.this, earlier, holders)
+            item.replace(exp.Table(this=exp.to_identifier(item.alias, quoted=True)))
+    used = {table.name for table in tree.find_all(exp.Table)}
+    return (str(tree.sql(dialect="duckdb")) if found else sql), tuple(v for name, v in found.items() if name in used)
+
+
+def view_of(name: str, sql: str, tables: Sequence[str]) -> View:
+    """Return the view that a party's own SELECT is of its tables.
+
+    Raises:
+        QueryError: it is none, reads another table, or its rows may be others the next time.
+    """
+    return _view(name, parse_select(sql), (), dict.fromkeys(tables, (name,)))
+
+
+def _is_filtered_table(select: Any) -> bool:
+    from sqlglot import exp
+
+    if not isinstance(select, exp.Select) or select.args.get("joins"):
+        return False
+    given = {key.removesuffix("_") for key, value in select.args.items() if value}
+    return given <= {"expressions", "from", "where"} and all(
+        isinstance(one, exp.Column | exp.Star) for one in select.expressions
+    )
+
+
+_CHANGING = ("limit", "fetch", "tablesample", "rand", "uuid", "currentdate", "currenttimestamp", "currenttime", "into",
+             "first", "last", "anyvalue")  # fmt: skip
+"""What makes a view's rows others the next time, by sqlglot's names."""
+_OF_ORDER = ("rownumber", "lag", "lead", "firstvalue", "lastvalue", "nthvalue", "ntile")
+"""Functions over a window that ask for an order."""
+_CHANGING_FUNCTIONS = ("now", "today", "random", "gen_random_uuid", "nextval", "setseed", "current_setting", "getenv")
+
+
+def _view(name: str, body: Any, earlier: Sequence[Any], holders: Mapping[str, Sequence[str]]) -> View:
+    from sqlglot import exp
+
+    for node in body.walk():
+        is_unordered = isinstance(node, exp.Window) and node.this.key in _OF_ORDER and not node.args.get("order")
+        is_changing = isinstance(node, exp.Anonymous) and node.name.lower() in _CHANGING_FUNCTIONS
+        if node.key in _CHANGING or is_changing or is_unordered:
+            raise UnsupportedQueryError(
+                f"sql: {node.sql(dialect='duckdb')!r} in {name} is not supported ({node.key}): its rows may be others "
+                "the next time"
+            )
+    inner = {one.alias for one in body.find_all(exp.CTE)}
+    before = {one.alias: one for one in earlier}
+    needed: dict[str, Any] = {}
+    tables: list[str] = []
+    waiting = [body]
+    while waiting:
+        for table in waiting.pop().find_all(exp.Table):
+            if table.name in before and table.name not in needed:
+                needed[table.name] = before[table.name]
+                waiting.append(before[table.name].this)
+            elif table.name not in before and table.name not in inner:
+                tables.append(table.name)
+    if unknown := [table for table in tables if table not in holders]:
+        raise UnknownTableError(f"sql: table {unknown[0]!r} of {name} is with no party")
+    owners = sorted({owner for table in tables for owner in holders[table]})
+    if len(owners) != 1:
+        told = " and ".join(owners) or "nobody"
+        raise UnsupportedQueryError(
+            f"sql: {name} reads tables of {told}: a view is of one party's own; parties' tables join by key = key"
+        )
+    with_ = ", ".join(one.sql(dialect="duckdb") for one in earlier if one.alias in needed)
+    text = f"{f'WITH {with_} ' if with_ else ''}{body.sql(dialect='duckdb')}"
+    return View(name, text, tuple(dict.fromkeys(tables)))
+
+
 Schema = Mapping[str, str]
 Tree = Any
 """A node of sqlglot's tree; the class has different names in its versions."""
@@ -410,10 +527,12 @@ class JoinPlan:
 
 
 def make_plan(query: Query, schemas: Mapping[str, Schema], label: str,
-              encodings: Mapping[str, Encoding] | None = None, others: Encoding = "numeric") -> JoinPlan:  # fmt: skip
+              encodings: Mapping[str | tuple[str, str], Encoding] | None = None,
+              others: Encoding = "numeric") -> JoinPlan:  # fmt: skip
     """Resolve `query` against the schemas of its sources (source -> column -> kind).
 
-    `label` and the keys of `encodings` are written ``column`` or ``table.column``; `others` is what is no number's.
+    `label` and the keys of `encodings` are written ``column`` or ``table.column``, or are (table, column); `others` is
+    what is no number's.
     Columns that a ``*`` brings in are features unless they are join keys or the label; a key named explicitly is too.
 
     Raises:
@@ -427,7 +546,7 @@ def make_plan(query: Query, schemas: Mapping[str, Schema], label: str,
     keys = {name: [c for e in edges if name in (e.left, e.right) for c in e.columns(name)] for name in columns}
     joined_by = {name: [c for key in keys[name] for c in made_of[name][key]] for name in columns}
     target = _find_label(label, columns)
-    encoded = {_find(text, columns): way for text, way in (encodings or {}).items()}
+    encoded = {one if isinstance(one, tuple) else _find(one, columns): way for one, way in (encodings or {}).items()}
     features: dict[str, dict[str, Feature]] = {name: {} for name in columns}
     for table, column in picked:
         names = [c for c in columns[table] if c not in joined_by[table]] if column == "*" else [column]

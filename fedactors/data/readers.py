@@ -4,7 +4,8 @@
     read_pictures   photos/cat/01.png (class = name of the folder; resized to the task's shape), or
                     photos.npz: images (N, C, H, W), or (N, H, W) of one channel, and labels (N)
 
-A file's kind is told by its content, packed or not, and not by its name; a folder of Parquet files is one table. Arrow
+A file's kind is told by its content, packed or not, and not by its name; files of a folder, or those like a pattern,
+are one table. Files of other file systems are found by their address. Arrow
 reads every field of a CSV file as text; `Column` decides what is a number or a date, in training and in prediction
 alike. What Arrow refuses is read again by Python until the line at fault, which is named. Values of Parquet keep their
 Arrow type until then, so that no whole number is rounded and ids have one exact text whatever their type. Dates become
@@ -21,6 +22,7 @@ import bz2
 import codecs
 import contextlib
 import csv as python_csv
+import datetime
 import gzip
 import importlib
 import io
@@ -28,6 +30,7 @@ import json
 import math
 import os
 import re
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,17 +44,27 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedactors.config import config
-from fedactors.data.values import Column, CsvFormat, Inexact, class_text, is_large, mapped_table, pieces_of, row_bytes
+from fedactors.data.values import (
+    Column,
+    CsvFormat,
+    Inexact,
+    class_text,
+    is_large,
+    mapped_table,
+    pieces_of,
+    row_bytes,
+    value_text,
+)
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import is_object, object_at
-from fedactors.validation import first_line, reading
+from fedactors.validation import address_of, files_at, first_line, opened, reading
 
 _MOST_SHOWN = 40
 _TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat")
 _PACKED_ENDINGS = (".gz", ".bz2", ".zst", ".zip")
-_OTHER_ENDINGS = (".parquet", ".pq", ".npy", ".feather", ".arrow")
-_NO_TABLES = (".xlsx", ".xls", ".ods", ".json", ".xml", ".html", ".pdf", ".pkl", ".npz", ".duckdb", ".db", ".sqlite")
-ENDINGS = ".csv, .tsv, .parquet, .feather or .npy"
+_OTHER_ENDINGS = (".parquet", ".pq", ".npy", ".feather", ".arrow", ".xlsx")
+_NO_TABLES = (".xls", ".ods", ".json", ".xml", ".html", ".pdf", ".pkl", ".npz", ".duckdb", ".db", ".sqlite")
+ENDINGS = ".csv, .tsv, .parquet, .feather, .npy or .xlsx"
 
 
 def is_csv(path: Path) -> bool:
@@ -96,7 +109,7 @@ def _kind_of(begins: bytes) -> str:
 
 def _content(path: Path) -> tuple[str, bytes]:
     """Return what a file is by its content, and that, unpacked; nothing of one that Arrow reads column by column."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         kind = _kind_of(file.read(16))
         if kind in _COLUMNAR:
             return kind, b""
@@ -111,8 +124,10 @@ def _content(path: Path) -> tuple[str, bytes]:
     elif kind == "zip":
         with zipfile.ZipFile(io.BytesIO(raw)) as packed:
             names = [one for one in packed.namelist() if not one.endswith("/") and not one.startswith("__MACOSX")]
+            if "xl/workbook.xml" in names:
+                return "xlsx", raw
             if "[Content_Types].xml" in names:
-                return "an Excel workbook", b""
+                return "a document of an office", b""
             if len(names) != 1:
                 raise ValueError(f"the zip file holds {len(names)} files ({', '.join(names[:5])}): one is needed")
             raw = packed.read(names[0])
@@ -310,14 +325,21 @@ class _Lines:
         return content[:1] in blanks or any(begin + blank in content for begin in begins for blank in blanks)
 
     def _refuse_open_quote(self) -> None:
-        """Refuse a quote that is never closed: all that follows would be one value, in silence."""
-        if not self.content.count(b'"') % 2:
+        """Refuse a quote that is never closed, and text behind one that is: what follows would be read otherwise."""
+        edge = re.escape(self.separator.encode()) + b'\r\n"'
+        has_text_behind = re.search(b'[^%s]"+[^%s]' % (edge, edge), self.content)
+        if not self.content.count(b'"') % 2 and not has_text_behind:
             return
         begins = 1
         try:
             for last, _, _ in self.records(strict=True):
                 begins = last + 1
         except python_csv.Error as error:
+            if "expected after" in str(error):
+                raise BadInput(
+                    f"{self.where}: text follows a closing double quote in or below line {begins}; write two for one "
+                    "that belongs to the text, also where a backslash stands before it"
+                ) from None
             if "unexpected end" in str(error) or "field larger" in str(error):
                 raise BadInput(
                     f"{self.where}: a double quote in line {begins} is opened and never closed; close it, or write "
@@ -364,7 +386,7 @@ def read_columns(
     """Read the wanted columns of a file; those that it does not have are left out, to be named by the caller.
 
     Args:
-        path: of the file, or of a folder of Parquet files.
+        path: of the file, or of a folder, a pattern or an address of files of one table.
         party: whose, for errors.
         wanted: names of columns; None: all.
         csv: how a CSV file is written.
@@ -400,10 +422,15 @@ def read_arrays(
     """
     if is_object(path):
         return _read_object(path, party, wanted)
-    if os.path.isdir(path):
-        return _read_folder_of_parts(path, party, wanted)
-    if not os.path.isfile(path):
-        raise BadInput(f"{party}: path: {path} is not a file")
+    files = files_at(path)
+    if files != [path] or (address_of(path) and os.path.basename(path) != files[0].name):
+        return _read_parts(files, path, party, wanted, csv)
+    return _read_file(path, party, wanted, csv)
+
+
+def _read_file(
+    path: Path, party: str, wanted: Sequence[str] | None, csv: CsvFormat
+) -> tuple[dict[str, Any], list[str]]:
     with reading(party, path):
         kind, content = _content(path)
         if kind == "npy":
@@ -411,6 +438,9 @@ def read_arrays(
             return arrays, list(arrays)
         if kind in _COLUMNAR:
             return _read_arrow(kind, path, party, wanted)
+        if kind == "xlsx":
+            arrays = _read_workbook(content, f"{party}: {path}")
+            return {name: one for name, one in arrays.items() if wanted is None or name in wanted}, list(arrays)
         if kind != "csv":
             where = "; its tables are read with layout = relational" if kind.endswith("database") else ""
             raise BadInput(f"{party}: path: {path} is {kind}, which is not allowed: give a {ENDINGS} file{where}")
@@ -430,15 +460,15 @@ def read_arrays(
 def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
     import pyarrow.parquet as pa_parquet
 
-    with open(path, "rb") as file:
-        opened = pa_parquet.ParquetFile(file) if kind == "parquet" else pa.ipc.open_file(file)
-        present = list((opened.schema_arrow if kind == "parquet" else opened.schema).names)
+    with opened(path) as file:
+        whole = pa_parquet.ParquetFile(file) if kind == "parquet" else pa.ipc.open_file(file)
+        present = list((whole.schema_arrow if kind == "parquet" else whole.schema).names)
         chosen = present if wanted is None else [name for name in present if name in wanted]
         _refuse_doubled(chosen, f"{party}: {path}")
         if kind == "parquet":
-            table = _read_parquet(opened, file, chosen)
+            table = _read_parquet(whole, file, chosen)
         else:
-            table = _read_batches(opened, chosen)
+            table = _read_batches(whole, chosen)
     return dict(zip(table.column_names, table.columns, strict=True)), present
 
 
@@ -484,28 +514,91 @@ def _read_object(address: Path, party: str, wanted: Sequence[str] | None) -> tup
     return {name: table.column(name) for name in chosen}, present
 
 
-def _read_folder_of_parts(folder: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
-    """Return the rows of a folder of Parquet files, as Spark writes it, in the order of their names."""
-    files = [file for file in sorted(folder.iterdir()) if not file.name.startswith(("_", "."))]
-    parts: list[dict[str, Any]] = []
-    present: list[str] = []
+def _read_parts(
+    files: Sequence[Path], where: Path, party: str, wanted: Sequence[str] | None, csv: CsvFormat
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the rows of several files of one kind, as Spark writes a table, in the order of their names.
+
+    Columns have the type that all parts' values fit in without loss.
+    """
+    if not files:
+        what = "holds no file of a table" if where.is_dir() else "is not a file"
+        hint = "; files of several names are given by a pattern, such as part-*.csv" if where.is_dir() else ""
+        raise BadInput(f"{party}: path: {address_of(where) or where} {what}{hint}")
+    parts: list[Any] = []
+    kinds, present = dict[str, Path](), list[str]()
     for file in files:
+        if file.is_dir():
+            raise BadInput(f"{party}: path: {file} is a folder: the files of a table lie side by side in one")
         with reading(party, file):
-            kind = "folder" if file.is_dir() else _content(file)[0]
-            if kind != "parquet":
-                raise BadInput(f"{party}: path: {file} is no Parquet file: a folder may hold those of one table only")
-            part, names = _read_arrow(kind, file, party, wanted)
+            kinds.setdefault(_content(file)[0], file)
+        if len(kinds) > 1:
+            told = " and ".join(f"{one} is {kind}" for kind, one in kinds.items())
+            raise BadInput(f"{party}: path: {where}: the files of a table are of one kind: {told}")
+        part, names = _read_file(file, party, wanted, csv)
         if parts and names != present:
             raise BadInput(f"{party}: {file} has the columns {', '.join(names)}, {files[0].name} {', '.join(present)}")
-        parts.append(part)
+        parts.append(pa.table(part))
         present = names
-    if not parts:
-        raise BadInput(f"{party}: path: {folder} holds no Parquet file")
-    with reading(party, folder):
-        whole = pa.concat_tables([pa.table(part) for part in parts], promote_options="permissive")
+    with reading(party, where):
+        schema = pa.unify_schemas([part.schema for part in parts], promote_options="permissive")
+        whole = pa.concat_tables([part.cast(schema) for part in parts])  # which refuses to round a value
         if is_large(whole.nbytes):
             whole = mapped_table(whole.schema, whole.num_rows, pieces_of(whole.to_batches()))
     return dict(zip(whole.column_names, whole.columns, strict=True)), present
+
+
+def _read_workbook(content: bytes, where: str) -> dict[str, Any]:
+    """Return the columns of the one sheet of an Excel workbook: its first row names them.
+
+    Raises:
+        BadInput: several sheets, formulas of which the workbook does not have the values, or no openpyxl.
+    """
+    try:
+        openpyxl = importlib.import_module("openpyxl")
+    except ImportError:
+        raise BadInput(
+            f"{where} is an Excel workbook: install the extra, pip install 'fedactors[excel]', or save it as CSV"
+        ) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of styles and the like, which are no values
+        books = [openpyxl.load_workbook(io.BytesIO(content), data_only=is_value) for is_value in (True, False)]
+    names = [sheet.title for sheet in books[0].worksheets if sheet.max_row > 1 or sheet["A1"].value is not None]
+    if len(names) != 1:
+        raise BadInput(f"{where}: the workbook has {len(names)} sheets ({', '.join(names[:5])}): one is needed")
+    sheet, formulas = (book[names[0]] for book in books)
+    if merged := list(map(str, sheet.merged_cells.ranges)):
+        raise BadInput(f"{where}: cells {merged[0]} are merged: a value stands in the first of them only; unmerge them")
+    for row in formulas.iter_rows():
+        for cell in row:
+            if cell.data_type == "f" and sheet[cell.coordinate].value is None:
+                raise BadInput(
+                    f"{where}: cell {cell.coordinate} is a formula whose value is not there: open and save it in Excel"
+                )
+    head, *rows = sheet.iter_rows(values_only=True)
+    rows = [row for row in rows if any(value is not None for value in row)]
+    width = max((number + 1 for number, name in enumerate(head) if name is not None), default=0)
+    if any(value is not None for row in rows for value in row[width:]):
+        raise BadInput(f"{where}: a column beyond {width} has no name in the first row")
+    found = ["" if name is None else str(name) for name in head[:width]]
+    _refuse_doubled(found, where)
+    return {name: _cells([row[number] for row in rows]) for number, name in enumerate(found)}
+
+
+def _cells(values: Sequence[Any]) -> Any:
+    """Return the cells of a column: of one type, or as texts; a blank text is a missing value, as in CSV."""
+    values = [None if isinstance(value, str) and not value.strip() else value for value in values]
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float} and not any(isinstance(one, int) and abs(one) > 2**53 for one in values):
+        return pa.array(values, pa.int64() if kinds == {int} else pa.float64())
+    if len(kinds) == 1:
+        return pa.array(values)
+    return pa.array([None if value is None else _cell_text(value) for value in values], pa.string())
+
+
+def _cell_text(value: Any) -> str:
+    is_midnight = isinstance(value, datetime.datetime) and value.time() == datetime.time()
+    return str(value.date() if is_midnight else value_text(value))
 
 
 def _read_npy(content: bytes) -> dict[str, NDArray[Any]]:

@@ -21,10 +21,11 @@ from fedactors.data.alignment.ids import Alignment
 from fedactors.data.columns import ONLY_OF, ColumnRule
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.readers import Size
+from fedactors.data.sources import Duplicates
 from fedactors.data.values import CsvFormat, IdRule
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import is_held
-from fedactors.validation import path_of, shown
+from fedactors.validation import address_of, path_of, shown, without_password
 
 T = TypeVar("T", bound="Table")
 ON_HOST = "a location on the party's host"
@@ -66,17 +67,27 @@ class Table:
             if key in self.written:
                 raise self.refused(key, why)
 
-    def path_at(self, key: str) -> str:
-        """Return the absolute path that a key gives, relative to the description, or the address of an object."""
-        if is_held(given := getattr(self, key)):
+    def path_at(self, key: str, given: str | None = None) -> str:
+        """Return the absolute path that a key gives, relative to the description, or an address; of an object too.
+
+        Args:
+            key: its name.
+            given: what stands there; None: the key's value.
+        """
+        given = getattr(self, key) if given is None else given
+        if is_held(given):
             return str(given)
-        return str(path_of(getattr(self, key), f"{self.where}.{key}", self.folder))
+        if address_of(given):
+            return without_password(given, f"{self.where}.{key}")
+        return str(path_of(given, f"{self.where}.{key}", self.folder))
 
 
 class RowsParty(Table):
     """A party whose rows are in a file; a key that its layout does not have has the usual value."""
 
-    path: str
+    path: str | None
+    tables: Mapping[str, str] = MappingProxyType({})
+    sql: str | None = None
     id: str | list[str] | None
     features: Literal["all"] | list[str]
     label: str | None
@@ -86,6 +97,7 @@ class RowsParty(Table):
     columns: Mapping[str, ColumnRule] = MappingProxyType({})
     id_rules: Sequence[IdRule] = ()
     weight: str | None = None
+    duplicates: Duplicates = "refuse"
     unlabelled: Literal["refuse", "drop"] = "refuse"
 
     @property
@@ -96,7 +108,7 @@ class RowsParty(Table):
     @property
     def files(self) -> list[str]:
         """The files of its table, as they are written."""
-        return [self.path]
+        return [file for file in (self.path, *self.tables.values()) if file is not None]
 
 
 @config
@@ -123,8 +135,12 @@ class VerticalTask(Table):
 class VerticalParty(RowsParty):
     """A party with some columns of the rows."""
 
-    path: Location
-    """File of the rows: CSV, Parquet or npy."""
+    path: Location | None = None
+    """File of the rows: CSV, Parquet or npy; unless ``sql`` is given."""
+    tables: dict[str, Location] = Field(default_factory=dict)
+    """The party's own tables that ``sql`` reads, by their names in it: files, or databases as in ``relational``."""
+    sql: Text | None = None
+    """A SELECT over ``tables`` whose rows are the party's: joins, aggregates, whatever DuckDB has."""
     id: Text | Annotated[list[Text], Field(min_length=1), AfterValidator(_different)] | None = None
     """Column by which rows are aligned, or a list of columns that make an id together."""
     id_rules: list[IdRule] = Field(default_factory=list)
@@ -143,6 +159,9 @@ class VerticalParty(RowsParty):
     """At the party with the label: column that says train, validation or test."""
     weight: Text | None = None
     """At the party with the label: column that says how much each row counts."""
+    duplicates: Duplicates = "refuse"
+    """What becomes of rows to train on that have one id: ``refuse`` the file, keep the ``first`` that can be used, or
+    ``drop`` all of them."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
     """At the party with the label: what becomes of rows to train on without one."""
     checkpoint_dir: Location | None = None
@@ -213,8 +232,8 @@ class RelationalTask(Table):
     """The query that states the training set."""
     label: Text
     """Column of the label, as the query names it."""
-    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
-    """Number of classes; for ``multiclass`` only."""
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | list[str | int | float] | None = None
+    """Number of classes, for ``multiclass`` only; or the labels in the order in which they are numbered."""
     categorical: Names = Field(default_factory=list)
     """Columns of text that become categories."""
 
@@ -223,8 +242,12 @@ class RelationalTask(Table):
 class RelationalParty(Table):
     """A party with a table, or a part of one."""
 
-    path: Location
-    """File, ``postgresql://...`` without a password, or ``env:VARIABLE``."""
+    path: Location | None = None
+    """File, ``postgresql://...`` without a password, or ``env:VARIABLE``; unless ``tables`` are given."""
+    tables: dict[str, Location] = Field(default_factory=dict)
+    """Several tables, by their names in the query, each with a path as of ``path``."""
+    sql: Text | None = None
+    """A SELECT over ``tables`` whose rows are the party's one table: joins, aggregates, whatever DuckDB has."""
     kind: Literal["csv", "duckdb", "parquet", "postgres", "sqlite"] | None = None
     """By the path's ending unless given."""
     table: Text | None = None
@@ -233,6 +256,8 @@ class RelationalParty(Table):
     """Name of the table in the database."""
     id: Text | None = None
     """Column that names a row's predictions."""
+    id_rules: list[IdRule] = Field(default_factory=list)
+    """What does not count in keys that are texts: ``nfkc``, ``casefold``, ``strip-zeros``, and blanks at the ends."""
     columns: dict[str, ColumnRule] = Field(default_factory=dict)
     """Rules of columns that are no plain numbers."""
     csv: CsvFormat = CsvFormat()
@@ -277,6 +302,8 @@ class GraphParty(RowsParty):
     """Columns of the edges' file with the ids of an edge's ends."""
     sparse: Location | None = None
     """File of sparse features: columns ``node``, ``feature`` and, unless all are 1, ``value``."""
+    duplicates: Duplicates = "refuse"
+    """What becomes of rows of one id: ``refuse`` the file, keep the ``first`` that can be used, or ``drop`` all."""
     features: Columns = "all"
     """Columns to learn from."""
     label: Text | None = None

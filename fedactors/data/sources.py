@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.columns import NO_ID, ColumnRule, FittedColumn, Id, encode, fit, merges_in_single, resolve_rules
+from fedactors.data.databases import TableSource
 from fedactors.data.datasets.catalogue import Task, describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
@@ -23,6 +24,8 @@ from fedactors.data.readers import is_csv, names_of_columns, read_columns
 from fedactors.data.values import Column, CsvFormat, IdRule, class_text, row_name_array
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
+from fedactors.runtime.snapshots import is_object
+from fedactors.validation import files_at, opened
 
 
 @wire_type
@@ -83,6 +86,11 @@ def _columns(dataset: str, partitioner: ColumnPartitioner) -> Partitions:
     return partitioner.over(described.columns)
 
 
+Duplicates = Literal["refuse", "first", "drop"]
+"""What becomes of rows of one id: the file is refused, the first row that can be used is kept, or none is."""
+DOUBLED = "another row has its id"
+
+
 @wire_type
 class FileSource:
     """One party's file: CSV, Parquet or npy, read where the party runs."""
@@ -93,6 +101,8 @@ class FileSource:
     task: Task
     num_classes: int
     """0: as many as the file has, because no single file need hold every class."""
+    view: TableSource | None = None
+    """What the rows are of the party's own tables; None: those of the file."""
     id_column: Id = None
     """None: rows are already aligned, and their numbers are their ids."""
     id_rules: tuple[IdRule, ...] = ()
@@ -118,13 +128,15 @@ class FileSource:
     """At the party with the labels: the column that says how much each row counts in the loss."""
     class_weights: tuple[tuple[str, float], ...] = ()
     """At the party with the labels: how much rows of a class count; others count 1."""
+    duplicates: Duplicates = "refuse"
+    """What becomes of rows to train on that have one id."""
     unlabelled: Literal["refuse", "drop", "keep"] = "refuse"
     """What becomes of rows to train on that have no label: kept ones have the label -1, and may be in no part."""
 
     @property
     def user_files(self) -> tuple[str, ...]:
         """What it reads."""
-        return (self.path,)
+        return (self.path,) if self.view is None else tuple(one.where for one in self.view.tables)
 
     @property
     def where(self) -> str:
@@ -174,9 +186,12 @@ class FileSource:
         self._check_roles()
         wanted = self.features if trained is None else tuple(one.name for one in trained)
         others = self._roles if trained is None and self.needs_label else self.id_columns
-        table = read_columns(
-            Path(self.path), self.party, wanted=None if wanted is None else [*others, *wanted], csv=self.csv
-        )
+        asked = None if wanted is None else [*others, *wanted]
+        if self.view is not None:
+            found = self.view.load()
+            names = [name for name in found.column_names if asked is None or name in asked]
+            return {name: Column(name, found.column(name)) for name in names}
+        table = read_columns(Path(self.path), self.party, wanted=asked, csv=self.csv)
         index = () if wanted is not None else pandas_index(Path(self.path))
         return {name: column for name, column in table.items() if name not in index or name in self._roles}
 
@@ -254,7 +269,19 @@ class FileSource:
         if trained is not None:
             return dataclasses.replace(block, unusable=encoded.rejected | dict.fromkeys(nameless, NO_ID))
         gone = () if self.unlabelled == "keep" else unlabelled
-        return block.without({**encoded.rejected, **dict.fromkeys(gone, "no label")})
+        rejected = {**encoded.rejected, **dict.fromkeys(gone, "no label")}
+        return block.without({**rejected, **self._doubled(ids, rejected)})
+
+    def _doubled(self, ids_N: NDArray[Any], rejected: Mapping[int, str]) -> dict[int, str]:
+        """Return the rows that are left out because another one has their id."""
+        if self.duplicates == "refuse" or not self.id_columns:
+            return {}
+        usable = np.setdiff1d(np.arange(len(ids_N)), list(rejected))
+        _, number_N, counts = np.unique(ids_N, return_inverse=True, return_counts=True)
+        if self.duplicates == "drop":
+            return dict.fromkeys(usable[counts[number_N[usable]] > 1].tolist(), DOUBLED)
+        first = np.unique(number_N[usable], return_index=True)[1]
+        return dict.fromkeys(np.delete(usable, first).tolist(), DOUBLED)
 
     def _rules_of(self, names: Sequence[str]) -> dict[str, ColumnRule]:
         return resolve_rules(self.rules, names, self.categorical)
@@ -294,13 +321,22 @@ class FileSource:
             needed += [("columns", name) for name, _ in self.rules if "*" not in name]
         for kind, column in needed:
             if column not in table:
-                present = names_of_columns(Path(self.path), self.party, self.csv)
-                blanks = column in map(str.strip, present) and is_csv(Path(self.path))
-                raise BadInput(
-                    f"{self.party}: {kind}: {column!r} is not a column of {self.path} (its columns: "
-                    f"{', '.join(map(_clear, present[:20]))}"
-                    f"{', ...' if len(present) > 20 else ''}){_TRIM if blanks else ''}"
-                )
+                raise self.absent(kind, column)
+
+    def absent(self, role: str, column: str) -> BadInput:
+        """Return the error for a column that is not in the file."""
+        if self.view is not None:
+            present = list(self.view.describe())
+        else:
+            present = names_of_columns(Path(self.path), self.party, self.csv)
+        advice = ""
+        if self.view is None and is_csv(Path(self.path)):
+            blanks = column in map(str.strip, present)
+            advice = _TRIM if blanks else _NAMES if any(_NUMBER.fullmatch(name.strip()) for name in present) else ""
+        return BadInput(
+            f"{self.party}: {role}: {column!r} is not a column of {self.path} (its columns: "
+            f"{', '.join(map(_clear, present[:20]))}{', ...' if len(present) > 20 else ''}){advice}"
+        )
 
     def _ids(self, table: Mapping[str, Column], num_rows: int, *, new: bool) -> tuple[NDArray[Any], list[int]]:
         """Return the ids, and of rows to predict those that have none."""
@@ -322,7 +358,7 @@ class FileSource:
             raise BadInput(
                 f"{self.where}: column {column.name}: {len(missing)} values are missing (first in "
                 f'{column.row(missing[0])}); unlabelled = "drop" leaves such rows out'
-                f"{_NULL if column.is_text and (self.csv is None or self.csv.null is None) else ''}"
+                f"{NULL_IS_VALUE if column.is_text and (self.csv is None or self.csv.null is None) else ''}"
             )
 
     def _unlabelled(self, table: Mapping[str, Column]) -> tuple[int, ...]:
@@ -396,14 +432,25 @@ class FileSource:
 
     def _as_listed(self, names: Sequence[str], codes_N: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
         """Return the listed classes, and the number of each row's among them."""
-        if unknown := [name for name in names if name not in self.classes]:
+        codes = self.numbers_of_classes(names, self.classes)
+        if absent := [name for code, name in enumerate(self.classes) if code not in codes]:
+            raise BadInput(f"{self.where}: label {self.label}: no row is {absent[0]!r}, which task.classes lists")
+        return list(self.classes), codes[codes_N]
+
+    def numbers_of_classes(self, names: Sequence[str], listed: Sequence[str]) -> NDArray[np.int64]:
+        """Return the numbers of classes among those that a description lists, compared as the label's rule says.
+
+        Raises:
+            BadInput: one is not among them.
+        """
+        rule = dict(self.rules).get(str(self.label), ColumnRule())
+        number = {rule.plain(name): code for code, name in enumerate(listed)}
+        if unknown := [name for name in names if name not in number]:
             raise BadInput(
                 f"{self.where}: label {self.label}: {_first_of(list(map(repr, unknown)))} not among task.classes "
-                f"({_first_of(self.classes)})"
+                f"({_first_of(listed)})"
             )
-        if absent := [name for name in self.classes if name not in names]:
-            raise BadInput(f"{self.where}: label {self.label}: no row is {absent[0]!r}, which task.classes lists")
-        return list(self.classes), np.asarray([self.classes.index(name) for name in names], np.int64)[codes_N]
+        return np.asarray([number[name] for name in names], np.int64)
 
     def _other_task(self, column: Column, num_found: int) -> str:
         """Return what the description has to say for as many classes as there are."""
@@ -434,6 +481,15 @@ class FileSource:
         return np.asarray([NO_PART if text is None else PARTS.index(text) for text in texts], np.uint8)
 
 
+def usual_nulls(source: FileSource) -> list[str]:
+    """Return the texts of a file that mean that a value is missing as long as its description lists none."""
+    csv = source.csv or CsvFormat()
+    known = [text for text in csv.nulls if text]
+    table = read_columns(Path(source.path), source.party, wanted=None, csv=dataclasses.replace(csv, null=()))
+    found = {text for column in table.values() if column.is_text for text in column.coded(source.where)[0]}
+    return [text for text in known if text in found]
+
+
 _INDEX = re.compile(r"Unnamed: [0-9]+|__index_level_[0-9]+__")
 
 
@@ -446,15 +502,20 @@ def pandas_index(path: Path) -> tuple[str, ...]:
     """Return the columns of a Parquet file that pandas' own metadata call its index; none of another file."""
     import pyarrow.parquet as pa_parquet
 
-    if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
+    first = () if is_object(path) else files_at(path)[:1]
+    if not first or first[0].is_dir():
         return ()
-    with open(path, "rb") as file:
+    with opened(first[0]) as file:
+        if file.read(4) != b"PAR1":
+            return ()
+        file.seek(0)
         found = json.loads((pa_parquet.read_schema(file).metadata or {}).get(b"pandas", b"{}"))
     return tuple(name for name in found.get("index_columns", ()) if isinstance(name, str))
 
 
 _TRIM = "; csv = { trim = true } leaves blanks round names and values out"
-_NULL = "; where NA or null is a value: csv = { null = [] }"
+_NAMES = '; where the first line is a row and names no columns, name all in their order: csv = { names = ["...", ...] }'
+NULL_IS_VALUE = "; where NA or null is a value: csv = { null = [] }"
 _MOST_LIKELY_CLASSES = 20
 _MOST_NAMED = 5
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
 import datetime
 import decimal
 import functools
@@ -134,8 +135,7 @@ def how_dates_are_read(text: str, pattern: Formats) -> str:
     """Return what to say of a text that is no date by a pattern (empty: ISO 8601), with a pattern by which it is."""
     given = formats_of(pattern)
     told = "(ISO 8601)" if given == ("iso",) else f"by format = {_formats_text(given)}"
-    if re.fullmatch(r"[0-9]{9,10}(\.[0-9]+)?|[0-9]{12,13}", text.strip()):
-        unit = "unix" if len(text.strip().partition(".")[0]) < 11 else "unix-ms"
+    if unit := _unit_since_1970(text):
         return f'{told}, but seconds since 1970 are read by format = "{unit}"'
     for other in ("iso", *_PATTERNS):
         with contextlib.suppress(ValueError):
@@ -144,13 +144,47 @@ def how_dates_are_read(text: str, pattern: Formats) -> str:
     return f"{told}; give its format, as Python's strptime has it"
 
 
+def _unit_since_1970(text: str) -> str:
+    """Return the format of a text that is likely a number of seconds or milliseconds since 1970; empty: it is not."""
+    found = re.fullmatch(r"([0-9]{9,10})(\.[0-9]+)?|[0-9]{12,13}", text.strip())
+    return "" if found is None else "unix" if found[1] else "unix-ms"
+
+
 def _formats_text(given: Sequence[str]) -> str:
     return json.dumps(given[0] if len(given) == 1 else list(given))
 
 
+def formats_of_dates(texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the ways to read dates: each format that reads all of them, else all that are needed in their order.
+
+    Empty: some are no dates. Several: nobody can tell which is meant.
+    """
+    first = _unit_since_1970(texts[0]) or "iso"
+    whole = [one for one in (first, *_PATTERNS) if all(_reads(text, one) for text in texts)]
+    if whole:
+        read = {one: [parse_date(text, one) for text in texts] for one in whole}
+        return [(one,) for number, one in enumerate(whole) if all(read[one] != read[other] for other in whole[:number])]
+    known, by_iso = ["iso"], [text for text in texts if _reads(text, "iso")]
+    known += [one for one in _PATTERNS if any(_reads(text, one) and text not in by_iso for text in texts)]
+    known = known if by_iso else known[1:]
+    starts = ("%d/%m", "%m/%d")  # of which one is meant throughout
+    clear = [one for one in known if not one.startswith(starts)]
+    ways = [clear, *([*clear, *(one for one in known if one.startswith(start))] for start in starts)]
+    found = [tuple(way) for way in ways if all(any(_reads(text, one) for one in way) for text in texts)]
+    return found[:1] if found and found[0] == tuple(clear) else found
+
+
+def _reads(text: str, pattern: str) -> bool:
+    try:
+        parse_date(text, pattern)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
 def rule_of_date(text: str) -> str:
     """Return the rule of a column (as ``{ type = "datetime" }``) by which a text is a date; empty if it is none."""
-    for pattern in ("", *_PATTERNS):
+    for pattern in (_unit_since_1970(text), *_PATTERNS):
         with contextlib.suppress(ValueError):
             parse_date(text, pattern)
             given = f', format = "{pattern}"' if pattern else ""
@@ -192,14 +226,20 @@ def encode_dates(moments: NDArray[Any], parts: Sequence[DatePart], width: int) -
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}([., '\u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
 _LONGEST_NULL = 4
+_NUMBER_FORMS: tuple[dict[str, Any], ...] = (
+    {"decimal": ","},
+    *({"thousands": between} for between in ",' \u00a0\u202f"),
+    *({"decimal": ",", "thousands": between} for between in ".' \u00a0\u202f"),
+)
+"""Ways to write numbers, other than with a point alone."""
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
 _EXACT = 2.0**53
 """Whole numbers that a float holds one by one."""
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMERAL = rf"^(?:{_NUMBER}|[+-]?(?i:inf|infinity|nan))$"
 """What a number is, in training and in prediction: digits with a point, an exponent, a sign."""
-_FLOATS = r"^[+-]?[0-9]+(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)$"
-"""Whole numbers as programs write floats: 7.0, 7e+00."""
+_FLOATS = r"^[+-]?[0-9]+(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-][0-9]+)$"
+"""Whole numbers as programs write floats: 7.0, 7e+00; 12E4 may be a code."""
 _ZEROS = r"(?:(\.[0-9]*[1-9])0+|\.0+)$"
 """Of seconds, which a type with a finer unit writes."""
 _WORDS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
@@ -333,7 +373,7 @@ _CALLED = (
 )
 _REMEDIES = {
     "dates": 'say under columns: { type = "datetime" }',
-    "times of day": 'say under columns: { type = "datetime", format = "%H:%M:%S", parts = ["hour"] }',
+    "times of day": 'say under columns: { type = "datetime", parts = ["hour"] }',
     "time spans": "write the seconds as numbers, or leave the column out of features",
     "lists": "write a column for each value, or leave the column out of features",
 }
@@ -521,6 +561,24 @@ class Column:
                 return str(first), str(exact)
         return None
 
+    def written_as(self, texts: Sequence[str], most: int) -> tuple[dict[str, Any], list[str]] | None:
+        """Return how the file writes its numbers if one way reads all of these texts but a few, and these few.
+
+        Args:
+            texts: that are no numbers as the file is said to be written.
+            most: different ones that may be no numbers either.
+        """
+        known = list(dict.fromkeys(texts))
+        fits: list[tuple[dict[str, Any], list[str]]] = []
+        for said in _NUMBER_FORMS:
+            with contextlib.suppress(ValueError):
+                _, bad = Column(self.name, known, dataclasses.replace(self.csv, **said))._parsed()
+                if len(bad) <= most and len(bad) < len(known):
+                    fits.append((said, [known[row] for row in bad]))
+        ways = [said for said, _ in fits]
+        is_clear = {"decimal": ","} not in ways or {"thousands": ","} not in ways
+        return min(fits, key=lambda one: len(one[1])) if fits and is_clear else None
+
     def _parsed(self) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
         """Return the numbers, and the rows of texts that are none, NaN there; None: nothing of this type is one."""
         if self._numbers is not None:
@@ -573,6 +631,9 @@ class Column:
         if types.is_timestamp(kind) or types.is_date(kind):
             values = _in_utc(self.values) if types.is_timestamp(kind) else self.values
             return _as_numpy(values.cast(pa.timestamp("us"), safe=False)).astype("datetime64[us]"), {}
+        if types.is_time(kind):
+            of_day = pc.cast(self.values, pa.time64("us"), safe=False).cast(pa.int64())
+            return _as_numpy(of_day.cast(pa.timestamp("us"))).astype("datetime64[us]"), {}
         given = formats_of(pattern)
         if len(given) == 1 and given[0] in SINCE_1970:
             numbers, bad = self._parsed()
@@ -632,7 +693,7 @@ _NAMED_ROWS = 1 << 16
 
 
 def _names_in(columns: Sequence[Any], rules: Sequence[IdRule]) -> list[str]:
-    parts = [_names_of(texts, rules) for texts in columns]
+    parts = [compared_names(texts, rules) for texts in columns]
     if len(parts) == 1:
         return parts[0]
     return [
@@ -641,7 +702,8 @@ def _names_in(columns: Sequence[Any], rules: Sequence[IdRule]) -> list[str]:
     ]
 
 
-def _names_of(texts: Any, rules: Sequence[IdRule]) -> list[str]:
+def compared_names(texts: Any, rules: Sequence[IdRule]) -> list[str]:
+    """Return texts without what does not count in names: see `row_names`; empty: there is none."""
     texts = pc.fill_null(pc.utf8_trim_whitespace(texts), "")
     if not rules and pc.all(pc.string_is_ascii(texts)).as_py():
         return list(texts.to_pylist())

@@ -53,7 +53,7 @@ from fedactors.errors import (
 )
 from fedactors.messages.codec import CodecError, decode, encode
 from fedactors.messages.fields import Check, UnknownAnnotation, check_of, in_words, wrong_in
-from fedactors.validation import first_line, shown
+from fedactors.validation import address_of, files_at, first_line, opened, shown
 
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 DRIVERS = "the checkpoint of the driver"
@@ -157,10 +157,15 @@ def _digests(value: Any) -> Iterator[tuple[str, bytes]]:
 
 
 def _content(path: Path) -> bytes:
-    """Return the SHA-256 of a file, or of a folder's files with their places in it; an object's address has it."""
+    """Return the SHA-256 of a file, or of a folder's files with their places in it; an object's address has it.
+
+    Of a pattern, or at the address of another file system, it is that of the files there.
+    """
     if is_object(path):
         return str(path).rpartition(":")[2].encode()
     try:
+        if address_of(path) or not path.exists():
+            return _of_several(files_at(path))
         if path.is_dir():
             inside = sorted(one for one in path.rglob("*") if one.is_file())
             found = b"".join(str(one.relative_to(path)).encode() + b"\0" + _content(one) for one in inside)
@@ -169,6 +174,14 @@ def _content(path: Path) -> bytes:
             return hashlib.file_digest(stream, "sha256").digest()
     except (OSError, ValueError):  # no file of the system's, by its name either
         return b""
+
+
+def _of_several(files: Sequence[Path]) -> bytes:
+    digest = hashlib.sha256()
+    for file in files:
+        with opened(file) as stream:
+            digest.update(file.name.encode() + b"\0" + hashlib.sha256(stream.read()).digest())
+    return digest.digest() if files else b""
 
 
 # --- objects as data ---

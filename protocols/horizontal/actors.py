@@ -112,7 +112,7 @@ class ClientProcess(SecureSummand):
         key, size = rows_key(source), order.parameters.size
         num_rows = len(rows_of(key)[1])
         arguments = (self._spec, order.parameters, key, self._part.task, self._device)
-        found = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
+        found, _ = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
         return messages.LocalScores(num_rows, found)
 
     def _check_wanted(self, order: messages.TrainOrder) -> None:
@@ -286,7 +286,7 @@ class HorizontalServer(Server):
         vector = self.best if self.best.size else self.model.vector
         work = Work("measure", float(len(rows_of(self._key)[1]) * vector.size))
         arguments = (self._spec, vector, self._key, self._part.task, self._device)
-        return messages.Scores(await self.compute(algorithm.measure, *arguments, work=work))
+        return messages.Scores(*await self.compute(algorithm.measure, *arguments, work=work))
 
     @remote(caller=DRIVER, at_most="num_measurements")
     async def validate(self, order: messages.RoundOrder) -> messages.Scores:

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.layouts.horizontal import rows_of, weights_of
-from fedactors.learning.local_training import LocalTraining, evaluate_model
+from fedactors.learning.local_training import LocalTraining, model_outputs
 from fedactors.learning.many_clients import rows_on, train_clients
-from fedactors.learning.metrics import Task, known
+from fedactors.learning.metrics import Task, known, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
 from fedactors.runtime.snapshots import Stateful
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
@@ -112,10 +112,12 @@ def next_control(local_P: Floats, control_P: Floats, start_P: Floats, end_P: Flo
     return made
 
 
-def measure(spec: ModelSpec, model_P: Floats, key: bytes, task: Any, device: str) -> dict[str, float]:
-    """Return the metrics of the model on some rows."""
+def measure(spec: ModelSpec, model_P: Floats, key: bytes, task: Any, device: str) -> tuple[dict[str, float], int]:
+    """Return the metrics of the model on some rows, and how many classes it never predicts."""
     x_N, _ = rows_on(rows_of, key, device)
-    return known(evaluate_model(spec, model_P, x_N, rows_of(key)[1], task=task, device=device))
+    labels_N, outputs = rows_of(key)[1], model_outputs(spec, model_P, x_N, device=device)
+    unpredicted = 0 if task == "regression" else num_unpredicted(labels_N, outputs)
+    return known(task_metrics(task, labels_N, outputs)), unpredicted
 
 
 def participants(present: Sequence[int], per_round: int | None, generator: np.random.Generator) -> list[int]:

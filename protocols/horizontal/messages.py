@@ -109,11 +109,16 @@ class Progress:
     num_clients: int
 
 
-@message(reveals="how good the model is on rows that belong to no client, or on all clients' validation rows together")
+@message(
+    reveals="how good the model is on rows that belong to no client, or on all clients' validation rows together, and "
+    "how many classes it predicts for none of the former"
+)
 class Scores:
     """Metrics by name."""
 
     metrics: dict[str, float]
+    unpredicted: int = 0
+    """Classes that are predicted for no row, of those that some have."""
 
 
 def sent(config: HorizontalConfig) -> tuple[type, ...]:

@@ -18,7 +18,7 @@ from fedactors.secure_sums.messages import FEWEST
 from protocols.horizontal.actors import ClientProcess, HorizontalServer
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
-from protocols.horizontal.messages import Progress, RoundOrder
+from protocols.horizontal.messages import Progress, RoundOrder, Scores
 
 SERVER = "server"
 
@@ -31,6 +31,8 @@ class State(RunState):
     num_parameters: int = 0
     scores: dict[str, float] = field(default_factory=dict)
     """Of the last measurement."""
+    unpredicted: int = 0
+    """Classes that the model predicts for no row of it."""
 
 
 async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
@@ -80,19 +82,22 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         rounds.record({"training/loss": loss, "clients": progress.num_clients})
         if t % config.evaluate_every == 0 or t == config.num_rounds:
             measured = await measure(server, order, by_clients=data.holds_out)
-            scores = of_split(split, measured)
+            scores = of_split(split, measured.metrics)
             is_best = rounds.judge(scores)
             rounds.record(scores)
             if not data.holds_out:
-                state.scores = scores
+                state.scores, state.unpredicted = scores, measured.unpredicted
             elif is_best:
                 await remember(server, order)
                 state.scores = scores
     if data.holds_out:  # of the round that the clients' validation rows chose
-        state.scores |= of_split("test", await measure(server, RoundOrder(state.round)))
+        tested = await measure(server, RoundOrder(state.round))
+        state.scores |= of_split("test", tested.metrics)
+        state.unpredicted = tested.unpredicted
     best = f"{split}/best_{watch.metric.removeprefix(f'{split}/')}"
     metrics = {**state.scores, best: state.best, "best_round": state.best_round}
-    extra = {"clients": state.num_clients, "parameters": state.num_parameters}
+    notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data)
+    extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
     return await rounds.result(metrics, extra)
 
 
@@ -106,11 +111,19 @@ async def remember(server: ActorGroup[HorizontalServer], order: RoundOrder) -> N
     await server.ask_one(lambda one: one.remember(order))
 
 
-async def measure(
-    server: ActorGroup[HorizontalServer], order: RoundOrder, *, by_clients: bool = False
-) -> dict[str, float]:
+def unlearned(unpredicted: int, split: Split, data: HorizontalData) -> list[str]:
+    """Return what to tell of a model that predicts some classes for no row; nothing of one that predicts all."""
+    if not unpredicted:
+        return []
+    what = "1 class is" if unpredicted == 1 else f"{unpredicted} classes are"
+    ranges = "public ranges of the columns (fedactors data check suggests them), " if data.files else ""
+    weights = ", or weights of classes" if data.files else ""
+    return [f"{what} predicted for no {split} row; try {ranges}another learning_rate, more rounds{weights}"]
+
+
+async def measure(server: ActorGroup[HorizontalServer], order: RoundOrder, *, by_clients: bool = False) -> Scores:
     """Return the metrics of the model on the server's rows, or on the clients' own validation rows."""
-    return (await server.ask_one(lambda one: one.validate(order) if by_clients else one.measure(order))).metrics
+    return await server.ask_one(lambda one: one.validate(order) if by_clients else one.measure(order))
 
 
 def actors(config: HorizontalConfig) -> dict[str, type[Actor]]:

@@ -101,7 +101,8 @@ class Party(Client):
         """Follow the common order of rows."""
         assert isinstance(self._part, VerticalPart)
         rows = follow(self.rows.ids, order, self._part.alignment)
-        self.rows.order(check_number(self, rows, self._config.min_aligned_rows), order.parts)
+        facts = (self._config.min_aligned_rows, len(self.rows.ids), self.rows.num_rejected)
+        self.rows.order(check_number(self, rows, *facts), order.parts)
 
     @remote(caller=DRIVER, once=True)
     async def align(self) -> messages.Aligned:

@@ -337,8 +337,10 @@ class PassiveWorker(PartyWorker):
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, and tell the party's other workers."""
-        rows = follow(self.rows.block.ids, order, self._data.alignment)
-        await self._follow_rows(check_number(self, rows, self.config.min_aligned_rows), order.parts)
+        block = self.rows.block
+        rows = follow(block.ids, order, self._data.alignment)
+        facts = (self.config.min_aligned_rows, len(block.ids), len(block.rejected))
+        await self._follow_rows(check_number(self, rows, *facts), order.parts)
 
     # --- an epoch over the broker (Algorithm 1, lines 5 to 11 and 23 to 28) ---
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedactors.actors.context import Work
 from fedactors.actors.remote import CLIENT, DRIVER, SERVER, remote
+from fedactors.data.alignment.ids import tell_partners
 from fedactors.data.alignment.rows import JoinMember
 from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dropped_for, meaning_of, read_rows
 from fedactors.data.layouts.vertical import RelationalQuery
@@ -116,7 +118,7 @@ class TableClient(JoinMember, MaskedTable):
             self._resolve(self.schemas)
             local = self._table_owner.partition
             self._local = read_rows(
-                local.source, self._table, self._table_owner.index, self._shuffle, dropped_for(local)
+                local.source, self._table, self._table_owner.index, self._shuffle, dropped_for(self._rules)
             )
             if self._local.fingerprint != self.fingerprint:
                 raise RowsChangedError(
@@ -192,6 +194,8 @@ class TableClient(JoinMember, MaskedTable):
             merged = await self._facts()
         else:
             merged = data.merge_facts([await self._facts(), *(self._found[name] for name in self._partners[1:])])
+        if merged.classes and self._query.classes:
+            merged = replace(merged, classes=self._query.classes)
         agreement = messages.Agreement(merged, self.seed("theta"))
         self._agree_on(agreement)
         await asyncio.gather(*(self.peer(name, TableClient).accept(agreement) for name in self._partners[1:]))
@@ -219,6 +223,8 @@ class TableClient(JoinMember, MaskedTable):
     async def receive_counts(self, counts: messages.DuplicateCounts) -> None:
         """Take G_i, keep the rows that join, and make the model."""
         self.counts = counts
+        num_found = int(np.count_nonzero((np.asarray(counts.train) > 0) | (np.asarray(counts.in_test) > 0)))
+        tell_partners(self, num_found, self._local.data.num_rows, self._local.num_null)
         await self._begin_training()
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.secure_aggregation))
@@ -432,7 +438,7 @@ class TableClient(JoinMember, MaskedTable):
         is_class = table.label is not None and self._loss == "softmax"
         if self._config.declared_facts:
             return data.declared_facts(self._config.declared_facts, table.features, table.label if is_class else None)
-        classes = data.label_classes(rows.column(table.label)) if is_class else ()
+        classes = self._query.classes or data.label_classes(rows.column(table.label)) if is_class else ()
         args = (rows, () if self._table_owner.partition.rules else table.features, classes)
         found = await self.compute(data.column_facts, *args, work=self._work("encode"))
         return data.check_facts(found, self._table_owner.table)
@@ -449,8 +455,10 @@ class TableClient(JoinMember, MaskedTable):
             self._encoded = data.design_matrix(rows, table.features, facts, has_label, standardise)
         self._classes = facts.classes
         if table.label is not None:
-            data.check_classes(facts.classes, self._query, table.label)
-            self._labels = data.label_values(rows.column(table.label), self._loss, table.label, facts.classes)
+            name = f"{self.party}: {table.label}"
+            self._classes = self._query.classes or facts.classes
+            data.check_classes(self._classes, self._query, name)
+            self._labels = data.label_values(rows.column(table.label), self._loss, name, self._classes)
             self._is_test = data.choose_test(len(self._labels), self._config.test_fraction, self.rng("test rows"))
 
     def _check_batches(self) -> None:

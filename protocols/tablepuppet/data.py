@@ -14,6 +14,7 @@ Legend: n rows of a client, D columns of the design matrix.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from fedactors.data.layouts.relational import TableOwner, column_of, fit_table, 
 from fedactors.data.layouts.vertical import RelationalData, RelationalQuery, relational
 from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature, FeatureTypeError, LabelError
-from fedactors.data.values import allocate, blocks_of
+from fedactors.data.values import allocate, blocks_of, class_text
 from fedactors.errors import BadInput
 from fedactors.privacy.mechanisms import randomised_labels, randomised_values
 from fedactors.secure_sums.messages import FEWEST
@@ -157,6 +158,8 @@ def noisy_labels(
     return randomised_values(y_n, low, high, config.label_dp, rng)
 
 
+MOST_NAMED = 5
+"""Values that one line names."""
 WIDE = 64
 """Columns from which on a table's rows are held without their zeros."""
 MOST_CATEGORIES = 10_000
@@ -268,22 +271,25 @@ def check_classes(classes: Sequence[str], query: RelationalQuery, name: str) -> 
 
 
 def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequence[str] = ()) -> NDArray[Any]:
-    """Return y_n: numbers for the squared loss, 0 or 1 for the logistic, places in `classes` for the softmax."""
+    """Return y_n: numbers for the squared loss, places in `classes` for the others; without classes 0 or 1."""
     if labels.null_count:
         raise LabelError(f"label: {name} is missing in {labels.null_count} of {len(labels)} rows; filter them out")
-    if loss == "softmax":
-        indices = {text: i for i, text in enumerate(classes)}
+    if classes and loss != "squared":
+        indices = {class_text(text): i for i, text in enumerate(classes)}
         found = labels.combine_chunks().dictionary_encode()  # a class is what Python writes for its value
-        texts = [str(value) for value in found.dictionary.to_pylist()]
+        texts = [class_text(value) for value in found.dictionary.to_pylist()]
         unknown = sorted(set(texts) - set(indices))
         if unknown:
             raise LabelError(f"label: {name} holds {unknown[0]!r}, which is none of the classes {', '.join(classes)}")
         of_text = np.array([indices[text] for text in texts], dtype=np.int64)
-        return np.asarray(of_text[found.indices.to_numpy()])
+        places = np.asarray(of_text[found.indices.to_numpy()])
+        return places.astype(np.float64) if loss == "logistic" else places
     try:
         values = np.asarray(pyarrow.compute.cast(labels, pa.float64()).to_numpy(), dtype=np.float64)
-    except pa.ArrowInvalid:
-        raise LabelError(f"label: {name} is {labels.type}, not a number") from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        some = sorted(map(str, pyarrow.compute.unique(labels).to_pylist()))[:MOST_NAMED]
+        advice = f"; list its classes: classes = {json.dumps(some, ensure_ascii=False)} under [task]"
+        raise LabelError(f"label: {name} is {labels.type}, not a number{'' if loss == 'squared' else advice}") from None
     if not np.isfinite(values).all():
         raise LabelError(f"label: {name} holds values that are no finite numbers")
     if loss == "logistic" and not np.isin(values, (0.0, 1.0)).all():

@@ -31,10 +31,12 @@ from fedactors.data.layouts.relational import (
     Schema,
     Schemas,
     TableOwner,
+    compared_keys,
     dropped_for,
     query_over_partitions,
     read_rows,
     resolve_plan,
+    rules_of_features,
 )
 from fedactors.data.layouts.vertical import Neighbour, RelationalData
 from fedactors.data.query import JoinPlan, VerticalTable
@@ -125,9 +127,9 @@ def _read(config: TablePuppetConfig, data: RelationalData, seed: int) -> tuple[J
         if config.feature_dp or config.label_dp:
             drawn = noise_rng(seed, table_owner.name, "row order", True).integers(0, 2**63, 4).tolist()
             order = np.random.default_rng(drawn)
-        rows = read_rows(
-            table_owner.partition.source, table, table_owner.index, order, dropped_for(table_owner.partition)
-        ).data
+        local = table_owner.partition
+        needed = dropped_for(rules_of_features(table.features, local))
+        rows = read_rows(local.source, table, table_owner.index, order, needed).data
         is_test = np.zeros(rows.num_rows, dtype=bool)
         if table.label is not None:
             is_test = tables.choose_test(
@@ -144,7 +146,15 @@ def _joined_tuples(
     of_table = {table.name: [part for part in parts if part.table_owner.table == table.name] for table in plan.tables}
     hashes, ends = {}, {}
     for name, partitions in of_table.items():
-        found_by_part = [hash_rows(part.rows, plan.edges_of(name), name, b"audit") for part in partitions]
+        found_by_part = [
+            hash_rows(
+                compared_keys(part.rows, part.table.keys, part.table_owner.partition.id_rules, name),
+                plan.edges_of(name),
+                name,
+                b"audit",
+            )
+            for part in partitions
+        ]
         hashes[name] = [np.concatenate(columns) for columns in zip(*found_by_part, strict=True)]
         ends[name] = np.cumsum([part.rows.num_rows for part in partitions])
     mapping = table_mapping(plan, hashes, 1, num_rows={name: int(end[-1]) for name, end in ends.items()})

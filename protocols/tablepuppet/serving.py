@@ -84,7 +84,7 @@ def make_part(config: TablePuppetConfig, name: str, state: ActorState) -> Part:
     is_owner = meaning["label_column"] is not None
     kinds: dict[str, tuple[Literal["regression", "binary", "multiclass"], int, tuple[str, ...]]] = {
         "squared": ("regression", 1, ()),
-        "logistic": ("binary", 2, ("0", "1")),
+        "logistic": ("binary", 2, tuple(meaning.get("classes") or ("0", "1"))),
         "softmax": ("multiclass", told.num_classes, facts.classes),
     }
     task, num_classes, names = kinds[data.loss_of(config, meaning["task"])]

@@ -154,7 +154,7 @@ features = ["x", "z"]
         describe(folder, text.replace('test = "test.csv"', "")).test()
     with pytest.raises(BadInput, match=r"parties.b.features: every client must name the same"):
         describe(folder, text[::-1].replace('["x", "z"]'[::-1], '["z"]'[::-1], 1)[::-1])
-    with pytest.raises(BadInput, match=r"label 'high' is not allowed: classes are low, tall"):
+    with pytest.raises(BadInput, match=r"label y: 'high' not among task.classes \(low, tall\)"):
         describe(folder, text.replace('"high"]', '"tall"]')).client(1).load()
 
 

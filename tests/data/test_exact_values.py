@@ -264,7 +264,7 @@ def test_parquet_and_feather_by_any_name_and_a_folder_of_parts(tmp_path):
     for path in (tmp_path / "A.CSV", tmp_path / "a.feather", parts):
         assert source(path, id_column="id").load().features.tolist() == [[2], [3]]
     (parts / "other.parquet").write_text("a,b\n")
-    with pytest.raises(BadInput, match=r"other.parquet is no Parquet file"):
+    with pytest.raises(BadInput, match=r"other.parquet cannot be read: it is no .parquet file by its content"):
         source(parts, id_column="id").load()
 
 

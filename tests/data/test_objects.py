@@ -507,6 +507,20 @@ def test_on_ray_each_process_gets_its_own_partys_objects(tmp_path, monkeypatch):
     assert list(on_ray["prediction"]) == list(here["prediction"])
 
 
+@pytest.mark.ray
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("case", ["pubsub-vfl, joined", "horizontal", "tablepuppet", "glasu"])
+def test_on_ray_other_layouts_train_as_they_do_here(case):
+    make, settings = EVERY[case]
+    on_ray = fedactors.run(case.partition(",")[0], make(), **settings)
+    here = fedactors.simulate(case.partition(",")[0], make(), **settings)
+    assert on_ray.status == here.status == "finished"
+    assert on_ray.metrics.keys() == here.metrics.keys()
+    for name, value in here.metrics.items() if not case.startswith("pubsub") else ():  # whose rows are in other orders
+        if name.startswith("test/"):
+            assert on_ray.metrics[name] == pytest.approx(value, abs=0.05), name
+
+
 def test_equal_objects_are_one_as_long_as_either_is_kept():
     first, second = two(), two()
     assert first.address == second.address

@@ -31,6 +31,7 @@ The common order is a random permutation made for the run, so that a row's place
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -148,12 +149,37 @@ def follow(ids_N: Ids, order: AlignmentOrder, agreed: Alignment) -> Index:
     return rows
 
 
-def check_number(actor: Actor, rows: Index, fewest: int) -> Index:
-    """Return a party's rows in the common order, if there are enough of them.
+_log = logging.getLogger(__name__)
+
+
+def tell_partners(actor: Actor, num_found: int, num_local: int, num_rejected: int = 0) -> None:
+    """Tell a party, in the log of its own process and nowhere else, how many of its rows found partners.
+
+    Args:
+        actor: of the party.
+        num_found: those rows.
+        num_local: rows that could find some.
+        num_rejected: rows that were left out before.
+    """
+    before = f"; {num_rejected} more were left out before, for what they miss or for their ids" if num_rejected else ""
+    level = logging.INFO if num_found == num_local and not num_rejected else logging.WARNING
+    _log.log(level, "%s: %d of its %d rows found partners%s", actor.party, num_found, num_local, before)
+
+
+def check_number(actor: Actor, rows: Index, fewest: int, num_local: int, num_rejected: int = 0) -> Index:
+    """Return a party's rows in the common order, if there are enough of them, and tell the party how many there are.
+
+    Args:
+        actor: of the party.
+        rows: in the common order.
+        fewest: approved.
+        num_local: as `tell_partners` has it.
+        num_rejected: likewise.
 
     Raises:
         Refused: naming who ordered so few that what leaves would tell of each.
     """
+    tell_partners(actor, len(rows), num_local, num_rejected)
     if len(rows) < fewest:
         said = f"aligns {len(rows)} rows of {actor.name}; approved: at least {fewest} (min_aligned_rows)"
         raise Refused(actor.caller, said)
@@ -224,7 +250,7 @@ def row_notes(party: str, num_local: int, num_rejected: int, num_shared: int, ab
     if num_shared == num_all:
         return []
     gone = [f"{count} not at {name}, or missing values there" for name, count in absent.items() if count]
-    gone += [f"{num_rejected} with missing values or without a label"] if num_rejected else []
+    gone += [f"{num_rejected} with missing values, without a label or with another row's id"] if num_rejected else []
     return [f"{party}: {num_shared} of {num_all} rows are used ({', '.join(gone)})"]
 
 

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from fedactors.actors.actor import Actor, Client, Server
 from fedactors.actors.context import Work
 from fedactors.actors.remote import CLIENT, DRIVER, SAME_PARTY, SERVER, remote
+from fedactors.data.alignment.ids import tell_partners
 from fedactors.data.columns import COLUMNS, FittedColumn, Preprocessing
 from fedactors.data.databases import SourceError, in_memory, rows_of
 from fedactors.data.datasets.catalogue import Task
@@ -48,6 +49,7 @@ from fedactors.data.layouts.relational import (
     UserRows,
     check_meaning,
     column_of,
+    compared_keys,
     dropped_for,
     meaning_of,
     partitions_of,
@@ -160,8 +162,9 @@ class JoinMember(Client):
         """Return the keyed hashes of the join keys; the key is then forgotten."""
         if not self._secret:
             raise FedactorsError(f"{self.name}: no hash key was shared")
-        rows, table = self._local.data, self._table_owner.table
-        args = (rows, self._plan.edges_of(table), table, self._secret)
+        rows, table, local = self._local.data, self._table_owner.table, self._table_owner.partition
+        keys = compared_keys(rows, self._table.keys, local.id_rules, f"parties.{local.party}.id_rules")
+        args = (keys, self._plan.edges_of(table), table, self._secret)
         work = Work("hash-keys", float(rows.num_rows * max(len(self._table.features), 1)))
         hashes = await self.compute(hash_rows, *args, work=work)
         self._secret = b""
@@ -184,7 +187,7 @@ class JoinMember(Client):
             self._table,
             self._table_owner.index,
             self._shuffle,
-            dropped_for(self._table_owner.partition),
+            dropped_for(self._rules),
         )
         return await self.compute(read_rows, *args, work=Work("read-table"))
 
@@ -403,7 +406,7 @@ class RowHolder(JoinMember):
             self._resolve(self.schemas)
             local = self._table_owner.partition
             self._local = read_rows(
-                local.source, self._table, self._table_owner.index, self._shuffle, dropped_for(local)
+                local.source, self._table, self._table_owner.index, self._shuffle, dropped_for(self._rules)
             )
             if self._local.fingerprint != self.fingerprint:
                 raise RowsChangedError(
@@ -439,6 +442,7 @@ class RowHolder(JoinMember):
         rows, num_local = positions.rows, self._local.data.num_rows
         if rows.ndim != 1 or rows.dtype.kind != "i" or (rows.size and not -1 <= rows.min() <= rows.max() < num_local):
             raise BadInput(f"{self.name}: {MAPPER} names rows that there are not: {num_local} are here")
+        tell_partners(self, len(np.unique(rows[rows >= 0])), num_local, self._local.num_null)
         self.positions = rows
 
     @remote(caller=SAME_PARTY)
@@ -482,6 +486,7 @@ class RowHolder(JoinMember):
             num_classes=self._num_classes,
             features=tuple(feature.column for feature in table.features),
             label=self._label,
+            classes=() if self._label is None else self._query.classes,
             rules=tuple(rules.items()),
         )
         return source.block_of(columns, trained)

@@ -244,12 +244,7 @@ class HorizontalFile:
         if labels is None:
             raise BadInput(f"{where}: label: every client needs labels")
         if self.classes:
-            unknown = sorted(set(block.class_names) - set(self.classes))
-            if unknown:
-                known = ", ".join(self.classes)
-                raise BadInput(f"{where}: {self.file.label}: label {unknown[0]!r} is not allowed: classes are {known}")
-            codes = np.asarray([self.classes.index(name) for name in block.class_names], np.int64)
-            labels = codes[labels]
+            labels = self.file.numbers_of_classes(block.class_names, self.classes)[labels]
         # One client may well have a single class, so that its labels are not held against `check_block`.
         # Its ids are names of rows, and align nothing: two rows may have the same.
         rows = replace(block, labels=None, ids=np.arange(len(block.ids)))

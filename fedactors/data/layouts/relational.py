@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ import sqlglot
 from numpy.typing import NDArray
 from sqlglot import exp
 
-from fedactors.data.columns import ColumnRule, Preprocessing, encode, fit
+from fedactors.data.columns import ColumnRule, Preprocessing, encode, fit, resolve_rules
 from fedactors.data.databases import TableSource
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, RelationalQuery
 from fedactors.data.party_rows import measured_fill, measured_scale
@@ -38,7 +38,7 @@ from fedactors.data.query import (
     make_plan,
     parse_query,
 )
-from fedactors.data.values import Column, is_large, mapped_table
+from fedactors.data.values import Column, IdRule, compared_names, is_large, mapped_table
 from fedactors.errors import BadInput
 from fedactors.messages.codec import message, wire_type
 
@@ -102,10 +102,25 @@ def partitions_of(data: RelationalData) -> list[tuple[str, int, RelationalPartit
 def resolve_plan(stated_query: RelationalQuery, schemas: Schemas) -> JoinPlan:
     """Return what the query means over the columns of all sources; see `query.make_plan`."""
     kinds = {name: dict(zip(s.columns, s.kinds, strict=True)) for name, s in schemas.by_source.items()}
-    encodings: dict[str, Encoding] = dict.fromkeys(stated_query.ruled, "ruled")
+    query = query_over_partitions(stated_query)
+    encodings: dict[str | tuple[str, str], Encoding] = dict.fromkeys(_ruled(stated_query, query, kinds), "ruled")
     encodings |= dict.fromkeys(stated_query.categorical, "one_hot")
     others: Encoding = "ruled" if stated_query.is_new else "numeric"
-    return make_plan(query_over_partitions(stated_query), kinds, stated_query.label, encodings, others)
+    return make_plan(query, kinds, stated_query.label, encodings, others)
+
+
+def _ruled(
+    stated_query: RelationalQuery, query: Query, kinds: Mapping[str, Mapping[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the columns, by the names that the query gives their tables, of which their owners have rules."""
+    ruled: dict[str, list[tuple[str, ColumnRule]]] = {}
+    for written in stated_query.ruled:
+        table = next(table for table in stated_query.tables if written.startswith(f"{table}."))
+        ruled.setdefault(table, []).append((written.removeprefix(f"{table}."), ColumnRule()))
+    for name, parts in query.tables.items():
+        for source, _ in parts:
+            rules = ruled.get(source, ruled.get(source.rpartition("#")[0], []))
+            yield from ((name, column) for column in resolve_rules(rules, tuple(kinds[source])))
 
 
 def meaning_of(plan: JoinPlan, table: VerticalTable, query: RelationalQuery, schemas: Schemas) -> dict[str, Any]:
@@ -123,6 +138,7 @@ def meaning_of(plan: JoinPlan, table: VerticalTable, query: RelationalQuery, sch
         "label_kind": kinds.kinds[kinds.columns.index(str(label.label))],
         "task": query.task,
         "num_classes": query.num_classes,
+        "classes": list(query.classes),
     }
 
 
@@ -310,19 +326,44 @@ def rules_of_features(features: Sequence[Feature], local: RelationalPartition) -
     Raises:
         BadInput: the owner has a rule for a column that is no feature.
     """
-    given = dict(local.rules)
-    if unknown := set(given) - {feature.column for feature in features}:
+    names = [feature.column for feature in features]
+    given = resolve_rules(local.rules, names)
+    if unknown := [one for one, rule in local.rules if not resolve_rules([(one, rule)], names)]:
         raise BadInput(
             f"parties.{local.party}.columns: {min(unknown)!r} is not allowed: the query selects "
-            f"{', '.join(feature.column for feature in features) or 'no feature'} of {local.table}"
+            f"{', '.join(names) or 'no feature'} of {local.table}"
         )
     usual = {"one_hot": ColumnRule(type="categorical")}
     return {one.column: given.get(one.column, usual.get(one.encoding, ColumnRule())) for one in features}
 
 
-def dropped_for(local: RelationalPartition) -> tuple[str, ...]:
+def dropped_for(rules: Mapping[str, ColumnRule]) -> tuple[str, ...]:
     """Return the columns for whose missing values a row is left out."""
-    return tuple(name for name, rule in local.rules if rule.missing == "drop")
+    return tuple(name for name, rule in rules.items() if rule.missing == "drop")
+
+
+def compared_keys(rows: pa.Table, keys: Sequence[str], rules: Sequence[IdRule], where: str) -> pa.Table:
+    """Return the keys of rows as they find those of other tables: texts without what does not count in them.
+
+    Args:
+        rows: of one owner.
+        keys: its key columns.
+        rules: the owner's, as of ids; none: texts are compared as they are.
+        where: their place in the description, for errors.
+
+    Raises:
+        BadInput: no key is a text.
+    """
+    found = rows.select(list(keys))
+    if not rules:
+        return found
+    texts = [one.name for one in found.schema if pa.types.is_string(one.type) or pa.types.is_large_string(one.type)]
+    if not texts:
+        raise BadInput(f"{where}: {list(rules)} is not allowed: no key of {', '.join(keys)} is a text")
+    for name in texts:
+        made = pa.chunked_array([compared_names(found.column(name), rules)], pa.string())
+        found = found.set_column(found.column_names.index(name), name, made)
+    return found
 
 
 def rows_with_values(columns: pa.Table) -> np.ndarray:

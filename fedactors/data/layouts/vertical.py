@@ -32,6 +32,7 @@ from fedactors.data.party_rows import (
 )
 from fedactors.data.query import named_tables
 from fedactors.data.sources import EditedSource, FileSource, HolderSource, NamedSource, Source, named_sources
+from fedactors.data.values import IdRule
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 
@@ -237,7 +238,10 @@ class RelationalPartition:
     id_column: str = ""
     """What rows are called in predictions; none: by the columns on which they join."""
     rules: tuple[tuple[str, ColumnRule], ...] = ()
-    """What the owner says of its columns; the others are numbers, or categories if the query has them so."""
+    """What the owner says of its columns, by name or pattern; the others are numbers, or categories if the query has
+    them so."""
+    id_rules: tuple[IdRule, ...] = ()
+    """What does not count in keys that are texts."""
 
 
 @wire_type
@@ -256,6 +260,8 @@ class RelationalQuery:
     """Columns, as ``table.column``, of which their owners say how they become numbers."""
     is_new: bool = False
     """Rows to predict: how columns become numbers was settled in training."""
+    classes: tuple[str, ...] = ()
+    """The labels in the order in which they are numbered; none: their own order."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -280,6 +286,8 @@ class RelationalData:
     partitions: tuple[RelationalPartition, ...]
     categorical: tuple[str, ...] = ()
     """Feature columns, as ``table.column`` or ``column``, that are categories and not numbers."""
+    classes: tuple[str, ...] = ()
+    """As of `RelationalQuery`."""
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -296,6 +304,7 @@ class RelationalData:
             task=self.task,
             num_classes=self.num_classes,
             categorical=self.categorical,
+            classes=self.classes,
             holders=tuple((p.party, p.table, p.partition) for p in self.partitions),
             ruled=tuple(dict.fromkeys(f"{p.table}.{name}" for p in self.partitions for name, _ in p.rules)),
         )

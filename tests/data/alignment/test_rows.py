@@ -247,8 +247,8 @@ def test_places_are_taken_from_the_mapper_alone_and_name_rows_that_there_are():
         endpoint = endpoints(RowHolder).check(name, "broker", SERVER, "bank/table", None)
         with pytest.raises(Refused, match="open to its joiners only: mapper; not to broker"):
             endpoints(RowHolder).check_named(endpoint, "broker", "bank/table", holder)
-    holder._local = types.SimpleNamespace(data=pa.table({"age": [1.0, 2.0]}))  # type: ignore[assignment]
-    holder._context = types.SimpleNamespace(name="bank/table")  # type: ignore[assignment]
+    holder._local = types.SimpleNamespace(data=pa.table({"age": [1.0, 2.0]}), num_null=0)  # type: ignore[assignment]
+    holder._context = types.SimpleNamespace(name="bank/table", party="bank")  # type: ignore[assignment]
     for rows in (np.array([2]), np.array([-2]), np.array([0.5]), np.zeros((1, 1), int)):
         with pytest.raises(BadInput, match="mapper names rows that there are not: 2 are here"):
             asyncio.run(holder.take_positions(RowPositions(rows)))
