@@ -538,7 +538,7 @@ def _run_once(
     simulated: Mapping[str, Any],
 ) -> Summary:
     parent = RunFolder.open(options.resume) if options.resume else None
-    total = getattr(config, "num_rounds", getattr(config, "num_epochs", None))
+    total = getattr(config, "num_rounds", getattr(config, "num_epochs", None)) or None
     signals.runtime = None
     with contextlib.closing(
         open_progress(quiet=options.quiet, total=total, headline=protocol.headline.name)
@@ -708,6 +708,7 @@ def resolve_federated(protocol: Protocol, words: Words, options: RunOptions) -> 
     preset = protocol.smoke if options.smoke else protocol.paper if options.paper else {}
     if any(field.name == "on_party_loss" for field in dataclasses.fields(protocol.Config)):
         preset = {"on_party_loss": "stop", **preset}
+    preset = {**protocol.between_sites, **preset}
     seeds = options.seeds or (options.seed or 0,)
     config = build_given(protocol.Config, words, preset)
     # no path of this host's is a setting that others could open

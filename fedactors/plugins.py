@@ -198,6 +198,10 @@ class Protocol(typing.Protocol):
         """Whether it trains on graphs whose nodes lie in tables (`fedactors.data.alignment.nodes`)."""
 
     @property
+    def between_sites(self) -> Mapping[str, Any]:
+        """Config values of a run between sites that says nothing else."""
+
+    @property
     def problem(self) -> str:
         """Whose data, lying where, it is for; `fedactors list` says so."""
 
@@ -230,6 +234,7 @@ class ProtocolFacts:
     paper: Mapping[str, Any] = field(default_factory=dict)
     takes_queries: bool = False
     takes_nodes: bool = False
+    between_sites: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
     emulate: float | None = None
 

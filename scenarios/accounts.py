@@ -365,7 +365,7 @@ def _best(found: Sequence[Claim]) -> tuple[float | None, float | None]:
 def _config(row: RunRow, **other: Any) -> Any:
     config_type = find_protocol(row.protocol).Config
     known = {one.name for one in fields(config_type)}
-    given = {**row.config, **other}
+    given = {**find_protocol(row.protocol).paper, **row.config, **other}  # settings that came later are the paper's
     if "rounds" in row.usage and "num_epochs" in known:
         given.setdefault("num_epochs", row.usage["rounds"])
     return build(config_type, {name: value for name, value in given.items() if name in known and value is not None})

@@ -34,6 +34,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "batched_clients": (Tiny("--clients 16 --samples 20 --models cnn8"),),
     "compute_costs": (Tiny("--repetitions 1 --output made.json"),),
     "local_transport": (Tiny("262144"),),
+    "defaults": (Tiny("--smoke --only /iris"), Tiny("--smoke --only tablepuppet/orders-2000-regression")),
     "glasu_against_pyg": (Tiny(f"{SMALL_GRAPH} 0", module="torch_geometric"),),
     "glasu_large": (Tiny("--simulated 2000 8000 4 8 1024"),),
     "glasu_speed": (
@@ -52,6 +53,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "nebulafl_speed": (Tiny("overhead --containers 20 --per-round 5 --rounds 1", data="fashion_mnist"),),
     "nebulafl_batched_clients": (Tiny("--smoke"),),
     "reading": (Tiny("2000"),),
+    "large_tables": (Tiny("horizontal 3000 4"), Tiny("tablepuppet 3000 4")),
     "postgres_reading": (),  # `test_reads_a_table_of_postgresql`
     "privacy_audits": (Tiny("--smoke --only glasu --out made"),),
     "pubsub_bank": (Tiny("--epochs 2", ray=True, data="bank"),),

@@ -698,14 +698,14 @@ def _admit(folder: Path, args: argparse.Namespace) -> int:
 
 def _address(known: Member | None, args: argparse.Namespace) -> tuple[str, int, bool, str]:
     """Return host and port where a site is dialled, or called through a relay, whether that, and a WebSocket's URL."""
-    from fedactors.federation.identity import parse_place
+    from fedactors.federation.identity import parse_site_address
 
     if args.relay is not None and args.address is not None:
         raise BadInput("--relay: is not allowed with --address: a site is dialled, or called through a relay")
     flag = "relay" if args.relay is not None else "address"
     if known is not None and getattr(args, flag) is None:
         return known.host, known.port, known.is_relayed, known.url
-    host, port, url = parse_place(_need(getattr(args, flag), f"--{flag}"), f"--{flag}")
+    host, port, url = parse_site_address(_need(getattr(args, flag), f"--{flag}"), f"--{flag}")
     if url and flag == "relay":
         raise BadInput(f"--relay: {url} is not allowed: a relay is dialled by HOST:PORT")
     if host in ("0.0.0.0", "::", "[::]"):

@@ -122,7 +122,7 @@ atexit.register(_database.cache_clear)  # DuckDB complains of what is open when 
 
 
 TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object"]
-_FETCH_ROWS = 50_000
+_FETCH_ROWS, _VECTOR_ROWS = 50_000, 2048
 
 
 class SourceError(BadInput):
@@ -267,7 +267,8 @@ def _fetched(connection: Any, sql: str) -> Any:
     ((num_rows,),) = connection.sql(f"SELECT COUNT(*) FROM ({sql})").fetchall()
     if not is_large(num_rows * row_bytes(schema)):
         return connection.sql(sql).to_arrow_table()
-    return mapped_table(schema, num_rows, pieces_of(connection.sql(sql).to_arrow_reader(_FETCH_ROWS)))
+    size = min(_FETCH_ROWS, max(_VECTOR_ROWS, int(_BLOCK // row_bytes(schema))))
+    return mapped_table(schema, num_rows, pieces_of(connection.sql(sql).to_arrow_reader(size)))
 
 
 def in_memory(rows: Any) -> TableSource:

@@ -262,18 +262,8 @@ def hash_keys(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: in
     Raises:
         BadInput: keys that have no exact text.
     """
-    made = allocate((keys.num_rows, HASH_BYTES), np.uint8)
-    for first in range(0, keys.num_rows, _JOINED_ROWS):
-        rows = keys.slice(first, _JOINED_ROWS)
-        made[first : first + rows.num_rows] = _hash_block(rows, edge, table, secret, threads)
-    return read_only(made)
-
-
-_JOINED_ROWS = 1 << 20
-"""Rows that DuckDB has at a time."""
-
-
-def _hash_block(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: int | None) -> NDArray[np.uint8]:
+    if keys.num_rows == 0:
+        return np.zeros((0, HASH_BYTES), dtype=np.uint8)
     columns = edge.columns(table)
     picked = pa.table({f"k{i}": _exact_key(keys.column(name), f"{table}.{name}") for i, name in enumerate(columns)})
     texts = [f"k{i}::VARCHAR" for i in range(len(columns))]
@@ -282,16 +272,30 @@ def _hash_block(keys: pa.Table, edge: Edge, table: str, secret: bytes, threads: 
     padded = (secret if len(secret) <= _HMAC_BLOCK else hashlib.sha256(secret).digest()).ljust(_HMAC_BLOCK, b"\0")
     inner, outer = bytes(b ^ 0x36 for b in padded), bytes(b ^ 0x5C for b in padded)
     digest = f"sha256(?::BLOB || unhex(sha256(?::BLOB || encode({message}))))"
-    query = (
-        f"WITH hashed AS (SELECT {names}, unhex(left({digest}, {2 * HASH_BYTES})) AS digest"
-        f" FROM (SELECT DISTINCT {names} FROM picked))"
-        f" SELECT digest FROM (SELECT *, row_number() OVER () AS position FROM picked)"
+    found = (
+        f"SELECT digest FROM (SELECT *, row_number() OVER () AS position FROM block)"
         f" JOIN hashed USING ({names}) ORDER BY position"
     )
+    made = allocate((keys.num_rows, HASH_BYTES), np.uint8)
     with memory_database(**_settings(threads, None)) as connection:
         connection.register("picked", picked)
-        found = connection.sql(query, params=[outer, inner, edge.name]).to_arrow_table()
-    return _fixed_bytes(found.column("digest"))
+        connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE hashed AS SELECT {names}, unhex(left({digest}, {2 * HASH_BYTES})) AS digest"
+            f" FROM (SELECT DISTINCT {names} FROM picked)",
+            [outer, inner, edge.name],
+        )
+        for first in range(0, keys.num_rows, _JOINED_ROWS):
+            connection.register("block", picked.slice(first, _JOINED_ROWS))
+            hashed = _fixed_bytes(connection.sql(found).to_arrow_table().column("digest"))
+            made[first : first + len(hashed)] = hashed
+            connection.unregister("block")
+        connection.execute("DROP TABLE hashed")
+        connection.unregister("picked")
+    return read_only(made)
+
+
+_JOINED_ROWS = 1 << 17
+"""Rows that DuckDB has at a time."""
 
 
 def _exact_key(column: pa.ChunkedArray, name: str) -> Any:

@@ -960,4 +960,7 @@ def _mapped(file: Any, size: int) -> Any:
 
 def _eighths(num_rows: int) -> Iterator[slice]:
     """Yield rows in blocks of whole bytes of bits."""
-    return (slice(first, first + _MOST_ROWS) for first in range(0, num_rows, _MOST_ROWS))
+    return (slice(first, first + _FLAGS) for first in range(0, num_rows, _FLAGS))
+
+
+_FLAGS = 1 << 16

@@ -335,7 +335,7 @@ def _open_token(module: str, token: str, label: str, pin: str, is_new: bool) -> 
         raise BadInput("key: a key in a token needs python-pkcs11: pip install 'fedactors[pkcs11]'") from None
     where = f"token {token!r}, object {label!r}"
     try:
-        place, session = _session(module, token, pin)
+        found_token, session = _session(module, token, pin)
         private_kind, public_kind = pkcs11.ObjectClass.PRIVATE_KEY, pkcs11.ObjectClass.PUBLIC_KEY
         if is_new:
             with contextlib.suppress(pkcs11.NoSuchKey):
@@ -343,7 +343,7 @@ def _open_token(module: str, token: str, label: str, pin: str, is_new: bool) -> 
                 is_new = False
         if is_new:
             curve = {pkcs11.Attribute.EC_PARAMS: encode_named_curve_parameters("secp256r1")}
-            with place.open(rw=True) as writing:
+            with found_token.open(rw=True) as writing:
                 parameters = writing.create_domain_parameters(pkcs11.KeyType.EC, curve, local=True)
                 parameters.generate_keypair(label=label, store=True)
         private = session.get_key(object_class=private_kind, key_type=pkcs11.KeyType.EC, label=label)
@@ -465,8 +465,8 @@ def check_names(certificate: x509.Certificate, site: str, host: str, field: str)
         BadInput: naming what it names.
     """
     uris, hosts = names_of(certificate)
-    own = [uri for uri in uris if uri.startswith(SITE_URI)]
-    if own == [SITE_URI + site] or (not own and host.lower() in map(str.lower, hosts)):
+    sites = [uri for uri in uris if uri.startswith(SITE_URI)]
+    if sites == [SITE_URI + site] or (not sites and host.lower() in map(str.lower, hosts)):
         return
     named = one_line(", ".join([*uris, *hosts]), 200) or "nothing"
     raise BadInput(
@@ -786,7 +786,7 @@ def parse_address(text: str, field: str) -> tuple[str, int]:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host, int(port)
 
 
-def parse_place(text: str, field: str) -> tuple[str, int, str]:
+def parse_site_address(text: str, field: str) -> tuple[str, int, str]:
     """Return host and port where a site is dialled, and the URL if it is a WebSocket's: ``wss://HOST:PORT/PATH``.
 
     Raises:
@@ -847,7 +847,7 @@ def _federation_of(tree: Any, path: Path) -> Federation:
         read_certificate(issuer, f"{path}: issuers", is_authority=True)
     members = {}
     for name, entry in found.sites.items():
-        host, port, url = parse_place(entry.address, f"{path}: sites.{name}.address")
+        host, port, url = parse_site_address(entry.address, f"{path}: sites.{name}.address")
         certificate = read_certificate(entry.certificate, f"{path}: sites.{name}.certificate")
         previous = None
         if entry.previous is not None:

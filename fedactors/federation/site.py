@@ -65,6 +65,8 @@ from fedactors.validation import one_line, shown
 DRIVING = "driver"
 _LOOK_SECONDS = 0.2
 _MEASURE_SECONDS = 1.0
+_TELL_SECONDS = 2.0
+"""Within which a driver hears that its run is stopped, before the others see that this site is gone."""
 _LONGEST_WHY = 300
 PROPOSAL_BYTES = 64 * 1024
 """Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
@@ -392,9 +394,10 @@ class SiteProcess:
         self.folder.audit.add("proposed", **facts)
         name = self.folder.name
         # a run that shares its seed shows others what is drawn here: that a person must have seen
-        if self.folder.policy.approve == "policy" and proposal.shared_seed is None:
+        is_allowed = self.folder.policy.approve == "policy" and proposal.shared_seed is None
+        if is_allowed:
             decide(self.folder, proposal, approved=True, why="the policy allows it")
-        said = "the policy allows it" if decision(self.folder, proposal) else f"fedactors site show {run}, then answer"
+        said = "the policy allows it" if is_allowed else f"fedactors site show {run}, then answer"
         self._waiting = self._proposed = proposal
         self._show()
         self._tell("proposed", f"run {run}: {peer} proposes {proposal.protocol}; {said}")
@@ -441,6 +444,9 @@ class SiteProcess:
         run.fail(Refused(self.folder.name, f"stopped the run{f': {why}' if why else ''}"))
         driving = self._driving
         if driving is not None:  # which is told before the other sites see that this one is gone
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TELL_SECONDS):
+                    await run.is_told.wait()
             await asyncio.sleep(_LOOK_SECONDS)
             await driving.flush()
         run.end("stopped", why)
@@ -457,7 +463,7 @@ class SiteProcess:
         said = stop_reason(self.folder, proposal.run)
         if said is None and gone:
             return _is_no_site(gone[0], federation)
-        if said is None and time.monotonic() - self._measured > _MEASURE_SECONDS:
+        if said is None and run.usage is not None and time.monotonic() - self._measured > _MEASURE_SECONDS:
             self._measured = time.monotonic()
             return run.usage.exceeded()
         return said

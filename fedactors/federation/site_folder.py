@@ -132,7 +132,7 @@ class RunLimits:
     cpu_hours: _Above | None = None
     """Of processor time."""
     hours: _Above | None = None
-    """From its approval to its end."""
+    """From its first step to its end."""
     disk_gib: _Above | None = None
     """Of its files at the site."""
     gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -206,8 +206,10 @@ class Policy:
             if not hasattr(config, setting):
                 raise BadInput(f"{where}: there is no such setting")
             value = getattr(config, setting)
-            if not _allows(rule, value, where):
-                raise BadInput(f"{where}: {shown(value)} is not allowed: {shown(rule)}")
+            follows = value == 0 and setting in getattr(config, "by_rows", ())
+            if follows or not _allows(rule, value, where):
+                why = ", which stands for what follows from the rows; give a number" if follows else ""
+                raise BadInput(f"{where}: {shown(value)} is not allowed: {shown(rule)}{why}")
 
     def check_coordinator(self, site: str, coordinator: str) -> None:
         """Check that a site may propose runs.

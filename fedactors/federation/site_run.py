@@ -302,11 +302,10 @@ class UsageWatch:
     def __init__(self, most: RunLimits, folders: Callable[[], Sequence[Path]]) -> None:
         self._most = most
         self._folders = folders
-        self._own = psutil.Process()
+        self._process = psutil.Process()
         self._began = time.monotonic()
         self._cpu: dict[int, float] = {}
-        self._cpu_before = self._measure()[1]
-        self._memory_before = self._own.memory_info().rss
+        self._memory_before, self._cpu_before = self._measure()
         self._disk, self._disk_seen = 0, -math.inf
 
     def exceeded(self) -> str | None:
@@ -334,7 +333,7 @@ class UsageWatch:
     def _measure(self) -> tuple[int, float]:
         """Return bytes of memory and seconds of processor time, those of processes that have ended too."""
         memory = 0
-        for process in (self._own, *self._own.children(recursive=True)):
+        for process in (self._process, *self._process.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 memory += process.memory_info().rss
                 times = process.cpu_times()
@@ -489,10 +488,9 @@ class SiteRun:
         self._tasks: list[asyncio.Task[None]] = []
         self._spending = PrivacyBudget(folder, proposal, self.actors, self._refuse)
         self._cpu_before = time.process_time()
-        self.usage = UsageWatch(
-            proposal.limits.within(folder.policy.limits, folder.name),
-            lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), folder.path / "predictions" / proposal.run],
-        )
+        self.usage: UsageWatch | None = None
+        self.is_told = asyncio.Event()
+        """Whether the driver was told that the run has failed."""
         # known to this site alone, unless the run is a test
         self._seed = secrets.randbits(32) if proposal.shared_seed is None else proposal.shared_seed
         asyncio.get_running_loop().set_exception_handler(self.unawaited)
@@ -533,7 +531,9 @@ class SiteRun:
                 with self._same_rows():
                     await self.actors.open(start)
             case "watch", ():
-                raise await asyncio.shield(self.failure)
+                error = await asyncio.shield(self.failure)
+                self.is_told.set()
+                raise error
             case "call", (receiver, method, value):
                 if self.life is not Life.OPEN:
                     raise Refused(DRIVER, f"calls an actor, where the run is {self.life.name.lower()}")
@@ -570,12 +570,17 @@ class SiteRun:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
+            self.is_told.set()
             raise self.failure.result()
         finally:
             task.cancel()  # also where its driver is gone: nobody would end what it goes on to open
 
     async def _prepare(self, actor_specs: Any) -> None:
-        proposal, me = self.proposal, self._folder.name
+        proposal, folder, me = self.proposal, self._folder, self._folder.name
+        self.usage = UsageWatch(
+            proposal.limits.within(folder.policy.limits, folder.name),
+            lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), folder.path / "predictions" / proposal.run],
+        )
         hosts = self._folder.federation.hosts
         is_spawned = isinstance(actor_specs, tuple) and all(type(one) is tuple and len(one) == 3 for one in actor_specs)
         if not (is_spawned and actor_specs):

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +32,10 @@ Split = Literal["training", "validation", "test"]
 Task = Literal["binary", "multiclass", "regression"]
 CALIBRATION_BINS = 15
 """Bins of equal width, as many as Guo et al. use."""
+HEADLINES = {"binary": "auc", "multiclass": "accuracy", "regression": "r2"}
+"""The metric by which people compare models of a task."""
+MOST_VALUES = 5_000_000
+"""Values of a table that a model of one party's own columns is trained on, to take seconds."""
 LEAST_ROWS = 10
 """Of a class, to be told that a model never predicts it."""
 T = TypeVar("T")
@@ -141,6 +145,76 @@ def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str,
         found["f1"] = float(metrics.f1_score(label_B, chosen_B, average="macro", zero_division=0))
     found["calibration_error"] = calibration_error(label_B, output)
     return found
+
+
+def own_columns(
+    task: Task,
+    training: tuple[ArrayLike, ArrayLike],
+    others: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    weights: ArrayLike | None = None,
+) -> dict[str, dict[str, float]]:
+    """Return the metrics, by part, of the better of a linear model and gradient boosting on one party's columns.
+
+    Better is the smaller loss on the part ``validation``, or on the training rows where there is none.
+
+    Args:
+        task: what is learned.
+        training: rows (B x F) and labels.
+        others: rows and labels to measure on.
+        weights: how much each training row counts.
+    """
+    import warnings
+
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    x_BF, y_B = np.asarray(training[0], np.float64), np.asarray(training[1])
+    weight_B = np.ones(len(y_B)) if weights is None else np.asarray(weights, np.float64)
+    most = max(1, MOST_VALUES // max(1, x_BF.shape[1]))
+    if len(y_B) > most:
+        kept = np.random.default_rng(0).permutation(len(y_B))[:most]
+        x_BF, y_B, weight_B = x_BF[kept], y_B[kept], weight_B[kept]
+    if x_BF.shape[1] == 0 or len(y_B) < LEAST_ROWS or (task != "regression" and len(np.unique(y_B)) < 2):
+        return {}
+    models = (
+        (Ridge(), HistGradientBoostingRegressor(random_state=0))
+        if task == "regression"
+        else (LogisticRegression(max_iter=500), HistGradientBoostingClassifier(random_state=0))
+    )
+    judged = others.get("validation", training)
+    found: list[tuple[float, dict[str, dict[str, float]]]] = []
+    for model in models:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of few iterations: the model is as good as it is
+            model.fit(x_BF, y_B, sample_weight=weight_B)
+        loss = task_metrics(task, judged[1], _outputs(model, judged[0], task, judged[1]))["loss"]
+        scores = {part: task_metrics(task, y, _outputs(model, x, task, y)) for part, (x, y) in others.items()}
+        found.append((loss, scores))
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _outputs(model: Any, x_BF: ArrayLike, task: Task, labels: ArrayLike) -> NDArray[np.float64]:
+    """Return a scikit-learn model's values, or logits of the classes that it and the labels have."""
+    rows = np.asarray(x_BF, np.float64)
+    if task == "regression":
+        return np.asarray(model.predict(rows), np.float64)
+    logit_BC = np.log(np.clip(model.predict_proba(rows), 1e-12, 1.0))
+    if task == "binary":
+        return np.asarray(logit_BC[:, 1] - logit_BC[:, 0], np.float64)
+    classes = np.asarray(model.classes_, np.int64)
+    made = np.full((len(rows), 1 + max(int(classes.max()), int(np.max(labels, initial=0)))), np.log(1e-12))
+    made[:, classes] = logit_BC
+    return made
+
+
+def gain_note(party: str, task: Task, joint: Mapping[str, float], alone: Mapping[str, float]) -> list[str]:
+    """Return one line on what the other parties' columns bring; it may be less than nothing, and says so."""
+    name = HEADLINES[task]
+    if name not in joint or name not in alone:
+        return []
+    label = {"auc": "AUC", "accuracy": "accuracy", "r2": "R2"}[name]
+    line = f"{party}: {label} {joint[name]:.3f} with the others' columns, {alone[name]:.3f} with its own alone"
+    return [line if joint[name] > alone[name] else f"{line}: they bring nothing here"]
 
 
 def num_unpredicted(labels: ArrayLike, outputs: ArrayLike) -> int:

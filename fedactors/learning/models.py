@@ -63,7 +63,7 @@ class ModelSpec:
     hidden_size: int = 64
     """Hidden width of the MLPs, channels of the first stage of ``narrow-resnet18`` and ``view-cnn``."""
     layers: int = 10
-    """Number of linear layers of ``mlp``, of residual blocks of ``residual-mlp``."""
+    """Number of linear layers of ``mlp`` and of the MLP in ``skip-mlp``, of residual blocks of ``residual-mlp``."""
     norm: Norm = "group"
     """Normalisation of ``resnet18`` and ``vgg16``; ``batch`` adds running statistics to the state."""
     bias: bool = True
@@ -141,6 +141,38 @@ def _mlp(spec: ModelSpec) -> nn.Module:
 
 def _top_mlp(spec: ModelSpec) -> nn.Module:
     return _mlp(dataclasses.replace(spec, layers=2))
+
+
+class SkipMlp(nn.Module):
+    """``Linear(x) + MLP(x)``, where the last layer of the MLP starts at 0: a linear model that grows beyond it."""
+
+    def __init__(self, inputs: int, hidden_size: int, outputs: int, layers: int) -> None:
+        super().__init__()
+        widths = [inputs] + [hidden_size] * (layers - 1)
+        parts: list[nn.Module] = []
+        for width_in, width_out in itertools.pairwise(widths):
+            parts += [nn.Linear(width_in, width_out), nn.ReLU()]
+        self.body, self.last = nn.Sequential(*parts), nn.Linear(widths[-1], outputs, bias=False)
+        self.linear = nn.Linear(inputs, outputs)
+
+    def forward(self, x_BF: Tensor) -> Tensor:
+        """Map ``(B, inputs)`` to ``(B, outputs)``."""
+        joined: Tensor = self.linear(x_BF) + self.last(self.body(x_BF))
+        return joined
+
+
+def _skip_mlp(spec: ModelSpec) -> nn.Module:
+    return SkipMlp(_width(spec), spec.hidden_size, spec.outputs, max(2, spec.layers))
+
+
+def nonlinear_weights(spec: ModelSpec) -> Tensor:
+    """Return which values of a model's flat vector are weights of the MLP beside a linear skip (P, booleans)."""
+    marks = []
+    for name, value in build_skeleton(spec).state_dict().items():
+        if value.is_floating_point():
+            inside = spec.name == "skip-mlp" and name.startswith(("body.", "last.")) and name.endswith(".weight")
+            marks.append(torch.full((value.numel(),), inside))
+    return torch.cat(marks)
 
 
 def _residual_mlp(spec: ModelSpec) -> nn.Module:
@@ -265,6 +297,7 @@ _BUILDERS: dict[str, Callable[[ModelSpec], nn.Module]] = {
     "linear": _linear,
     "mlp": _mlp,
     "top-mlp": _top_mlp,
+    "skip-mlp": _skip_mlp,
     "residual-mlp": _residual_mlp,
     "cnn28": _cnn28,
     "cnn8": _cnn8,
@@ -274,12 +307,13 @@ _BUILDERS: dict[str, Callable[[ModelSpec], nn.Module]] = {
     "vgg16": _vgg16,
 }
 
-_OF_TABLES = ("linear", "mlp", "top-mlp", "residual-mlp")
+_OF_TABLES = ("linear", "mlp", "top-mlp", "skip-mlp", "residual-mlp")
 """Models of flat samples; images are flattened for them."""
 _OF_SHAPE: dict[Shape, str] = {(1, 8, 8): "cnn8", (1, 28, 28): "cnn28", (3, 32, 32): "resnet18"}
 
 MODEL_NAMES = tuple(_BUILDERS)
-"""``mlp`` (ten layers), ``residual-mlp`` (the large "ResNet" for tables), ``top-mlp`` (two layers), ``linear``,
+"""``mlp`` (ten layers), ``skip-mlp`` (a linear model plus a small MLP that starts at 0), ``residual-mlp`` (the large
+"ResNet" for tables), ``top-mlp`` (two layers), ``linear``,
 ``cnn28`` (McMahan et al., 2017: 1,663,370 parameters at 28x28 and ten classes), ``cnn8`` (8x8 digits), ``resnet18``
 and ``vgg16`` (their 3x3-stem, one-head forms for small images), ``narrow-resnet18`` (its first stage ``hidden_size``
 channels wide, for parts of images) and ``view-cnn`` (three convolutions from ``hidden_size`` channels on, for views of
@@ -351,6 +385,8 @@ def _initialise(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, ResidualBlock):
             nn.init.zeros_(part.second.weight)
+        if isinstance(part, SkipMlp):
+            nn.init.zeros_(part.last.weight)
 
 
 def _width(spec: ModelSpec) -> int:

@@ -302,7 +302,10 @@ class Network:
         self.version = 0
         self.rate = 1.0
         """Factor of the step size, by a schedule; whoever keeps one sets it."""
+        self.decay = 0.0
+        """Share that a step of size 1 takes away from the weights of an MLP beside a linear skip."""
         self._moments = OptimizerState()
+        self._kept: tuple[float, Tensor] | None = None
 
     @property
     def vector(self) -> Array:
@@ -316,8 +319,20 @@ class Network:
     def apply(self, gradient_P: Array | Tensor) -> None:
         """Take one optimiser step with a flat gradient."""
         rule, model = self.optimizer.scaled(self.rate), self.model
-        self.model = model.at(optimizer_step(rule, model.tensor, model.to_device(gradient_P), self._moments))
+        values = model.tensor if not self.decay else self._decayed(model.tensor, rule.learning_rate * self.decay)
+        self.model = model.at(optimizer_step(rule, values, model.to_device(gradient_P), self._moments))
         self.version += 1
+
+    def _decayed(self, vector_P: Tensor, share: float) -> Tensor:
+        """Return the parameters with that share of the non-linear weights taken away."""
+        import torch
+
+        from fedactors.learning.models import nonlinear_weights
+
+        if self._kept is None or self._kept[0] != share:
+            marks = nonlinear_weights(self.spec).to(vector_P.device)
+            self._kept = share, torch.where(marks, max(0.0, 1.0 - share), 1.0).to(vector_P.dtype)
+        return vector_P.detach() * self._kept[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return parameters, moments and version for a snapshot."""

@@ -176,6 +176,10 @@ class Rounds(Generic[S]):
         self._runtime.tell("preparing")
         return not self._runtime.resumed
 
+    def end_at(self, num_rounds: int, every: int = 1) -> None:
+        """Set the last round and how many a turn does, where the rows decide that, which come after `start`."""
+        self._num_rounds, self._every = num_rounds, every
+
     def __aiter__(self) -> Rounds[S]:
         return self
 

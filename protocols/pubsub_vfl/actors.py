@@ -36,7 +36,7 @@ from fedactors.data.alignment.ids import (
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import import_metrics, known
+from fedactors.learning.metrics import import_metrics, known, own_columns
 from fedactors.learning.network import DeviceArrays, find_device, on_host
 from fedactors.learning.optimizers import Network, OptimizerSpec
 from fedactors.learning.split_learning import (
@@ -92,7 +92,7 @@ class PartyWorker(Client):
     """What the timeline calls the wait for the broker."""
 
     def __init__(self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, workers: Sequence[str]) -> None:
-        self.config = config
+        self._given, self._at_rows = config, config
         self._data = part
         self._run_seed = run_seed
         self._workers = tuple(workers)
@@ -101,6 +101,13 @@ class PartyWorker(Client):
         self._batches: list[tuple[int, np.ndarray]] = []
         self._refs: dict[Stamp, tuple[Ref, ...]] = {}
         self._pipeline: Pipeline | None = None
+
+    @property
+    def config(self) -> PubSubVflConfig:
+        """The settings; as soon as the rows are aligned, with those that follow from their number."""
+        if self._at_rows is self._given and hasattr(self, "rows") and self.rows.is_aligned:
+            self._at_rows = self._given.at(self.rows.num_train)
+        return self._at_rows
 
     @property
     def keeps_releases(self) -> bool:
@@ -148,7 +155,7 @@ class PartyWorker(Client):
         for sibling in self._workers[1:]:
             await self.peer(sibling, type(self)).take_rows(order)
 
-    @remote(caller=DRIVER, at_most="num_epochs", of="epoch", span="num_epochs")
+    @remote(caller=DRIVER, at_most="most_epochs", of="epoch", span="num_epochs")
     @abstractmethod
     async def run_epoch(self, order: EpochOrder) -> EpochLoss | None:
         """Work until the broker says that the epoch is over."""
@@ -156,7 +163,7 @@ class PartyWorker(Client):
     async def _work_until_over(self, order: EpochOrder) -> None:
         """Work on what the broker brings; at the end nothing of the epoch is held or under way."""
         self._batches = self.rows.batches_until(order.epoch, order.num_epochs)
-        self.replica.begin_epoch(order.epoch - order.num_epochs + 1)
+        self.begin_epoch(order.epoch - order.num_epochs + 1)
         self._pipeline = pipeline = Pipeline(self, order.epoch, self._first_of(order.epoch))
         async with self.replica.mixing(self.server if self.config.mixes else None), pipeline.running():
             while not pipeline.is_over:
@@ -222,10 +229,14 @@ class PartyWorker(Client):
         """Whether this worker steps itself; else the party's parameter server does."""
         return not self.config.steps_at_server or len(self._workers) == 1 or self.keeps_releases
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Let steps be as large as the schedule says for an epoch; a frozen bottom must not shrink."""
+        self.replica.begin_epoch(epoch, self.config, is_frozen=self.keeps_releases)
+
     async def step(self, gradients: Sequence[np.ndarray | Tensor], epoch: int) -> None:
         """Follow a batch's gradients, here or at the party's parameter server."""
         if self.updates or self.server is None:
-            self.replica.begin_epoch(epoch)
+            self.begin_epoch(epoch)
             self.replica.step(gradients)
         else:
             await self.replica.step_at(self.server, gradients, epoch)
@@ -251,7 +262,7 @@ class PartyWorker(Client):
         if self.server is not None:
             with self.span("wait", "average"):
                 if self.config.steps_at_server:
-                    await self.replica.adopt(self.server, order.epoch)
+                    await self.replica.adopt(self.server, order.epoch, self.rows.num_train)
                 else:
                     await self.replica.average(self.server, order.epoch)
 
@@ -261,7 +272,7 @@ class PartyWorker(Client):
         if self.server is not None:
             await self.replica.follow(self.server, order.epoch)
 
-    @remote(caller=DRIVER, at_most="num_epochs")
+    @remote(caller=DRIVER, at_most="most_epochs")
     async def end_epoch(self, end: EpochEnd) -> None:
         """Remember the present parameters if they are the best so far."""
         if end.is_best:
@@ -331,12 +342,12 @@ class PassiveWorker(PartyWorker):
 
     # --- an epoch over the broker (Algorithm 1, lines 5 to 11 and 23 to 28) ---
 
-    @remote(caller=DRIVER, at_most="num_epochs", of="epoch", span="num_epochs")
+    @remote(caller=DRIVER, at_most="most_epochs", of="epoch", span="num_epochs")
     async def run_epoch(self, order: EpochOrder) -> None:
         """Embed batches and apply their gradients until the broker says that the epoch is over."""
         await self._work_until_over(order)
 
-    @remote(caller=SERVER, only="broker", at_most="num_epochs", of="epoch")
+    @remote(caller=SERVER, only="broker", at_most="most_epochs", of="epoch")
     async def take_first(self, orders: InitialOrders) -> None:
         """Begin with these batches, now or when the driver says that the epoch has begun."""
         if self._pipeline is not None and self._pipeline.epoch == orders.epoch:
@@ -492,7 +503,7 @@ class ActiveWorker(PartyWorker):
         """Take a noise generator of this process."""
         config = self.config
         self._noise = self.noise_rng("gradients")
-        self._sigma = algorithm.gaussian_sigma(config.gradient_mu, config.gradient_clip_norm, config.num_epochs)
+        self._sigma = algorithm.gaussian_sigma(config.gradient_mu, config.gradient_clip_norm, config.most_epochs)
 
     def _first_peers(self) -> dict[str, PassiveWorker]:
         """Return worker 0 of each passive party."""
@@ -511,7 +522,7 @@ class ActiveWorker(PartyWorker):
 
     # --- an epoch over the broker (Algorithm 1, lines 12 to 22) ---
 
-    @remote(caller=DRIVER, at_most="num_epochs", of="epoch", span="num_epochs")
+    @remote(caller=DRIVER, at_most="most_epochs", of="epoch", span="num_epochs")
     async def run_epoch(self, order: EpochOrder) -> EpochLoss:
         """Train on batches whose embeddings are there until the broker says that the epoch is over."""
         self._loss_sum, self._num_rows = 0.0, 0
@@ -593,10 +604,26 @@ class ActiveWorker(PartyWorker):
         work = Work("top-forward", len(rows.features) * top_size)
         task, top = self._data.task, self._top.model
         metrics, unpredicted = await self.compute(algorithm.measured, task, top, embeddings, rows.labels, work=work)
+        return Evaluated(self._in_units(metrics), unpredicted)
+
+    @remote(caller=DRIVER, at_most=lambda config: int(config.own_columns))
+    async def measure_alone(self) -> Evaluated:
+        """Return the test metrics of a model of the party's own columns, trained here and now and then given up."""
+        prepared, task = self.rows.prepared, self._data.task
+        others = {"validation": prepared.validation, "test": prepared.test}
+        parts = {name: (part.features, np.asarray(part.labels)) for name, part in others.items()}
+        train = prepared.train
+        with self.span("wait", "own columns"):
+            training = train.features, np.asarray(train.labels)
+            found = own_columns(task, training, parts, train.weights).get("test", {})
+        return Evaluated(self._in_units(found), 0)
+
+    def _in_units(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Return metrics, of a regression in the label's own units."""
         if self._data.task == "regression":
             deviation = self.rows.prepared.label_deviation
-            metrics |= {name: metrics[name] * deviation for name in ("rmse", "mae") if name in metrics}
-        return Evaluated(known(metrics), unpredicted)
+            metrics = metrics | {name: metrics[name] * deviation for name in ("rmse", "mae") if name in metrics}
+        return known(metrics)
 
 
 class Replica:
@@ -633,11 +660,11 @@ class Replica:
         for network, vector in zip(self.networks, vectors, strict=True):
             network.load(vector)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Let steps be as large as the schedule says for an epoch, counted from 1."""
-        rate = self._config.rate_schedule.at(epoch - 1, self._config.num_epochs)
+    def begin_epoch(self, epoch: int, config: PubSubVflConfig, *, is_frozen: bool = False) -> None:
+        """Let steps be as large, and weights decay, as the settings say for an epoch, counted from 1."""
+        self._config, rate = config, config.rate_schedule.at(min(epoch, config.most_epochs) - 1, config.most_epochs)
         for network in self.networks:
-            network.rate = rate
+            network.rate, network.decay = rate, 0.0 if is_frozen else config.nonlinear_decay or 0.0
 
     def step(self, gradients: Sequence[Vector | Tensor]) -> None:
         """Step on one's own gradients (Eq. 2); while `mixing`, start to mix where it is time and none is under way."""
@@ -665,11 +692,11 @@ class Replica:
         while len(self._steps_under_way) > self._config.server_window:
             await self._steps_under_way.popleft()
 
-    async def adopt(self, server: AveragingServer, epoch: int) -> None:
+    async def adopt(self, server: AveragingServer, epoch: int, num_rows: int) -> None:
         """Continue from the server's parameters, when no gradient is under way any more."""
         while self._steps_under_way:
             await self._steps_under_way.popleft()
-        await self._follow_server(server.adopt(Parameters(epoch, 0, 1.0, self.vectors)))
+        await self._follow_server(server.adopt(Parameters(epoch, 0, float(num_rows), self.vectors)))
 
     async def _follow_server(self, answer: Awaitable[Parameters]) -> None:
         found = await answer

@@ -32,6 +32,9 @@ Array = NDArray[Any]
 # --- models and what they cost ----------------------------------------------------------------------------------------
 
 
+_BOTTOMS = {"skip": "skip-mlp", "mlp": "mlp", "resnet": "residual-mlp"}
+
+
 def bottom_spec(config: PubSubVflConfig, num_features: int) -> ModelSpec:
     """Return a party's bottom model: features to the cut layer.
 
@@ -39,7 +42,7 @@ def bottom_spec(config: PubSubVflConfig, num_features: int) -> ModelSpec:
         BadInput: it is the user's own, and not what a split network can have.
     """
     made = ModelSpec(
-        name=config.bottom_model or ("mlp" if config.model == "mlp" else "residual-mlp"),
+        name=config.bottom_model or _BOTTOMS[config.model],
         inputs=(num_features,),
         outputs=config.embedding_size,
         hidden_size=config.hidden_size,
@@ -62,10 +65,11 @@ def top_spec(config: PubSubVflConfig, data: VerticalData | VerticalPart) -> Mode
 def fusion_spec(config: PubSubVflConfig, num_parties: int, outputs: int) -> ModelSpec:
     """Return `top_spec` of so many parties and outputs."""
     made = ModelSpec(
-        name=config.top_model or "top-mlp",
+        name=config.top_model or ("skip-mlp" if config.model == "skip" else "top-mlp"),
         inputs=(config.embedding_size * num_parties,),
         outputs=outputs,
         hidden_size=config.hidden_size,
+        layers=2,
         float64=config.float64,
     )
     check_model(made, split=True)
@@ -110,8 +114,11 @@ def default_costs(config: PubSubVflConfig, speed: dict[str, float] | None = None
         config: the number of layers counts.
         speed: per party, how many times faster its cores are.
     """
-    layers = config.num_layers * (2 if config.model == "resnet" else 1)
-    kinds = {kind: (fixed + per_layer * layers, per_unit) for kind, (fixed, per_layer, per_unit) in FITTED.items()}
+    layers = {"skip": max(2, config.num_layers) + 1, "mlp": config.num_layers, "resnet": 2 * config.num_layers}
+    kinds = {
+        kind: (fixed + per_layer * layers[config.model], per_unit)
+        for kind, (fixed, per_layer, per_unit) in FITTED.items()
+    }
     return Costs(kinds, speed or {})
 
 
@@ -133,8 +140,12 @@ _SLICE_ROWS = 8192
 
 def embed_rows(bottom: Model, x_NF: Array) -> Array:
     """Return the embeddings of many rows (N x E) without graphs, computed in slices to bound memory."""
-    slices = range(0, len(x_NF), _SLICE_ROWS)
-    return np.concatenate([bottom.output(x_NF[start : start + _SLICE_ROWS]) for start in slices])
+    first = bottom.output(x_NF[:_SLICE_ROWS])
+    made = np.empty((len(x_NF), *first.shape[1:]), first.dtype)
+    made[:_SLICE_ROWS] = first
+    for start in range(_SLICE_ROWS, len(x_NF), _SLICE_ROWS):
+        made[start : start + _SLICE_ROWS] = bottom.output(x_NF[start : start + _SLICE_ROWS])
+    return made
 
 
 def measured(task: Task, top: Model, embeddings: Sequence[Array], labels_N: Array) -> tuple[dict[str, float], int]:
@@ -157,6 +168,7 @@ def embedding_sigma(config: PubSubVflConfig, num_rows: int) -> float:
 
     A frozen bottom's embedding of a row is released once, any other one in each epoch. 0: no budget is asked for.
     """
+    config = config.at(num_rows)
     if math.isfinite(config.embedding_mu):
         releases = 1 if config.bottom_training == "frozen" else config.num_epochs
         return gaussian_sigma(config.embedding_mu, config.clip_norm, releases)

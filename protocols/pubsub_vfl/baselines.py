@@ -129,7 +129,7 @@ class PairedPassiveWorker(PassiveWorker):
     async def step_and_embed(self, request: PairRequest) -> Embedding | None:
         """Apply the gradient that the request carries, and return the embedding that it asks for."""
         gradient = request.gradient
-        self.replica.begin_epoch(request.epoch)
+        self.begin_epoch(request.epoch)
         if gradient is not None:
             num_rows = gradient.values.shape[0]
             found = await self._backward(gradient) if num_rows else None
@@ -150,7 +150,7 @@ class PairedPassiveWorker(PassiveWorker):
 class PairedActiveWorker(ActiveWorker):
     """An active party's worker in a pair."""
 
-    @remote(caller=DRIVER, at_most="num_epochs", of="epoch", span="num_epochs")
+    @remote(caller=DRIVER, at_most="most_epochs", of="epoch", span="num_epochs")
     async def train_pair(self, order: PairOrder) -> EpochLoss:
         """Train the pair's share of an epoch."""
         config, last = self.config, order.epoch
@@ -177,7 +177,7 @@ class PairedActiveWorker(ActiveWorker):
         nothing = [None] * len(self._data.passive_parties)
         answer = ask(nothing, mine[0]) if mine else None
         for (epoch, batch_id), following in zip(mine, _after(mine, 1), strict=True):
-            self.replica.begin_epoch(epoch)
+            self.begin_epoch(epoch)
             batches = self.rows.batches(epoch)
             positions = batches[batch_id] if batch_id >= 0 else batches[0][:0]
             ahead = await self._embed_local(positions) if len(positions) else None
@@ -212,7 +212,7 @@ class PairedActiveWorker(ActiveWorker):
         for (epoch, batch_id), following in zip(mine, _after(mine, depth), strict=True):
             with self.span("wait", "embedding"):
                 embeddings = await window.popleft()
-            self.replica.begin_epoch(epoch)
+            self.begin_epoch(epoch)
             positions = self.rows.batches(epoch)[batch_id]
             received = [await self._values(e) for e in embeddings if e is not None]
             found = await self._gradients(positions, received)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -11,16 +12,40 @@ from fedactors.config import Device, NamedCode, OnlyWith, config
 from fedactors.learning.optimizers import StepSettings
 
 Positive = Annotated[int, Field(ge=1)]
+ByRows = Annotated[int, Field(ge=0)]
 Width = Annotated[int, Field(ge=1, le=16384)]
 Algorithm = Literal["pubsub-vfl", "vfl", "vfl-ps", "avfl", "avfl-ps"]
 BottomTraining = Literal["plain", "frozen", "private"]
 Standardisation = Literal["measured", "private", "none"]
 Schedule = Literal["growing", "decreasing", "every", "never"]
+MOST_EPOCHS, MOST_ROWS = 60, 256
+"""The most epochs, and rows a batch, that follow from the number of rows."""
+PRIVATE_EPOCHS = 10
+"""Epochs under a budget, which each of them divides."""
+
+
+def rows_per_batch(num_rows: int) -> int:
+    """Return a 16th of the rows as a power of two between 16 and 256."""
+    return int(min(MOST_ROWS, max(16, 2 ** round(math.log2(max(num_rows, 1) / 16)))))
+
+
+def enough_epochs(num_rows: int, batch_size: int) -> int:
+    """Return epochs of 800 steps together, of large tables up to 4,000, and between 10 and 60."""
+    steps = min(4000, max(800, num_rows // 3))
+    return int(min(MOST_EPOCHS, max(10, round(steps / math.ceil(max(num_rows, 1) / batch_size)))))
+
+
+def enough_decay(num_rows: int) -> float:
+    """Return the decay of the non-linear weights: the fewer rows, the nearer to a linear model."""
+    return min(10.0, 3000.0 / max(num_rows, 1))
 
 
 @config
 class PubSubVflConfig(StepSettings):
-    """Settings of a run; the defaults train breast-cancer in seconds."""
+    """Settings of a run; batch size, epochs and decay follow from the number of rows unless they are given."""
+
+    by_rows: ClassVar = ("num_epochs", "batch_size", "epochs_per_round")
+    """Settings of which 0 stands for what follows from the rows."""
 
     sections: ClassVar = {
         "algorithm": "Method",
@@ -35,7 +60,9 @@ class PubSubVflConfig(StepSettings):
         "push_every": "Averaging",
         "privacy_mu": "Privacy",
         "test_fraction": "Data",
+        "keep": "Training",
         "patience": "Training",
+        "own_columns": "Results",
         "on_party_loss": "Lost parties",
     }
     only_with: ClassVar[OnlyWith] = {
@@ -63,6 +90,7 @@ class PubSubVflConfig(StepSettings):
         "min_cosine_similarity": {"local_updates": None},
         "server_window": {"optimizer_at": ("server",)},
         "model": {"bottom_model": ("",)},
+        "nonlinear_decay": {"model": ("skip",)},
         "num_layers": {"bottom_model": ("",)},
         "clip_norm": {"privacy_mu": None, "embedding_mu": None},
         "bottom_mu": {"bottom_training": ("private",)},
@@ -77,22 +105,34 @@ class PubSubVflConfig(StepSettings):
     ``avfl-ps`` (pairs with a window each, asynchronous push and pull)."""
     num_parties: Annotated[int, Field(ge=2, le=10)] = 2
     """Parties in all, the active one included; with own data the file decides."""
-    num_epochs: Positive = 10
-    """Passes over the training rows."""
-    batch_size: Positive = 256
-    """Rows per batch (B)."""
+    num_epochs: ByRows = 0
+    """Passes over the training rows; 0: by the number of rows, 800 to 4,000 steps in 10 to 60 epochs, and 10 epochs
+    under a budget of privacy."""
+    batch_size: ByRows = 0
+    """Rows per batch (B); 0: by the number of rows, a 16th of them between 16 and 256, and 256 under a budget of
+    privacy."""
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     """Rule of a step of every model."""
-    learning_rate: float = Field(default=0.001, gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(default=0.003, gt=0, allow_inf_nan=False)
     """Step size of every model."""
-    model: Literal["mlp", "resnet"] = "mlp"
-    """Bottom models: ``mlp`` (ten layers, small) or ``resnet`` (residual MLP, large)."""
+    schedule: Literal["constant", "cosine", "step"] = "cosine"
+    """How the step size changes over the epochs: not at all, along half a cosine to 0, or in steps."""
+    keep: Literal["last", "best"] = "last"
+    """Which epoch's model is kept: the ``last``, or the ``best`` by the validation rows. With `patience` or `target`
+    it is the best one."""
+    model: Literal["skip", "mlp", "resnet"] = "skip"
+    """Models: ``skip`` (bottoms and top are linear plus a small MLP that starts at 0), ``mlp`` (the paper's small ones,
+    with num_layers=10) or ``resnet`` (its large ones, residual MLPs)."""
+    nonlinear_decay: Annotated[float, Field(ge=0)] | None = None
+    """Share of its non-linear weights that a step of size 1 takes from a ``skip`` model, where workers step themselves;
+    none: by the number of rows, 3000 / rows and at most 10."""
     bottom_model: NamedCode = ""
     """Bottom models of your own instead: ``package.module:function``, called with (columns,) and `embedding_size`."""
     top_model: NamedCode = ""
     """A top model of your own instead: called with (parties x `embedding_size`,) and the number of outputs."""
-    num_layers: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Linear layers of an ``mlp`` bottom, residual blocks of a ``resnet`` one."""
+    num_layers: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Linear layers of an ``mlp`` bottom and of the MLP in a ``skip`` one (2 at least), residual blocks of a ``resnet``
+    one."""
     hidden_size: Width = 64
     """Hidden width of bottom and top models."""
     embedding_size: Width = 64
@@ -132,13 +172,13 @@ class PubSubVflConfig(StepSettings):
     stale_gradients: Literal["drop", "apply"] = "drop"
     """What becomes of a gradient whose batch was assigned anew meanwhile: ``drop`` it, or ``apply`` it to an embedding
     computed again at the present parameters."""
-    prefetch: Positive = 2
+    prefetch: Positive = 6
     """Batches that a worker holds beyond the one it computes on; more of them hide a longer latency. An active worker
     to whom payloads are sent holds one, and leaves the others to its siblings."""
-    transfer: Literal["pull", "push"] = "pull"
+    transfer: Literal["pull", "push"] = "push"
     """How embeddings and gradients travel: ``pull`` from their owner by whoever is told of them, so that they never
     pass through the broker, or ``push`` with the reports and orders that tell of them: half as many messages in a row,
-    through the broker, which should then run at the active party."""
+    through the broker, which should then run at the active party. Between sites the default is ``pull``."""
     quantization_bits: Literal[0, 8, 16] = 0
     """Bits of each value of the embeddings and gradients of training that travel, rounded at random so that their mean
     is exact (every algorithm); 0: as they are computed."""
@@ -151,10 +191,11 @@ class PubSubVflConfig(StepSettings):
     min_cosine_similarity: Annotated[float, Field(ge=0, le=1)] = 0.5
     """In a local update a row counts by the cosine of its embedding (at the active party: of its gradient) with that of
     the exchange, and not at all below this one."""
-    epochs_per_round: Positive = 1
+    epochs_per_round: ByRows = 0
     """Epochs that are trained without a pause (every algorithm); then all that is under way is waited for, and the
-    models are averaged if it is time, evaluated and saved."""
-    report_interval: Annotated[float, Field(ge=0)] = 0.004
+    models are averaged if it is time, evaluated and saved. 0: a tenth of all epochs, and 1 with `patience` or
+    `target`."""
+    report_interval: Annotated[float, Field(ge=0)] = 0.0
     """Seconds within which a worker that has enough to do collects what it tells the broker into one report."""
     push_every: Annotated[int, Field(ge=0)] = 1
     """Batches after which a worker of ``avfl-ps`` pushes to and pulls from its parameter server; 0: the parameter
@@ -208,6 +249,10 @@ class PubSubVflConfig(StepSettings):
     target: float | None = None
     """Value of the same metric at which training stops; null trains on."""
 
+    own_columns: bool = True
+    """Whether the label's owner also trains a model on its own columns, to say what the others' bring: outside all
+    messages, and only its metrics on the test rows are told."""
+
     on_party_loss: Literal["stop", "restart"] = "restart"
     """What follows when a worker's process is lost; a lost broker or parameter server, and a worker of a fixed pair
     (each ``algorithm`` but ``pubsub-vfl``), always stop the run."""
@@ -249,10 +294,41 @@ class PubSubVflConfig(StepSettings):
                 f"{workers[0]} and {workers[1]}, they must be equal"
             )
 
+    def at(self, num_rows: int) -> PubSubVflConfig:
+        """Return the settings with those that follow from the number of training rows."""
+        if self.num_epochs and self.batch_size and self.epochs_per_round and self.nonlinear_decay is not None:
+            return self
+        size = self.batch_size or (MOST_ROWS if self.is_private else rows_per_batch(num_rows))
+        epochs = self.num_epochs or (PRIVATE_EPOCHS if self.is_private else enough_epochs(num_rows, size))
+        decay = enough_decay(num_rows) if self.nonlinear_decay is None else self.nonlinear_decay
+        every = self.epochs_per_round or (1 if self.patience or self.target is not None else -(-epochs // 10))
+        return replace(self, batch_size=size, num_epochs=epochs, epochs_per_round=every, nonlinear_decay=decay)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether each epoch takes from a budget."""
+        budgets = (self.privacy_mu, self.embedding_mu, self.gradient_mu)
+        return any(map(math.isfinite, budgets)) or self.bottom_training == "private"
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the model of the best epoch is kept, and not that of the last."""
+        return self.keep == "best" or self.patience > 0 or self.target is not None
+
+    @property
+    def most_epochs(self) -> int:
+        """Epochs at most, where the number of rows is not known yet."""
+        return self.num_epochs or (PRIVATE_EPOCHS if self.is_private else MOST_EPOCHS)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows per batch at most, where the number of rows is not known yet."""
+        return self.batch_size or MOST_ROWS
+
     @property
     def num_evaluations(self) -> int:
         """How often all rows of a part are embedded: after each turn of epochs, and once for the test."""
-        return -(-self.num_epochs // min(self.epochs_per_round, self.num_epochs)) + 1
+        return -(-self.most_epochs // min(self.epochs_per_round or 1, self.most_epochs)) + 1
 
     @property
     def is_paired(self) -> bool:

@@ -96,13 +96,14 @@ class PartyRows:
     A snapshot holds the order and, for whoever serves the model later, the scale.
     """
 
+    _prepared: PreparedBlock | None = None
+
     def __init__(
         self, config: PubSubVflConfig, part: VerticalPart, run_seed: int, block: PartyBlock | None = None
     ) -> None:
         self._config = config
         self._data = part
         self._run_seed = run_seed
-        self._prepared: PreparedBlock | None = None
         self._drawn: RowOrder | None = None
         self._batches: tuple[int, list[Index]] = (0, [])
         self.block: PartyBlock = part.load() if block is None else block
@@ -168,6 +169,11 @@ class PartyRows:
         return split(len(order_N), seed=self._run_seed, parts_N=parts_N, **shares)
 
     @property
+    def is_aligned(self) -> bool:
+        """Whether the common order is known."""
+        return self._prepared is not None
+
+    @property
     def train_rows(self) -> Index:
         """The own row at each position of the training part."""
         if self._drawn is None:
@@ -208,10 +214,14 @@ class PartyRows:
         """Training rows."""
         return len(self.train.features)
 
+    @property
+    def _size(self) -> int:
+        return self._config.batch_size or self._config.at(self.num_train).batch_size
+
     def batches(self, epoch: int) -> list[Index]:
         """Return the positions of an epoch's batches in the training part, the same at every party."""
         if self._batches[0] != epoch:
-            self._batches = (epoch, batches(self.num_train, self._config.batch_size, self._run_seed, epoch))
+            self._batches = (epoch, batches(self.num_train, self._size, self._run_seed, epoch))
         return self._batches[1]
 
     def batches_until(self, epoch: int, num_epochs: int) -> list[tuple[int, Index]]:

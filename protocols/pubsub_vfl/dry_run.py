@@ -100,6 +100,7 @@ def epoch_seconds(config: PubSubVflConfig, problem: Problem) -> float:
 
     Epochs that are trained without a pause are simulated together; averages at their end are not counted.
     """
+    config = config.at(problem.num_rows)
     num_batches = problem.num_epochs * math.ceil(problem.num_rows / config.batch_size)
     if num_batches <= MOST_BATCHES:
         return _simulate(config, problem)[0] / problem.num_epochs
@@ -219,7 +220,7 @@ class DryNetwork(Network):
     """Parameters of some size that never change."""
 
     def __init__(self, size: int) -> None:
-        self.rate = 1.0
+        self.rate, self.decay = 1.0, 0.0
         self._vector = np.zeros(size, np.float32)
 
     @property

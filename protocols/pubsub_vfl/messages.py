@@ -416,14 +416,14 @@ def protections(config: PubSubVflConfig) -> tuple[Protection, ...]:
 def bounds(config: PubSubVflConfig) -> dict[str, str]:
     """Return how often what leaves without a call may leave a party, which counts it before it is drawn."""
     most = "once" if config.is_paired else f"at most {config.max_attempts} times"
-    times = f"each batch {most} in each of {config.num_epochs} epochs"
-    size = format_bytes(8 * config.batch_size * config.embedding_size)
+    times = f"each batch {most} in each of {config.most_epochs} epochs"
+    size = format_bytes(8 * config.most_rows * config.embedding_size)
     return dict.fromkeys(("Embedding", "Gradient"), f"{times}, {size} each")
 
 
 def shapes(config: PubSubVflConfig) -> dict[str, dict[str, object]]:
     """Return the shapes of the arrays in each message, for `fedactors inspect`."""
-    batch: tuple[int, ...] = (config.batch_size, config.embedding_size)
+    batch: tuple[int, ...] = (config.most_rows, config.embedding_size)
     return {
         "Embedding": {"values": batch},
         "Gradient": {"values": batch},

@@ -239,17 +239,19 @@ def problem_of(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -
     stated = {name: [_number(name, each[name]) for each in profiles if name in each] for name in _OF_THE_LINK}
     if min(stated["num_rows"], default=1) < 1:
         raise BadInput(f"profile: num_rows: {min(stated['num_rows']):g} is not allowed: it must be 1 or more")
+    num_rows = int(max(stated["num_rows"], default=100_000))
+    settled = config.at(num_rows)
     return Problem(
         active=active[0],
         passive=weakest(passive),
         num_passive=len(passive),
         one_host=bool(active[0].host) and len({profile.host for profile in parties}) == 1,
-        num_rows=int(max(stated["num_rows"], default=100_000)),
+        num_rows=num_rows,
         row_bytes=row_bytes(config),
         bandwidth=min(stated["bandwidth"], default=LAN.bandwidth),
         latency=max(stated["latency"], default=0.0),
         transfer=config.transfer,
-        num_epochs=min(config.epochs_per_round, config.num_epochs),
+        num_epochs=min(settled.epochs_per_round, settled.num_epochs),
         steps_at_server=config.steps_at_server,
     )
 

@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from fedactors.plugins import Headline, LazyProtocol
 
+PUBLISHED = {
+    "num_epochs": 10,
+    "batch_size": 256,
+    "learning_rate": 0.001,
+    "schedule": "constant",
+    "keep": "best",
+    "model": "mlp",
+    "num_layers": 10,
+    "prefetch": 2,
+    "transfer": "pull",
+    "report_interval": 0.004,
+    "epochs_per_round": 1,
+    "own_columns": False,
+}
+"""What the published rows were made with, where they set nothing else; the network is the paper's."""
+
 PROTOCOL = LazyProtocol(
     "protocols.pubsub_vfl",
     name="pubsub-vfl",
@@ -15,6 +31,8 @@ PROTOCOL = LazyProtocol(
     takes_queries=True,
     party_loss=frozenset({"stop", "restart"}),
     default_party_loss="restart",
-    smoke={"num_epochs": 2, "num_layers": 3, "hidden_size": 16, "embedding_size": 8, "batch_size": 64},
-    paper={"num_epochs": 100},
+    between_sites={"transfer": "pull"},
+    smoke={"num_epochs": 2, "num_layers": 3, "hidden_size": 16, "embedding_size": 8, "batch_size": 64}
+    | {"own_columns": False},
+    paper={**PUBLISHED, "num_epochs": 100},
 )

@@ -75,6 +75,7 @@ def surface(config: PubSubVflConfig, data: VerticalData, states: Mapping[str, by
             exact = embed_rows(bottoms[party], getattr(made, name).features[:_MOST_ROWS])
             released[party, name] = clip_and_noise(exact, config.clip_norm, sigma, rng) if sigma else exact
     local = parts[data.label_party]
+    config = config.at(len(local.train.features))
     top = Model(top_spec(config, data), trained(data.label_party, states)[1][1])
     losses = {}
     for name in ("train", "test"):

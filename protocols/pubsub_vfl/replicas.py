@@ -100,13 +100,13 @@ class AveragingServer(ParameterServer):
         config: how the server steps, for whoever lets it.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("changes", "present", "num_steps", "moments")
+    state: ClassVar[tuple[str, ...]] = ("changes", "present", "num_steps", "moments", "num_rows")
 
     def __init__(self, workers: Sequence[str], config: PubSubVflConfig) -> None:
         self._workers = tuple(workers)
         self._config = config
         self.present: list[Vector] = []
-        self.num_steps = 0
+        self.num_steps = self.num_rows = 0
         self.moments: list[dict[str, Any]] = []
         self._pushed: dict[str, Parameters] = {}
         self._complete: asyncio.Future[Parameters] | None = None
@@ -163,6 +163,7 @@ class AveragingServer(ParameterServer):
     async def adopt(self, parameters: Parameters) -> Parameters:
         """Return the parameters that the server has stepped to; in the beginning it takes those that it is shown."""
         if not self.present:
+            self.num_rows = int(parameters.weight)
             self.present = list(parameters.vectors)
             self.moments = [OptimizerState().state_dict() for _ in self.present]
         return Parameters(parameters.epoch, self.num_steps, 1.0, tuple(self.present))
@@ -173,7 +174,8 @@ class AveragingServer(ParameterServer):
         async with self._adding:
             states = [OptimizerState(**content) for content in self.moments]
             work = Work("server-step", sum(vector.size for vector in gradients.vectors))
-            rate = self._config.rate_schedule.at(gradients.epoch - 1, self._config.num_epochs)
+            num_epochs = self._config.at(self.num_rows).num_epochs
+            rate = self._config.rate_schedule.at(gradients.epoch - 1, num_epochs)
             args = (self._config.step_rule.scaled(rate), self.present, list(gradients.vectors), states)
             self.present, states = await self.compute(steps, *args, work=work)
             self.moments = [state.state_dict() for state in states]

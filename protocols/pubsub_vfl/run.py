@@ -13,7 +13,7 @@ from fedactors.data.alignment.ids import row_notes
 from fedactors.data.alignment.rows import join_rows, with_joining
 from fedactors.data.layouts.vertical import VerticalData
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import Split, of_split
+from fedactors.learning.metrics import HEADLINES, Split, gain_note, of_split
 from fedactors.privacy.accounting import budgets
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Runtime
@@ -67,8 +67,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     workers, (metric, mode) = federation.workers, HEADLINE[data.task]
     watch = Watch(metric, mode, patience=config.patience, target=config.target)
     remedy = Remedy("learning_rate", config.learning_rate)
-    every = min(config.epochs_per_round, config.num_epochs)
-    rounds = Rounds(runtime, TrainingState(), num_rounds=config.num_epochs, every=every, watch=watch, remedy=remedy)
+    rounds = Rounds(runtime, TrainingState(), num_rounds=config.most_epochs, watch=watch, remedy=remedy)
     state = rounds.state
     if await rounds.start():
         with runtime.phase("alignment"):
@@ -79,6 +78,8 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         state.num_rows = aligned.num_rows
         state.notes = notes or row_notes(data.label_party, *counts, dict(aligned.absent))
         await rounds.checkpoint()
+    config = federation.config = config.at(state.num_rows)
+    rounds.end_at(config.num_epochs, min(config.epochs_per_round, config.num_epochs))
     async for epoch in rounds:
         with runtime.phase("training"):
             begun = state.round + 1
@@ -96,15 +97,20 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
             )
         end = EpochEnd(rounds.judge(found))
         await federation.end_epoch(end)
-    await workers.ask(lambda worker: worker.recall())
+    if config.keeps_best:
+        await workers.ask(lambda worker: worker.recall())
     tested = await federation.evaluate("test")
     test = of_split("test", tested.metrics)
+    alone = (await federation.active.measure_alone()).metrics if config.own_columns else {}
     await workers.ask(lambda worker: worker.account(), of=federation.first)
     await runtime.settle()
     notes = [*state.notes, *unlearned(config, data.label_party, tested.unpredicted)]
-    kept = {"num_rows": state.num_rows, "notes": notes, "task": data.task}
+    notes += gain_note(data.label_party, data.task, tested.metrics, alone)
+    chosen = {"num_epochs": config.num_epochs, "batch_size": config.batch_size}
+    kept = {"num_rows": state.num_rows, "notes": notes, "task": data.task, **chosen}
     extra = {**kept, "privacy": budgets(runtime.privacy_records)}
-    return await rounds.result({**test, "best_epoch": state.best_round}, extra)
+    own = {f"test/own_{name}": value for name, value in alone.items() if name == HEADLINES[data.task]}
+    return await rounds.result({**test, **own, "best_epoch": state.best_round}, extra)
 
 
 def unlearned(config: PubSubVflConfig, party: str, unpredicted: int) -> list[str]:

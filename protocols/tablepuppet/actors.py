@@ -21,6 +21,7 @@ from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dro
 from fedactors.data.layouts.vertical import RelationalQuery
 from fedactors.data.values import taken
 from fedactors.errors import Refused, RowsChangedError
+from fedactors.learning.metrics import Task, known, own_columns
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.secure_sums.actors import SecureSummand
@@ -36,6 +37,11 @@ from protocols.tablepuppet.mapping import score_means
 def coordinator_of(clients: Sequence[str], table: str) -> str:
     """Return the name of the coordinator of a table's clients, which lives with the first of them."""
     return f"{clients[0].partition('/')[0]}/union-{table}"
+
+
+TASKS: dict[algorithm.Loss, Task] = {"squared": "regression", "logistic": "binary", "softmax": "multiclass"}
+MOST_TESTED = 100_000
+"""Joined test rows that the model of the own columns is measured on."""
 
 
 class MaskedTable(SecureSummand):
@@ -94,6 +100,7 @@ class TableClient(JoinMember, MaskedTable):
         self._rho = config.first_rho
         self.sent_labels: messages.Labels | None = None
         """What was said of the labels: the same is said again, after a resume too."""
+        self._is_listed = False
         self._batch: Any = np.zeros(0, dtype=np.int32)
         self._system: local_solvers.LinearSystem | None = None
 
@@ -321,12 +328,13 @@ class TableClient(JoinMember, MaskedTable):
         values, positions = await self._predict(self._x_test), self._positions
         return messages.TestPredictions(values) if positions is None else self.mask(values[positions.test])
 
-    @remote(caller=SERVER, only="joiners", at_most=lambda config: config.num_rounds + 1)
+    @remote(caller=SERVER, only="joiners", at_most=lambda config: config.most_rounds + 1)
     async def score(self, outputs: messages.TestOutputs) -> messages.Score:
         """Score outputs against the own test labels, which have no noise and never leave."""
         if self.test_rows is None or not len(self.test_rows.rows):
             return messages.Score(0.0, 0.0, 0, np.zeros(0))
         y_N, h_NC, loss = self._labels[self.test_rows.rows], outputs.values, self._loss
+        self._is_listed = not len(outputs.counts)
         if len(outputs.counts):  # of a join that is not listed: the loss is squared
             sums = score_means(h_NC[:, 0], y_N, outputs.counts, outputs.spread)
             known = sums if self._config.label_dp is None else np.zeros(0)
@@ -334,6 +342,20 @@ class TableClient(JoinMember, MaskedTable):
         total, mean = algorithm.score_rows(loss, h_NC, y_N), algorithm.mean_loss(loss, h_NC, y_N)
         tally = algorithm.tally_rows(loss, h_NC, y_N, outputs.ranks) if self._config.label_dp is None else np.zeros(0)
         return messages.Score(total, mean * len(y_N), len(y_N), tally)
+
+    @remote(caller=DRIVER, at_most=lambda config: int(config.measures_alone))
+    async def measure_alone(self) -> messages.TestScore:
+        """Return the scores on the joined test rows of a model of the own columns, trained here and then given up."""
+        counts, tested = self.counts, self.test_rows
+        if not (self._alone and self._is_listed and counts is not None and tested is not None and len(tested.rows)):
+            return messages.TestScore(0.0, 0.0, {})
+        chosen, kept = np.flatnonzero(counts.train), np.flatnonzero(counts.in_test)
+        rows = tested.rows[:: -(-len(tested.rows) // MOST_TESTED)]
+        tests = np.asarray(self._x_test[np.searchsorted(kept, rows)]), self._labels[rows]
+        with self.span("wait", "own columns"):
+            args = (np.asarray(self._x), self._labels[chosen]), {"test": tests}
+            found = own_columns(TASKS[self._loss], *args, counts.train[chosen]).get("test", {})
+        return messages.TestScore(0.0, found.get("loss", 0.0), known(found))
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.algorithm == "centralised"))
     async def give_rows(self) -> messages.DesignMatrix:
@@ -495,7 +517,7 @@ class TableClient(JoinMember, MaskedTable):
     def _release_theta(self, num_steps: int) -> None:
         """Count a theta that depends on the rows, and the steps under noise that it takes, before they are drawn."""
         config = self._config
-        num_solutions = config.num_rounds * (1 if self._alone else config.inner_rounds)
+        num_solutions = config.most_rounds * (1 if self._alone else config.inner_rounds)
         self.release("theta", at_most=num_solutions if config.is_admm else self._num_batches)
         self.num_steps += num_steps
 
@@ -503,7 +525,7 @@ class TableClient(JoinMember, MaskedTable):
     def _num_batches(self) -> int:
         """Batches of a run of SGD, and one more turn of each round."""
         num_joined = self._problem.num_joined
-        return self._config.num_rounds * (ceil(num_joined / self._config.batch_of(num_joined)) + 1)
+        return self._config.most_rounds * (ceil(num_joined / self._config.batch_of(num_joined)) + 1)
 
     async def _gradient(self, derivatives: messages.Derivatives) -> Array:
         model, x_uD = self._problem.model, self._x[self._batch]
@@ -531,8 +553,8 @@ class TableClient(JoinMember, MaskedTable):
         work = Work("predict", float(len(x_nD) * model.num_parameters))
         values = await self.compute(local_solvers.predict, model, self.theta, x_nD, work=work)
         clip = config.prediction_clip if config.feature_dp else None
-        times = config.num_rounds + 1 if config.is_admm else self._num_batches
-        self.release("predictions", at_most=times + config.num_rounds)  # those of each round's test too
+        times = config.most_rounds + 1 if config.is_admm else self._num_batches
+        self.release("predictions", at_most=times + config.most_rounds)  # those of each round's test too
         self.num_releases += config.feature_dp is not None
         if clip is None:
             return values

@@ -193,6 +193,18 @@ def base_outputs(
     return base_C - base_C.mean() if loss == "softmax" else base_C
 
 
+LEAST_CURVATURE = 0.02
+"""Where positives are rarer the loss is nearly flat at the base outputs, and not where training goes."""
+
+
+def curvature(loss: Loss, base_C: Array) -> float:
+    """Return the loss's second derivative at these outputs: 1, p (1 - p), or its mean over classes."""
+    if loss == "squared":
+        return 1.0
+    p_C = expit(base_C) if loss == "logistic" else np.exp(base_C - base_C.max()) / np.exp(base_C - base_C.max()).sum()
+    return float(max(np.mean(p_C * (1.0 - p_C)), LEAST_CURVATURE))
+
+
 def mean_score(loss: Loss, total: float, count: int) -> float:
     """Return the RMSE or the accuracy over all partitions."""
     return sqrt(total / count) if loss == "squared" else total / count
@@ -367,14 +379,18 @@ def admm_server_round(
     before: Parts,
     base: Parts,
     norm: Callable[[Parts], float],
+    relaxation: float = 1.0,
 ) -> tuple[list[Array], list[Array], list[Array], Residuals]:
     """Return lambda (Eq. 8, after z of Eq. 7), what every table's Y_i shares (Eq. 14), z, and the residuals.
 
     With the squared loss z and lambda are linear in h and y, so each of several parts is updated on its own. `before`
-    is z of the round before, `base` the outputs at which training began, `norm` that of a value on joined rows.
+    is z of the round before, `base` the outputs at which training began, `norm` that of a value on joined rows. With
+    over-relaxation z and lambda follow predictions that go `relaxation` times as far beyond `before` (Boyd et al. 2011,
+    Section 3.4.3).
     """
-    found = [_admm_part(loss, *one, rho) for one in zip(labels, dual, h, strict=True)]
-    updated, shared, z = (list(parts) for parts in zip(*found, strict=True))
+    parts = zip(labels, dual, h, before, strict=True)
+    found = [_admm_part(loss, *one, rho, relaxation) for one in parts]
+    updated, shared, z = (list(each) for each in zip(*found, strict=True))
     return (
         updated,
         shared,
@@ -388,15 +404,18 @@ def admm_server_round(
     )
 
 
-def _admm_part(loss: Loss, y: NDArray[Any], local: Array, part: Array, rho: float) -> tuple[Array, Array, Array]:
+def _admm_part(
+    loss: Loss, y: NDArray[Any], local: Array, part: Array, before: Array, rho: float, relaxation: float
+) -> tuple[Array, Array, Array]:
     """Return lambda, what every table's Y_i shares, and z of one part, block by block."""
     updated, shared, z = (allocate(part.shape, np.float64) for _ in range(3))
     y = np.broadcast_to(y, len(part))  # along a tree one zero stands for all of a table that has no labels
     for rows in blocks_of(len(part), part.nbytes / max(len(part), 1)):
-        exact = update_z(loss, y[rows], local[rows], part[rows], rho)
-        updated[rows] = update_lambda(local[rows], part[rows], exact, rho)
+        over = part[rows] if relaxation == 1.0 else relaxation * part[rows] + (1.0 - relaxation) * before[rows]
+        exact = update_z(loss, y[rows], local[rows], over, rho)
+        updated[rows] = update_lambda(local[rows], over, exact, rho)
         shared[rows] = shared_term(updated[rows], part[rows], exact, rho)
-        z[rows] = part[rows] - (updated[rows] - local[rows]) / rho
+        z[rows] = over - (updated[rows] - local[rows]) / rho
     return updated, shared, z
 
 

@@ -16,6 +16,9 @@ _SGD = ("rfl-sgd-v", "rfl-sgd", "vfl-sgd")
 class TablePuppetConfig:
     """What is trained and how; the query, its sources and the label belong to the data."""
 
+    by_rows: ClassVar = ("num_rounds",)
+    """Settings of which 0 stands for what follows from the run."""
+
     sections: ClassVar = {
         "algorithm": "Method",
         "num_partitions": "Data",
@@ -27,10 +30,11 @@ class TablePuppetConfig:
         "lou_coordinator": "Placement",
         "secure_aggregation": "Privacy",
         "join_by": "Table mapping",
+        "own_columns": "Results",
         "on_party_loss": "Lost parties",
     }
     only_with: ClassVar[OnlyWith] = {
-        **{name: {"algorithm": _ADMM} for name in ("admm", "rho")},
+        **{name: {"algorithm": _ADMM} for name in ("admm", "rho", "over_relaxation")},
         **{name: {"algorithm": ("rfl-admm",)} for name in ("inner_rounds", "inner_rho")},
         **{name: {"algorithm": _SGD, "centralised": ("sgd",)} for name in ("learning_rate", "batch_size")},
         "max_batches": {"algorithm": _SGD},
@@ -63,14 +67,20 @@ class TablePuppetConfig:
     """Each table's local model; ``auto`` is linear, logistic or softmax by the task; ``neural`` has a hidden layer."""
     hidden_size: int = Field(default=16, ge=1, le=16384)
     """Hidden units of a neural local model."""
-    num_rounds: int = Field(default=10, ge=1)
-    """Outer rounds of ADMM, or epochs of SGD."""
+    num_rounds: int = Field(default=0, ge=0)
+    """Outer rounds of ADMM, or epochs of SGD; 0: until the training loss has moved by less than 1 % of what it has
+    gained in six rounds, and at most 200; 10 with `feature_dp`, whose budget they divide."""
     tolerance: float = Field(default=0.0, ge=0)
     """ADMM stops once both residuals are at most this share of what they are compared with (Boyd et al. 2011, Section
     3.3.1); 0 does all rounds."""
-    rho: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    """Penalty of the outer ADMM (paper: 0.1 to 10); auto begins with 1 and, with ``admm=boyd``, balances the residuals
-    in the first half of the rounds (Boyd et al. 2011, Section 3.4.1, relative to their scales)."""
+    rho: Annotated[float, Field(gt=0)] | Literal["curvature", "auto"] = "curvature"
+    """Penalty of the outer ADMM (paper: 0.1 to 10). With ``admm=boyd``, ``curvature`` takes 0.3 times the curvature of
+    the loss where training begins (of classes 0.15 times), and auto begins with 1 and balances the residuals in the
+    first half of the rounds (Boyd et al. 2011, Section 3.4.1, relative to their scales); with another form either is
+    1."""
+    over_relaxation: float = Field(default=1.6, ge=1, lt=2)
+    """How far each round of ``admm=boyd`` steps over the predictions (Boyd et al. 2011, Section 3.4.3); 1: not.
+    With ``rho=auto`` it does not."""
     inner_rounds: int = Field(default=10, ge=1)
     """Consensus rounds over a table's partitions in each outer round; u and w carry over."""
     inner_rho: float | None = Field(default=None, gt=0)
@@ -136,6 +146,11 @@ class TablePuppetConfig:
     memory_limit: str | None = Field(default=None, pattern=r"^[0-9]{1,6}(\.[0-9]{1,3})? ?[MGT]i?B$")
     """DuckDB's memory limit for the table mapping, such as 4GB."""
 
+    own_columns: bool = True
+    """Whether the label's owner also trains a model on its own columns, to say what the others' bring: outside all
+    messages, and only its metrics on the test rows are told. Not where rows have a budget,
+    nor of a table in several partitions."""
+
     on_party_loss: Literal["stop"] = "stop"
     """A lost client takes its table with it: the run stops and names it, and can be resumed."""
 
@@ -175,7 +190,23 @@ class TablePuppetConfig:
     @property
     def first_rho(self) -> float:
         """The penalty of the first round."""
-        return 1.0 if self.rho == "auto" else self.rho
+        return 1.0 if isinstance(self.rho, str) else self.rho
+
+    @property
+    def measures_alone(self) -> bool:
+        """Whether the label's owner also trains on its own columns."""
+        is_open = self.feature_dp is None and self.label_dp is None
+        return self.own_columns and is_open and not self.is_vertical and self.algorithm != "centralised"
+
+    @property
+    def relaxation(self) -> float:
+        """The over-relaxation that the form of ADMM has."""
+        return self.over_relaxation if self.admm == "boyd" and not self.adapts_rho else 1.0
+
+    @property
+    def most_rounds(self) -> int:
+        """Rounds at most."""
+        return self.num_rounds or (10 if self.feature_dp is not None else 200)
 
     @property
     def adapts_rho(self) -> bool:
@@ -195,17 +226,17 @@ class TablePuppetConfig:
     @property
     def num_solutions(self) -> int:
         """Rounds in which a table of one partition solves for theta; 0 where another algorithm trains."""
-        return self.num_rounds if self.is_admm else 0
+        return self.most_rounds if self.is_admm else 0
 
     @property
     def num_tests(self) -> int:
         """How often the tables predict the rows that are kept for the test."""
-        return 0 if self.algorithm == "centralised" else self.num_rounds
+        return 0 if self.algorithm == "centralised" else self.most_rounds
 
     @property
     def num_consensus_rounds(self) -> int:
         """Rounds in which the partitions of a table agree on theta."""
-        return self.num_rounds if self.algorithm == "rfl-admm" else 0
+        return self.most_rounds if self.algorithm == "rfl-admm" else 0
 
     @property
     def is_admm(self) -> bool:

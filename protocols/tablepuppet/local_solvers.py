@@ -395,8 +395,8 @@ def total_steps(config: TablePuppetConfig, num_rows: int, num_joined: int, alone
     """Return the noisy sums of a run that a row may be in, and the sampling rate that may be claimed (1: none)."""
     if config.is_admm:
         steps, rate = local_steps(config, num_rows)
-        return config.num_rounds * (1 if alone else config.inner_rounds) * steps, rate
-    return config.num_rounds * ceil(num_joined / config.batch_of(num_joined)), 1.0
+        return config.most_rounds * (1 if alone else config.inner_rounds) * steps, rate
+    return config.most_rounds * ceil(num_joined / config.batch_of(num_joined)), 1.0
 
 
 def choose_noise(config: TablePuppetConfig, num_rows: int, num_joined: int, alone: bool) -> float:

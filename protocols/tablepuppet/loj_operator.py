@@ -52,6 +52,8 @@ from protocols.tablepuppet.mapping import (
 )
 
 _log = logging.getLogger(__name__)
+SHARES: dict[algorithm.Loss, float] = {"squared": 0.3, "logistic": 0.15, "softmax": 0.15}
+"""Of the loss's curvature, as the penalty; that of classes falls as training goes on."""
 
 
 @wire_type
@@ -176,6 +178,8 @@ class JoinServer(TableServer):
         y_n[~labels.is_test] = labels.train
         self.y, times = split.labels(self.label_index, y_n)
         self.base = algorithm.base_outputs(self._loss, self.y, self.num_outputs, self._config.centre_labels, times)
+        if self._config.rho == "curvature" and self._config.is_admm and self._config.admm == "boyd":
+            self.rho = SHARES[self._loss] * algorithm.curvature(self._loss, self.base)
         await self._tell_counts(split)
         await self._keep(split)
         await self._begin()
@@ -257,7 +261,7 @@ class JoinServer(TableServer):
 
     # --- training (Algorithm 1) ---
 
-    @remote(caller=DRIVER, at_most="num_rounds", of="number")
+    @remote(caller=DRIVER, at_most="most_rounds", of="number")
     async def train_round(self, order: messages.RoundOrder) -> messages.TrainingLoss:
         """Train one epoch of SGD or one round of ADMM, as Table 5 composes them, and return the training loss."""
         config, rho = self._config, self.rho
@@ -265,7 +269,7 @@ class JoinServer(TableServer):
             train = self._train_centralised if config.algorithm == "centralised" else self._sgd_epoch
             return messages.TrainingLoss(await train(order.number), 0.0, 0.0, 0.0)
         loss, residuals = await self._admm_round()
-        if config.adapts_rho and 2 * order.number <= config.num_rounds:
+        if config.adapts_rho and 2 * order.number <= config.most_rounds:
             self.rho = residuals.balanced(rho)
         return messages.TrainingLoss(loss, *residuals.shares, rho)
 
@@ -273,7 +277,7 @@ class JoinServer(TableServer):
         """RFL-ADMM(-V), VFL-ADMM: LoJ gathers, updates z and lambda, scatters Y; the tables solve for theta."""
         joined, rho = self._train, self.rho
         args = (self._loss, joined.of_label(self.y), self.dual, await self._gather(), rho, self.z)
-        more = (joined.of_label(self.base), joined.norm)
+        more = (joined.of_label(self.base), joined.norm, self._config.relaxation)
         step = await self.compute(algorithm.admm_server_round, *args, *more, work=self._work("server-step"))
         self.dual, shared, self.z, residuals = step
         sent = [messages.Auxiliary(Y_nC, rho) for Y_nC in await self._scatter(shared)]
@@ -358,7 +362,7 @@ class JoinServer(TableServer):
 
     # --- evaluation ---
 
-    @remote(caller=DRIVER, at_most="num_rounds")
+    @remote(caller=DRIVER, at_most="most_rounds")
     async def evaluate(self) -> messages.TestScore:
         """Return the scores on the joined test rows, which the label's owner computes from the summed outputs."""
         if self._config.algorithm == "centralised":

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from fedactors.plugins import Headline, LazyProtocol
 
+PUBLISHED = {"num_rounds": 10, "rho": "auto", "over_relaxation": 1.0, "own_columns": False}
+"""What the published rows were made with, where they set nothing else."""
+
 PROTOCOL = LazyProtocol(
     "protocols.tablepuppet",
     name="tablepuppet",
@@ -14,6 +17,6 @@ PROTOCOL = LazyProtocol(
     headline=Headline(name="test/accuracy"),
     party_loss=frozenset({"stop"}),
     default_party_loss="stop",
-    smoke={"num_rounds": 2},
-    paper={"num_rounds": 10},
+    smoke={"num_rounds": 2, "own_columns": False},
+    paper={**PUBLISHED},
 )

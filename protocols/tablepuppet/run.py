@@ -14,6 +14,7 @@ Table 5, with the rows that the tables hold:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from fedactors.actors.context import derived_seed
 from fedactors.data.join import join_notes
 from fedactors.data.layouts.vertical import RelationalData
-from fedactors.learning.metrics import of_split
+from fedactors.learning.metrics import HEADLINES, gain_note, of_split
 from fedactors.privacy.accounting import EVERYBODY, JOINED, budgets, claims
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Runtime
@@ -35,6 +36,9 @@ from protocols.tablepuppet.loj_operator import JoinServer, Side
 from protocols.tablepuppet.lou_operator import UnionCoordinator
 from protocols.tablepuppet.messages import JoinFacts, RoundOrder, TestScore
 
+SETTLED_ROUNDS, SETTLED_SHARE = 6, 0.01
+"""A run ends when its training loss has moved by less than this share of its gain in so many rounds."""
+
 
 @dataclass
 class State(RunState):
@@ -44,6 +48,7 @@ class State(RunState):
     trivial: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     curve: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
 
 
 async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime) -> RunResult:
@@ -69,6 +74,9 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
                 rounds.stop()
         found = await server.evaluate()
         scores = {**named(loss, found), **found.more}
+        state.losses = [*state.losses, train_loss]
+        if not config.num_rounds and has_settled(state):
+            rounds.stop()
         state.metrics = {**of_split("test", scores), "training/loss": train_loss}
         state.curve = [*state.curve, scores[SCORE_NAMES[loss]]]
         rounds.record(state.metrics)
@@ -79,8 +87,15 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
     facts = {name: getattr(state.facts, name) for name in JoinFacts.__dataclass_fields__}
     num_joined = state.facts.joined_rows + state.facts.joined_test_rows
     notes = join_notes(num_joined, state.facts.rows, state.facts.rows_that_join)
+    notes += unconverged(config, state)
+    alone = await measured_alone(config, clients, data)
+    scores = {name.removeprefix("test/"): value for name, value in state.metrics.items()}
+    notes += gain_note(next(iter(alone), ""), data.task, scores, next(iter(alone.values()), {}))
+    own = {
+        f"test/own_{name}": found[name] for found in alone.values() for name in [HEADLINES[data.task]] if name in found
+    }
     return await rounds.result(
-        {**state.metrics, **trivial, **left_out(state.facts)},
+        {**state.metrics, **own, **trivial, **left_out(state.facts)},
         {
             **facts,
             **({"notes": notes} if notes else {}),
@@ -90,6 +105,16 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
             "communication": communication,
         },
     )
+
+
+async def measured_alone(
+    config: TablePuppetConfig, clients: Mapping[str, TableClient], data: RelationalData
+) -> dict[str, dict[str, float]]:
+    """Return the metrics of the label owner's own columns, by its name; nothing where they are not measured."""
+    if not config.measures_alone:
+        return {}
+    found = {name: (await client.measure_alone()).more for name, client in clients.items()}
+    return {name: metrics for name, metrics in found.items() if metrics}
 
 
 def actors(config: TablePuppetConfig) -> Mapping[str, type]:
@@ -172,4 +197,19 @@ def named(loss: Loss, found: TestScore) -> dict[str, float]:
 def num_rounds(config: TablePuppetConfig, loss: Loss) -> int:
     """Return the rounds to run; the closed form of the ridge needs one."""
     is_closed = config.centralised == "exact" and loss == "squared" and config.model != "neural"
-    return 1 if config.algorithm == "centralised" and is_closed else config.num_rounds
+    return 1 if config.algorithm == "centralised" and is_closed else config.most_rounds
+
+
+def has_settled(state: State) -> bool:
+    """Say whether the training loss has moved by less than 1 % of its gain in the last rounds."""
+    last = state.losses[-SETTLED_ROUNDS:]
+    gain = max(state.trivial.get("loss", -math.inf), *state.losses) - last[-1]
+    return len(last) == SETTLED_ROUNDS and max(last) - min(last) <= SETTLED_SHARE * gain
+
+
+def unconverged(config: TablePuppetConfig, state: State) -> list[str]:
+    """Return what to tell of a run that ended while its loss still moved; nothing of one that may not go on."""
+    if config.feature_dp is not None or len(state.losses) < SETTLED_ROUNDS or has_settled(state):
+        return []
+    way = f"num_rounds={2 * state.round}" if not config.num_rounds else "leave num_rounds out, or give a larger one"
+    return [f"not converged after {state.round} rounds: the training loss still moves; {way}"]

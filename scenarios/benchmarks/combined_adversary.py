@@ -35,13 +35,14 @@ from protocols.mtcd import privacy as samples
 from protocols.mtcd.plugin import PROTOCOL as MTCD
 from protocols.pubsub_vfl import privacy as halves
 from protocols.pubsub_vfl.plugin import PROTOCOL as PUBSUB_VFL
+from protocols.pubsub_vfl.plugin import PUBLISHED
 from protocols.tablepuppet import privacy as joins
 from protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
 from scenarios.benchmarks.privacy_audits import DATA, RESULTS, TOKENS, AuditStudy
 from scenarios.paper.study import study_flags
 
 RUNS = 60
-SPLIT = {"num_epochs": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 64}
+SPLIT = {**PUBLISHED, "num_epochs": 1, "num_layers": 2, "hidden_size": 8, "embedding_size": 4, "batch_size": 64}
 PRIVATE = {"standardisation": "private", "standardisation_mu": 0.5}
 TUPLES = {
     **DATA["orders"].settings, "algorithm": "rfl-sgd-v", "batch_size": 100_000, "num_rounds": 1, "feature_dp": 4.0,

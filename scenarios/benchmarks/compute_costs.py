@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
+from fedactors.config import build
 from fedactors.learning.optimizers import Network, OptimizerState
 from fedactors.learning.split_learning import (
     Exchange,
@@ -36,6 +37,7 @@ from fedactors.runtime.compute import one_torch_thread
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.plugin import PUBLISHED
 from protocols.pubsub_vfl.replicas import steps, weighted_mean
 
 BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -57,7 +59,7 @@ def least_seconds(action: Callable[[], object], repetitions: int) -> float:
 
 def measure(num_layers: int, hidden: int, features: int, repetitions: int) -> list[dict[str, Any]]:
     """Return seconds of each kind of work at each batch size for one size of models."""
-    config = PubSubVflConfig(num_layers=num_layers, hidden_size=hidden)
+    config = build(PubSubVflConfig, {**PUBLISHED, "num_layers": num_layers, "hidden_size": hidden})
     data = load_data(config, "synthetic:100x10", 0)
     spec, rng = config.step_rule, np.random.default_rng(0)
     bottom = Network(algorithm.bottom_spec(config, features), spec, 0)
@@ -173,8 +175,8 @@ def exchange_seconds(repetitions: int) -> dict[str, dict[str, float]]:
 
     def step(size: int) -> Callable[[], object]:
         vector = values(size).reshape(-1)
-        states = steps(PubSubVflConfig().step_rule, [vector], [vector], [OptimizerState()])[1]
-        return lambda: steps(PubSubVflConfig().step_rule, [vector], [vector], states)
+        states = steps(build(PubSubVflConfig, PUBLISHED).step_rule, [vector], [vector], [OptimizerState()])[1]
+        return lambda: steps(build(PubSubVflConfig, PUBLISHED).step_rule, [vector], [vector], states)
 
     def compress(size: int) -> Callable[[], object]:
         array = values(size)
@@ -194,12 +196,14 @@ def local_seconds(repetitions: int, active: dict[str, float]) -> dict[str, dict[
     The step is told by how many times as long it takes as an active step of the same minute, on whose fit it rests: so
     a busy machine changes little.
     """
-    config = PubSubVflConfig()
+    config = build(PubSubVflConfig, PUBLISHED)
     rule, rng = config.step_rule, np.random.default_rng(0)
     top = Network(algorithm.top_spec(config, load_data(config, "synthetic:100x10", 0)), rule, 0)
     ratios = []
     for num_layers, hidden, features in SIZES[:3]:
-        spec = algorithm.bottom_spec(PubSubVflConfig(num_layers=num_layers, hidden_size=hidden), features)
+        spec = algorithm.bottom_spec(
+            build(PubSubVflConfig, {**PUBLISHED, "num_layers": num_layers, "hidden_size": hidden}), features
+        )
         bottom = Network(spec, rule, 0)
         for batch_size in (64, 128, 256, 512):
             x = rng.normal(size=(batch_size, features)).astype(np.float32)

@@ -3,7 +3,7 @@
     python -m scenarios.benchmarks.large_tables PROTOCOL [ROWS] [COLUMNS] [LIMIT]
 
 PROTOCOL is pubsub-vfl, mtcd or horizontal, whose tables are Parquet files of two parties with COLUMNS numbers in each
-row, or tablepuppet, whose ROWS sales join items and shops. Tables are written in blocks to a temporary folder and read
+row, or tablepuppet, whose ROWS sales, of as many numbers, join items and shops. Tables are written in blocks to a temporary folder and read
 by a simulated run in a process of its own, which prints one line of JSON:
 
     table_mib   the numbers of all tables in double precision
@@ -47,17 +47,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tablepuppet": {"num_rounds": 3, "join_by": "rows"},
 }
 QUERY = (
-    "SELECT sales.amount, items.price, shops.size, sales.y FROM sales JOIN items ON sales.item = items.item "
+    "SELECT {}, items.price, shops.size, sales.y FROM sales JOIN items ON sales.item = items.item "
     "JOIN shops ON sales.shop = shops.shop"
 )
-NUM_ITEMS, NUM_SHOPS = 100_000, 1_000
+NUM_ITEMS, NUM_SHOPS = 10_000, 1_000
 _TABLES = ("sales", "items", "shops")
 
 
 def write(protocol: str, folder: Path, num_rows: int, num_columns: int) -> tuple[Path, float]:
     """Write the tables and their description; return its path and the MiB of their numbers."""
     if protocol == "tablepuppet":
-        return _write_star(folder, num_rows)
+        return _write_star(folder, num_rows, num_columns)
     for number, name in enumerate(("one", "two", "test")):
         labelled = name == "one" or protocol == "horizontal"
         count = num_rows if name != "test" else min(num_rows, 1000)
@@ -88,7 +88,7 @@ def _write(path: Path, num_rows: int, seed: int, num_columns: int, has_label: bo
     writer.close()
 
 
-def _write_star(folder: Path, num_rows: int) -> tuple[Path, float]:
+def _write_star(folder: Path, num_rows: int, num_columns: int) -> tuple[Path, float]:
     rng = np.random.default_rng(0)
     items, shops = rng.normal(size=NUM_ITEMS), rng.normal(size=NUM_SHOPS)
     for name, values, column in (("item", items, "price"), ("shop", shops, "size")):
@@ -99,17 +99,18 @@ def _write_star(folder: Path, num_rows: int) -> tuple[Path, float]:
     for first in range(0, num_rows, _BLOCK):
         size = min(_BLOCK, num_rows - first)
         item, shop = rng.integers(0, NUM_ITEMS, size), rng.integers(0, NUM_SHOPS, size)
-        amount = rng.normal(size=size)
-        y = amount + items[item] - shops[shop] + rng.normal(size=size)
-        table = pa.table({"item": item, "shop": shop, "amount": amount, "y": y})
+        numbers = {f"x{number}": rng.normal(size=size) for number in range(num_columns)}
+        y = numbers["x0"] + items[item] - shops[shop] + rng.normal(size=size)
+        table = pa.table({"item": item, "shop": shop, **numbers, "y": y})
         writer = writer or pyarrow.parquet.ParquetWriter(folder / "sales.parquet", table.schema)
         writer.write_table(table)
     assert writer is not None
     writer.close()
     parties = "\n".join(f'[parties.{name}]\npath = "{name}.parquet"\ntable = "{name}"' for name in _TABLES)
-    text = f'[task]\ntype = "regression"\nlayout = "relational"\nlabel = "sales.y"\nsql = "{QUERY}"\n{parties}'
+    sql = QUERY.format(", ".join(f"sales.x{number}" for number in range(num_columns)))
+    text = f'[task]\ntype = "regression"\nlayout = "relational"\nlabel = "sales.y"\nsql = "{sql}"\n{parties}'
     (folder / "parties.toml").write_text(text)
-    return folder / "parties.toml", num_rows * 4 * 8 / 2**20
+    return folder / "parties.toml", num_rows * (3 + num_columns) * 8 / 2**20
 
 
 class Peak:

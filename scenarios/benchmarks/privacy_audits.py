@@ -49,6 +49,7 @@ from protocols.mtcd.plugin import PROTOCOL as MTCD
 from protocols.nebulafl.plugin import PROTOCOL as NEBULAFL
 from protocols.tablepuppet import privacy as joins
 from protocols.tablepuppet.plugin import PROTOCOL as TABLEPUPPET
+from protocols.tablepuppet.plugin import PUBLISHED
 from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -162,7 +163,7 @@ def tables(point: tuple[Tables, Mapping[str, Any]], seed: int) -> RunRow:
     """Replay every table of one data set in one mode."""
     one_torch_thread()
     source, settings = point
-    config = build(TABLEPUPPET.Config, {**source.settings, **settings, "declared_facts": source.declared})
+    config = build(TABLEPUPPET.Config, {**PUBLISHED, **source.settings, **settings, "declared_facts": source.declared})
     data = cut(load_data(TABLEPUPPET, config, source.name, seed), source.keep)
     audits = [
         audit_by_replay(TABLEPUPPET, config, data, one, joins.neighbours(config, data, one, COUNT, seed), seed=seed)
@@ -216,7 +217,8 @@ def reconstructed(point: tuple[Tables, str, int, Mapping[str, Any]], seed: int) 
     one_torch_thread()
     source, table, num_known, settings = point
     config = build(
-        TABLEPUPPET.Config, {**source.settings, **settings, "declared_facts": source.declared, "num_rounds": 5}
+        TABLEPUPPET.Config,
+        {**PUBLISHED, **source.settings, **settings, "declared_facts": source.declared, "num_rounds": 5},
     )
     data = cut(load_data(TABLEPUPPET, config, source.name, seed), source.keep)
     view = joins.views(config, data, seed)[table]

@@ -24,6 +24,7 @@ from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import batches, load_data, num_batches
 from protocols.pubsub_vfl.messages import EpochOrder
+from protocols.pubsub_vfl.plugin import PUBLISHED
 from protocols.pubsub_vfl.run import assemble
 
 FLOWER_MS = (103.0, 204.0)
@@ -98,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5)
     given = parser.parse_args()
-    config = build(PubSubVflConfig, {"num_epochs": given.epochs, "batch_size": 256})
+    config = build(PubSubVflConfig, {**PUBLISHED, "num_epochs": given.epochs})
     data = load_data(config, "bank", 0)
     bare, ours = bare_pytorch(config, data), over_ray(config, data)
     times = {f"times_faster_than_flower_at_{ms:g}_ms": ms / ours["ms_per_batch"] for ms in FLOWER_MS}

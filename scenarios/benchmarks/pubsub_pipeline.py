@@ -32,6 +32,7 @@ from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data, num_batches
 from protocols.pubsub_vfl.messages import EpochOrder
+from protocols.pubsub_vfl.plugin import PUBLISHED
 from protocols.pubsub_vfl.run import assemble
 
 ROLES = ("passive", "active")
@@ -165,7 +166,13 @@ def main() -> None:
     parser.add_argument("others", nargs="*", metavar="KEY=VALUE,...", help="a run more with the first window and these")
     given = parser.parse_args()
     windows = [int(w) for w in given.windows.split(",")]
-    common = {"hidden_size": given.hidden_size, "max_in_flight": windows[0], "prefetch": 4, "num_epochs": given.epochs}
+    common: dict[str, Any] = {
+        **PUBLISHED,
+        "hidden_size": given.hidden_size,
+        "max_in_flight": windows[0],
+        "prefetch": 4,
+        "num_epochs": given.epochs,
+    }
     settings = {str(w): {**common, "max_in_flight": w} for w in windows}
     settings |= {words: {**common, **parse_words(words.split(","))} for words in given.others}
     configs = {name: build(PubSubVflConfig, values) for name, values in settings.items()}

@@ -30,6 +30,8 @@ from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.secure_sums.messages import Identity, SumCall
 from fedactors.secure_sums.primitives import FixedPoint, num_neighbours
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumServer, unmasked_sum
+from protocols.pubsub_vfl.plugin import PUBLISHED
+from protocols.tablepuppet.plugin import PUBLISHED as TABLEPUPPET
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -60,7 +62,7 @@ class Cost:
 
 GLASU = {"num_rounds": 5, "evaluate_every": 5, "hidden_size": 64}
 GLASU_NOISE = {"secure_aggregation": True, "noise_multiplier": 4.0, "clip_norm": 1.0, "max_degree": 170}
-ADMM = {"algorithm": "rfl-admm-v", "num_rounds": 5}
+ADMM = {**TABLEPUPPET, "algorithm": "rfl-admm-v", "num_rounds": 5}
 PAPER = {"admm": "paper_sgd", "local_epochs": 1}
 SGD = {"algorithm": "rfl-sgd-v", "num_rounds": 2}
 NOISE = {
@@ -70,7 +72,7 @@ NOISE = {
     "label_dp": 1.0,
     "declared_facts": ("amount=0:3", "hour=0:23", "weight=0:3", "price=0:3", "credit_limit=0:3", "age=18:80"),
 }
-SPLIT = {"num_epochs": 1, "num_layers": 2, "hidden_size": 32, "embedding_size": 8, "batch_size": 256}
+SPLIT = {**PUBLISHED, "num_epochs": 1, "num_layers": 2, "hidden_size": 32, "embedding_size": 8}
 AVERAGES = {"num_rounds": 5, "model": "mlp", "evaluate_every": 5}
 CENTERS = {
     "algorithm": "fedhisyn", "num_centers": 4, "num_rounds": 3, "duration": 20000.0,

@@ -40,6 +40,7 @@ from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import encode_error
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.plugin import PUBLISHED
 
 NAMES = ("bank", "shop")
 TASK = 'type = "binary", alignment = "already-aligned"'
@@ -192,7 +193,8 @@ def demo(folder: Path) -> dict[str, float]:
 def epochs_of(folder: Path, epochs: int, payloads: str, *where: str) -> list[float]:
     """Train once; return the wall seconds of each epoch but the first two, from its beginning to that of the next."""
     out = Path(tempfile.mkdtemp(dir=folder))
-    settings = (f"num_epochs={epochs + 3}", "batch_size=256", "on_party_loss=stop", f"transfer={payloads}")
+    given = {**PUBLISHED, "num_epochs": epochs + 3, "on_party_loss": "stop", "transfer": payloads}
+    settings = tuple(f"{name}={value}" for name, value in given.items())
     words = ["run", "pubsub-vfl", *where, *settings, "--out", str(out), "--quiet", "--format", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "fedactors", *words], env=_environment(), capture_output=True, text=True

@@ -27,6 +27,7 @@ from fedactors.data.layouts.vertical import stated
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.plugin import PUBLISHED
 from protocols.tablepuppet.run import run
 
 SQL = "SELECT * FROM visits JOIN offers ON visits.town = offers.town JOIN users ON visits.user = users.user"
@@ -63,7 +64,9 @@ def tables(settings: TreeBenchmark) -> dict[str, pa.Table]:
 def measure(settings: TreeBenchmark) -> dict[str, Any]:
     """Run once; return what it took and what it found."""
     sources = {name: in_memory(table) for name, table in tables(settings).items()}
-    protocol = build(TablePuppetConfig, {"num_rounds": settings.num_rounds, "join_by": settings.join_by, "threads": 1})
+    protocol = build(
+        TablePuppetConfig, {**PUBLISHED, "num_rounds": settings.num_rounds, "join_by": settings.join_by, "threads": 1}
+    )
     before, cpu = _peak_mib(), time.process_time()
     runtime = SimulatedRuntime(seed=0, recorder=MemoryRecorder())
     data = stated(SQL, sources, label="spent")

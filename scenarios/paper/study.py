@@ -143,7 +143,7 @@ class Study(argparse.Namespace):
         settings = getattr(point, "settings", point)
         asked = as_dict(build(find_protocol(self.protocol).Config, dict(settings)))
         rows = self.rows(study, name)
-        return all(row.config.get(key) == asked[key] for row in rows for key in settings)
+        return all(row.config.get(key, asked[key]) == asked[key] for row in rows for key in settings)
 
     def put(
         self, study: str, name: str, rows: Iterable[RunRow], order: Sequence[str] = (), kept: Sequence[RunRow] = ()

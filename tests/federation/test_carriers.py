@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedactors.errors import BadInput, PartyLost
-from fedactors.federation.identity import FEDERATION, parse_place, read_federation
+from fedactors.federation.identity import FEDERATION, parse_site_address, read_federation
 from fedactors.federation.relay import Relay
 from fedactors.runtime.addresses import free_port
 from tests.federation.test_keys import reached
@@ -279,11 +279,11 @@ def test_what_no_websocket_leads_to_a_site_is_one_line(tmp_path: Path) -> None:
 
 
 def test_addresses_of_websockets_are_kept_as_they_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse_place("wss://bank.example:443/fed", "x") == ("bank.example", 443, "wss://bank.example:443/fed")
-    assert parse_place("ws://[::1]:80", "x") == ("::1", 80, "ws://[::1]:80")
+    assert parse_site_address("wss://bank.example:443/fed", "x") == ("bank.example", 443, "wss://bank.example:443/fed")
+    assert parse_site_address("ws://[::1]:80", "x") == ("::1", 80, "ws://[::1]:80")
     for wrong in ("http://h:1", "wss://h", "wss://u:p@h:1/", "wss://h:1/?x", "wss://h:1/\n", "wss://h:0"):
         with pytest.raises(BadInput, match=r"^x: .* is not allowed: give "):
-            parse_place(wrong, "x")
+            parse_site_address(wrong, "x")
     world, port, _ = balanced(tmp_path, "ws")
     member = read_federation(tmp_path / "credit" / FEDERATION).members[SHOP]
     assert (member.url, member.where) == (f"ws://127.0.0.1:{port}/shop",) * 2

@@ -23,6 +23,7 @@ from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.dry_run import Problem
 from protocols.pubsub_vfl.planner import Plan
+from protocols.pubsub_vfl.plugin import PUBLISHED
 from scenarios.paper.pubsub_vfl._profiles import profile_of_costs
 from scenarios.paper.study import Study
 
@@ -84,6 +85,6 @@ def choice(
     settings: Mapping[str, Any], data: str, cores: Mapping[str, int], num_rows: int, gigabits: float = 1.0
 ) -> Plan:
     """Return the workers that the planner chooses for a batch size, where windows do not hold them up."""
-    config = build(PubSubVflConfig, {**settings, "max_in_flight": WINDOW, "transfer": "push"})
+    config = build(PubSubVflConfig, {**PUBLISHED, **settings, "max_in_flight": WINDOW, "transfer": "push"})
     made = problem(config, data, cores, num_rows, gigabits)
     return planner.choose(config, made, batch_sizes=(config.batch_size,))[0]

@@ -26,7 +26,7 @@ from fedactors.sweeps import run_once
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.dry_run import Problem
-from protocols.pubsub_vfl.plugin import PROTOCOL
+from protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 
 EPOCHS = 4
 """The first of them is left out: it loads and allocates what the others find."""
@@ -68,6 +68,7 @@ def measure_on_ray(given: PlanningStudy, data: str) -> None:
     made: dict[str, dict[str, Any]] = {}
     for w_a, w_p, size, window, payloads in SETTINGS[:2] if given.smoke else SETTINGS:
         made[f"w{w_a}-{w_p}-b{size}-p{window}-{payloads}"] = {
+            **PUBLISHED,
             "num_epochs": EPOCHS,
             "num_active_workers": w_a,
             "num_passive_workers": w_p,

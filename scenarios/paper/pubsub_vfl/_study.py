@@ -28,7 +28,7 @@ from fedactors.sweeps import Done, run_once
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from protocols.pubsub_vfl.algorithm import default_costs
-from protocols.pubsub_vfl.plugin import PROTOCOL
+from protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 from protocols.pubsub_vfl.run import HEADLINE
 from scenarios.paper.pairs import difference_row
 from scenarios.paper.study import Study, rows_of, study_flags
@@ -39,7 +39,7 @@ TABLE = RESULTS / "pubsub_vfl.parquet"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run: its name, data and settings, and the cores of each party's host."""
+    """One run: its name, data, what it sets beside `PUBLISHED`, and the cores of each party's host."""
 
     name: str
     data: str
@@ -48,6 +48,9 @@ class Point:
     speed: Mapping[str, float] = dataclasses.field(default_factory=dict)
     network: Network | None = None
     reproducible_noise: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", {**PUBLISHED, **self.settings})
 
 
 class Clocked(MemoryRecorder):

@@ -41,7 +41,7 @@ from protocols.pubsub_vfl.actors import PartyWorker
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data, num_batches
-from protocols.pubsub_vfl.plugin import PROTOCOL
+from protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 from scenarios.paper.study import rows_of
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
@@ -69,6 +69,9 @@ class Watched:
     """Share of an epoch after which the models are looked at."""
     cores: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"active": 32, "passive": 32})
     speed: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", {**PUBLISHED, **self.settings})
 
 
 class Enough(FedactorsError):

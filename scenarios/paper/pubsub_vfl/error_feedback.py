@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fedactors.actors.context import derived_seed
-from fedactors.config import as_dict
+from fedactors.config import as_dict, build
 from fedactors.data.party_rows import prepare, split
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.optimizers import Network
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import batches, load_data
-from protocols.pubsub_vfl.plugin import PROTOCOL
+from protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
@@ -68,7 +68,7 @@ class Cut:
 
 def train(point: Point, seed: int) -> RunRow:
     """Train; the row has the validation AUC after the last epoch and that of the best one."""
-    config = PubSubVflConfig(num_epochs=point.epochs, algorithm="vfl")
+    config = build(PubSubVflConfig, {**PUBLISHED, "num_epochs": point.epochs, "algorithm": "vfl"})
     data = load_data(config, point.data, seed)
     run_seed = derived_seed(seed, "all parties", "batches")
     networks, parts = {}, {}

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.planner import Plan
+from protocols.pubsub_vfl.plugin import PUBLISHED
 from scenarios.paper.study import study_flags
 
 NEVER = 2.0
@@ -47,7 +48,13 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 GRID_WORKERS = (1, 4, 8)
 GRID_SIZES = (64, 256)
 GRID_LINKS = (*LINKS, (1.0, 0.01))
-BASE: dict[str, Any] = {"num_epochs": 1, "report_interval": 0.0, "sync_unit": "batch", "transfer": "push"}
+BASE: dict[str, Any] = {
+    **PUBLISHED,
+    "num_epochs": 1,
+    "report_interval": 0.0,
+    "sync_unit": "batch",
+    "transfer": "push",
+}
 
 
 def link_name(gigabits: float, latency: float) -> str:

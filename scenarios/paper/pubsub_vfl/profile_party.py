@@ -14,6 +14,7 @@ from pathlib import Path
 from fedactors.config import build, parse_words
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.plugin import PUBLISHED
 from protocols.pubsub_vfl.profiler import profile_machine
 
 
@@ -26,7 +27,7 @@ def main() -> None:
     flags.add_argument("--smoke", action="store_true", help="two repetitions")
     flags.add_argument("words", nargs="*", metavar="key=value")
     given = flags.parse_intermixed_args()
-    config = build(PubSubVflConfig, parse_words(given.words))
+    config = build(PubSubVflConfig, {**PUBLISHED, **parse_words(given.words)})
     data = load_data(config, given.data, 0)
     block, repetitions = data.load(given.party), 2 if given.smoke else 10
     made = profile_machine(config, data.part(given.party), block.features.shape[1], given.cores, repetitions)

@@ -20,7 +20,7 @@ from fedactors.sweeps import run_once
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.tablepuppet.plugin import PROTOCOL
+from protocols.tablepuppet.plugin import PROTOCOL, PUBLISHED
 from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -122,7 +122,12 @@ class Panel:
         kind = "admm" if "admm" in algorithm else "sgd"
         if kind == "admm" and self.num_partitions > 1:
             kind = "partitioned admm"
-        words = {"task": self.task, "num_partitions": self.num_partitions, "num_rounds": self.num_rounds}
+        words: dict[str, Any] = {
+            **PUBLISHED,
+            "task": self.task,
+            "num_partitions": self.num_partitions,
+            "num_rounds": self.num_rounds,
+        }
         is_private = self.private and algorithm != "centralised"
         if self.neural:
             words |= {"model": "neural", "centralised": "sgd", "lbfgs_iterations": 10}

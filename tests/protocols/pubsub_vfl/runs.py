@@ -18,9 +18,11 @@ from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data
+from protocols.pubsub_vfl.plugin import PUBLISHED
 from protocols.pubsub_vfl.run import run
 
 TINY: dict[str, Any] = {
+    **PUBLISHED,
     "num_epochs": 3,
     "batch_size": 64,
     "num_layers": 2,

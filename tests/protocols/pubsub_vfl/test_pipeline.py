@@ -27,9 +27,6 @@ class Rows:
 
 
 class Replica:
-    def begin_epoch(self, epoch: int) -> None:
-        pass
-
     def mixing(self, server: Any) -> Any:
         return contextlib.nullcontext()
 
@@ -61,6 +58,9 @@ class Worker:
 
     def pipeline(self, *first: Stamp) -> Pipeline:
         return Pipeline(self, 0, first)  # type: ignore[arg-type]
+
+    def begin_epoch(self, epoch: int) -> None:
+        """No model follows a schedule."""
 
     def _first_of(self, epoch: int) -> tuple[Stamp, ...] | None:
         return self.first

@@ -36,7 +36,9 @@ def many_to_many(num_rows=240, towns=8, parted=False, far=300.0):
 
 
 def settings(**words):
-    return build(TablePuppetConfig, {"num_rounds": 4, "test_fraction": 0.3, "model": "linear", **words})
+    return build(
+        TablePuppetConfig, {"num_rounds": 4, "own_columns": False, "test_fraction": 0.3, "model": "linear", **words}
+    )
 
 
 @pytest.mark.slow
@@ -46,7 +48,7 @@ def settings(**words):
         ({}, False),
         ({"rho": 0.3, "admm": "paper_exact", "num_rounds": 2}, False),
         ({"admm": "paper_sgd", "centre_labels": False}, False),
-        ({"model": "neural", "hidden_size": 3}, False),
+        ({"model": "neural", "hidden_size": 3, "rho": 1.0}, False),
         ({"algorithm": "rfl-admm"}, True),
         ({"algorithm": "rfl-admm", "lou_coordinator": "organisation", "server_in": "offers"}, True),
         ({"label_dp": 0.5, "label_range": (290, 310)}, False),

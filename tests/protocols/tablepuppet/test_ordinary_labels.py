@@ -97,7 +97,7 @@ def test_a_run_stops_when_both_residuals_are_small():
 
 @pytest.mark.slow
 def test_the_penalty_falls_where_positives_are_rare_and_stays_where_it_was_given():
-    _, rounds = trained("one in 3,000", num_rounds=30)
+    _, rounds = trained("one in 3,000", num_rounds=30, rho="auto")
     assert rounds[0]["rho"] == 1.0
     assert rounds[-1]["rho"] < 0.2
     assert len({one["rho"] for one in rounds[15:]}) == 1  # it moves in the first half alone
@@ -109,8 +109,8 @@ def test_the_penalty_falls_where_positives_are_rare_and_stays_where_it_was_given
 
 @pytest.mark.slow
 def test_a_penalty_that_moves_reaches_tables_of_several_partitions():
-    one, rounds = trained("one in 3,000", num_rounds=12)
-    two, parts = trained("one in 3,000", 2, algorithm="rfl-admm", num_rounds=12, inner_rounds=60)
+    one, rounds = trained("one in 3,000", num_rounds=12, rho="auto")
+    two, parts = trained("one in 3,000", 2, algorithm="rfl-admm", num_rounds=12, inner_rounds=60, rho="auto")
     assert len({each["rho"] for each in rounds}) > 2
     assert len({each["rho"] for each in parts}) > 2
     # other rows are kept for the test: two samples of the same visits, of twenty positives each
@@ -187,7 +187,7 @@ def test_residuals_are_those_of_the_definition():
 @pytest.mark.slow
 def test_sgd_by_default_takes_ten_steps_an_epoch_of_few_rows():
     found, _ = trained("300 and a little", algorithm="rfl-sgd-v")
-    large, _ = trained("300 and a little", algorithm="rfl-sgd-v", batch_size=10_240)
+    large, _ = trained("300 and a little", algorithm="rfl-sgd-v", batch_size=10_240, num_rounds=10)
     best, _ = trained("300 and a little", algorithm="centralised")
     assert found.metrics["test/rmse"] < 1.01 * best.metrics["test/rmse"]
     assert large.metrics["test/rmse"] > 1.5 * best.metrics["test/rmse"]  # the paper's batch holds all rows
