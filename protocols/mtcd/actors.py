@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import hmac
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.actors.actor import Client
+from fedactors.actors.actor import Client, Server
 from fedactors.actors.groups import surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, SERVER, endpoints, remote
 from fedactors.data.alignment.ids import (
@@ -319,6 +320,30 @@ class TokenHolder(LinkedParty):
         """Let the walk end here."""
 
 
+class SealingServer(Server):
+    """A server that seals the orders that others relay, with the keys that its clients have drawn.
+
+    Args:
+        names: of its clients.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self.order_keys: dict[int, bytes] = {}
+        """By client."""
+        self.num_relayed = 0
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Who are asked for representations."""
+        return self._names
+
+    @remote(caller=CLIENT, only="clients", at_most=lambda config: int(config.server_links != "all"), each=True)
+    async def take_order_key(self, order_key: messages.OrderKey) -> None:
+        """Take the key that a client has drawn."""
+        self.order_keys[self._names.index(self.caller)] = order_key.key
+
+
 class ServedParty(LinkedParty):
     """A party that sends its representations to a server, directly or over others; arguments as of `LinkedParty`."""
 
@@ -339,10 +364,8 @@ class ServedParty(LinkedParty):
     @remote(caller=DRIVER, at_most=lambda config: int(config.server_links != "all"))
     async def share_order_key(self) -> None:
         """Draw the key that the server's orders are sealed with on their way, and tell the server."""
-        from protocols.mtcd.server import GatheringServer
-
         self.order_key = self.noise_rng("order key").bytes(32)
-        await self.peer("server", GatheringServer).take_order_key(messages.OrderKey(self.order_key))
+        await self.peer("server", SealingServer).take_order_key(messages.OrderKey(self.order_key))
 
     @remote(caller=SERVER, unbounded="says where tokens may go")
     async def relink(self, links: messages.Links) -> None:

@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedactors.actors.actor import Server
 from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup, surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import CallTimeout, Refused
 from fedactors.secure_sums.actors import SecureSums
 from protocols.mtcd import messages
-from protocols.mtcd.actors import ServedParty, TokenClient
+from protocols.mtcd.actors import SealingServer, ServedParty, TokenClient
 from protocols.mtcd.algorithm import (
     NUM_PROBES,
     LinearHead,
@@ -40,7 +39,7 @@ _PROBE_MARGIN = 1.1
 """The Rayleigh quotient of few probes is below the eigenvalue."""
 
 
-class GatheringServer(Server):
+class GatheringServer(SealingServer):
     """A server that forms Z of its clients' representations and trains theta_0.
 
     Args:
@@ -64,11 +63,8 @@ class GatheringServer(Server):
         label_party: str,
     ) -> None:
         self._config = config
-        self._names = tuple(names)
+        super().__init__(names)
         self._label_party = label_party
-        self.order_keys: dict[int, bytes] = {}
-        """Drawn by each client for itself: they seal what others relay to it."""
-        self.num_relayed = 0
         self._public = public
         self._num_classes = num_classes
         self._seed = seed
@@ -113,16 +109,6 @@ class GatheringServer(Server):
         is_network = self._config.problem == "network"
         self.weights = weights_of(labels, np.float32 if is_network else np.float64)
         self._build()
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """Who are asked for representations."""
-        return self._names
-
-    @remote(caller=CLIENT, only="clients", at_most=lambda config: int(config.server_links != "all"), each=True)
-    async def take_order_key(self, order_key: messages.OrderKey) -> None:
-        """Take the key that a client has drawn."""
-        self.order_keys[self._names.index(self.caller)] = order_key.key
 
     def _build(self) -> None:
         self.estimates.num_samples = len(self.labels)

@@ -82,7 +82,7 @@ class Trial:
     """Of the driver, and of those that went on."""
     seconds: float
     outcome: str
-    said: str
+    message: str
     """What the first driver said of it."""
 
 
@@ -183,12 +183,15 @@ class Campaign:
         words += [*SUBJECTS[protocol], *self._extra.get(protocol, ())]
         driver = sites.drive(*words)
         moment = self._await(driver, before)
-        codes, said, outcome = [], "", "over before" if driver.poll() is not None else ""
+        codes, message, outcome = [], "", "over before" if driver.poll() is not None else ""
         if not outcome:
             self._strike(fault, sites.started.get(target, driver))
         try:
             _, err = self._ended(driver, before)
-            codes, said = [driver.returncode], next((line for line in err.splitlines() if line.startswith("fed")), "")
+            codes, message = (
+                [driver.returncode],
+                next((line for line in err.splitlines() if line.startswith("fed")), ""),
+            )
         except subprocess.TimeoutExpired:
             outcome = "hung"
             driver.kill()
@@ -199,7 +202,9 @@ class Campaign:
         made = [path for path in sites.runs.iterdir() if path not in before]
         if not outcome:
             outcome = "finished" if codes == [0] else self._go_on(made, words, codes)
-        return Trial(number, protocol, fault, target, moment, codes, round(time.monotonic() - begun, 1), outcome, said)
+        return Trial(
+            number, protocol, fault, target, moment, codes, round(time.monotonic() - begun, 1), outcome, message
+        )
 
     def _await(self, driver: subprocess.Popen[str], before: set[Path]) -> str:
         """Wait for the moment of the fault: a round of the training, or seconds of the start for one in six."""
