@@ -301,9 +301,9 @@ class _Digest(io.RawIOBase):
 def _sortable(column: pa.ChunkedArray) -> Any:
     """Return a column that Arrow can sort: itself, or what it holds as texts (categories, intervals, lists)."""
     kind, types = column.type, pa.types
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_string(kind):
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return column
-    if types.is_large_string(kind):
+    if types.is_string(kind) or types.is_large_string(kind):
         return column
     if types.is_decimal(kind) or types.is_date(kind) or types.is_time(kind) or types.is_timestamp(kind):
         return column
