@@ -9,8 +9,8 @@ Fields of CSV files come as text, so that no library guesses: 0x1F and 3_000 are
 1970, and month, weekday and hour as points on a circle.
 
 Tables and arrays that are large beside the memory that there is lie in files without a name that are mapped, and are
-worked on in blocks of rows: the system keeps of them in memory what there is room for. No value depends on the blocks. This is one file because a column is read the same way
-wherever its values lie.
+worked on in blocks of rows: the system keeps of them in memory what there is room for. No value depends on the blocks.
+This is one file because a column is read the same way wherever its values lie.
 
 Shapes: N rows.
 """
