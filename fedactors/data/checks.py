@@ -647,7 +647,7 @@ def _horizontal(data: HorizontalData, names: Sequence[str], is_run: bool) -> Ite
 class _Scale(NamedTuple):
     """What is kept of a client's column: no value of its own."""
 
-    count: int
+    num_values: int
     mean: float
     deviation: float
     low: float
@@ -665,7 +665,7 @@ def _scale(finite_N: NDArray[np.float64]) -> _Scale:
 
 def _joint_deviation(scales: Sequence[_Scale]) -> float:
     """Return the deviation of all clients' values together."""
-    counts = np.asarray([one.count for one in scales], np.float64)
+    counts = np.asarray([one.num_values for one in scales], np.float64)
     means, deviations = (np.asarray([getattr(one, name) for one in scales]) for name in ("mean", "deviation"))
     if len(scales) == 1:
         return float(deviations[0])

@@ -10,6 +10,7 @@ Fields of CSV files come as text, so that no library guesses: 0x1F and 3_000 are
 
 Tables and arrays that are large beside the memory that there is lie in files without a name that are mapped, and are
 worked on in blocks of rows: the system keeps of them in memory what there is room for. No value depends on the blocks.
+This is one file because a column is read the same way wherever its values lie.
 
 Shapes: N rows.
 """

@@ -501,8 +501,7 @@ class TableClient(JoinMember, MaskedTable):
             num_joined, num_classes = self.counts.num_joined, self.counts.num_classes
         is_whole = self.joined is None and len(train) == len(self._encoded)
         encoded = self._encoded
-        chosen = taken if isinstance(encoded, np.ndarray) else type(encoded).__getitem__
-        self._x, self._x_test = encoded if is_whole else chosen(encoded, train), chosen(encoded, test)
+        self._x, self._x_test = encoded if is_whole else _chosen(encoded, train), _chosen(encoded, test)
         del self._encoded
         has_label = self._table.label is not None
         model = local_solvers.describe_model(self._config, self._x.shape[1], num_classes, has_label)
@@ -567,3 +566,7 @@ class TableClient(JoinMember, MaskedTable):
         if clip is None:
             return values
         return clip_and_noise(values, clip, config.prediction_noise * clip, self.noise, "predictions")
+
+
+def _chosen(matrix: local_solvers.Matrix, rows: NDArray[Any]) -> local_solvers.Matrix:
+    return taken(matrix, rows) if isinstance(matrix, np.ndarray) else matrix[rows]

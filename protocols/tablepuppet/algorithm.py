@@ -58,7 +58,7 @@ class BatchRows:
         return np.bincount(self.position_B, minlength=len(self.rows_u))
 
 
-def gather_join(predictions: Sequence[Array], rows: Sequence[Index]) -> Array:
+def gather_join(predictions: Sequence[Array], rows: Sequence[NDArray[np.integer[Any]]]) -> Array:
     """Return h_NC = sum_i h_i[p_i(j)], tables added in the given order (LoJ gather)."""
     h_NC = allocate((len(rows[0]), *predictions[0].shape[1:]), predictions[0].dtype)
     for block in blocks_of(len(h_NC), h_NC.nbytes / max(len(h_NC), 1)):

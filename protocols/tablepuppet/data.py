@@ -306,9 +306,8 @@ def design_matrix(
     a category of its own, written as an empty text; a category that `facts` lacks gives zeros. Of more than `WIDE`
     columns only what is not zero is held.
     """
-    width = (
-        sum(len(c) if f.encoding == "one_hot" else 1 for f, c in zip(features, facts.categories, strict=True)) + bias
-    )
+    encoded = zip(features, facts.categories, strict=True)
+    width = bias + sum(len(known) if feature.encoding == "one_hot" else 1 for feature, known in encoded)
     if width > WIDE:
         where, what = _placed(data, features, facts, bias, standardise)
         ends = np.arange(data.num_rows + 1) * len(where)

@@ -358,7 +358,8 @@ class JoinServer(TableServer):
     def _joined_table(self) -> centralised.JoinedTable:
         x = tuple(matrix.train for matrix in self.matrices)
         models = centralised.describe_models(self._config, x, self.label_index, self.num_outputs)
-        return centralised.JoinedTable(models, x, tuple(self._listed.rows), self.y)
+        rows = tuple(row.astype(np.int64) for row in self._listed.rows)
+        return centralised.JoinedTable(models, x, rows, self.y)
 
     # --- evaluation ---
 

@@ -3,8 +3,8 @@
     python -m scenarios.benchmarks.large_tables PROTOCOL [ROWS] [COLUMNS] [LIMIT]
 
 PROTOCOL is pubsub-vfl, mtcd or horizontal, whose tables are Parquet files of two parties with COLUMNS numbers in each
-row, or tablepuppet, whose ROWS sales, of as many numbers, join items and shops. Tables are written in blocks to a temporary folder and read
-by a simulated run in a process of its own, which prints one line of JSON:
+row, or tablepuppet, whose ROWS sales, of as many numbers, join items and shops. Tables are written in blocks to a
+temporary folder and read by a simulated run in a process of its own, which prints one line of JSON:
 
     table_mib   the numbers of all tables in double precision
     peak_mib    the largest anonymous memory of the run, less what was there when it began
@@ -91,9 +91,9 @@ def _write(path: Path, num_rows: int, seed: int, num_columns: int, has_label: bo
 def _write_star(folder: Path, num_rows: int, num_columns: int) -> tuple[Path, float]:
     rng = np.random.default_rng(0)
     items, shops = rng.normal(size=NUM_ITEMS), rng.normal(size=NUM_SHOPS)
-    for name, values, column in (("item", items, "price"), ("shop", shops, "size")):
+    for name, numbers, column in (("item", items, "price"), ("shop", shops, "size")):
         pyarrow.parquet.write_table(
-            pa.table({name: np.arange(len(values)), column: values}), folder / f"{name}s.parquet"
+            pa.table({name: np.arange(len(numbers)), column: numbers}), folder / f"{name}s.parquet"
         )
     writer = None
     for first in range(0, num_rows, _BLOCK):

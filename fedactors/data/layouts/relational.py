@@ -275,13 +275,20 @@ _DIGEST_ROWS = 1 << 16
 """Rows of which a digest is taken at a time."""
 
 
+_NARROW = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+"""Types of columns in mapped files, and what they are in memory: a digest is the same of both."""
+
+
 def _fingerprint(data: pa.Table, rows_n: NDArray[np.integer[Any]]) -> bytes:
     """Return the SHA-256 of a table's rows in this order, as an Arrow stream of blocks has them."""
-    digest = _Digest()
-    with pa.ipc.new_stream(pa.PythonFile(digest, mode="w"), data.schema) as stream:
+    digest, schema = (
+        _Digest(),
+        pa.schema([field.with_type(_NARROW.get(field.type, field.type)) for field in data.schema]),
+    )
+    with pa.ipc.new_stream(pa.PythonFile(digest, mode="w"), schema) as stream:
         for first in range(0, max(len(rows_n), 1), _DIGEST_ROWS):
             block = data.take(pa.array(rows_n[first : first + _DIGEST_ROWS])).combine_chunks()
-            stream.write_table(block)
+            stream.write_table(block if block.schema == schema else block.cast(schema))
     return digest.found.digest()
 
 
@@ -310,7 +317,9 @@ class _Digest(io.RawIOBase):
 def _sortable(column: pa.ChunkedArray) -> Any:
     """Return a column that Arrow can sort: itself, or what it holds as texts (categories, intervals, lists)."""
     kind, types = column.type, pa.types
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_string(kind):
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return column
+    if types.is_string(kind) or types.is_large_string(kind):
         return column
     if types.is_decimal(kind) or types.is_date(kind) or types.is_time(kind) or types.is_timestamp(kind):
         return column
