@@ -156,7 +156,7 @@ def pubsub(name: str, seed: int) -> dict[str, float]:
     held = {"shop": table(x, own, y=y, part=part), "bank": table(x, others)}
     data = fedactors.vertical(held, label=("shop", "y"), task=task, parties={"shop": {"split": "part"}})
     run = fedactors.simulate("pubsub-vfl", data, seed=seed)
-    central = fedactors.simulate("pubsub-vfl", data, seed=seed, algorithm="vfl", own_columns=False)
+    central = fedactors.simulate("pubsub-vfl", data, seed=seed, algorithm="vfl", local_baseline=False)
     metric = HEADLINE[task]
     return {
         "defaults": 100 * run.metrics[metric],
@@ -212,7 +212,7 @@ def tablepuppet(name: str, seed: int) -> dict[str, float]:
     keyed |= {"chain": pa.table({"shop": np.arange(len(shops)), **{f"c{i}": shops[:, i] for i in range(4)}})}
     sql = "SELECT * FROM sales JOIN maker ON sales.item = maker.item JOIN chain ON sales.shop = chain.shop"
     data = fedactors.relational(keyed, sql=sql, label="sales.y", task=task)
-    run = fedactors.simulate("tablepuppet", data, seed=seed, own_columns=False)
+    run = fedactors.simulate("tablepuppet", data, seed=seed, local_baseline=False)
     best = fedactors.simulate(
         "tablepuppet", data, seed=seed, algorithm="centralised", lbfgs_iterations=500, num_rounds=1
     )

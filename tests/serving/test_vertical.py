@@ -69,7 +69,7 @@ def data_dir(tmp_path_factory):
     write(folder, "old", 300, ["nurse", "Clerk", "clerk"], labelled=True)
     write(folder, "new", 40, ["nurse", "astronaut"], labelled=False)
     words = [f"bottom_model={USER_MODEL}", "num_epochs=3", "batch_size=64", "embedding_size=4", "hidden_size=8"]
-    words += ["learning_rate=0.02", "own_columns=false"]
+    words += ["learning_rate=0.02", "local_baseline=false"]
     train = ["run", "pubsub-vfl", "--data", str(folder / "old.toml"), "--runtime", "simulated", "--quiet", *words]
     assert main([*train, "--out", str(folder / "runs")]) == 0
     (run,) = (folder / "runs").iterdir()

@@ -84,10 +84,10 @@ def test_the_label_party_says_what_the_others_bring(is_told):
         "bank": pa.table({"c": other[:, 0], "d": other[:, 1]}),
     }
     data = fedactors.vertical(tables, label=("shop", "y"), task="binary")
-    run = fedactors.simulate("pubsub-vfl", data, num_epochs=10, own_columns=is_told)
+    run = fedactors.simulate("pubsub-vfl", data, num_epochs=10, local_baseline=is_told)
     said = [note for note in run.summary.extra.get("notes", ()) if "with its own alone" in note]
     assert len(said) == int(is_told)
-    assert ("test/own_auc" in run.metrics) == is_told
+    assert ("test/local_auc" in run.metrics) == is_told
     if is_told:
-        assert run.metrics["test/own_auc"] < 0.85 < 0.97 < run.metrics["test/auc"]
+        assert run.metrics["test/local_auc"] < 0.85 < 0.97 < run.metrics["test/auc"]
         assert said[0].startswith(f"shop: AUC {run.metrics['test/auc']:.3f} with the others' columns")
