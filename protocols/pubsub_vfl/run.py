@@ -109,7 +109,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     chosen = {"num_epochs": config.num_epochs, "batch_size": config.batch_size}
     kept = {"num_rows": state.num_rows, "notes": notes, "task": data.task, **chosen}
     extra = {**kept, "privacy": budgets(runtime.privacy_records)}
-    own = {f"test/local_{name}": value for name, value in alone.items() if name == HEADLINES[data.task]}
+    baseline = {f"test/local_{name}": value for name, value in alone.items() if name == HEADLINES[data.task]}
     return await rounds.result({**test, **own, "best_epoch": state.best_round}, extra)
 
 

@@ -91,7 +91,7 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
     alone = await measured_alone(config, clients, data)
     scores = {name.removeprefix("test/"): value for name, value in state.metrics.items()}
     notes += gain_note(next(iter(alone), ""), data.task, scores, next(iter(alone.values()), {}))
-    own = {
+    baseline = {
         f"test/local_{name}": found[name]
         for found in alone.values()
         for name in [HEADLINES[data.task]]

@@ -152,8 +152,8 @@ def pubsub(name: str, seed: int) -> dict[str, float]:
     maker, rows = MAKERS[name]
     x, y, task = maker(rows, seed)
     part = parts(len(y), seed)
-    own, others = range(0, x.shape[1], 2), range(1, x.shape[1], 2)
-    held = {"shop": table(x, own, y=y, part=part), "bank": table(x, others)}
+    columns, others = range(0, x.shape[1], 2), range(1, x.shape[1], 2)
+    held = {"shop": table(x, columns, y=y, part=part), "bank": table(x, others)}
     data = fedactors.vertical(held, label=("shop", "y"), task=task, parties={"shop": {"split": "part"}})
     run = fedactors.simulate("pubsub-vfl", data, seed=seed)
     central = fedactors.simulate("pubsub-vfl", data, seed=seed, algorithm="vfl", local_baseline=False)
@@ -162,7 +162,7 @@ def pubsub(name: str, seed: int) -> dict[str, float]:
         "defaults": 100 * run.metrics[metric],
         **pooled(x, y, part, task),
         "lock-step": 100 * central.metrics[metric],
-        "own columns": max(pooled(x[:, list(own)], y, part, task).values()),
+        "own columns": max(pooled(x[:, list(columns)], y, part, task).values()),
     }
 
 
@@ -191,8 +191,8 @@ def horizontal(name: str, seed: int) -> dict[str, float]:
         for one in shares
         if len(np.unique(y[one])) > 1
     ]
-    own = max(float(np.mean([one[kind] for one in alone])) for kind in ("linear", "boosting"))
-    return {"defaults": 100 * run.metrics[metric], **pooled(x, y, part, task), "own columns": own}
+    alone_mean = max(float(np.mean([one[kind] for one in alone])) for kind in ("linear", "boosting"))
+    return {"defaults": 100 * run.metrics[metric], **pooled(x, y, part, task), "own columns": alone_mean}
 
 
 JOINS = {"orders-2000-binary": ("binary", 2_000), "orders-2000-regression": ("regression", 2_000)}

@@ -77,11 +77,11 @@ def test_decay_takes_from_the_non_linear_weights_alone():
 @pytest.mark.parametrize("is_told", [True, False])
 def test_the_label_party_says_what_the_others_bring(is_told):
     rng = np.random.default_rng(0)
-    own, other = rng.normal(size=(400, 2)), rng.normal(size=(400, 2))
-    label = (own[:, 0] + 2 * other[:, 0] > 0).astype(int)
+    near, far = rng.normal(size=(400, 2)), rng.normal(size=(400, 2))
+    label = (near[:, 0] + 2 * far[:, 0] > 0).astype(int)
     tables = {
-        "shop": pa.table({"a": own[:, 0], "b": own[:, 1], "y": label}),
-        "bank": pa.table({"c": other[:, 0], "d": other[:, 1]}),
+        "shop": pa.table({"a": near[:, 0], "b": near[:, 1], "y": label}),
+        "bank": pa.table({"c": far[:, 0], "d": far[:, 1]}),
     }
     data = fedactors.vertical(tables, label=("shop", "y"), task="binary")
     run = fedactors.simulate("pubsub-vfl", data, num_epochs=10, local_baseline=is_told)
