@@ -110,7 +110,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     kept = {"num_rows": state.num_rows, "notes": notes, "task": data.task, **chosen}
     extra = {**kept, "privacy": budgets(runtime.privacy_records)}
     baseline = {f"test/local_{name}": value for name, value in alone.items() if name == HEADLINES[data.task]}
-    return await rounds.result({**test, **own, "best_epoch": state.best_round}, extra)
+    return await rounds.result({**test, **baseline, "best_epoch": state.best_round}, extra)
 
 
 def unlearned(config: PubSubVflConfig, party: str, unpredicted: int) -> list[str]:

@@ -98,7 +98,7 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
         if name in found
     }
     return await rounds.result(
-        {**state.metrics, **own, **trivial, **left_out(state.facts)},
+        {**state.metrics, **baseline, **trivial, **left_out(state.facts)},
         {
             **facts,
             **({"notes": notes} if notes else {}),
