@@ -147,7 +147,7 @@ def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str,
     return found
 
 
-def own_columns(
+def local_baseline(
     task: Task,
     training: tuple[ArrayLike, ArrayLike],
     others: Mapping[str, tuple[ArrayLike, ArrayLike]],

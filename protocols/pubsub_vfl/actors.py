@@ -36,7 +36,7 @@ from fedactors.data.alignment.ids import (
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import import_metrics, known, own_columns
+from fedactors.learning.metrics import import_metrics, known, local_baseline
 from fedactors.learning.network import DeviceArrays, find_device, on_host
 from fedactors.learning.optimizers import Network, OptimizerSpec
 from fedactors.learning.split_learning import (
@@ -608,7 +608,7 @@ class ActiveWorker(PartyWorker):
         metrics, unpredicted = await self.compute(algorithm.measured, task, top, embeddings, rows.labels, work=work)
         return Evaluated(self._in_units(metrics), unpredicted)
 
-    @remote(caller=DRIVER, at_most=lambda config: int(config.own_columns))
+    @remote(caller=DRIVER, at_most=lambda config: int(config.local_baseline))
     async def measure_alone(self) -> Evaluated:
         """Return the test metrics of a model of the party's own columns, trained here and now and then given up."""
         prepared, task = self.rows.prepared, self._data.task
@@ -617,7 +617,7 @@ class ActiveWorker(PartyWorker):
         train = prepared.train
         with self.span("wait", "own columns"):
             training = train.features, np.asarray(train.labels)
-            found = own_columns(task, training, parts, train.weights).get("test", {})
+            found = local_baseline(task, training, parts, train.weights).get("test", {})
         return Evaluated(self._in_units(found), 0)
 
     def _in_units(self, metrics: dict[str, float]) -> dict[str, float]:

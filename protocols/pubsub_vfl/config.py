@@ -62,7 +62,7 @@ class PubSubVflConfig(StepSettings):
         "test_fraction": "Data",
         "keep": "Training",
         "patience": "Training",
-        "own_columns": "Results",
+        "local_baseline": "Results",
         "on_party_loss": "Lost parties",
     }
     only_with: ClassVar[OnlyWith] = {
@@ -249,7 +249,7 @@ class PubSubVflConfig(StepSettings):
     target: float | None = None
     """Value of the same metric at which training stops; null trains on."""
 
-    own_columns: bool = True
+    local_baseline: bool = True
     """Whether the label's owner also trains a model on its own columns, to say what the others' bring: outside all
     messages, and only its metrics on the test rows are told."""
 

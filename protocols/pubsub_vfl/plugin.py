@@ -16,7 +16,7 @@ PUBLISHED = {
     "transfer": "pull",
     "report_interval": 0.004,
     "epochs_per_round": 1,
-    "own_columns": False,
+    "local_baseline": False,
 }
 """What the published rows were made with, where they set nothing else; the network is the paper's."""
 
@@ -33,6 +33,6 @@ PROTOCOL = LazyProtocol(
     default_party_loss="restart",
     between_sites={"transfer": "pull"},
     smoke={"num_epochs": 2, "num_layers": 3, "hidden_size": 16, "embedding_size": 8, "batch_size": 64}
-    | {"own_columns": False},
+    | {"local_baseline": False},
     paper={**PUBLISHED, "num_epochs": 100},
 )

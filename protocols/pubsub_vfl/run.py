@@ -101,7 +101,7 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
         await workers.ask(lambda worker: worker.recall())
     tested = await federation.evaluate("test")
     test = of_split("test", tested.metrics)
-    alone = (await federation.active.measure_alone()).metrics if config.own_columns else {}
+    alone = (await federation.active.measure_alone()).metrics if config.local_baseline else {}
     await workers.ask(lambda worker: worker.account(), of=federation.first)
     await runtime.settle()
     notes = [*state.notes, *unlearned(config, data.label_party, tested.unpredicted)]
@@ -109,8 +109,8 @@ async def run(config: PubSubVflConfig, data: VerticalData, runtime: Runtime) -> 
     chosen = {"num_epochs": config.num_epochs, "batch_size": config.batch_size}
     kept = {"num_rows": state.num_rows, "notes": notes, "task": data.task, **chosen}
     extra = {**kept, "privacy": budgets(runtime.privacy_records)}
-    own = {f"test/own_{name}": value for name, value in alone.items() if name == HEADLINES[data.task]}
-    return await rounds.result({**test, **own, "best_epoch": state.best_round}, extra)
+    baseline = {f"test/local_{name}": value for name, value in alone.items() if name == HEADLINES[data.task]}
+    return await rounds.result({**test, **baseline, "best_epoch": state.best_round}, extra)
 
 
 def unlearned(config: PubSubVflConfig, party: str, unpredicted: int) -> list[str]:

@@ -23,7 +23,7 @@ from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dro
 from fedactors.data.layouts.vertical import RelationalQuery
 from fedactors.data.values import taken
 from fedactors.errors import Refused, RowsChangedError
-from fedactors.learning.metrics import Task, known, own_columns
+from fedactors.learning.metrics import Task, known, local_baseline
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.secure_sums.actors import SecureSummand
@@ -360,7 +360,7 @@ class TableClient(JoinMember, MaskedTable):
         tests = np.asarray(self._x_test[np.searchsorted(kept, rows)]), self._labels[rows]
         with self.span("wait", "own columns"):
             args = (np.asarray(self._x), self._labels[chosen]), {"test": tests}
-            found = own_columns(TASKS[self._loss], *args, counts.train[chosen]).get("test", {})
+            found = local_baseline(TASKS[self._loss], *args, counts.train[chosen]).get("test", {})
         return messages.TestScore(0.0, found.get("loss", 0.0), known(found))
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.algorithm == "centralised"))

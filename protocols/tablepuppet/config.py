@@ -30,7 +30,7 @@ class TablePuppetConfig:
         "lou_coordinator": "Placement",
         "secure_aggregation": "Privacy",
         "join_by": "Table mapping",
-        "own_columns": "Results",
+        "local_baseline": "Results",
         "on_party_loss": "Lost parties",
     }
     only_with: ClassVar[OnlyWith] = {
@@ -146,7 +146,7 @@ class TablePuppetConfig:
     memory_limit: str | None = Field(default=None, pattern=r"^[0-9]{1,6}(\.[0-9]{1,3})? ?[MGT]i?B$")
     """DuckDB's memory limit for the table mapping, such as 4GB."""
 
-    own_columns: bool = True
+    local_baseline: bool = True
     """Whether the label's owner also trains a model on its own columns, to say what the others' bring: outside all
     messages, and only its metrics on the test rows are told. Not where rows have a budget,
     nor of a table in several partitions."""
@@ -196,7 +196,7 @@ class TablePuppetConfig:
     def measures_alone(self) -> bool:
         """Whether the label's owner also trains on its own columns."""
         is_open = self.feature_dp is None and self.label_dp is None
-        return self.own_columns and is_open and not self.is_vertical and self.algorithm != "centralised"
+        return self.local_baseline and is_open and not self.is_vertical and self.algorithm != "centralised"
 
     @property
     def relaxation(self) -> float:

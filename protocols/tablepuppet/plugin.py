@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedactors.plugins import Headline, LazyProtocol
 
-PUBLISHED = {"num_rounds": 10, "rho": "auto", "over_relaxation": 1.0, "own_columns": False}
+PUBLISHED = {"num_rounds": 10, "rho": "auto", "over_relaxation": 1.0, "local_baseline": False}
 """What the published rows were made with, where they set nothing else."""
 
 PROTOCOL = LazyProtocol(
@@ -17,6 +17,6 @@ PROTOCOL = LazyProtocol(
     headline=Headline(name="test/accuracy"),
     party_loss=frozenset({"stop"}),
     default_party_loss="stop",
-    smoke={"num_rounds": 2, "own_columns": False},
+    smoke={"num_rounds": 2, "local_baseline": False},
     paper={**PUBLISHED},
 )

@@ -91,11 +91,14 @@ async def run(config: TablePuppetConfig, data: RelationalData, runtime: Runtime)
     alone = await measured_alone(config, clients, data)
     scores = {name.removeprefix("test/"): value for name, value in state.metrics.items()}
     notes += gain_note(next(iter(alone), ""), data.task, scores, next(iter(alone.values()), {}))
-    own = {
-        f"test/own_{name}": found[name] for found in alone.values() for name in [HEADLINES[data.task]] if name in found
+    baseline = {
+        f"test/local_{name}": found[name]
+        for found in alone.values()
+        for name in [HEADLINES[data.task]]
+        if name in found
     }
     return await rounds.result(
-        {**state.metrics, **own, **trivial, **left_out(state.facts)},
+        {**state.metrics, **baseline, **trivial, **left_out(state.facts)},
         {
             **facts,
             **({"notes": notes} if notes else {}),

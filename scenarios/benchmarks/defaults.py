@@ -152,17 +152,17 @@ def pubsub(name: str, seed: int) -> dict[str, float]:
     maker, rows = MAKERS[name]
     x, y, task = maker(rows, seed)
     part = parts(len(y), seed)
-    own, others = range(0, x.shape[1], 2), range(1, x.shape[1], 2)
-    held = {"shop": table(x, own, y=y, part=part), "bank": table(x, others)}
+    columns, others = range(0, x.shape[1], 2), range(1, x.shape[1], 2)
+    held = {"shop": table(x, columns, y=y, part=part), "bank": table(x, others)}
     data = fedactors.vertical(held, label=("shop", "y"), task=task, parties={"shop": {"split": "part"}})
     run = fedactors.simulate("pubsub-vfl", data, seed=seed)
-    central = fedactors.simulate("pubsub-vfl", data, seed=seed, algorithm="vfl", own_columns=False)
+    central = fedactors.simulate("pubsub-vfl", data, seed=seed, algorithm="vfl", local_baseline=False)
     metric = HEADLINE[task]
     return {
         "defaults": 100 * run.metrics[metric],
         **pooled(x, y, part, task),
         "lock-step": 100 * central.metrics[metric],
-        "own columns": max(pooled(x[:, list(own)], y, part, task).values()),
+        "own columns": max(pooled(x[:, list(columns)], y, part, task).values()),
     }
 
 
@@ -191,8 +191,8 @@ def horizontal(name: str, seed: int) -> dict[str, float]:
         for one in shares
         if len(np.unique(y[one])) > 1
     ]
-    own = max(float(np.mean([one[kind] for one in alone])) for kind in ("linear", "boosting"))
-    return {"defaults": 100 * run.metrics[metric], **pooled(x, y, part, task), "own columns": own}
+    alone_mean = max(float(np.mean([one[kind] for one in alone])) for kind in ("linear", "boosting"))
+    return {"defaults": 100 * run.metrics[metric], **pooled(x, y, part, task), "own columns": alone_mean}
 
 
 JOINS = {"orders-2000-binary": ("binary", 2_000), "orders-2000-regression": ("regression", 2_000)}
@@ -212,7 +212,7 @@ def tablepuppet(name: str, seed: int) -> dict[str, float]:
     keyed |= {"chain": pa.table({"shop": np.arange(len(shops)), **{f"c{i}": shops[:, i] for i in range(4)}})}
     sql = "SELECT * FROM sales JOIN maker ON sales.item = maker.item JOIN chain ON sales.shop = chain.shop"
     data = fedactors.relational(keyed, sql=sql, label="sales.y", task=task)
-    run = fedactors.simulate("tablepuppet", data, seed=seed, own_columns=False)
+    run = fedactors.simulate("tablepuppet", data, seed=seed, local_baseline=False)
     best = fedactors.simulate(
         "tablepuppet", data, seed=seed, algorithm="centralised", lbfgs_iterations=500, num_rounds=1
     )

@@ -69,6 +69,7 @@ def data_dir(tmp_path_factory):
     write(folder, "old", 300, ["nurse", "Clerk", "clerk"], labelled=True)
     write(folder, "new", 40, ["nurse", "astronaut"], labelled=False)
     words = [f"bottom_model={USER_MODEL}", "num_epochs=3", "batch_size=64", "embedding_size=4", "hidden_size=8"]
+    words += ["learning_rate=0.02", "local_baseline=false"]
     train = ["run", "pubsub-vfl", "--data", str(folder / "old.toml"), "--runtime", "simulated", "--quiet", *words]
     assert main([*train, "--out", str(folder / "runs")]) == 0
     (run,) = (folder / "runs").iterdir()
@@ -260,6 +261,7 @@ def test_a_class_that_is_never_predicted_is_told_with_what_to_try(data_dir, tmp_
     heavy = TOML.format(name="old").replace("[task]", "[task]\nclass_weights = { yes = 1e6 }")
     (data_dir / "heavy.toml").write_text(heavy)
     words = ["num_epochs=2", "batch_size=64", "learning_rate=0.01", "embedding_size=4", "hidden_size=8"]
+    words += ["model=mlp", "num_layers=10", "schedule=constant", "keep=best"]
     train = ["run", "pubsub-vfl", "--data", str(data_dir / "heavy.toml"), "--runtime", "simulated", "--quiet", *words]
     assert main([*train, "--out", str(tmp_path / "runs")]) == 0
     note = "note: bank: 1 class is predicted for no test row; try num_layers=2 (it is 10), a larger learning_rate"

@@ -77,17 +77,17 @@ def test_decay_takes_from_the_non_linear_weights_alone():
 @pytest.mark.parametrize("is_told", [True, False])
 def test_the_label_party_says_what_the_others_bring(is_told):
     rng = np.random.default_rng(0)
-    own, other = rng.normal(size=(400, 2)), rng.normal(size=(400, 2))
-    label = (own[:, 0] + 2 * other[:, 0] > 0).astype(int)
+    near, far = rng.normal(size=(400, 2)), rng.normal(size=(400, 2))
+    label = (near[:, 0] + 2 * far[:, 0] > 0).astype(int)
     tables = {
-        "shop": pa.table({"a": own[:, 0], "b": own[:, 1], "y": label}),
-        "bank": pa.table({"c": other[:, 0], "d": other[:, 1]}),
+        "shop": pa.table({"a": near[:, 0], "b": near[:, 1], "y": label}),
+        "bank": pa.table({"c": far[:, 0], "d": far[:, 1]}),
     }
     data = fedactors.vertical(tables, label=("shop", "y"), task="binary")
-    run = fedactors.simulate("pubsub-vfl", data, num_epochs=10, own_columns=is_told)
+    run = fedactors.simulate("pubsub-vfl", data, num_epochs=10, local_baseline=is_told)
     said = [note for note in run.summary.extra.get("notes", ()) if "with its own alone" in note]
     assert len(said) == int(is_told)
-    assert ("test/own_auc" in run.metrics) == is_told
+    assert ("test/local_auc" in run.metrics) == is_told
     if is_told:
-        assert run.metrics["test/own_auc"] < 0.85 < 0.97 < run.metrics["test/auc"]
+        assert run.metrics["test/local_auc"] < 0.85 < 0.97 < run.metrics["test/auc"]
         assert said[0].startswith(f"shop: AUC {run.metrics['test/auc']:.3f} with the others' columns")

@@ -56,7 +56,7 @@ def test_by_default_a_run_comes_to_the_optimum_and_says_what_the_join_brings():
     assert found.metrics["training/loss"] < published.metrics["training/loss"]
     assert found.summary.rounds <= 25
     assert any("with its own alone" in note for note in found.summary.extra.get("notes", ()))
-    assert "test/own_auc" in found.metrics
+    assert "test/local_auc" in found.metrics
     assert not any("with its own alone" in note for note in published.summary.extra.get("notes", ()))
 
 

@@ -37,7 +37,7 @@ def many_to_many(num_rows=240, towns=8, parted=False, far=300.0):
 
 def settings(**words):
     return build(
-        TablePuppetConfig, {"num_rounds": 4, "own_columns": False, "test_fraction": 0.3, "model": "linear", **words}
+        TablePuppetConfig, {"num_rounds": 4, "local_baseline": False, "test_fraction": 0.3, "model": "linear", **words}
     )
 
 
