@@ -99,9 +99,9 @@ def _write_star(folder: Path, num_rows: int, num_columns: int) -> tuple[Path, fl
     for first in range(0, num_rows, _BLOCK):
         size = min(_BLOCK, num_rows - first)
         item, shop = rng.integers(0, NUM_ITEMS, size), rng.integers(0, NUM_SHOPS, size)
-        numbers = {f"x{number}": rng.normal(size=size) for number in range(num_columns)}
-        y = numbers["x0"] + items[item] - shops[shop] + rng.normal(size=size)
-        table = pa.table({"item": item, "shop": shop, **numbers, "y": y})
+        features = {f"x{number}": rng.normal(size=size) for number in range(num_columns)}
+        y = features["x0"] + items[item] - shops[shop] + rng.normal(size=size)
+        table = pa.table({"item": item, "shop": shop, **features, "y": y})
         writer = writer or pyarrow.parquet.ParquetWriter(folder / "sales.parquet", table.schema)
         writer.write_table(table)
     assert writer is not None
@@ -204,7 +204,7 @@ def main() -> None:
     if given and given[0].endswith(".toml"):
         print(json.dumps(run(protocol, given[0], float(given[2]))))
         return
-    rows, columns, limit = [*map(float, given), *(ROWS, COLUMNS, 0)[len(given) :]]
+    rows, columns, limit = (*map(float, given), *(float(ROWS), float(COLUMNS), 0.0)[len(given) :])
     print(json.dumps(measure(protocol, int(rows), int(columns), limit)))
 
 

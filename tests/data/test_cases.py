@@ -147,6 +147,7 @@ TYPES = {
 @pytest.mark.parametrize("kind", TYPES)
 def test_types_of_parquet_are_told_with_what_can_be_done(tmp_path, kind, rule):
     of_type, values, answer = TYPES[kind]
+    assert isinstance(values, list)
     column = pa.array([values[row % 2] for row in range(ROWS)], of_type)
     pq.write_table(pa.table({"id": IDS, "w": list(map(float, NOISE)), "v": column}), tmp_path / "shop.parquet")
     path = described(tmp_path, "shop.parquet", rules=rule)

@@ -74,10 +74,10 @@ def announced(monkeypatch: pytest.MonkeyPatch, rows: slice) -> None:
 def test_an_order_of_few_rows(number: int, is_refused: bool) -> None:
     actor: Any = SimpleNamespace(name="shop", caller="bank")
     if not is_refused:
-        assert len(ids.check_number(actor, np.arange(number), 10)) == number
+        assert len(ids.check_number(actor, np.arange(number), 10, 20)) == number
         return
     with pytest.raises(Refused, match=r"bank: aligns 9 rows of shop; approved: at least 10 \(min_aligned_rows\)"):
-        ids.check_number(actor, np.arange(number), 10)
+        ids.check_number(actor, np.arange(number), 10, 20)
 
 
 @pytest.mark.parametrize("protocol", ["pubsub-vfl", "mtcd"])
