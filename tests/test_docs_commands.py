@@ -219,7 +219,7 @@ def test_the_synopsis_of_the_command_line_is_whole():
     synopsis = {command.split()[1] for command in ALL["reference/command-line.md"]}
     assert synopsis == set(commands)
     known = {flag for parser in commands.values() for action in parser._actions for flag in action.option_strings}
-    shown = set(re.findall(r"--[a-z][a-z-]*", page))
+    shown = set(re.findall(r"--[a-z][a-z0-9-]*", page))
     assert shown <= known | {"--resources"}, shown - known
     of_a_run = {flag for action in commands["run"]._actions for flag in action.option_strings if flag != "-h"}
     assert of_a_run - {"--help"} <= shown, of_a_run - shown
