@@ -13,6 +13,7 @@ import difflib
 import glob
 import io
 import json
+import os
 import queue
 import re
 import sys
@@ -177,9 +178,9 @@ def files_at(path: str | Path) -> list[Path]:
         with reading("path", address):
             return [Path(found) for found in _within(_FIND_SECONDS, lambda: _addresses_at(address), address)]
     local = Path(path)
-    if local.is_dir():
+    if os.path.isdir(local):  # False, too, for a name that no file can have
         return [file for file in sorted(local.iterdir()) if not file.name.startswith(("_", "."))]
-    if local.is_file():
+    if os.path.isfile(local):
         return [local]
     return sorted(map(Path, glob.glob(str(local)))) if glob.has_magic(str(local)) else []
 

@@ -522,8 +522,9 @@ def _read_parts(
     Columns have the type that all parts' values fit in without loss.
     """
     if not files:
-        what = "holds no file of a table" if where.is_dir() else "is not a file"
-        hint = "; files of several names are given by a pattern, such as part-*.csv" if where.is_dir() else ""
+        is_folder = os.path.isdir(where)
+        what = "holds no file of a table" if is_folder else "is not a file"
+        hint = "; files of several names are given by a pattern, such as part-*.csv" if is_folder else ""
         raise BadInput(f"{party}: path: {address_of(where) or where} {what}{hint}")
     parts: list[Any] = []
     kinds, present = dict[str, Path](), list[str]()

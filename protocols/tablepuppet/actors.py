@@ -102,7 +102,8 @@ class TableClient(JoinMember, MaskedTable):
         self._rho = config.first_rho
         self.sent_labels: messages.Labels | None = None
         """What was said of the labels: the same is said again, after a resume too."""
-        self._is_listed = False
+        self.is_listed = False
+        """Whether the joined rows are listed, which scores that were asked for say."""
         self._batch: Any = np.zeros(0, dtype=np.int32)
         self._system: local_solvers.LinearSystem | None = None
 
@@ -340,7 +341,7 @@ class TableClient(JoinMember, MaskedTable):
         if self.test_rows is None or not len(self.test_rows.rows):
             return messages.Score(0.0, 0.0, 0, np.zeros(0))
         y_N, h_NC, loss = self._labels[self.test_rows.rows], outputs.values, self._loss
-        self._is_listed = not len(outputs.counts)
+        self.is_listed = not len(outputs.counts)
         if len(outputs.counts):  # of a join that is not listed: the loss is squared
             sums = score_means(h_NC[:, 0], y_N, outputs.counts, outputs.spread)
             known = sums if self._config.label_dp is None else np.zeros(0)
@@ -353,7 +354,7 @@ class TableClient(JoinMember, MaskedTable):
     async def measure_alone(self) -> messages.TestScore:
         """Return the scores on the joined test rows of a model of the own columns, trained here and then given up."""
         counts, tested = self.counts, self.test_rows
-        if not (self._alone and self._is_listed and counts is not None and tested is not None and len(tested.rows)):
+        if not (self._alone and self.is_listed and counts is not None and tested is not None and len(tested.rows)):
             return messages.TestScore(0.0, 0.0, {})
         chosen, kept = np.flatnonzero(counts.train), np.flatnonzero(counts.in_test)
         rows = tested.rows[:: -(-len(tested.rows) // MOST_TESTED)]

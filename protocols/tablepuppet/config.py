@@ -164,6 +164,9 @@ class TablePuppetConfig:
             raise ValueError("feature_dp: the centralised baseline has none; leave it out")
         if self.feature_dp is not None and self.is_vertical:
             raise ValueError(f"feature_dp: not with {self.algorithm}, whose slices repeat base rows; use rfl-...")
+        for entry in self.declared_facts:
+            if "=" not in entry:
+                raise ValueError(f"declared_facts: {entry!r} is not allowed: use column=LOW:HIGH or column=A|B|C")
         if self.memory_limit is not None and _bytes(self.memory_limit) < _LEAST_MEMORY:
             raise ValueError(f"memory_limit: {self.memory_limit} is not allowed: at least 16MB")
         if self.join_by == "tree" and not self.may_follow_tree:

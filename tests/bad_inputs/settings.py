@@ -97,7 +97,7 @@ WRITTEN = [
     # pubsub-vfl
     _of("pubsub-vfl", "learning_rate=1e30", "learning_rate", "1e+30"),
     _of("pubsub-vfl", "learning_rate=1e15 optimizer=sgd num_epochs=3", "learning_rate"),
-    _of("pubsub-vfl", "learning_rate=1e15 num_epochs=5", "learning_rate: 1e+15 diverges"),
+    _of("pubsub-vfl", "learning_rate=1e15 num_epochs=5 model=mlp", "learning_rate: 1e+15 diverges"),
     _of("pubsub-vfl", "clip_norm=inf privacy_mu=1", "clip_norm", "inf"),
     _of("pubsub-vfl", "gradient_clip_norm=inf gradient_mu=1", "gradient_clip_norm"),
     _of("pubsub-vfl", "privacy_mu=nan", "privacy_mu"),
