@@ -67,7 +67,7 @@ class TableClient(JoinMember, MaskedTable):
     state: ClassVar[tuple[str, ...]] = (
         *JoinMember.state, "meaning", "fingerprint", "row_order", "agreement", "counts", "joined", "test_rows",
         "theta", "local_theta", "auxiliary", "num_updates", "num_releases", "num_steps", "noise_multiplier",
-        "noise_state", "positions", "sent_labels", "fitted",
+        "noise_state", "positions", "sent_labels", "fitted", "is_listed",
         *SecureSummand.state,
     )  # fmt: skip
 
