@@ -34,7 +34,7 @@ CALIBRATION_BINS = 15
 """Bins of equal width, as many as Guo et al. use."""
 HEADLINES = {"binary": "auc", "multiclass": "accuracy", "regression": "r2"}
 """The metric by which people compare models of a task."""
-MOST_VALUES = 5_000_000
+MOST_VALUES = 1_000_000
 """Values of a table that a model of one party's own columns is trained on, to take seconds."""
 LEAST_ROWS = 10
 """Of a class, to be told that a model never predicts it."""
@@ -165,6 +165,7 @@ def local_baseline(
     """
     import warnings
 
+    import threadpoolctl
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -184,7 +185,8 @@ def local_baseline(
     judged = others.get("validation", training)
     found: list[tuple[float, dict[str, dict[str, float]]]] = []
     for model in models:
-        with warnings.catch_warnings():
+        # one thread: several that wait for each other hardly move where other processes have the cores
+        with warnings.catch_warnings(), threadpoolctl.threadpool_limits(1):
             warnings.simplefilter("ignore")  # of few iterations: the model is as good as it is
             model.fit(x_BF, y_B, sample_weight=weight_B)
         loss = task_metrics(task, judged[1], _outputs(model, judged[0], task, judged[1]))["loss"]

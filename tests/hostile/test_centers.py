@@ -121,7 +121,8 @@ def test_that_somebody_is_lost_where_a_loss_ends_the_run(world: World, monkeypat
         raise AssertionError("the shop takes it")
 
     monkeypatch.setattr("protocols.nebulafl.run.Federation.measure", measure)
-    assert "calls shop.set_present for the 1st time; approved: never" in refused(world)
+    expected = "calls shop.set_present with PresentCenters; approved: settings with which no run sends that"
+    assert expected in refused(world)
 
 
 def test_facts_that_are_asked_for_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

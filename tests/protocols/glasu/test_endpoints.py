@@ -85,7 +85,7 @@ LINES = {
     EvaluatesAgain: AGAIN.format("predict"),
     EvaluatesEarlierRound: AGAIN.format("predict"),
     EvaluatesEveryRound: NOT_DUE.format("predict", 1),
-    EvaluatesBeyond: NOT_DUE.format("predict", 100),
+    EvaluatesBeyond: r"client-\d: is made to release the representation of segment 0 to be measured of round 100",
     ScoresInTraining: NOT_DUE.format("score", 1),
 }
 

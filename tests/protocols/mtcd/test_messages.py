@@ -22,6 +22,7 @@ SAMPLES = [
     messages.SyncedZ(1, 1e-3, np.arange(4.0), np.zeros(0), True),
     messages.Relayed(("client-1",), 3, bytes(32), messages.Gather(1)),
     messages.RelayedZ(("client-1",), 4, bytes(32), messages.SyncedZ(1, 1e-3, np.arange(4.0), np.zeros(0), True)),
+    messages.OrderKey(bytes(range(32))),
     messages.Links((0, 1), "client-1", -1),
     messages.LostClient("client-1"),
     messages.Aligned(3, 5, 1, (("shop", 2),)),

@@ -165,6 +165,8 @@ def test_only_rows_kept_for_the_test_are_scored(monkeypatch):
 def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
     config = build(TablePuppetConfig, {"model": "logistic", "algorithm": "rfl-sgd-v", "label_dp": 0.5})
     monkeypatch.setattr(TableClient, "noise_rng", lambda *_: np.random.default_rng())
+    drawn = []
+    monkeypatch.setattr(TableClient, "release", lambda _, what: drawn.append(what))
     client = object.__new__(TableClient)
     client._config, client._loss, client._classes, client.sent_labels = config, "logistic", ("a", "b"), None
     client._labels, client._is_test = np.tile([0.0, 1.0], 500), np.zeros(1000, bool)
@@ -174,6 +176,7 @@ def test_labels_that_are_asked_for_again_have_the_same_noise(monkeypatch):
             client.send_labels().send(None)
         told.append(stopped.value.value.train)
     assert np.array_equal(*told)
+    assert drawn == ["the labels"]
     # nor does a process that goes on from a checkpoint draw it anew
     restored = object.__new__(TableClient)
     snapshots.apply(restored, snapshots.unseal(snapshots.seal(snapshots.capture(client, ("sent_labels",))), "orders"))
