@@ -248,7 +248,7 @@ def file_source(
             raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands under categorical too")
     if "csv" in party.written and not any(map(is_csv, map(Path, party.files))):
         raise party.refused("csv", f": {party.files[0]} is no CSV file")
-    view = _own_view(name, party)
+    view = _party_view(name, party)
     return FileSource(
         party=name,
         path=f"{name}.sql" if view is not None else party.path_at("path"),
@@ -601,7 +601,7 @@ def _tables_of(name: str, party: RelationalParty) -> dict[str, TableSource]:
     return {table: _source_at(party, path, "tables", table) for table, path in party.tables.items()}
 
 
-def _own_view(name: str, party: RowsParty) -> TableSource | None:
+def _party_view(name: str, party: RowsParty) -> TableSource | None:
     """Return the view of its own tables that a party's rows are; None: they are a file's."""
     if party.sql is None:
         party.refuse(["tables"], " without sql, a SELECT over them")

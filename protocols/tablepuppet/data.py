@@ -282,8 +282,8 @@ def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequenc
         if unknown:
             raise LabelError(f"label: {name} holds {unknown[0]!r}, which is none of the classes {', '.join(classes)}")
         of_text = np.array([indices[text] for text in texts], dtype=np.int64)
-        places = np.asarray(of_text[found.indices.to_numpy()])
-        return places.astype(np.float64) if loss == "logistic" else places
+        codes = np.asarray(of_text[found.indices.to_numpy()])
+        return codes.astype(np.float64) if loss == "logistic" else codes
     try:
         values = np.asarray(pyarrow.compute.cast(labels, pa.float64()).to_numpy(), dtype=np.float64)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -309,7 +309,7 @@ def design_matrix(
     encoded = zip(features, facts.categories, strict=True)
     width = bias + sum(len(known) if feature.encoding == "one_hot" else 1 for feature, known in encoded)
     if width > WIDE:
-        where, what = _placed(data, features, facts, bias, standardise)
+        where, what = _encoded_columns(data, features, facts, bias, standardise)
         ends = np.arange(data.num_rows + 1) * len(where)
         columns = np.stack(where, axis=1).astype(np.int32).ravel()
         cells = np.stack(what, axis=1).ravel(), columns, ends
@@ -318,16 +318,16 @@ def design_matrix(
     for rows in blocks_of(data.num_rows, 8 * width):
         block = data.slice(rows.start, rows.stop - rows.start)
         try:
-            placed = _placed(block, features, facts, bias, standardise)
+            found = _encoded_columns(block, features, facts, bias, standardise)
         except FeatureTypeError:
-            _placed(data, features, facts, bias, standardise)  # the error says of how many rows it is: of all
+            _encoded_columns(data, features, facts, bias, standardise)  # the error says of how many rows it is: of all
             raise
-        for column, values in zip(*placed, strict=True):
+        for column, values in zip(*found, strict=True):
             x_nD[rows][np.arange(block.num_rows), column] += values
     return x_nD
 
 
-def _placed(
+def _encoded_columns(
     data: pa.Table, features: Sequence[Feature], facts: Facts, bias: bool, standardise: bool
 ) -> tuple[list[NDArray[np.int64]], list[Array]]:
     """Return for each feature in which column of the design matrix each row has a number, and the number."""

@@ -358,18 +358,18 @@ def test_files_are_found_wherever_they_are(tmp_path, memory, monkeypatch):
     pq.write_table(pa.table({"id": IDS, "v": list(map(float, NOISE))}), sink)
     memory.pipe("/bucket/whole.parquet", sink.getvalue().to_pybytes())
     monkeypatch.setenv("HOME", str(tmp_path))
-    for place in ("parts", "parts/*.csv", "~/shop.csv", "memory://bucket/p-*.csv", "memory://bucket/whole.csv",
+    for path in ("parts", "parts/*.csv", "~/shop.csv", "memory://bucket/p-*.csv", "memory://bucket/whole.csv",
                   "memory://bucket/whole.parquet", f"file://{tmp_path}/shop.csv"):  # fmt: skip
-        block = load_description(described(tmp_path, place)).part("shop").load()
-        assert block.ids.tolist() == right.ids.tolist(), place
-        assert np.array_equal(block.features, right.features), place
+        block = load_description(described(tmp_path, path)).part("shop").load()
+        assert block.ids.tolist() == right.ids.tolist(), path
+        assert np.array_equal(block.features, right.features), path
     table = TableSource(kind="parquet", where="memory://bucket/whole.parquet", table="t")
     assert table.load(where="v > 2").num_rows == 0
     assert table.load().column("id").to_pylist() == IDS
 
 
 @pytest.mark.parametrize(
-    ("place", "words"),
+    ("path", "words"),
     [
         ("memory://bucket/none.csv", "memory://bucket/none.csv is not a file"),
         ("s4://bucket/x.csv", "Protocol not known: s4"),
@@ -377,9 +377,9 @@ def test_files_are_found_wherever_they_are(tmp_path, memory, monkeypatch):
         ("s3://user:secret@bucket/x.csv", "a password or key in an address"),
     ],
 )
-def test_what_is_nowhere_is_named(tmp_path, place, words):
+def test_what_is_nowhere_is_named(tmp_path, path, words):
     with pytest.raises(BadInput) as refused:
-        load_description(described(tmp_path, place)).part("shop").load()
+        load_description(described(tmp_path, path)).part("shop").load()
     assert words in str(refused.value)
     assert "secret" not in str(refused.value)
 
@@ -387,11 +387,11 @@ def test_what_is_nowhere_is_named(tmp_path, place, words):
 def test_other_rows_at_an_address_or_of_a_pattern_have_another_digest(tmp_path, memory):
     memory.pipe("/bucket/x.csv", b"id,v\n1,2\n")
     (tmp_path / "p-1.csv").write_text("id,v\n1,2\n")
-    for place, change in (
+    for path, change in (
         ("memory://bucket/x.csv", lambda: memory.pipe("/bucket/x.csv", b"id,v\n1,3\n")),
         ("p-*.csv", lambda: (tmp_path / "p-2.csv").write_text("id,v\n9,9\n")),
     ):
-        source = load_description(described(tmp_path, place)).part("shop").source
+        source = load_description(described(tmp_path, path)).part("shop").source
         before = digests_of_files(source)
         assert digests_of_files(source) == before
         change()

@@ -147,7 +147,7 @@ def test_a_drawn_query_has_the_rows_and_sums_that_duckdb_has(number, tmp_path, r
     rng = random.Random(number)
     kinds, server = kinds_of_sources(request)
     names = ["a", "b", "c", "d"][: rng.randint(2, 4)]
-    edges = [(rng.choice(names[:place]), name, rng.choice(PAIRS)) for place, name in enumerate(names) if place]
+    edges = [(rng.choice(names[:number]), name, rng.choice(PAIRS)) for number, name in enumerate(names) if number]
     tables, types, made = {}, {}, {name: rng.choice(kinds) for name in names}
     for name in names:
         size = rng.randint(8, 40)
@@ -155,7 +155,7 @@ def test_a_drawn_query_has_the_rows_and_sums_that_duckdb_has(number, tmp_path, r
         columns["v"] = pa.array([None if rng.random() < 0.2 else rng.randint(-2, 6) for _ in range(size)], pa.int64())
         columns["w"] = [rng.choice("aAbc") + rng.choice(["", "", "z"]) for _ in range(size)]
         types[name] = {"x": "DOUBLE PRECISION", "v": "BIGINT", "w": "TEXT"}
-        for place, (one, other, pair) in enumerate(edges):
+        for number, (one, other, pair) in enumerate(edges):
             if name not in (one, other):
                 continue
             kind = pair[name == other]
@@ -163,19 +163,19 @@ def test_a_drawn_query_has_the_rows_and_sums_that_duckdb_has(number, tmp_path, r
                 made[name] = "parquet"
             of_type, sql, pool = KEYS[kind]
             picked = [None if rng.random() < 0.1 else rng.choice(pool) for _ in range(size)]
-            columns[f"k{place}"] = (
+            columns[f"k{number}"] = (
                 pa.array(picked, pa.string()).cast(of_type) if kind in "dm" else pa.array(picked, of_type)
             )
-            types[name][f"k{place}"] = sql
+            types[name][f"k{number}"] = sql
         tables[name] = pa.table(columns)
     sources = {
         name: saved(made[name], tables[name], types[name], tmp_path / f"{name}.{made[name]}", server, name)
         for name in names
     }
     joins = ""
-    for place, (one, other, pair) in enumerate(edges):
-        key = f"TRIM({one}.k{place})" if pair == "tt" and rng.random() < 0.3 else f"{one}.k{place}"
-        joins += f" JOIN {other} ON {key} = {other}.k{place}"
+    for number, (one, other, pair) in enumerate(edges):
+        key = f"TRIM({one}.k{number})" if pair == "tt" and rng.random() < 0.3 else f"{one}.k{number}"
+        joins += f" JOIN {other} ON {key} = {other}.k{number}"
     filters = [rng.choice(FILTERS).format(t=name) for name in names if rng.random() < 0.4]
     where = f" WHERE {' AND '.join(filters)}" if filters else ""
     selected = ", ".join(f"{name}.row, {name}.x" for name in names)
@@ -190,10 +190,10 @@ def test_a_drawn_query_has_the_rows_and_sums_that_duckdb_has(number, tmp_path, r
         return
     count, found = joined(sql, "a.x", **sources)
     assert count == len(right), (sql, made)
-    for place, name in enumerate(names):
-        assert found[name] == Counter(row[2 * place] for row in right), (sql, made)
+    for number, name in enumerate(names):
+        assert found[name] == Counter(row[2 * number] for row in right), (sql, made)
         read = sources[name].load(["row", "x"]).to_pydict()
         x_of = dict(zip(read["row"], read["x"], strict=True))
         for power in (1, 2):  # a sum of each power, and the mean and deviation with them
             ours = sum(times * x_of[row] ** power for row, times in found[name].items())
-            assert ours == pytest.approx(sum(row[2 * place + 1] ** power for row in right), rel=1e-12), (sql, made)
+            assert ours == pytest.approx(sum(row[2 * number + 1] ** power for row in right), rel=1e-12), (sql, made)

@@ -25,6 +25,7 @@ PARTIES = ("active", "passive")
 def go(locations: StateLocations, resume: Snapshot | None = None, **words: object) -> MemoryRecorder:
     protocol, recorder = find_protocol("pubsub-vfl"), MemoryRecorder()
     settings = {"algorithm": "vfl", "float64": "true", "num_layers": "2", "hidden_size": "8", "num_epochs": "2"}
+    settings |= {"schedule": "constant"}  # which one that ends after more epochs shares
     config = build(protocol.Config, {**settings, **{name: str(value) for name, value in words.items()}})
     data = load_data(protocol, config, "breast-cancer", 0)
     runtime = RayRuntime(num_cpus=2, recorder=recorder)
