@@ -108,7 +108,8 @@ class MtcdConfig(ScheduleSettings):
 
     server_links: Literal["all"] | tuple[int, ...] | None = "all"
     """Clients with a link to the server; `none` for no links. Each component of a disconnected graph needs one.
-    Messages of the other clients are relayed along edges."""
+    Messages of the other clients are relayed along edges.
+    But for one key a client, sent to the server directly before training, so that no relay learns it."""
 
     mode: Literal["token-per-cluster", "overlapping"] = "token-per-cluster"
     """Token movement: one token per disjoint cluster (Section 4.1), or overlapping tokens whose blocks are averaged

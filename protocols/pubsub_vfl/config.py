@@ -193,8 +193,8 @@ class PubSubVflConfig(StepSettings):
     the exchange, and not at all below this one."""
     epochs_per_round: ByRows = 0
     """Epochs that are trained without a pause (every algorithm); then all that is under way is waited for, and the
-    models are averaged if it is time, evaluated and saved. 0: a tenth of all epochs, and 1 with `patience` or
-    `target`."""
+    models are averaged if it is time, evaluated and saved. 0: a tenth of all epochs, 10 at most, and 1 with `patience`
+    or `target`."""
     report_interval: Annotated[float, Field(ge=0)] = 0.0
     """Seconds within which a worker that has enough to do collects what it tells the broker into one report."""
     push_every: Annotated[int, Field(ge=0)] = 1
@@ -301,7 +301,7 @@ class PubSubVflConfig(StepSettings):
         size = self.batch_size or (MOST_ROWS if self.is_private else rows_per_batch(num_rows))
         epochs = self.num_epochs or (PRIVATE_EPOCHS if self.is_private else enough_epochs(num_rows, size))
         decay = enough_decay(num_rows) if self.nonlinear_decay is None else self.nonlinear_decay
-        every = self.epochs_per_round or (1 if self.patience or self.target is not None else -(-epochs // 10))
+        every = self.epochs_per_round or (1 if self.patience or self.target is not None else min(10, -(-epochs // 10)))
         return replace(self, batch_size=size, num_epochs=epochs, epochs_per_round=every, nonlinear_decay=decay)
 
     @property

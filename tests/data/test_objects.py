@@ -483,7 +483,7 @@ def test_an_actor_is_built_with_its_own_partys_objects_alone(case, monkeypatch):
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_on_ray_each_process_gets_its_own_partys_objects(tmp_path, monkeypatch):
     from fedactors.runtime.ray.processes import Processes
 
@@ -508,7 +508,7 @@ def test_on_ray_each_process_gets_its_own_partys_objects(tmp_path, monkeypatch):
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("case", ["pubsub-vfl, joined", "horizontal", "tablepuppet", "glasu"])
 def test_on_ray_other_layouts_train_as_they_do_here(case):
     make, settings = EVERY[case]

@@ -113,7 +113,7 @@ def test_an_epoch_that_is_done(world: World, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Federation, "train", twice)
     (found,) = refused(world, SMALL)
-    assert "calls shop/worker-0.run_epoch with epoch 1, where 1 is done; approved: at most 2 (num_epochs)" in found
+    assert "calls shop/worker-0.run_epoch with epoch 1, where 1 is done; approved: at most 2 (most_epochs)" in found
 
 
 def test_a_second_alignment(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
