@@ -583,14 +583,21 @@ def _read_partitions(
         names = [c for _, column in picked for c in (schema if column == "*" else [column])]
         made.append(Partition(source, tuple(map(_condition, conjuncts))))
         found.append((source, {column: schema[column] for column in names}))
+    shared = dict(found[0][1])
     for (first, one), (second, other) in pairwise(found):
-        if one != other:
-            different = sorted(set(one.items()) ^ set(other.items()))[0][0]
+        different = next((c for c in sorted({*one, *other}) if not _is_one_kind(one.get(c), other.get(c))), None)
+        if different is not None:
             raise SchemaMismatchError(
                 f"sql: partitions {first!r} and {second!r} of table {name!r} differ in column {different!r}"
                 f" ({one.get(different, 'absent')} and {other.get(different, 'absent')})"
             )
-    return made, found[0][1]
+        shared |= {column: kind for column, kind in other.items() if shared[column] == "numeral"}
+    return made, shared
+
+
+def _is_one_kind(one: str | None, other: str | None) -> bool:
+    """Return whether a table's partitions may hold a column as these kinds: a CSV file's whole numbers are integers."""
+    return one == other or {one, other} == {"numeral", "integer"}
 
 
 def _resolve(select: exp.Select, tables: Mapping[str, Schema]) -> tuple[list[tuple[str, str]], list[Tree]]:

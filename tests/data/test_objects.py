@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import decimal
+import gc
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -529,10 +530,12 @@ def test_equal_objects_are_one_as_long_as_either_is_kept():
 
 
 def test_objects_live_in_the_process_that_made_them():
-    data = two()
+    bank = tables()["bank"]
+    data = fedactors.vertical({**tables(), "bank": bank.iloc[::-1]}, label=LABEL)  # no other test's data are equal
     address = data.address
     assert fedactors.simulate("pubsub-vfl", address, **SMALL).status == "finished"
     del data
+    gc.collect()
     with pytest.raises(BadInput, match=r"^data: object:vertical:\w+.toml is not here: an object lives in the process"):
         fedactors.simulate("pubsub-vfl", address, **SMALL)
 

@@ -421,7 +421,7 @@ def test_what_costs_much_more_than_it_weighs_is_refused_soon(tree: bytes, said: 
     frame, begun = hostile(tree), time.process_time()
     with pytest.raises(CodecError, match=said):
         decode(frame)
-    assert time.process_time() - begun < 3.0
+    assert time.process_time() - begun < 20.0  # minutes without the bounds; a busy machine takes some seconds
 
 
 def test_a_large_frame_of_many_values_comes_back() -> None:

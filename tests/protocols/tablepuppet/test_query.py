@@ -45,6 +45,17 @@ def test_a_join_with_a_union_becomes_tables_partitions_edges_and_roles():
     assert made.table("r").needed_columns() == ("mid", "uid", "rating")
 
 
+def test_partitions_in_a_csv_file_and_in_a_database_are_one_table():
+    written = SCHEMAS | {"users_south": {"uid": "numeral", "age": "numeral"}}
+    for north, south in (("users_north", "users_south"), ("users_south", "users_north")):
+        text = THREE.replace(
+            "users_north UNION ALL SELECT * FROM users_south", f"{north} UNION ALL SELECT * FROM {south}"
+        )
+        made = make_plan(parse_query(text), written, "rating", {"genre": "one_hot"})
+        assert [p.source for p in made.table("u").partitions] == [north, south]
+        assert made.table("u").features == (Feature("age", "integer", "numeric"),)
+
+
 def test_a_tree_of_sqlglot_gives_the_same_plan_as_the_sql():
     users = sqlglot.select("*").from_("users_north").union(sqlglot.select("*").from_("users_south"), distinct=False)
     tree = (
