@@ -160,8 +160,9 @@ def pubmed() -> ClientGraph:
     return client_graph("client", part.load())
 
 
-def graph_update(local: ClientGraph, hidden: int, device: torch.device) -> dict[str, float]:
+def graph_update(make: Callable[[], ClientGraph], hidden: int, device: torch.device) -> dict[str, float]:
     """Compare a local update on the whole graph."""
+    local = make()
     features, split = local.features_NF, local.nodes
     width, num_classes = features.shape[1], local.num_classes
     settings = {"special_case": "centralised", "backbone": "gcn", "num_layers": 2, "hidden_size": hidden, "dropout": 0}
@@ -242,9 +243,13 @@ def rows(device: torch.device, smoke: bool) -> Iterator[tuple[str, dict[str, Any
         batch = 32 if smoke else 1024
         yield "pubsub-vfl", {"hidden": hidden, "rows": batch}, partial(split_learning, hidden, batch, device)
     if not smoke:
-        yield "glasu", {"graph": "pubmed"}, lambda: graph_update(pubmed(), 64, device)
+        yield "glasu", {"graph": "pubmed"}, partial(graph_update, pubmed, 64, device)
     for nodes in (2000,) if smoke else (100_000, 1_000_000):
-        yield "glasu", {"nodes": nodes, "degree": 10}, lambda n=nodes: graph_update(random_graph(n, 10), 64, device)
+        yield (
+            "glasu",
+            {"nodes": nodes, "degree": 10},
+            partial(graph_update, partial(random_graph, nodes, 10), 64, device),
+        )
     images = 4 if smoke else 1000
     for protocol, name, shape in (("horizontal", "cnn28", (1, 28, 28)), ("nebulafl", "resnet18", (3, 32, 32))):
         spec = ModelSpec(name=name, inputs=shape, outputs=10)
