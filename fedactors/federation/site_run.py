@@ -395,11 +395,18 @@ class PrivacyBudget:
             self._folder.audit.add("opened", run=self._proposal.run, **facts)
 
     async def watch(self) -> None:
-        """Measure once a second until the run is closed."""
+        """Measure once a second until the run is closed, whatever goes wrong before there is something to account."""
         while self._announced is not None and self._is_open:
             await asyncio.sleep(_MEASURE_SECONDS)
-            with contextlib.suppress(Refused):  # which has stopped the run
+            try:
                 await self.measure()
+            except Refused:
+                pass  # which has stopped the run
+            except Exception as error:
+                if self._taken:  # before, no rows are aligned, however long that takes, and none has left
+                    self._refuse(
+                        Refused(self._folder.name, f"cannot account for what it released: {first_line(error)}")
+                    )
 
     def close(self) -> None:
         """Measure no more: the actors have closed."""
