@@ -387,12 +387,8 @@ class PrivacyBudget:
         """Put the run on record, before anything can leave."""
         self._is_open = True
         if self._announced is not None:
-            name = self._folder.name
-            facts: dict[str, Any] = {
-                "data": self._proposal.data[name],
-                "announced": as_logged({ANY: self._announced})[ANY],
-            }
-            self._folder.audit.add("opened", run=self._proposal.run, **facts)
+            data, announced = self._proposal.data[self._folder.name], as_logged({ANY: self._announced})[ANY]
+            self._folder.audit.add("opened", run=self._proposal.run, data=data, announced=announced)
 
     async def watch(self) -> None:
         """Measure once a second until the run is closed, whatever goes wrong before there is something to account."""
@@ -400,13 +396,9 @@ class PrivacyBudget:
             await asyncio.sleep(_MEASURE_SECONDS)
             try:
                 await self.measure()
-            except Refused:
-                pass  # which has stopped the run
-            except Exception as error:
-                if self._taken:  # before, no rows are aligned, however long that takes, and none has left
-                    self._refuse(
-                        Refused(self._folder.name, f"cannot account for what it released: {first_line(error)}")
-                    )
+            except Exception as error:  # a refusal has stopped the run; what is not aligned yet, none has left of
+                if self._taken and not isinstance(error, Refused):
+                    self._refuse(Refused(self._folder.name, f"cannot account for releases: {first_line(error)}"))
 
     def close(self) -> None:
         """Measure no more: the actors have closed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +24,9 @@ from tests.federation.world import BANK, SHOP, World
 
 
 def line_of(epsilon: float) -> PrivacyRecord:
-    facts: dict[str, Any] = {"mechanism": "laplace", "epsilon": epsilon, "delta": 0.0, "covered": True, "touched": 1}
-    return PrivacyRecord(party=SHOP, message_type="Labels", **facts)
+    facts: dict[str, Any] = {"epsilon": epsilon, "delta": 0.0, "covered": True, "touched": 1, "sensitivity": 1.0}
+    scale = math.sqrt(2) / epsilon
+    return PrivacyRecord(party=SHOP, message_type="Labels", mechanism="laplace", noise_scale=scale, **facts)
 
 
 @pytest.mark.parametrize("then", ["it takes more", "it cannot account"])
@@ -60,7 +62,7 @@ def test_a_budget_is_watched_whatever_went_wrong_before(monkeypatch: pytest.Monk
         await watching
 
     asyncio.run(work())
-    said = "the run took epsilon 7" if then == "it takes more" else "cannot account for what it released"
+    said = "the run took epsilon 7" if then == "it takes more" else "cannot account for releases: it is broken"
     assert said in refused[0]
 
 

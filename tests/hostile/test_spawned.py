@@ -104,7 +104,7 @@ def test_a_sum_of_two_is_refused_at_the_proposal(world: World) -> None:
 
 def test_bytes_that_an_actor_is_built_with_follow_from_the_proposal() -> None:
     """Else a driver would choose a key, or whose parts these are."""
-    spec = ActorSpec(ClientProcess, SHOP, (b"drawn at the site",), {})
+    spec = ActorSpec(ClientProcess, SHOP, (b"drawn at the site",), {}, ClientProcess.resources)
     approval.check_spawned({SHOP: spec}, [(SHOP, "ClientProcess", encode((spec.args, {}), arguments=True))], bool)
     chosen = encode(((b"chosen by another",), {}), arguments=True)
     with pytest.raises(Refused, match="spawns shop with other arguments than follow from the approved proposal"):

@@ -84,17 +84,17 @@ def sent_in(seconds: float, made: socket.socket, block: bytes) -> int:
 
 def test_requests_that_never_end_keep_no_site_out(site: tuple[World, psutil.Process, int]) -> None:
     world, process, port = site
-    strangers = []
+    outsiders = []
     try:
         for _ in range(2 * MOST):
-            strangers.append(socket.create_connection(("127.0.0.1", port), 10))
-            strangers[-1].sendall(b"GET / HTTP/1.1\r\nHost: shop\r\n")
+            outsiders.append(socket.create_connection(("127.0.0.1", port), 10))
+            outsiders[-1].sendall(b"GET / HTTP/1.1\r\nHost: shop\r\n")
         time.sleep(0.5)
         num_open = sum(one.status == psutil.CONN_ESTABLISHED for one in process.net_connections())
         assert MOST - 10 < num_open <= MOST + 1
         assert reached(world, BANK, SHOP)
     finally:
-        for one in strangers:
+        for one in outsiders:
             one.close()
 
 
@@ -116,13 +116,13 @@ def test_messages_that_never_end_take_little(site: tuple[World, psutil.Process, 
     _, process, port = site
 
     def unended() -> None:
-        strangers = [upgraded(port) for _ in range(100)]
-        for one in strangers:
+        outsiders = [upgraded(port) for _ in range(100)]
+        for one in outsiders:
             one.settimeout(0.5)
             with contextlib.suppress(OSError):
                 one.sendall(frame(2, bytes((1 << 20) - 10), announced=1 << 20))
         time.sleep(0.5)
-        for one in strangers:
+        for one in outsiders:
             one.close()
 
     assert grown(process, unended) < 48 << 20
