@@ -11,7 +11,8 @@ alike. What Arrow refuses is read again by Python until the line at fault, which
 Arrow type until then, so that no whole number is rounded and ids have one exact text whatever their type. Dates become
 days since 1970, and month, weekday and hour as points on a circle. Pixels are divided by `peak`, less the channel's
 `mean`, over its `deviation`: public numbers, so that no client's data enter them. Files are opened by Python and handed
-to the libraries that read them, so that an audit hook sees every one.
+to the libraries that read them, so that an audit hook sees every one. All kinds of files are one file because each is
+told by its content, and read by the same rules.
 
 Shapes: N images, C channels, H rows, W columns.
 """
