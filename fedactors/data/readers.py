@@ -100,8 +100,9 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
 
 
 _COLUMNAR = ("parquet", "arrow")
-_PARQUET: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
-"""Moments of Spark and Impala, which nanoseconds of 64 bits would turn into others before 1678 and after 2261."""
+_PARQUET: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False}
+"""Moments of Spark and Impala, which nanoseconds of 64 bits would turn into others before 1678 and after 2261; a file's
+bytes are not all in memory at once."""
 
 
 def _kind_of(begins: bytes) -> str:
@@ -499,10 +500,14 @@ def _read_parquet(opened: Any, file: Any, chosen: Sequence[str]) -> Any:
     schema = pa.schema([opened.schema_arrow.field(name) for name in chosen])
     num_rows = opened.metadata.num_rows
     if not is_large(num_rows * row_bytes(schema)):
-        return opened.read(columns=chosen)
+        found = {name: opened.read(columns=[name], use_threads=False).column(name) for name in chosen}
+        for name, values in found.items():
+            if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+                values.validate(full=True)  # nobody else looks whether texts are in UTF-8
+        return pa.table(found)
     file.seek(0)
     # column by column, of which a page is in memory, and not a row group
-    read = pa_parquet.ParquetFile(file, buffer_size=1 << 16, pre_buffer=False, **_PARQUET)
+    read = pa_parquet.ParquetFile(file, buffer_size=1 << 16, **_PARQUET)
     pieces = (
         (number, batch.column(0))
         for number, name in enumerate(chosen)
