@@ -461,6 +461,8 @@ class TableClient(JoinMember, MaskedTable):
             data.check_classes(self._classes, self._query, name)
             self._labels = data.label_values(rows.column(table.label), self._loss, name, self._classes)
             self._is_test = data.choose_test(len(self._labels), self._config.test_fraction, self.rng("test rows"))
+        # of the rows themselves only keys are asked for from now on
+        self._local = replace(self._local, data=rows.select(table.keys or rows.column_names[:1]))
 
     def _check_batches(self) -> None:
         """Check that the join is not said to be larger than is approved: how often rows are asked for follows from it.
