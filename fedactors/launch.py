@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedactors.config import as_dict, build_given, check_trusted, named_files, spell_infinities, with_contents
+from fedactors.config import (
+    as_dict,
+    build_given,
+    check_trusted,
+    code_named_in,
+    named_files,
+    spell_infinities,
+    with_contents,
+)
 from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyLost, Stopped
 from fedactors.options import FLAGS, RunOptions, flag_of
 from fedactors.plugins import Protocol, loader
@@ -42,7 +50,7 @@ from fedactors.runs.timeline import activities
 from fedactors.runtime.addresses import check_cluster
 from fedactors.runtime.failures import without_words
 from fedactors.runtime.interface import Runtime, Snapshot
-from fedactors.runtime.snapshots import check_actors, in_use, is_object, object_at
+from fedactors.runtime.snapshots import check_actors, in_use, is_held, is_object, object_at
 from fedactors.validation import read_text, shown
 
 if TYPE_CHECKING:
@@ -193,8 +201,23 @@ def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[st
         raise BadInput(f"{folder.path}: config.json does not fit {protocol.name}: {location}: {first['msg']}") from None
     for name, value in named_files(config).items():  # a run keeps contents
         raise BadInput(f"{folder.path}: config.json: {name}: {shown(value)} is not opened: a run folder names no files")
-    check_trusted(config, trusted, str(folder.path))
+    objects = [address for field, address in code_named_in(config).items() if _object_is_here(folder, field, address)]
+    check_trusted(config, [*trusted, *objects], str(folder.path))
     return config
+
+
+def _object_is_here(folder: RunFolder, field: str, address: str) -> bool:
+    """Say whether a setting names an object of Python; one that is not in this process is refused."""
+    if not is_object(address):
+        return False
+    if not is_held(address):
+        made = (folder.config.get("code") or {}).get(field) or {}
+        version = f", Python {shown(str(made['python']))}" if "python" in made else ""
+        raise BadInput(
+            f"{field}: missing: the run was of an object of Python ({shown(address.split(':')[1])}{version}); give it "
+            f"again: fedactors.load_run({folder.location!r}).resume({field}=...), and so to predict, export and audit"
+        )
+    return True
 
 
 def states_of(
@@ -630,6 +653,10 @@ def _way_on(folder: RunFolder, options: RunOptions) -> str:
 
 def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:
     objects = {"objects": object_at(options.data or "")} if is_object(options.data) else {}
+    if any(map(is_object, code_named_in(config).values())):
+        from fedactors.learning.user_models import code_facts
+
+        objects["code"] = code_facts(config)
     return {
         **objects,
         "schema_version": 1,
@@ -711,6 +738,11 @@ def resolve_federated(protocol: Protocol, words: Words, options: RunOptions) -> 
     preset = {**protocol.between_sites, **preset}
     seeds = options.seeds or (options.seed or 0,)
     config = build_given(protocol.Config, words, preset)
+    for name, address in code_named_in(config).items():
+        if is_object(address):
+            raise BadInput(
+                f"{name}: objects are not allowed between sites: a site approves no code that it cannot read"
+            )
     # no path of this host's is a setting that others could open
     return with_contents(config), dataclasses.replace(options, seeds=seeds, runtime="federated")
 

@@ -14,8 +14,10 @@ import contextlib
 import dataclasses
 import functools
 import math
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +25,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 
+from fedactors.config import is_code
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task, task_metrics
 from fedactors.learning.models import ModelSpec, build_skeleton, fork_draws, weighted_loss
-from fedactors.learning.network import Array, load_vector, on_host, to_device, to_vector, trained_slices
+from fedactors.learning.network import (
+    Array,
+    load_vector,
+    on_host,
+    to_device,
+    to_vector,
+    train_mode,
+    trained_slices,
+)
 from fedactors.learning.network import Model as ModelFunction
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, clip_factor, optimizer_step
 
@@ -84,7 +95,7 @@ def train_locally(
         vector_P: where to start.
         x_N: samples; tensors on the device stay there, arrays are copied to it.
         y_N: targets.
-        seed: of the order of samples, and of dropout where the model has it.
+        seed: of the order of samples, and of what the model draws (dropout).
         training: passes, steps and loss.
         correction_P: added to each gradient (SCAFFOLD's c - c_i); where the vector holds no parameter it is ignored.
         weights_N: how much each sample counts: a batch's loss is the mean of loss times weight; None: 1 each.
@@ -171,7 +182,9 @@ def model_outputs(
 ) -> Array:
     """Return the outputs (N x O) of the model in evaluation mode."""
     module = _workspace(spec, device).load(vector_P).eval()
-    with torch.no_grad():
+    # a module of the user's own may draw even now
+    drawing = fork_draws(0, torch.device(device)) if is_code(spec.name) else contextlib.nullcontext()
+    with torch.no_grad(), drawing:
         parts = [
             module(to_device(x_N[first : first + batch_size], device, spec.dtype)).cpu().numpy()
             for first in range(0, len(x_N), batch_size)
@@ -231,9 +244,21 @@ def smallest_batch(module: nn.Module) -> int:
     return 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()) else 1
 
 
-def draws(module: nn.Module) -> bool:
-    """Say whether a module draws at random while it trains."""
-    return any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in module.modules())
+def draws(module: nn.Module, *inputs: Tensor) -> bool:
+    """Say whether a module draws at random while it trains: it has dropout, or draws when called with `inputs`."""
+    if any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in module.modules()):
+        return True
+    if not inputs:
+        return False
+    with fork_draws(0), torch.no_grad():
+        before = _generators()
+        train_mode(module)(*inputs)
+        return before != _generators()
+
+
+def _generators() -> tuple[Any, ...]:
+    """Return where the generators are that a module may draw from."""
+    return torch.get_rng_state().tolist(), random.getstate(), [str(part) for part in np.random.get_state()[2:]]
 
 
 class _Workspace:
@@ -244,7 +269,8 @@ class _Workspace:
 
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
         self.module = build_skeleton(spec, device="cpu").to(device)
-        self._smallest_batch, self._draws = smallest_batch(self.module), draws(self.module)
+        self._smallest_batch = smallest_batch(self.module)
+        self._draws = is_code(spec.name) or draws(self.module)  # of a module of the user's own nobody knows
         trained = trained_slices(self.module)
         sizes = [parameter.numel() for parameter, _ in trained]
         self._slices = [part for _, part in trained]
@@ -280,7 +306,7 @@ class _Workspace:
                 if num_samples
                 else "local training: the client has no samples"
             )
-        self.load(vector_P).train()
+        train_mode(self.load(vector_P))
         values_P, order, moments = self._values_P, np.random.default_rng(seed), OptimizerState()
         rule = training.optimizer.unclipped
         start_P = values_P.clone() if training.proximal else None

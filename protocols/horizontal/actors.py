@@ -27,16 +27,16 @@ from fedactors.data.layouts.horizontal import (
     rows_of,
 )
 from fedactors.errors import BadInput, Refused
-from fedactors.learning.models import ModelSpec, build_skeleton
+from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import find_device, initial_vector
-from fedactors.learning.user_models import check_model
+from fedactors.learning.user_models import base_of, check_base, check_model
 from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand, SecureSums
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
 from protocols.horizontal import algorithm, messages
 from protocols.horizontal.algorithm import NOTHING, ServerModel
-from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
+from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import model_spec
 from protocols.horizontal.messages import Floats
 
@@ -44,7 +44,7 @@ from protocols.horizontal.messages import Floats
 class ClientProcess(SecureSummand):
     """One organisation's clients."""
 
-    state: ClassVar[tuple[str, ...]] = ("controls", "total_weight", *SecureSummand.state)
+    state: ClassVar[tuple[str, ...]] = ("controls", "total_weight", "base", *SecureSummand.state)
 
     def __init__(
         self, config: HorizontalConfig, part: HorizontalPart, first: int, run_seed: int, sites: tuple[str, ...]
@@ -55,6 +55,8 @@ class ClientProcess(SecureSummand):
         self._config, self._part, self._first, self._run_seed = config, part, first, run_seed
         self.controls: dict[int, Floats] = {}
         """SCAFFOLD's c_i, of the clients that have trained."""
+        self.base = ""
+        """A digest of what of the model is not trained; empty before it is told."""
 
     async def load(self) -> None:
         """Open the own clients' rows, and find the device."""
@@ -76,8 +78,13 @@ class ClientProcess(SecureSummand):
     async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
         names = () if self._part.columns else self._reading.names
-        csv = csv_text(self._reading.csv.get(self.party))
-        return messages.Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv)
+        csv, self.base = csv_text(self._reading.csv.get(self.party)), base_of(self._spec)
+        return messages.Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv, self.base)
+
+    async def open(self) -> None:
+        """Check, of a run that goes on, that what is not trained is what it was."""
+        if self.base:
+            check_base(self._spec, self.base, "before the run was resumed")
 
     @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation))
     async def weigh(self) -> Masked:
@@ -174,7 +181,7 @@ class ClientProcess(SecureSummand):
 class HorizontalServer(Server):
     """The server: it has the model, and the rows that it is measured on."""
 
-    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "reading")
+    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "reading", "base")
 
     def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: tuple[str, ...], run_seed: int) -> None:
         self._config, self._part, self._run_seed = config, part, run_seed
@@ -185,6 +192,8 @@ class HorizontalServer(Server):
         """Clients of each site."""
         self.facts: dict[str, Any] = {"inputs": part.shape, "task": part.task, "num_classes": part.num_classes}
         """Shape of a sample, task and number of classes: what a model is made for."""
+        self.base = ""
+        """A digest of what of the model is not trained."""
         self.reading = ""
         """How the clients' rows are read (`fedactors.data.layouts.horizontal`)."""
         self.sites: ActorGroup[ClientProcess] = ActorGroup(
@@ -204,6 +213,11 @@ class HorizontalServer(Server):
         self._key = rows_key(self._part.test)
         rows_of(self._key)
 
+    async def open(self) -> None:
+        """Check, of a run that goes on, that what is not trained is what it was."""
+        if self.base:
+            check_base(self._spec, self.base, "before the run was resumed")
+
     @property
     def _spec(self) -> ModelSpec:
         return model_spec(self._config, **self.facts)
@@ -221,13 +235,9 @@ class HorizontalServer(Server):
         self.sizes = {name: one.num_clients for name, one in found.items()}
         self.facts["inputs"] = self.facts["inputs"] or (next(iter(widths.values())),)
         check_model(self._spec)
-        buffers = any(buffer.is_floating_point() for buffer in build_skeleton(self._spec, device="cpu").buffers())
-        algorithm_name = self._config.algorithm
-        if buffers and algorithm_name in ("scaffold", "fedavgm", *ADAPTIVE):
-            raise BadInput(
-                f"algorithm: {algorithm_name} is not allowed with a model that has running statistics (or other "
-                "buffers): they can be averaged, but follow no gradient; use fedavg, fedprox, or another normalisation"
-            )
+        self.base = base_of(self._spec)
+        for name, one in found.items():
+            check_base(self._spec, one.base, name)
         if self._config.secure_aggregation:
             await self._sums.prepare(1)
             work, point = Work("aggregate", float(len(self.sizes))), count_point(len(self.sites.names))
@@ -246,7 +256,8 @@ class HorizontalServer(Server):
             return messages.Progress(math.nan, 0)
         work = Work("aggregate", float(self.model.vector.size * len(changes)))
         num_clients = sum(self.sizes.values())
-        self.model = await self.compute(algorithm.advance, self._config, self.model, changes, num_clients, work=work)
+        arguments = (self._config, self._spec, self.model, changes, num_clients)
+        self.model = await self.compute(algorithm.advance, *arguments, work=work)
         weight = sum(one.weight for one in changes)
         loss = sum(one.weight * one.loss for one in changes) / weight
         return messages.Progress(loss, sum(one.num_clients for one in changes))

@@ -29,6 +29,7 @@ from fedactors.learning.local_training import LocalTraining, model_outputs
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
+from fedactors.learning.network import statistics_mask
 from fedactors.runtime.snapshots import Stateful
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
@@ -85,6 +86,7 @@ def train(
     following = []
     for local_P, result in zip(controls, results, strict=bool(controls)):
         following.append(next_control(local_P, control_P, model_P, result.vector, result.num_steps * rate))
+        following[-1][statistics_mask(spec)] = 0  # they follow no gradient
         moved_P += following[-1].astype(np.float64) - local_P
     return SiteResult(
         sum(weights),
@@ -127,7 +129,9 @@ def participants(present: Sequence[int], per_round: int | None, generator: np.ra
     return sorted(generator.choice(np.asarray(present), per_round, replace=False).tolist())
 
 
-def advance(config: HorizontalConfig, model: ServerModel, changes: Sequence[Change], num_clients: int) -> ServerModel:
+def advance(
+    config: HorizontalConfig, spec: ModelSpec, model: ServerModel, changes: Sequence[Change], num_clients: int
+) -> ServerModel:
     """Return the model after a round, of the sites' answers in their order, for `num_clients` clients in all."""
     weight = sum(one.weight for one in changes)
     change_P: Doubles = np.zeros(model.vector.shape)
@@ -136,7 +140,7 @@ def advance(config: HorizontalConfig, model: ServerModel, changes: Sequence[Chan
         change_P += one.weight / weight * one.change
         moved_P += one.control_change
     made = replace(model)
-    made.follow(config, change_P)
+    made.follow(config, change_P, statistics_mask(spec))
     made.control = (model.control + moved_P / num_clients).astype(model.control.dtype)
     return made
 
@@ -199,8 +203,8 @@ class ServerModel(Stateful):
             made.control = np.zeros_like(vector_P)
         return made
 
-    def follow(self, config: HorizontalConfig, change_P: Doubles) -> None:
-        """Take the server's step along the clients' mean change."""
+    def follow(self, config: HorizontalConfig, change_P: Doubles, statistics_P: NDArray[np.bool_]) -> None:
+        """Take the server's step along the clients' mean change; of running statistics the step is that mean."""
         step_P = change_P
         if config.algorithm == "fedavgm":
             step_P = self.first = config.server_momentum * self.first + change_P
@@ -214,7 +218,8 @@ class ServerModel(Stateful):
             else:
                 self.second = self.second - (1 - beta2) * square_P * np.sign(self.second - square_P)
             step_P = self.first / (np.sqrt(self.second) + config.adaptivity)
-        self.vector = (self.vector + config.server_rate * step_P).astype(self.vector.dtype)
+        step_P = np.where(statistics_P, change_P, config.server_rate * step_P)
+        self.vector = (self.vector + step_P).astype(self.vector.dtype)
 
 
 def mean_scores(found: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

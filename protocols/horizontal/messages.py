@@ -23,7 +23,7 @@ Floats = NDArray[np.floating[Any]]
 
 @message(
     reveals="how many clients a site has; of own tables the names of the feature columns where their description lists "
-    "none, and how the CSV file is written where it says so"
+    "none, and how the CSV file is written where it says so; a digest of what of the model is not trained"
 )
 class Introduction:
     """What the server must know before the first round.
@@ -35,6 +35,8 @@ class Introduction:
     width: int
     columns: tuple[str, ...]
     csv: str
+    base: str = ""
+    """Of the frozen parameters and constants of a user's model, as the site has them."""
 
 
 @message(reveals="the weight of all clients of all sites")
