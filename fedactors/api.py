@@ -967,7 +967,8 @@ def _hold_code(protocol: Protocol, settings: Words) -> tuple[Words, list[HeldObj
         return settings, []
     from fedactors.config import code_fields
 
-    if not any(callable(settings[name]) for name in code_fields(protocol.Config) & set(settings)):
+    marked = code_fields(protocol.Config) & set(settings)
+    if all(settings[name] is None or isinstance(settings[name], str) for name in marked):
         return settings, []
     from fedactors.learning.user_models import hold_code
 
