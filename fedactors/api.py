@@ -53,6 +53,7 @@ def run(
     seed: int = 0,
     out: str | Path = "runs",
     address: str | None = None,
+    callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> Run:
     """Run a protocol and return the finished run.
@@ -65,6 +66,8 @@ def run(
         seed: decides everything that is random.
         out: parent of the run's folder.
         address: of a Ray cluster; by default Ray is started on this machine.
+        callbacks: objects with ``begin(run, config)``, ``round(number, metrics)`` or ``end(run)``, called in this
+            process; ``run`` is the path of the run's folder.
         settings: of the protocol (see `settings`); a model may be an object: a `torch.nn.Module`, a function or class.
 
     Raises:
@@ -75,7 +78,7 @@ def run(
     options = RunOptions.checked(
         data=_data(data), runtime=runtime, seed=seed, out=str(out), address=address, quiet=_is_quiet()
     )
-    return _of(data, execute(_protocol(protocol), settings, options)[0])
+    return _of(data, execute(_protocol(protocol), settings, options, callbacks=callbacks)[0])
 
 
 def simulate(
@@ -86,6 +89,7 @@ def simulate(
     network: Network | None = None,
     faults: Mapping[str, float] | None = None,
     out: str | Path | None = None,
+    callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> Run:
     """Run a protocol on a virtual clock, in this process.
@@ -97,6 +101,7 @@ def simulate(
         network: links between the parties' hosts; by default the protocol's.
         faults: virtual time at which an actor is lost, by its name.
         out: parent of the run's folder; by default nothing is kept: the folder goes with the returned `Run`.
+        callbacks: as `run` takes them.
         settings: of the protocol (see `settings`).
 
     Raises:
@@ -105,11 +110,15 @@ def simulate(
     options = RunOptions.checked(data=_data(data), runtime="simulated", seed=seed, quiet=_is_quiet())
     given = {"network": network, "faults": faults}
     simulated = {name: value for name, value in given.items() if value is not None}
-    return _of(data, _execute_in(out, _protocol(protocol), settings, options, simulated))
+    return _of(data, _execute_in(out, _protocol(protocol), settings, options, simulated, callbacks))
 
 
 def execute(
-    protocol: Protocol, settings: Words, options: RunOptions, simulated: Mapping[str, Any] | None = None
+    protocol: Protocol,
+    settings: Words,
+    options: RunOptions,
+    simulated: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> list[Run]:
     """Run a protocol once for each seed of the options; `run` and `simulate` are short forms of it.
 
@@ -118,6 +127,7 @@ def execute(
         settings: its settings, by name or as ``key=value`` words.
         options: where and how to run.
         simulated: ``network`` and ``faults`` of a simulated run.
+        callbacks: as `run` takes them.
 
     Raises:
         FedactorsError: as `run`.
@@ -126,7 +136,7 @@ def execute(
 
     settings, kept = _hold_code(protocol, settings)
     config, options = resolve(protocol, settings, options)
-    start: Callable[..., list[Summary]] = functools.partial(launch, **(simulated or {}))
+    start: Callable[..., list[Summary]] = functools.partial(launch, callbacks=callbacks, **(simulated or {}))
     start = launch_with_retries if options.auto_resume else start
     summaries = in_thread_if_needed(lambda signals: start(protocol, config, options, signals=signals))
     runs = [Run(summary.run, summary, simulated) for summary in summaries]
@@ -136,16 +146,21 @@ def execute(
 
 
 def _execute_in(
-    out: str | Path | None, protocol: Protocol, settings: Words, options: RunOptions, simulated: Mapping[str, Any]
+    out: str | Path | None,
+    protocol: Protocol,
+    settings: Words,
+    options: RunOptions,
+    simulated: Mapping[str, Any],
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """Execute one run in a folder under `out`, or in a temporary one that goes with the run."""
     from dataclasses import replace
 
     if out is not None:
-        return execute(protocol, settings, replace(options, out=str(out)), simulated)[0]
+        return execute(protocol, settings, replace(options, out=str(out)), simulated, callbacks)[0]
     folder = tempfile.mkdtemp(prefix="fedactors-")
     try:
-        made = execute(protocol, settings, replace(options, out=folder), simulated)[0]
+        made = execute(protocol, settings, replace(options, out=folder), simulated, callbacks)[0]
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         getattr(error, "__notes__", []).clear()  # they name what was in the folder

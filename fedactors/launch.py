@@ -44,7 +44,7 @@ from fedactors.plugins import Protocol, loader
 from fedactors.runs.folder import SUMMARY, RunFolder
 from fedactors.runs.metrics import Summary
 from fedactors.runs.party_states import CheckpointStates, StateLocations, make_locations, proven_locations
-from fedactors.runs.progress import check_trackers, open_progress, open_trackers
+from fedactors.runs.progress import CallbackTracker, check_callbacks, check_trackers, open_progress, open_trackers
 from fedactors.runs.recorder import FolderRecorder, Recorder
 from fedactors.runs.timeline import activities
 from fedactors.runtime.addresses import check_cluster
@@ -495,6 +495,7 @@ def launch(
     *,
     scenario: str | None = None,
     signals: StopSignals | None = None,
+    callbacks: Sequence[Any] = (),
     **simulated: Any,
 ) -> list[Summary]:
     """Run `protocol` once per seed and return the summaries.
@@ -505,6 +506,7 @@ def launch(
         options: as `resolve` returns them.
         scenario: name in the run folder's; the protocol's by default.
         signals: what stops the run; by default the signals of this process, if this is its main thread.
+        callbacks: objects with ``begin``, ``round`` or ``end``, called here.
         simulated: what the simulated runtime takes besides: ``network``, ``faults``.
 
     Raises:
@@ -513,10 +515,12 @@ def launch(
     """
     if (options.runtime or "ray") == "ray":
         check_cluster(options.address)
+    check_callbacks(callbacks)
     config = with_contents(config)
     name = scenario or protocol.name
     with contextlib.nullcontext(signals) if signals is not None else StopSignals() as taken:
-        return [_run_once(protocol, config, options, seed, name, taken, simulated) for seed in options.seeds or (0,)]
+        seeds = options.seeds or (0,)
+        return [_run_once(protocol, config, options, seed, name, taken, simulated, callbacks) for seed in seeds]
 
 
 def launch_with_retries(
@@ -559,6 +563,7 @@ def _run_once(
     scenario: str,
     signals: StopSignals,
     simulated: Mapping[str, Any],
+    callbacks: Sequence[Any],
 ) -> Summary:
     parent = RunFolder.open(options.resume) if options.resume else None
     total = getattr(config, "num_rounds", getattr(config, "num_epochs", None)) or None
@@ -580,6 +585,7 @@ def _run_once(
         recorder: FolderRecorder | None = None
         try:
             trackers = open_trackers(options.track, folder.path, as_dict(config))
+            trackers += [CallbackTracker(one, folder.path, as_dict(config)) for one in callbacks]
             recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
             runtime = make(recorder)
             recorder.usage, runtime.tell, runtime.way_on = runtime.usage, progress.phase, _way_on(folder, options)

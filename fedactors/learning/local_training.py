@@ -28,7 +28,7 @@ from torch.nn.functional import kl_div, log_softmax
 from fedactors.config import is_code
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task, task_metrics
-from fedactors.learning.models import ModelSpec, build_skeleton, fork_draws, weighted_loss
+from fedactors.learning.models import ModelSpec, build_skeleton, find_code, fork_draws, weighted_loss
 from fedactors.learning.network import (
     Array,
     load_vector,
@@ -61,6 +61,8 @@ class LocalTraining:
     """FedProx's coefficient of 1/2 ||w - w_start||^2 (Li et al., 2020); 0 is FedAvg."""
     task: Task = "multiclass"
     """Which loss."""
+    loss: str = ""
+    """Address of a user's loss instead; see `user_loss`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,11 +110,28 @@ def train_locally(
     x, y = Samples(x_N, device, spec.dtype), to_device(y_N, device)
     w = None if weights_N is None else to_device(weights_N, device, spec.dtype)
 
+    if training.loss and w is not None:
+        raise BadInput("loss: a loss of one's own is not allowed with class_weights: weigh the classes in it")
+
     def loss_of(index_B: Tensor) -> Tensor:
         output_BO = space.module(x[index_B])
+        if training.loss:
+            return user_loss(training.loss, output_BO, y[index_B])
         return weighted_loss(training.task, output_BO, y[index_B], None if w is None else w[index_B])
 
     return space.train(vector_P, len(x), loss_of, seed, training, correction_P)
+
+
+def user_loss(address: str, output_BO: Tensor, target_B: Tensor) -> Tensor:
+    """Return a user's loss of a batch, the mean over it: ``loss(outputs, targets)``.
+
+    A class is made first, ``torch.nn:HuberLoss``. Outputs are (B, O), or (B) where a sample has one.
+    """
+    found = find_code("loss", address)
+    loss = found() if isinstance(found, type) else found
+    output = output_BO.squeeze(1) if output_BO.shape[1:] == (1,) else output_BO
+    made: Tensor = loss(output, target_B.to(output.dtype) if output.ndim == 1 else target_B)
+    return made
 
 
 class Samples:
@@ -312,7 +331,7 @@ class _Workspace:
         start_P = values_P.clone() if training.proximal else None
         added_P = None if correction_P is None else self._trained(correction_P)
         num_steps, loss_sum, squares = 0, 0.0, 0.0
-        with fork_draws(seed, values_P.device) if self._draws else contextlib.nullcontext():
+        with fork_draws(seed, values_P.device) if self._draws or training.loss else contextlib.nullcontext():
             for _ in range(training.num_epochs):
                 loss_sum = 0.0
                 for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):

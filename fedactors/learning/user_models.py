@@ -16,6 +16,7 @@ who goes on with the run gives the object again, and the digest of its code and 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dis
 import enum
 import functools
@@ -36,7 +37,8 @@ from torch import Tensor
 
 from fedactors.config import code_fields, code_named_in, is_code
 from fedactors.errors import BadInput
-from fedactors.learning.local_training import draws
+from fedactors.learning.local_training import draws, user_loss
+from fedactors.learning.metrics import Task
 from fedactors.learning.models import (
     MODEL_NAMES,
     ModelSpec,
@@ -46,7 +48,7 @@ from fedactors.learning.models import (
     find_code,
     fork_draws,
 )
-from fedactors.learning.network import base_digest, statistics_of, train_mode
+from fedactors.learning.network import Array, base_digest, statistics_of, train_mode
 from fedactors.runtime.snapshots import OBJECT, HeldObject, hold, is_object, object_at
 
 _BATCH = 2
@@ -212,6 +214,105 @@ def _samples_meet(module: torch.nn.Module, spec: ModelSpec, num_arguments: int) 
 def _line(error: Exception) -> str:
     text = str(error).splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
+# --- losses and metrics -----------------------------------------------------------------------------------------------
+
+
+def check_loss(spec: ModelSpec, task: Task, address: str) -> None:
+    """Check a user's loss on two samples.
+
+    Raises:
+        BadInput: one line that says what is wrong with it.
+    """
+    find_code("loss", address)
+    if not spec.inputs:
+        return
+    where = f"loss: {code_name(address)} is not allowed"
+    output_BO = torch.zeros(_BATCH, spec.outputs, dtype=spec.dtype, requires_grad=True)
+    target_B = torch.zeros(_BATCH, dtype=torch.long if task == "multiclass" else spec.dtype)
+    try:
+        with fork_draws(0):
+            value = user_loss(address, output_BO, target_B)
+    except Exception as error:
+        said = f"given outputs {_shape_of(output_BO)} and {_BATCH} targets it fails: {_line(error)}"
+        raise BadInput(f"{where}: {said}") from error
+    if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
+        raise BadInput(f"{where}: it must return a scalar tensor that depends on the outputs, the mean over a batch")
+
+
+def check_metric(spec: ModelSpec, task: Task, address: str) -> None:
+    """Check a user's metric on a few rows.
+
+    Raises:
+        BadInput: one line that says what is wrong with it.
+    """
+    find_code("metric", address)
+    classes = spec.outputs if task == "multiclass" else 2
+    if spec.inputs:
+        output_NO = np.random.default_rng(0).normal(size=(4 * classes, spec.outputs))
+        user_metrics(task, np.arange(4 * classes) % classes, output_NO, address)
+
+
+def _shape_of(output_BO: Tensor) -> tuple[int, ...]:
+    return tuple((output_BO.squeeze(1) if output_BO.shape[1:] == (1,) else output_BO).shape)
+
+
+def user_metrics(task: Task, target_N: Array, output_NO: Array, address: str) -> dict[str, float]:
+    """Return what a user's metric finds on rows: a number by its name, or several by theirs.
+
+    A metric of `torchmetrics` is given predictions and targets as tensors; a function whose first argument is
+    ``y_true``, or of scikit-learn, the targets, and classes (``y_pred``) or probabilities (``y_score``, ``y_prob``,
+    ``y_proba``); another function outputs and targets as tensors, as a loss is.
+
+    Raises:
+        BadInput: it fails, or returns something else than numbers.
+    """
+    found = find_code("metric", address)
+    found = (
+        found() if isinstance(found, type) else copy.deepcopy(found) if isinstance(found, torch.nn.Module) else found
+    )
+    where = f"metric: {code_name(address)} is not allowed"
+    try:
+        with fork_draws(0):
+            value = _measured(task, np.asarray(target_N), np.asarray(output_NO), found)
+        title = getattr(found, "__name__", type(found).__name__)
+        named = {
+            str(name): float(one) for name, one in (value if isinstance(value, Mapping) else {title: value}).items()
+        }
+    except Exception as error:
+        raise BadInput(f"{where}: on {len(target_N)} rows it fails: {_line(error)}") from error
+    if wrong := next((name for name in named if not re.fullmatch(r"[\w.@-]+", name)), None):
+        raise BadInput(f"{where}: {wrong!r} is no name of a metric: use letters, digits and _")
+    return named
+
+
+def _measured(task: Task, target_N: Array, output_NO: Array, metric: Any) -> Any:
+    chosen_N, score_N = _predicted(task, output_NO)
+    asked = [] if isinstance(metric, torch.nn.Module) else _argument_names(metric)
+    if asked[:1] == ["y_true"] or str(getattr(metric, "__module__", "")).startswith("sklearn."):
+        wants_scores = len(asked) > 1 and asked[1] in ("y_score", "y_prob", "y_proba")
+        return metric(target_N, score_N if wants_scores else chosen_N)
+    outputs = torch.from_numpy(score_N if isinstance(metric, torch.nn.Module) else output_NO)
+    targets = torch.from_numpy(target_N if task == "regression" else target_N.astype(np.int64))
+    return metric(outputs.squeeze(1) if outputs.shape[1:] == (1,) else outputs, targets)
+
+
+def _predicted(task: Task, output_NO: Array) -> tuple[Array, Array]:
+    """Return the value or class of each row, and the value, the probability of class 1, or of each class."""
+    if task == "regression":
+        return output_NO.ravel(), output_NO.ravel()
+    logits = torch.from_numpy(output_NO)
+    if task == "binary":
+        return (output_NO.ravel() > 0).astype(np.int64), torch.sigmoid(logits).numpy().ravel()
+    return output_NO.argmax(axis=1), torch.softmax(logits, dim=1).numpy()
+
+
+def _argument_names(function: Any) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
 
 
 # --- models as objects of Python --------------------------------------------------------------------------------------

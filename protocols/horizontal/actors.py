@@ -29,7 +29,7 @@ from fedactors.data.layouts.horizontal import (
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import find_device, initial_vector
-from fedactors.learning.user_models import base_of, check_base, check_model
+from fedactors.learning.user_models import base_of, check_base
 from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand, SecureSums
 from fedactors.secure_sums.messages import Masked
@@ -37,7 +37,7 @@ from fedactors.secure_sums.primitives import FixedPoint, count_point
 from protocols.horizontal import algorithm, messages
 from protocols.horizontal.algorithm import NOTHING, ServerModel
 from protocols.horizontal.config import HorizontalConfig
-from protocols.horizontal.data import model_spec
+from protocols.horizontal.data import check_code, model_spec
 from protocols.horizontal.messages import Floats
 
 
@@ -118,7 +118,7 @@ class ClientProcess(SecureSummand):
         (source,) = self._part.validation  # own files: a client a site
         key, size = rows_key(source), order.parameters.size
         num_rows = len(rows_of(key)[1])
-        arguments = (self._spec, order.parameters, key, self._part.task, self._device)
+        arguments = (self._spec, order.parameters, key, self._part.task, self._config.user_metric, self._device)
         found, _ = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
         return messages.LocalScores(num_rows, found)
 
@@ -234,7 +234,7 @@ class HorizontalServer(Server):
         self.reading = local.with_csv({name: one.csv for name, one in found.items()}).text
         self.sizes = {name: one.num_clients for name, one in found.items()}
         self.facts["inputs"] = self.facts["inputs"] or (next(iter(widths.values())),)
-        check_model(self._spec)
+        check_code(self._config, self._spec, self._part.task)
         self.base = base_of(self._spec)
         for name, one in found.items():
             check_base(self._spec, one.base, name)
@@ -296,14 +296,15 @@ class HorizontalServer(Server):
         """Measure the model on the rows that belong to no client."""
         vector = self.best if self.best.size else self.model.vector
         work = Work("measure", float(len(rows_of(self._key)[1]) * vector.size))
-        arguments = (self._spec, vector, self._key, self._part.task, self._device)
+        arguments = (self._spec, vector, self._key, self._part.task, self._config.user_metric, self._device)
         return messages.Scores(*await self.compute(algorithm.measure, *arguments, work=work))
 
     @remote(caller=DRIVER, at_most="num_measurements")
     async def validate(self, order: messages.RoundOrder) -> messages.Scores:
         """Let the clients measure the model on their own validation rows; return the means over their rows."""
         found = await self.sites.ask(lambda site: site.measure(messages.MeasureOrder(self.model.vector)))
-        return messages.Scores(algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()]))
+        means = algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()])
+        return messages.Scores(means, clients={name: one.metrics for name, one in found.items()})
 
     @remote(caller=DRIVER, at_most="num_measurements")
     async def remember(self, order: messages.RoundOrder) -> None:

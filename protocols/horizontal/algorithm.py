@@ -30,6 +30,7 @@ from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import statistics_mask
+from fedactors.learning.user_models import user_metrics
 from fedactors.runtime.snapshots import Stateful
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
@@ -105,6 +106,7 @@ def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTra
         num_epochs=config.local_epochs,
         proximal=config.proximal if config.algorithm == "fedprox" else 0.0,
         task=task,
+        loss=config.user_loss,
     )
 
 
@@ -114,12 +116,17 @@ def next_control(local_P: Floats, control_P: Floats, start_P: Floats, end_P: Flo
     return made
 
 
-def measure(spec: ModelSpec, model_P: Floats, key: bytes, task: Any, device: str) -> tuple[dict[str, float], int]:
-    """Return the metrics of the model on some rows, and how many classes it never predicts."""
+def measure(
+    spec: ModelSpec, model_P: Floats, key: bytes, task: Any, metric: str, device: str
+) -> tuple[dict[str, float], int]:
+    """Return the metrics of the model on some rows, a user's too, and how many classes it never predicts."""
     x_N, _ = rows_on(rows_of, key, device)
     labels_N, outputs = rows_of(key)[1], model_outputs(spec, model_P, x_N, device=device)
     unpredicted = 0 if task == "regression" else num_unpredicted(labels_N, outputs)
-    return known(task_metrics(task, labels_N, outputs)), unpredicted
+    found = task_metrics(task, labels_N, outputs)
+    if metric and np.isfinite(outputs).all():
+        found |= user_metrics(task, labels_N, outputs, metric)
+    return known(found), unpredicted
 
 
 def participants(present: Sequence[int], per_round: int | None, generator: np.random.Generator) -> list[int]:

@@ -6,6 +6,7 @@ for every `Change`; over a site with several clients it is their mean. No messag
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -112,8 +113,8 @@ class Progress:
 
 
 @message(
-    reveals="how good the model is on rows that belong to no client, or on all clients' validation rows together, and "
-    "how many classes it predicts for none of the former"
+    reveals="how good the model is on rows that belong to no client, or on all clients' validation rows together and "
+    "each client's, and how many classes it predicts for none of the former"
 )
 class Scores:
     """Metrics by name."""
@@ -121,6 +122,8 @@ class Scores:
     metrics: dict[str, float]
     unpredicted: int = 0
     """Classes that are predicted for no row, of those that some have."""
+    clients: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Each client's, where they measure on their own rows."""
 
 
 def sent(config: HorizontalConfig) -> tuple[type, ...]:

@@ -69,7 +69,7 @@ def test_of_lora_only_adapters_travel_and_the_export_holds_the_whole(tmp_path):
     changes = [row["bytes"] for row in run.ledger if row["type"] == "Change"]
     assert len(changes) == 2 * CLIENTS
     assert max(changes) < 4 * trained + 200
-    again = fedactors.load_run(run.path).resume(model=adapted, out=tmp_path / "again")
+    again = fedactors.load_run(run.path).resume(model=adapted, data=data(), out=tmp_path / "again")
     assert again.metrics == run.metrics
     files = run.export(tmp_path / "model")["server"]
     part = fedactors.load_part(tmp_path / "model/server", model=adapted)
