@@ -300,6 +300,7 @@ class Run:
         further = set(given) - set(RunOptions.__dataclass_fields__)
         names = further and code_fields(_protocol(self.protocol).Config) & further
         settings, kept = _hold_code(_protocol(self.protocol), {name: given[name] for name in names})
+        assert isinstance(settings, Mapping)
         for name, address in settings.items():
             if address != self.config.get(name):
                 raise BadInput(

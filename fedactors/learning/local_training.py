@@ -277,7 +277,7 @@ def draws(module: nn.Module, *inputs: Tensor) -> bool:
 
 def _generators() -> tuple[Any, ...]:
     """Return where the generators are that a module may draw from."""
-    return torch.get_rng_state().tolist(), random.getstate(), [str(part) for part in np.random.get_state()[2:]]
+    return torch.get_rng_state().tolist(), random.getstate(), [str(part) for part in tuple(np.random.get_state())[2:]]
 
 
 class _Workspace:

@@ -355,9 +355,9 @@ def read_part(path: str | Path, allow_import: Collection[str] = (), model: Any =
     kept = [] if model is None else [hold_object("model", model)]
     for name in (*facts.code, *(spec.name for spec in facts.models.values())):
         if is_object(name) and name not in {one.address for one in kept}:
-            said = "is not the one that was given" if kept else "is needed as well"
+            wrong = "is not the one that was given" if kept else "is needed as well"
             raise BadInput(
-                f"model: the object of Python {code_name(name)}, which {folder} is of, {said}: give model=..."
+                f"model: the object of Python {code_name(name)}, which {folder} is of, {wrong}: give model=..."
             )
         if is_code(name) and not is_object(name) and name not in allow_import:
             raise BadInput(f"{folder} names code, {name}: give allow_import=({name!r},) if you know what it is")

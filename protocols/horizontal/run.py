@@ -115,14 +115,14 @@ async def remember(server: ActorGroup[HorizontalServer], order: RoundOrder) -> N
 
 def of_clients(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return each client's metrics, ``client-0/accuracy``, and their spread."""
-    own = {f"{client}/{name}": value for client, metrics in found.items() for name, value in metrics.items()}
-    return own | spread_of(found)
+    each = {f"{client}/{name}": value for client, metrics in found.items() for name, value in metrics.items()}
+    return each | spread_of(found)
 
 
 def spread_of(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return of each metric that all clients have the lowest, the highest and the standard deviation over them."""
     names = [name for name in next(iter(found.values()), {}) if all(name in one for one in found.values())]
-    made = {}
+    made: dict[str, float] = {}
     for name in names:
         values = [one[name] for one in found.values()]
         made |= {f"lowest_{name}": min(values), f"highest_{name}": max(values), f"spread_{name}": pstdev(values)}

@@ -160,8 +160,8 @@ def test_each_client_s_metrics_and_their_spread_are_recorded(tmp_path):
     data = write(tmp_path)
     found = fedactors.simulate("horizontal", data, num_rounds=2)
     last = list(found.rounds)[-1]
-    own = [last[f"validation/{name}/accuracy"] for name in ("north", "south")]
-    assert last["validation/lowest_accuracy"] == min(own)
-    assert last["validation/highest_accuracy"] == max(own)
-    assert last["validation/spread_accuracy"] == pytest.approx(abs(own[0] - own[1]) / 2)
+    scores = [last[f"validation/{name}/accuracy"] for name in ("north", "south")]
+    assert last["validation/lowest_accuracy"] == min(scores)
+    assert last["validation/highest_accuracy"] == max(scores)
+    assert last["validation/spread_accuracy"] == pytest.approx(abs(scores[0] - scores[1]) / 2)
     assert "validation/lowest_accuracy" in found.metrics
