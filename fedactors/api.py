@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedactors.runs.folder import RunFolder
     from fedactors.runs.metrics import Summary
     from fedactors.runtime.ray.doctor import Finding
+    from fedactors.runtime.snapshots import HeldObject
     from fedactors.serving.parts import Part
     from fedactors.trained import Audit, Predictions
 
@@ -52,6 +53,7 @@ def run(
     seed: int = 0,
     out: str | Path = "runs",
     address: str | None = None,
+    callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> Run:
     """Run a protocol and return the finished run.
@@ -64,7 +66,9 @@ def run(
         seed: decides everything that is random.
         out: parent of the run's folder.
         address: of a Ray cluster; by default Ray is started on this machine.
-        settings: of the protocol (see `settings`).
+        callbacks: objects with ``begin(run, config)``, ``round(number, metrics)`` or ``end(run)``, called in this
+            process; ``run`` is the path of the run's folder.
+        settings: of the protocol (see `settings`); a model may be an object: a `torch.nn.Module`, a function or class.
 
     Raises:
         BadInput: a setting, the data or an option is not allowed; the message names it.
@@ -74,7 +78,7 @@ def run(
     options = RunOptions.checked(
         data=_data(data), runtime=runtime, seed=seed, out=str(out), address=address, quiet=_is_quiet()
     )
-    return _of(data, execute(_protocol(protocol), settings, options)[0])
+    return _of(data, execute(_protocol(protocol), settings, options, callbacks=callbacks)[0])
 
 
 def simulate(
@@ -85,6 +89,7 @@ def simulate(
     network: Network | None = None,
     faults: Mapping[str, float] | None = None,
     out: str | Path | None = None,
+    callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> Run:
     """Run a protocol on a virtual clock, in this process.
@@ -96,6 +101,7 @@ def simulate(
         network: links between the parties' hosts; by default the protocol's.
         faults: virtual time at which an actor is lost, by its name.
         out: parent of the run's folder; by default nothing is kept: the folder goes with the returned `Run`.
+        callbacks: as `run` takes them.
         settings: of the protocol (see `settings`).
 
     Raises:
@@ -104,11 +110,15 @@ def simulate(
     options = RunOptions.checked(data=_data(data), runtime="simulated", seed=seed, quiet=_is_quiet())
     given = {"network": network, "faults": faults}
     simulated = {name: value for name, value in given.items() if value is not None}
-    return _of(data, _execute_in(out, _protocol(protocol), settings, options, simulated))
+    return _of(data, _execute_in(out, _protocol(protocol), settings, options, simulated, callbacks))
 
 
 def execute(
-    protocol: Protocol, settings: Words, options: RunOptions, simulated: Mapping[str, Any] | None = None
+    protocol: Protocol,
+    settings: Words,
+    options: RunOptions,
+    simulated: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> list[Run]:
     """Run a protocol once for each seed of the options; `run` and `simulate` are short forms of it.
 
@@ -117,30 +127,40 @@ def execute(
         settings: its settings, by name or as ``key=value`` words.
         options: where and how to run.
         simulated: ``network`` and ``faults`` of a simulated run.
+        callbacks: as `run` takes them.
 
     Raises:
         FedactorsError: as `run`.
     """
     from fedactors.launch import in_thread_if_needed, launch, launch_with_retries, resolve
 
+    settings, kept = _hold_code(protocol, settings)
     config, options = resolve(protocol, settings, options)
-    start: Callable[..., list[Summary]] = functools.partial(launch, **(simulated or {}))
+    start: Callable[..., list[Summary]] = functools.partial(launch, callbacks=callbacks, **(simulated or {}))
     start = launch_with_retries if options.auto_resume else start
     summaries = in_thread_if_needed(lambda signals: start(protocol, config, options, signals=signals))
-    return [Run(summary.run, summary, simulated) for summary in summaries]
+    runs = [Run(summary.run, summary, simulated) for summary in summaries]
+    for made in runs:
+        made._code = kept
+    return runs
 
 
 def _execute_in(
-    out: str | Path | None, protocol: Protocol, settings: Words, options: RunOptions, simulated: Mapping[str, Any]
+    out: str | Path | None,
+    protocol: Protocol,
+    settings: Words,
+    options: RunOptions,
+    simulated: Mapping[str, Any],
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """Execute one run in a folder under `out`, or in a temporary one that goes with the run."""
     from dataclasses import replace
 
     if out is not None:
-        return execute(protocol, settings, replace(options, out=str(out)), simulated)[0]
+        return execute(protocol, settings, replace(options, out=str(out)), simulated, callbacks)[0]
     folder = tempfile.mkdtemp(prefix="fedactors-")
     try:
-        made = execute(protocol, settings, replace(options, out=folder), simulated)[0]
+        made = execute(protocol, settings, replace(options, out=folder), simulated, callbacks)[0]
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         getattr(error, "__notes__", []).clear()  # they name what was in the folder
@@ -166,6 +186,7 @@ class Run:
         self._simulated = simulated or {}
         self._temporary: Any = None
         self._objects: Objects | None = None
+        self._code: list[HeldObject] = []
 
     @functools.cached_property
     def folder(self) -> RunFolder:
@@ -249,11 +270,13 @@ class Run:
         Args:
             out: parent of the new folder; by default beside this one.
             where: options that hold instead of the run's own, such as ``runtime`` or ``address``, and what must be
-                named again: ``data`` that are a description of yours, ``allow_import`` for code that the settings name.
+                given again: ``data`` that are a description or objects of yours, ``allow_import`` for code that the
+                settings name, and objects that they were given, by setting: ``model=net``.
 
         Raises:
             FedactorsError: as `run`.
         """
+        where = self._with_code(where)
         data = where.pop("data", None) or self._objects
         options = RunOptions.checked(quiet=_is_quiet(), resume=self._location, **_where({**where, "data": data}))
         is_temporary = self._temporary is not None and out is None
@@ -262,7 +285,30 @@ class Run:
         )
         runtime = options.runtime or self.folder.config.get("runtime")
         given = self._simulated if runtime == "simulated" else {}
-        return _of(data, _execute_in(parent, _protocol(self.protocol), {}, options, given))
+        made = _of(data, _execute_in(parent, _protocol(self.protocol), {}, options, given))
+        made._code = self._code
+        return made
+
+    def _with_code(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options without the objects among them that the run's settings were given; these are held from now on.
+
+        Raises:
+            BadInput: one is not what the run had.
+        """
+        from fedactors.config import code_fields
+
+        further = set(given) - set(RunOptions.__dataclass_fields__)
+        names = further and code_fields(_protocol(self.protocol).Config) & further
+        settings, kept = _hold_code(_protocol(self.protocol), {name: given[name] for name in names})
+        assert isinstance(settings, Mapping)
+        for name, address in settings.items():
+            if address != self.config.get(name):
+                raise BadInput(
+                    f"{name}: not what the run was of: its code or its parameters differ, or the version of Python; "
+                    f"the run had {self.config.get(name)!r}"
+                )
+        self._code = [*self._code, *kept]
+        return {name: value for name, value in given.items() if name not in names}
 
     def predict(
         self, data: Data, to: str | Path = "predictions.parquet", *, checkpoint: str | None = None, **where: Any
@@ -273,7 +319,8 @@ class Run:
             data: the new rows, as `run` takes data.
             to: file that the party that owns the labels writes.
             checkpoint: label of the model's checkpoint; by default ``best``, else the newest.
-            where: options that hold instead of the run's own, such as ``runtime`` or ``address``, and ``allow_import``.
+            where: options that hold instead of the run's own, such as ``runtime`` or ``address``, ``allow_import``, and
+                objects that the settings were given (``model=net``).
 
         Raises:
             BadInput: the protocol cannot predict, or the rows do not fit the model.
@@ -281,6 +328,7 @@ class Run:
         from fedactors.launch import in_thread_if_needed
         from fedactors.trained import predict
 
+        where = self._with_code(where)
         new = data if isinstance(data, (str, Path)) else data.to_predict(self.folder.config)
         options = RunOptions.checked(**_where({**where, "data": new}))
         return in_thread_if_needed(lambda _: predict(self.folder, str(to), options, checkpoint))
@@ -299,14 +347,14 @@ class Run:
             to: each party gets a folder in it; by default ``exported`` in the run's folder.
             party: the only one to export; by default all.
             checkpoint: label of the model's checkpoint; by default ``best``, else the newest.
-            where: places and keys of the parties' states, and ``allow_import``.
+            where: places and keys of the parties' states, ``allow_import``, and objects that the settings were given.
 
         Raises:
             BadInput: the protocol cannot export, or there is no such party.
         """
         from fedactors.trained import export
 
-        options = RunOptions.checked(**_where(where))
+        options = RunOptions.checked(**_where(self._with_code(where)))
         location = None if to is None else str(to)
         return export(self.folder, location, options, party=party, label=checkpoint)
 
@@ -320,6 +368,7 @@ class Run:
         data: Data | None = None,
         allow_import: Sequence[str] = (),
         settings: Words = (),
+        **code: Any,
     ) -> Audit:
         """Recompute every privacy figure of the run; `refuted` of the result lists what does not hold.
 
@@ -331,10 +380,13 @@ class Run:
             data: the data now; by default the data set that the run had.
             allow_import: code that the settings name and that may be imported.
             settings: of the replays, by name: they may run smaller than the run did.
+            code: objects that the settings of the run were given, by setting.
 
         Raises:
             BadInput: the run or the arguments allow none of that.
         """
+        if unknown := next(iter(self._with_code(code)), None):
+            raise BadInput(f"{unknown}: unknown argument")
         from fedactors.launch import in_thread_if_needed
         from fedactors.trained import audit
 
@@ -796,7 +848,7 @@ def settings(protocol: str | Protocol) -> Table:
     return Table([{name: getattr(one, name) for name in names} for one in settings_of(_protocol(protocol).Config)])
 
 
-def load_part(path: str | Path, allow_import: Collection[str] = ()) -> Part:
+def load_part(path: str | Path, allow_import: Collection[str] = (), *, model: Any = None) -> Part:
     """Return the part of a model that `Run.export` wrote: module and preprocessing of one party.
 
         part = fedactors.load_part("model/shop")
@@ -806,13 +858,14 @@ def load_part(path: str | Path, allow_import: Collection[str] = ()) -> Part:
     Args:
         path: the party's folder.
         allow_import: the code that its models name, ``package.module:function``, and that may be imported.
+        model: the object that the run was given as its model.
 
     Raises:
         BadInput: nothing of that kind is there, it is damaged, or it names code that is not trusted.
     """
     from fedactors.serving.parts import read_part
 
-    return read_part(path, allow_import)
+    return read_part(path, allow_import, model)
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -922,6 +975,20 @@ def _data(given: Data | None) -> str | None:
         f"data: {type(given).__name__} is not allowed: give the name of a data set, the path of a parties.toml, or "
         "objects: fedactors.vertical(...), horizontal, relational or graph"
     )
+
+
+def _hold_code(protocol: Protocol, settings: Words) -> tuple[Words, list[HeldObject]]:
+    """Return settings with addresses in place of objects, and the objects, which live as long as they are kept."""
+    if not isinstance(settings, Mapping) or all(isinstance(one, (str, int, float)) for one in settings.values()):
+        return settings, []
+    from fedactors.config import code_fields
+
+    marked = code_fields(protocol.Config) & set(settings)
+    if all(settings[name] is None or isinstance(settings[name], str) for name in marked):
+        return settings, []
+    from fedactors.learning.user_models import hold_code
+
+    return hold_code(protocol.Config, settings)
 
 
 def _of(data: Data | None, made: Run) -> Run:

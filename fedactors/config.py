@@ -328,11 +328,15 @@ def is_code(value: Any) -> bool:
 
 def code_named_in(config: Any) -> dict[str, str]:
     """Return the addresses that a config names, by field; what a base class marks, its heirs cannot unmark."""
+    return {name: value for name in sorted(code_fields(type(config))) if is_code(value := getattr(config, name))}
+
+
+def code_fields(cls: type) -> set[str]:
+    """Return the fields of a config's class that may name code."""
     fields: list[tuple[str, FieldInfo]] = [
-        item for cls in type(config).__mro__ for item in vars(cls).get("__pydantic_fields__", {}).items()
+        item for one in cls.__mro__ for item in vars(one).get("__pydantic_fields__", {}).items()
     ]
-    marked = {name for name, field in fields if any(isinstance(fact, _Marker) for fact in field.metadata)}
-    return {name: getattr(config, name) for name in sorted(marked) if is_code(getattr(config, name))}
+    return {name for name, field in fields if any(isinstance(fact, _Marker) for fact in field.metadata)}
 
 
 def check_trusted(config: Any, trusted: Collection[str], location: str) -> None:

@@ -29,20 +29,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedactors.config import as_dict, build_given, check_trusted, named_files, spell_infinities, with_contents
+from fedactors.config import (
+    as_dict,
+    build_given,
+    check_trusted,
+    code_named_in,
+    named_files,
+    spell_infinities,
+    with_contents,
+)
 from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyLost, Stopped
 from fedactors.options import FLAGS, RunOptions, flag_of
 from fedactors.plugins import Protocol, loader
 from fedactors.runs.folder import SUMMARY, RunFolder
 from fedactors.runs.metrics import Summary
 from fedactors.runs.party_states import CheckpointStates, StateLocations, make_locations, proven_locations
-from fedactors.runs.progress import check_trackers, open_progress, open_trackers
+from fedactors.runs.progress import CallbackTracker, check_callbacks, check_trackers, open_progress, open_trackers
 from fedactors.runs.recorder import FolderRecorder, Recorder
 from fedactors.runs.timeline import activities
 from fedactors.runtime.addresses import check_cluster
 from fedactors.runtime.failures import without_words
 from fedactors.runtime.interface import Runtime, Snapshot
-from fedactors.runtime.snapshots import check_actors, in_use, is_object, object_at
+from fedactors.runtime.snapshots import check_actors, in_use, is_held, is_object, object_at
 from fedactors.validation import read_text, shown
 
 if TYPE_CHECKING:
@@ -193,8 +201,23 @@ def restore_config(protocol: Protocol, folder: RunFolder, trusted: Collection[st
         raise BadInput(f"{folder.path}: config.json does not fit {protocol.name}: {location}: {first['msg']}") from None
     for name, value in named_files(config).items():  # a run keeps contents
         raise BadInput(f"{folder.path}: config.json: {name}: {shown(value)} is not opened: a run folder names no files")
-    check_trusted(config, trusted, str(folder.path))
+    objects = [address for field, address in code_named_in(config).items() if _object_is_here(folder, field, address)]
+    check_trusted(config, [*trusted, *objects], str(folder.path))
     return config
+
+
+def _object_is_here(folder: RunFolder, field: str, address: str) -> bool:
+    """Say whether a setting names an object of Python; one that is not in this process is refused."""
+    if not is_object(address):
+        return False
+    if not is_held(address):
+        made = (folder.config.get("code") or {}).get(field) or {}
+        version = f", Python {shown(str(made['python']))}" if "python" in made else ""
+        raise BadInput(
+            f"{field}: missing: the run was of an object of Python ({shown(address.split(':')[1])}{version}); give it "
+            f"again: fedactors.load_run({folder.location!r}).resume({field}=...), and so to predict, export and audit"
+        )
+    return True
 
 
 def states_of(
@@ -472,6 +495,7 @@ def launch(
     *,
     scenario: str | None = None,
     signals: StopSignals | None = None,
+    callbacks: Sequence[Any] = (),
     **simulated: Any,
 ) -> list[Summary]:
     """Run `protocol` once per seed and return the summaries.
@@ -482,6 +506,7 @@ def launch(
         options: as `resolve` returns them.
         scenario: name in the run folder's; the protocol's by default.
         signals: what stops the run; by default the signals of this process, if this is its main thread.
+        callbacks: objects with ``begin``, ``round`` or ``end``, called here.
         simulated: what the simulated runtime takes besides: ``network``, ``faults``.
 
     Raises:
@@ -490,10 +515,12 @@ def launch(
     """
     if (options.runtime or "ray") == "ray":
         check_cluster(options.address)
+    check_callbacks(callbacks)
     config = with_contents(config)
     name = scenario or protocol.name
     with contextlib.nullcontext(signals) if signals is not None else StopSignals() as taken:
-        return [_run_once(protocol, config, options, seed, name, taken, simulated) for seed in options.seeds or (0,)]
+        seeds = options.seeds or (0,)
+        return [_run_once(protocol, config, options, seed, name, taken, simulated, callbacks) for seed in seeds]
 
 
 def launch_with_retries(
@@ -536,6 +563,7 @@ def _run_once(
     scenario: str,
     signals: StopSignals,
     simulated: Mapping[str, Any],
+    callbacks: Sequence[Any],
 ) -> Summary:
     parent = RunFolder.open(options.resume) if options.resume else None
     total = getattr(config, "num_rounds", getattr(config, "num_epochs", None)) or None
@@ -557,6 +585,7 @@ def _run_once(
         recorder: FolderRecorder | None = None
         try:
             trackers = open_trackers(options.track, folder.path, as_dict(config))
+            trackers += [CallbackTracker(one, folder.path, as_dict(config)) for one in callbacks]
             recorder = FolderRecorder(folder, parent=parent, progress=progress, trackers=trackers)
             runtime = make(recorder)
             recorder.usage, runtime.tell, runtime.way_on = runtime.usage, progress.phase, _way_on(folder, options)
@@ -630,6 +659,10 @@ def _way_on(folder: RunFolder, options: RunOptions) -> str:
 
 def _resolved(protocol: Protocol, config: Any, options: RunOptions, seed: int, scenario: str) -> dict[str, Any]:
     objects = {"objects": object_at(options.data or "")} if is_object(options.data) else {}
+    if any(map(is_object, code_named_in(config).values())):
+        from fedactors.learning.user_models import code_facts
+
+        objects["code"] = code_facts(config)
     return {
         **objects,
         "schema_version": 1,
@@ -711,6 +744,11 @@ def resolve_federated(protocol: Protocol, words: Words, options: RunOptions) -> 
     preset = {**protocol.between_sites, **preset}
     seeds = options.seeds or (options.seed or 0,)
     config = build_given(protocol.Config, words, preset)
+    for name, address in code_named_in(config).items():
+        if is_object(address):
+            raise BadInput(
+                f"{name}: objects are not allowed between sites: a site approves no code that it cannot read"
+            )
     # no path of this host's is a setting that others could open
     return with_contents(config), dataclasses.replace(options, seeds=seeds, runtime="federated")
 

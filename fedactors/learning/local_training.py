@@ -14,8 +14,10 @@ import contextlib
 import dataclasses
 import functools
 import math
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +25,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 
+from fedactors.config import is_code
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task, task_metrics
-from fedactors.learning.models import ModelSpec, build_skeleton, fork_draws, weighted_loss
-from fedactors.learning.network import Array, load_vector, on_host, to_device, to_vector, trained_slices
+from fedactors.learning.models import ModelSpec, build_skeleton, find_code, fork_draws, weighted_loss
+from fedactors.learning.network import (
+    Array,
+    load_vector,
+    on_host,
+    to_device,
+    to_vector,
+    train_mode,
+    trained_slices,
+)
 from fedactors.learning.network import Model as ModelFunction
 from fedactors.learning.optimizers import OptimizerSpec, OptimizerState, clip_factor, optimizer_step
 
@@ -50,6 +61,8 @@ class LocalTraining:
     """FedProx's coefficient of 1/2 ||w - w_start||^2 (Li et al., 2020); 0 is FedAvg."""
     task: Task = "multiclass"
     """Which loss."""
+    loss: str = ""
+    """Address of a user's loss instead; see `user_loss`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,7 +97,7 @@ def train_locally(
         vector_P: where to start.
         x_N: samples; tensors on the device stay there, arrays are copied to it.
         y_N: targets.
-        seed: of the order of samples, and of dropout where the model has it.
+        seed: of the order of samples, and of what the model draws (dropout).
         training: passes, steps and loss.
         correction_P: added to each gradient (SCAFFOLD's c - c_i); where the vector holds no parameter it is ignored.
         weights_N: how much each sample counts: a batch's loss is the mean of loss times weight; None: 1 each.
@@ -97,11 +110,28 @@ def train_locally(
     x, y = Samples(x_N, device, spec.dtype), to_device(y_N, device)
     w = None if weights_N is None else to_device(weights_N, device, spec.dtype)
 
+    if training.loss and w is not None:
+        raise BadInput("loss: a loss of one's own is not allowed with class_weights: weigh the classes in it")
+
     def loss_of(index_B: Tensor) -> Tensor:
         output_BO = space.module(x[index_B])
+        if training.loss:
+            return user_loss(training.loss, output_BO, y[index_B])
         return weighted_loss(training.task, output_BO, y[index_B], None if w is None else w[index_B])
 
     return space.train(vector_P, len(x), loss_of, seed, training, correction_P)
+
+
+def user_loss(address: str, output_BO: Tensor, target_B: Tensor) -> Tensor:
+    """Return a user's loss of a batch, the mean over it: ``loss(outputs, targets)``.
+
+    A class is made first, ``torch.nn:HuberLoss``. Outputs are (B, O), or (B) where a sample has one.
+    """
+    found = find_code("loss", address)
+    loss = found() if isinstance(found, type) else found
+    output = output_BO.squeeze(1) if output_BO.shape[1:] == (1,) else output_BO
+    made: Tensor = loss(output, target_B.to(output.dtype) if output.ndim == 1 else target_B)
+    return made
 
 
 class Samples:
@@ -171,7 +201,9 @@ def model_outputs(
 ) -> Array:
     """Return the outputs (N x O) of the model in evaluation mode."""
     module = _workspace(spec, device).load(vector_P).eval()
-    with torch.no_grad():
+    # a module of the user's own may draw even now
+    drawing = fork_draws(0, torch.device(device)) if is_code(spec.name) else contextlib.nullcontext()
+    with torch.no_grad(), drawing:
         parts = [
             module(to_device(x_N[first : first + batch_size], device, spec.dtype)).cpu().numpy()
             for first in range(0, len(x_N), batch_size)
@@ -231,9 +263,21 @@ def smallest_batch(module: nn.Module) -> int:
     return 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()) else 1
 
 
-def draws(module: nn.Module) -> bool:
-    """Say whether a module draws at random while it trains."""
-    return any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in module.modules())
+def draws(module: nn.Module, *inputs: Tensor) -> bool:
+    """Say whether a module draws at random while it trains: it has dropout, or draws when called with `inputs`."""
+    if any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in module.modules()):
+        return True
+    if not inputs:
+        return False
+    with fork_draws(0), torch.no_grad():
+        before = _generators()
+        train_mode(module)(*inputs)
+        return before != _generators()
+
+
+def _generators() -> tuple[Any, ...]:
+    """Return where the generators are that a module may draw from."""
+    return torch.get_rng_state().tolist(), random.getstate(), [str(part) for part in tuple(np.random.get_state())[2:]]
 
 
 class _Workspace:
@@ -244,7 +288,8 @@ class _Workspace:
 
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
         self.module = build_skeleton(spec, device="cpu").to(device)
-        self._smallest_batch, self._draws = smallest_batch(self.module), draws(self.module)
+        self._smallest_batch = smallest_batch(self.module)
+        self._draws = is_code(spec.name) or draws(self.module)  # of a module of the user's own nobody knows
         trained = trained_slices(self.module)
         sizes = [parameter.numel() for parameter, _ in trained]
         self._slices = [part for _, part in trained]
@@ -280,13 +325,13 @@ class _Workspace:
                 if num_samples
                 else "local training: the client has no samples"
             )
-        self.load(vector_P).train()
+        train_mode(self.load(vector_P))
         values_P, order, moments = self._values_P, np.random.default_rng(seed), OptimizerState()
         rule = training.optimizer.unclipped
         start_P = values_P.clone() if training.proximal else None
         added_P = None if correction_P is None else self._trained(correction_P)
         num_steps, loss_sum, squares = 0, 0.0, 0.0
-        with fork_draws(seed, values_P.device) if self._draws else contextlib.nullcontext():
+        with fork_draws(seed, values_P.device) if self._draws or training.loss else contextlib.nullcontext():
             for _ in range(training.num_epochs):
                 loss_sum = 0.0
                 for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):

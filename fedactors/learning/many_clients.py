@@ -30,12 +30,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedactors.config import is_code
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalResult, LocalTraining, batches, draws, train_locally
 from fedactors.learning.metrics import Task
 from fedactors.learning.models import ModelSpec, build_skeleton, task_loss
-from fedactors.learning.network import Array, to_device, trained_slices
+from fedactors.learning.network import Array, statistics_of, to_device, trained_slices
 from fedactors.learning.optimizers import NORM_EPSILON, OptimizerState, optimizer_step
+from fedactors.validation import first_line
 
 MOST_TOGETHER = 64
 """Clients of one batched call by default: more are trained in several, so that a step's rows stay in the cache."""
@@ -80,6 +82,7 @@ def train_clients(
         BadInput: a client without samples.
     """
     weighing = [None] * len(clients) if weights is None else weights
+    together = together and not training.loss
     if not together or not can_be_batched(spec, training.task, len(clients), len(starts[0]), device, most_parameters):
         added = [None] * len(clients) if corrections is None else corrections
         return [
@@ -134,13 +137,14 @@ def can_be_batched(
 def why_not_together(spec: ModelSpec, task: Task = "multiclass") -> str:
     """Return why clients with this model cannot be trained in one call; empty: they can be."""
     module = build_skeleton(spec, device="cpu")
-    if any(buffer.is_floating_point() for buffer in module.buffers()):
-        return "it has running statistics or other buffers, which a batched call would share"
-    if draws(module):
-        return "it draws at random (dropout), which a batched call would do in another order"
-    if any(not parameter.requires_grad for parameter in module.parameters()):
-        return "some of its parameters are not trained"
+    if statistics_of(module):
+        return "it has running statistics, which a batched call would share"
     x = torch.zeros(2, 2, *spec.inputs, dtype=spec.dtype)
+    try:
+        if draws(module, *([x[0]] if is_code(spec.name) else [])):
+            return "it draws at random (dropout), which a batched call would do in another order"
+    except Exception as error:  # whoever trains it says so
+        return f"it takes no batch of two ({first_line(error)})"
     y = torch.zeros(2, 2, dtype=torch.long)
     values = [part[0].detach()[None].repeat(2, *[1] * part[0].ndim) for part in trained_slices(module)]
     try:
@@ -234,7 +238,7 @@ def _gradients(
     module: nn.Module, task: Task, values: Sequence[Tensor], x_kBF: Tensor, y_kB: Tensor, weight_kB: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """Return each client's mean loss over its own rows (k), and its gradients."""
-    named = dict(module.named_parameters())
+    named = {name: value for name, value in module.named_parameters() if value.requires_grad}
 
     def loss(values: tuple[Tensor, ...], x_BF: Tensor, y_B: Tensor, weight_B: Tensor) -> Tensor:
         output_BO = functional_call(module, dict(zip(named, values, strict=True)), (x_BF,))
@@ -243,7 +247,7 @@ def _gradients(
     leaves = tuple(value.detach().requires_grad_() for value in values)
     losses_k = vmap(loss)(leaves, x_kBF, y_kB, weight_kB)
     # clients do not touch one another: the gradient of the sum holds everybody's own
-    return losses_k.detach(), list(torch.autograd.grad(losses_k.sum(), leaves))
+    return losses_k.detach(), list(torch.autograd.grad(losses_k.sum(), leaves, materialize_grads=True))
 
 
 _MODULES = threading.local()

@@ -5,9 +5,10 @@ A `ModelSpec` is a plain value: it can be a configuration entry, an argument of 
 and torch's one generator is left as it was. Hidden layers before a ReLU get He initialisation (a ten-layer MLP with
 torch's default loses its signal by about 1/6 per layer), output layers keep unit gain.
 
-A name with a colon is the address of a function of the user's own, ``package.module:function``, which is called with
-the shape of a sample and the width of the output, ``function(inputs, outputs)``, and returns a module; what it
-initialises stays as it is. `fedactors.learning.user_models` checks such a module before a run begins.
+A name with a colon is the address of a user's model: ``package.module:function``, or of an object of Python,
+``object:NAME:DIGEST``. A function or class that asks for something is called with the shape of a sample and the width
+of the output, ``function(inputs, outputs)``, another one with nothing; a module is taken as it is. What it initialises
+stays as it is. `fedactors.learning.user_models` checks such a module before a run begins.
 
 Shapes: B batch, F input features, E output width, C channels, H/W image height and width, O outputs (1 for ``binary``
 and ``regression``, the number of classes for ``multiclass``).
@@ -15,15 +16,19 @@ and ``regression``, the number of classes for ``multiclass``).
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import inspect
 import itertools
 import math
+import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -32,18 +37,31 @@ from fedactors.config import is_code, load_code
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
+from fedactors.runtime.snapshots import is_object, object_at
 
 _DRAWING = threading.RLock()
+_BASE_SEED = 0
+"""Of what a module of the user's own draws that is not trained."""
 
 
 @contextmanager
 def fork_draws(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
-    """Draw within the block from `seed` (or from where the generator is); afterwards it is as it was."""
+    """Draw within the block from `seed` (or from where generators are); afterwards they are as they were.
+
+    They are those that a module may draw from: torch's, `random`'s and numpy's global ones.
+    """
     devices = [device] if device is not None and device.type == "cuda" else []
     with _DRAWING, torch.random.fork_rng(devices=devices):
+        before = random.getstate(), np.random.get_state()
         if seed is not None:
             torch.manual_seed(seed)
-        yield
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
 
 
 Norm = Literal["group", "batch", "none"]
@@ -337,10 +355,11 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
 def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
     """Return the model without meaningful parameters, for use with parameters given from outside.
 
-    A module of the user's own is on the CPU whatever `device` says: it may hold constants that are no parameters.
+    A module of the user's own is on the CPU whatever `device` says: it may hold constants that are no parameters. These
+    and its frozen parameters are the same in all processes: what they are drawn from is no seed of a run.
     """
     if is_code(spec.name):
-        with fork_draws():
+        with fork_draws(_BASE_SEED):
             return _user_model(spec)
     if spec.name not in _BUILDERS:
         raise BadInput(
@@ -363,11 +382,47 @@ def model_for(name: str, inputs: Shape) -> str:
     return _OF_SHAPE.get(inputs, "linear") if name == "auto" else name
 
 
+def find_code(field: str, address: str) -> Any:
+    """Return what an address stands for: an object of Python that this process has, or what its module has.
+
+    Raises:
+        BadInput: nothing is there.
+    """
+    return object_at(address, field) if is_object(address) else load_code(field, address)
+
+
+def code_name(address: str) -> str:
+    """Return how errors call code: an object by its name, else its address."""
+    return address.split(":")[1] if is_object(address) else address
+
+
 def _user_model(spec: ModelSpec) -> nn.Module:
-    module = load_code("model", spec.name)(spec.inputs, spec.outputs)
+    found = find_code("model", spec.name)
+    if isinstance(found, nn.Module):
+        module = copy.deepcopy(found)
+    else:
+        module = found(spec.inputs, spec.outputs) if _takes_shape(found) else found()
     if not isinstance(module, nn.Module):
-        raise BadInput(f"model: {spec.name} returned a {type(module).__name__}, not a torch.nn.Module")
+        raise BadInput(f"model: {code_name(spec.name)} returned a {type(module).__name__}, not a torch.nn.Module")
+    module.register_forward_hook(_logits)
     return module.to(device="cpu", dtype=spec.dtype)
+
+
+def _takes_shape(factory: Any) -> bool:
+    """Say whether a factory is called with the shape of a sample and the width of the output: it asks for something."""
+    try:
+        asked = list(inspect.signature(factory).parameters.values())
+    except (TypeError, ValueError):
+        return True
+    return any(one.default is one.empty and one.kind <= one.POSITIONAL_OR_KEYWORD for one in asked) or (
+        bool(asked) and asked[0].name == "inputs"
+    )
+
+
+def _logits(module: nn.Module, inputs: Any, output: Any) -> Any:
+    """Take the logits from what models of `transformers` return."""
+    found = getattr(output, "logits", None)
+    return found if isinstance(found, Tensor) and not isinstance(output, Tensor) else output
 
 
 def _flattened(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -10,7 +10,9 @@ built again there, from a skeleton that each process makes once. So there is one
 run has a pool or not. Parameters are never changed in place: they are views of one flat vector, and a step makes a new
 one. A graph that was built with the views of an earlier step stays valid, and a snapshot costs no copy.
 
-Flat vectors hold the floating-point entries of the state dict (running statistics too), in its order and row-major.
+Flat vectors hold what clients share of a module, in the order of its state dict and row-major (`shared_entries`): the
+parameters that are trained, tied ones once, and running statistics. Frozen parameters and other buffers stay where they
+are: each process builds them again, and `base_digest` tells whether they are the same.
 
 An actor asks once for its device (``auto``, ``cpu``, ``cuda`` or ``cuda:N``) and keeps parameters, moments and rows
 there; what leaves it is an array on the host. On Ray a process sees the GPUs of its share (`Resources.num_gpus`) and no
@@ -23,6 +25,8 @@ Shapes: B batch, F features, O outputs, P parameters.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import re
 import threading
 from collections.abc import Sequence
@@ -45,42 +49,100 @@ def as_tensor(array: Array, dtype: torch.dtype | None = None) -> Tensor:
     return torch.tensor(array, dtype=dtype)
 
 
-def float_entries(module: nn.Module) -> dict[str, Tensor]:
-    """Return the floating-point entries of the state dict; the tensors share memory with the module."""
-    return {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
+def is_frozen_norm(part: nn.Module) -> bool:
+    """Say whether a layer is a normalisation whose scale and shift are not trained; it keeps its statistics then."""
+    found = list(part.parameters(recurse=False)) if isinstance(part, nn.modules.batchnorm._NormBase) else []
+    return bool(found) and not any(parameter.requires_grad for parameter in found)
+
+
+def train_mode(module: nn.Module) -> nn.Module:
+    """Return the module as it trains: frozen normalisation layers use the statistics that they have."""
+    module.train()
+    for part in module.modules():
+        if is_frozen_norm(part):
+            part.eval()
+    return module
+
+
+def statistics_of(module: nn.Module) -> set[str]:
+    """Return the names of the buffers that clients share.
+
+    These are the running statistics of normalisation layers that are trained, and what a module declares by name,
+    ``shared_buffers = ("mean",)``.
+    """
+    found = set()
+    for prefix, part in module.named_modules():
+        usual = isinstance(part, nn.modules.batchnorm._NormBase) and not is_frozen_norm(part)
+        names = ("running_mean", "running_var") if usual else getattr(part, "shared_buffers", ())
+        found |= {f"{prefix}.{name}" if prefix else name for name in names}
+    return found
+
+
+def shared_entries(module: nn.Module) -> dict[str, Tensor]:
+    """Return the entries of the state dict that a flat vector holds, as the module has them: each tensor once."""
+    statistics, found = statistics_of(module), dict[int, tuple[str, Tensor]]()
+    for name, value in module.state_dict(keep_vars=True).items():
+        is_trained = isinstance(value, nn.Parameter) and value.requires_grad
+        if isinstance(value, Tensor) and value.is_floating_point() and (is_trained or name in statistics):
+            found.setdefault(id(value), (name, value))
+    return dict(found.values())
+
+
+def base_digest(module: nn.Module) -> str:
+    """Return a digest of what stays at home, frozen parameters and constants; empty where there is nothing of the kind.
+
+    Counters (whole numbers of normalisation layers) are no constants.
+    """
+    shared = {id(value) for value in shared_entries(module).values()}
+    entries = module.state_dict(keep_vars=True).items()
+    kept = {
+        name: value
+        for name, value in entries
+        if isinstance(value, Tensor) and id(value) not in shared and not name.endswith("num_batches_tracked")
+    }
+    made = hashlib.sha256()
+    for name, value in kept.items():
+        tensor = value.detach().cpu().contiguous()
+        made.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        made.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return made.hexdigest()[:32] if kept else ""
 
 
 def trained_slices(module: nn.Module) -> list[tuple[nn.Parameter, slice]]:
     """Return the parameters that are trained, each once, and where they are in the module's flat vector."""
-    found: dict[int, tuple[nn.Parameter, slice]] = {}
-    start = 0
-    for value in module.state_dict(keep_vars=True).values():
-        if value.is_floating_point():
-            if isinstance(value, nn.Parameter) and value.requires_grad:
-                found.setdefault(id(value), (value, slice(start, start + value.numel())))
-            start += value.numel()
-    return list(found.values())
+    found, start = [], 0
+    for value in shared_entries(module).values():
+        if isinstance(value, nn.Parameter):
+            found.append((value, slice(start, start + value.numel())))
+        start += value.numel()
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def statistics_mask(spec: ModelSpec) -> NDArray[np.bool_]:
+    """Return which numbers of a model's flat vector are running statistics, which follow no gradient (P)."""
+    entries = shared_entries(build_skeleton(spec)).values()
+    return np.concatenate([np.full(value.numel(), not isinstance(value, nn.Parameter)) for value in entries])
 
 
 def num_values(module: nn.Module) -> int:
     """Return the length of the module's flat vector."""
-    return sum(value.numel() for value in float_entries(module).values())
+    return sum(value.numel() for value in shared_entries(module).values())
 
 
 def to_vector(module: nn.Module) -> Array:
-    """Return one flat copy of all floating-point entries."""
-    vector: Array = torch.cat([value.detach().cpu().reshape(-1) for value in float_entries(module).values()]).numpy()
+    """Return a flat copy of what clients share of a module."""
+    vector: Array = torch.cat([value.detach().cpu().reshape(-1) for value in shared_entries(module).values()]).numpy()
     return vector
 
 
 def load_vector(module: nn.Module, vector: Array) -> None:
     """Copy a flat vector into the module in place; a wrong length is a ValueError."""
-    entries = float_entries(module)
-    total = sum(value.numel() for value in entries.values())
+    entries = [value.detach() for value in shared_entries(module).values()]
+    total = sum(value.numel() for value in entries)
     if np.shape(vector) != (total,):
         raise ValueError(f"the model has {total} values, the vector has shape {np.shape(vector)}")
-    parts = torch.split(as_tensor(vector), [value.numel() for value in entries.values()])
-    for value, part in zip(entries.values(), parts, strict=True):
+    for value, part in zip(entries, torch.split(as_tensor(vector), [one.numel() for one in entries]), strict=True):
         value.copy_(part.view_as(value))
 
 

@@ -353,6 +353,37 @@ class WandbTracker:
         self._run.finish()
 
 
+class CallbackTracker:
+    """Calls what a user gave: ``begin(run, config)``, ``round(number, metrics)`` and ``end(run)``, each if it is there.
+
+    It is called in the process that drives the run; ``run`` is the path of its folder. What a callback raises ends the
+    run. ``end`` is called once, whether the run finished or not.
+    """
+
+    def __init__(self, callback: Any, folder: Path, config: Mapping[str, Any]) -> None:
+        self._callback, self._run = callback, str(folder)
+        self._call("begin", self._run, dict(config))
+
+    def log(self, round_index: int, metrics: Mapping[str, float]) -> None:
+        """Hand the metrics of a round on."""
+        self._call("round", round_index, dict(metrics))
+
+    def close(self) -> None:
+        """Say that the run is over."""
+        self._call("end", self._run)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if (function := getattr(self._callback, name, None)) is not None:
+            function(*arguments)
+
+
+def check_callbacks(callbacks: Sequence[Any]) -> None:
+    """Raise `BadInput` for an object that has nothing to call."""
+    for one in callbacks:
+        if isinstance(one, type) or not any(callable(getattr(one, name, None)) for name in ("begin", "round", "end")):
+            raise BadInput(f"callbacks: {one!r:.80} is not allowed: give an object with begin, round or end")
+
+
 _TRACKERS: Mapping[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
     "tensorboard": TensorBoardTracker,
     "mlflow": MlflowTracker,

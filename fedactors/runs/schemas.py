@@ -139,6 +139,8 @@ class Config:
     data: Text | None = None
     objects: Tree | None = None
     """Of a run of objects: the description that a ``parties.toml`` would be, with the address of each object."""
+    code: Tree | None = None
+    """By setting, of objects that settings were given: source text, and the version of Python; never run."""
     options: Tree | None = None
     headline: Headline | None = None
     config: Tree | None = None

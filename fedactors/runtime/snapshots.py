@@ -217,16 +217,20 @@ def is_held(address: str) -> bool:
     return address in _held
 
 
-def object_at(address: str | Path) -> Any:
-    """Return the object of an address: a `pyarrow.Table`, arrays by name, or a description's tables.
+def object_at(address: str | Path, field: str = "data") -> Any:
+    """Return the object of an address: data (a `pyarrow.Table`, arrays by name, a description's tables), or a model.
+
+    Args:
+        address: ``object:NAME:DIGEST``.
+        field: the argument that it was given as.
 
     Raises:
         BadInput: it is not in this process.
     """
     if (found := _held.get(str(address))) is None:
         raise BadInput(
-            f"data: {address} is not here: an object lives in the process that made it; give it again: "
-            "fedactors.run(..., data=...)"
+            f"{field}: {address} is not here: an object lives in the process that made it; give it again: "
+            f"fedactors.run(..., {field}=...)"
         )
     return found.content
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import warnings
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -32,10 +33,12 @@ from fedactors.data.datasets.catalogue import Task
 from fedactors.data.readers import read_columns
 from fedactors.data.values import Column, CsvFormat, row_names
 from fedactors.errors import BadInput
-from fedactors.learning.models import ModelSpec, build_skeleton
-from fedactors.learning.network import Array, as_tensor, load_vector
+from fedactors.learning.models import ModelSpec, build_skeleton, code_name
+from fedactors.learning.network import Array, as_tensor, base_digest, load_vector, to_vector
+from fedactors.learning.user_models import check_base, hold_object
 from fedactors.plugins import find_protocol
 from fedactors.runs.storage import HALF_OF_MEMORY, disk_errors, read_plain
+from fedactors.runtime.snapshots import is_object
 from fedactors.validation import first_line, read_text, reading
 
 KIND = "fedactors-part"
@@ -328,12 +331,13 @@ def _write_programs(
     return [*written, path]
 
 
-def read_part(path: str | Path, allow_import: Collection[str] = ()) -> Part:
+def read_part(path: str | Path, allow_import: Collection[str] = (), model: Any = None) -> Part:
     """Return the part that `write_part` wrote.
 
     Args:
         path: its folder.
         allow_import: the addresses of code that it names, ``package.module:function``, which is then imported.
+        model: the object that the run was given as its model.
 
     Raises:
         BadInput: it is none, it is damaged, or it names code that is not among `allow_import`.
@@ -348,17 +352,23 @@ def read_part(path: str | Path, allow_import: Collection[str] = ()) -> Part:
         said = error.errors(include_url=False)[0]
         raise BadInput(f"{folder / _FACTS} is damaged: {'.'.join(map(str, said['loc']))}: {said['msg']}") from None
     models: dict[str, TrainedModel] = {}
+    kept = [] if model is None else [hold_object("model", model)]
     for name in (*facts.code, *(spec.name for spec in facts.models.values())):
-        if is_code(name) and name not in allow_import:
+        if is_object(name) and name not in {one.address for one in kept}:
+            wrong = "is not the one that was given" if kept else "is needed as well"
+            raise BadInput(
+                f"model: the object of Python {code_name(name)}, which {folder} is of, {wrong}: give model=..."
+            )
+        if is_code(name) and not is_object(name) and name not in allow_import:
             raise BadInput(f"{folder} names code, {name}: give allow_import=({name!r},) if you know what it is")
     for name, spec in facts.models.items():
         weights = folder / f"{name}.safetensors"
         with reading("part", weights):
             found = load(read_plain(weights, HALF_OF_MEMORY))
             module = build_skeleton(spec, device="cpu")
-            module.load_state_dict(found, strict=True, assign=True)
-        vector = torch.cat([value.reshape(-1) for value in module.state_dict().values() if value.is_floating_point()])
-        models[name] = TrainedModel(spec, vector.numpy())
+            module.load_state_dict(found, strict=True)
+        check_base(spec, base_digest(module) if is_code(spec.name) else "", f"{folder / name}.safetensors")
+        models[name] = TrainedModel(spec, to_vector(module))
     arrays: dict[str, Array] = {}
     if facts.arrays:
         with reading("part", folder / _ARRAYS):
@@ -366,9 +376,11 @@ def read_part(path: str | Path, allow_import: Collection[str] = ()) -> Part:
             arrays = {name: tensor.numpy() for name, tensor in stored.items()}
     known = {field.name for field in dataclasses.fields(Part)} - {"models", "arrays", "preprocessing"}
     given = facts.preprocessing
-    return Part(
+    made = Part(
         **{name: getattr(facts, name) for name in known},
         models=models,
         arrays=arrays,
         preprocessing=None if given is None else Preprocessing.of(given, str(folder)),
     )
+    weakref.finalize(made, kept.clear)  # the object stays as long as the part
+    return made

@@ -63,6 +63,7 @@ from fedactors.errors import BadInput, Refused
 from fedactors.learning.local_training import weighted_mean
 from fedactors.learning.metrics import Task
 from fedactors.learning.models import ModelSpec
+from fedactors.learning.user_models import base_of, check_base
 from fedactors.messages.codec import message
 from fedactors.privacy.accounting import NEW_ROW, GaussianReleases, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise
@@ -546,6 +547,8 @@ class WholeModel:
     task: str
     num_classes: int
     reading: str
+    base: str = ""
+    """A digest of what of a user's model is not trained."""
 
 
 class ModelServer(Server):
@@ -577,7 +580,8 @@ class ModelServer(Server):
         if self.part is None:
             return WholeModel(np.zeros(0, np.float32), (), "", 0, reading)
         model = self.part.models["bottom"]
-        return WholeModel(model.vector, model.spec.inputs, self.part.task, self.part.num_classes, reading)
+        facts = (model.spec.inputs, self.part.task, self.part.num_classes, reading, base_of(model.spec))
+        return WholeModel(model.vector, *facts)
 
 
 class PredictingSite(Client):
@@ -625,6 +629,8 @@ class PredictingSite(Client):
             mean = weighted_mean([one.parameters for one in kept], [1.0] * len(kept))
             parameters = mean.astype(parameters.dtype)
         model = self.make_model(replace(first, parameters=parameters))
+        for name, one in zip(self._model_holders, kept, strict=False):
+            check_base(model.spec, one.base, name)
         return site_part(self.party, model, cast(Task, first.task), first.num_classes, reading)
 
     def _load(self, reading: Reading) -> NewBlock:

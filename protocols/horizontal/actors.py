@@ -27,24 +27,24 @@ from fedactors.data.layouts.horizontal import (
     rows_of,
 )
 from fedactors.errors import BadInput, Refused
-from fedactors.learning.models import ModelSpec, build_skeleton
+from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import find_device, initial_vector
-from fedactors.learning.user_models import check_model
+from fedactors.learning.user_models import base_of, check_base
 from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand, SecureSums
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
 from protocols.horizontal import algorithm, messages
 from protocols.horizontal.algorithm import NOTHING, ServerModel
-from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
-from protocols.horizontal.data import model_spec
+from protocols.horizontal.config import HorizontalConfig
+from protocols.horizontal.data import check_code, model_spec
 from protocols.horizontal.messages import Floats
 
 
 class ClientProcess(SecureSummand):
     """One organisation's clients."""
 
-    state: ClassVar[tuple[str, ...]] = ("controls", "total_weight", *SecureSummand.state)
+    state: ClassVar[tuple[str, ...]] = ("controls", "total_weight", "base", *SecureSummand.state)
 
     def __init__(
         self, config: HorizontalConfig, part: HorizontalPart, first: int, run_seed: int, sites: tuple[str, ...]
@@ -55,6 +55,8 @@ class ClientProcess(SecureSummand):
         self._config, self._part, self._first, self._run_seed = config, part, first, run_seed
         self.controls: dict[int, Floats] = {}
         """SCAFFOLD's c_i, of the clients that have trained."""
+        self.base = ""
+        """A digest of what of the model is not trained; empty before it is told."""
 
     async def load(self) -> None:
         """Open the own clients' rows, and find the device."""
@@ -76,8 +78,13 @@ class ClientProcess(SecureSummand):
     async def introduce(self) -> messages.Introduction:
         """Say what the server must know before the first round."""
         names = () if self._part.columns else self._reading.names
-        csv = csv_text(self._reading.csv.get(self.party))
-        return messages.Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv)
+        csv, self.base = csv_text(self._reading.csv.get(self.party)), base_of(self._spec)
+        return messages.Introduction(len(self._keys), 0 if self._part.shape else self._inputs[0], names, csv, self.base)
+
+    async def open(self) -> None:
+        """Check, of a run that goes on, that what is not trained is what it was."""
+        if self.base:
+            check_base(self._spec, self.base, "before the run was resumed")
 
     @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation))
     async def weigh(self) -> Masked:
@@ -111,7 +118,7 @@ class ClientProcess(SecureSummand):
         (source,) = self._part.validation  # own files: a client a site
         key, size = rows_key(source), order.parameters.size
         num_rows = len(rows_of(key)[1])
-        arguments = (self._spec, order.parameters, key, self._part.task, self._device)
+        arguments = (self._spec, order.parameters, key, self._part.task, self._config.user_metric, self._device)
         found, _ = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
         return messages.LocalScores(num_rows, found)
 
@@ -174,7 +181,7 @@ class ClientProcess(SecureSummand):
 class HorizontalServer(Server):
     """The server: it has the model, and the rows that it is measured on."""
 
-    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "reading")
+    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "reading", "base")
 
     def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: tuple[str, ...], run_seed: int) -> None:
         self._config, self._part, self._run_seed = config, part, run_seed
@@ -185,6 +192,8 @@ class HorizontalServer(Server):
         """Clients of each site."""
         self.facts: dict[str, Any] = {"inputs": part.shape, "task": part.task, "num_classes": part.num_classes}
         """Shape of a sample, task and number of classes: what a model is made for."""
+        self.base = ""
+        """A digest of what of the model is not trained."""
         self.reading = ""
         """How the clients' rows are read (`fedactors.data.layouts.horizontal`)."""
         self.sites: ActorGroup[ClientProcess] = ActorGroup(
@@ -204,6 +213,11 @@ class HorizontalServer(Server):
         self._key = rows_key(self._part.test)
         rows_of(self._key)
 
+    async def open(self) -> None:
+        """Check, of a run that goes on, that what is not trained is what it was."""
+        if self.base:
+            check_base(self._spec, self.base, "before the run was resumed")
+
     @property
     def _spec(self) -> ModelSpec:
         return model_spec(self._config, **self.facts)
@@ -220,14 +234,10 @@ class HorizontalServer(Server):
         self.reading = local.with_csv({name: one.csv for name, one in found.items()}).text
         self.sizes = {name: one.num_clients for name, one in found.items()}
         self.facts["inputs"] = self.facts["inputs"] or (next(iter(widths.values())),)
-        check_model(self._spec)
-        buffers = any(buffer.is_floating_point() for buffer in build_skeleton(self._spec, device="cpu").buffers())
-        algorithm_name = self._config.algorithm
-        if buffers and algorithm_name in ("scaffold", "fedavgm", *ADAPTIVE):
-            raise BadInput(
-                f"algorithm: {algorithm_name} is not allowed with a model that has running statistics (or other "
-                "buffers): they can be averaged, but follow no gradient; use fedavg, fedprox, or another normalisation"
-            )
+        check_code(self._config, self._spec, self._part.task)
+        self.base = base_of(self._spec)
+        for name, one in found.items():
+            check_base(self._spec, one.base, name)
         if self._config.secure_aggregation:
             await self._sums.prepare(1)
             work, point = Work("aggregate", float(len(self.sizes))), count_point(len(self.sites.names))
@@ -246,7 +256,8 @@ class HorizontalServer(Server):
             return messages.Progress(math.nan, 0)
         work = Work("aggregate", float(self.model.vector.size * len(changes)))
         num_clients = sum(self.sizes.values())
-        self.model = await self.compute(algorithm.advance, self._config, self.model, changes, num_clients, work=work)
+        arguments = (self._config, self._spec, self.model, changes, num_clients)
+        self.model = await self.compute(algorithm.advance, *arguments, work=work)
         weight = sum(one.weight for one in changes)
         loss = sum(one.weight * one.loss for one in changes) / weight
         return messages.Progress(loss, sum(one.num_clients for one in changes))
@@ -285,14 +296,15 @@ class HorizontalServer(Server):
         """Measure the model on the rows that belong to no client."""
         vector = self.best if self.best.size else self.model.vector
         work = Work("measure", float(len(rows_of(self._key)[1]) * vector.size))
-        arguments = (self._spec, vector, self._key, self._part.task, self._device)
+        arguments = (self._spec, vector, self._key, self._part.task, self._config.user_metric, self._device)
         return messages.Scores(*await self.compute(algorithm.measure, *arguments, work=work))
 
     @remote(caller=DRIVER, at_most="num_measurements")
     async def validate(self, order: messages.RoundOrder) -> messages.Scores:
         """Let the clients measure the model on their own validation rows; return the means over their rows."""
         found = await self.sites.ask(lambda site: site.measure(messages.MeasureOrder(self.model.vector)))
-        return messages.Scores(algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()]))
+        means = algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()])
+        return messages.Scores(means, clients={name: one.metrics for name, one in found.items()})
 
     @remote(caller=DRIVER, at_most="num_measurements")
     async def remember(self, order: messages.RoundOrder) -> None:

@@ -29,6 +29,8 @@ from fedactors.learning.local_training import LocalTraining, model_outputs
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
+from fedactors.learning.network import statistics_mask
+from fedactors.learning.user_models import user_metrics
 from fedactors.runtime.snapshots import Stateful
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
@@ -85,6 +87,7 @@ def train(
     following = []
     for local_P, result in zip(controls, results, strict=bool(controls)):
         following.append(next_control(local_P, control_P, model_P, result.vector, result.num_steps * rate))
+        following[-1][statistics_mask(spec)] = 0  # they follow no gradient
         moved_P += following[-1].astype(np.float64) - local_P
     return SiteResult(
         sum(weights),
@@ -103,6 +106,7 @@ def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTra
         num_epochs=config.local_epochs,
         proximal=config.proximal if config.algorithm == "fedprox" else 0.0,
         task=task,
+        loss=config.user_loss,
     )
 
 
@@ -112,12 +116,17 @@ def next_control(local_P: Floats, control_P: Floats, start_P: Floats, end_P: Flo
     return made
 
 
-def measure(spec: ModelSpec, model_P: Floats, key: bytes, task: Any, device: str) -> tuple[dict[str, float], int]:
-    """Return the metrics of the model on some rows, and how many classes it never predicts."""
+def measure(
+    spec: ModelSpec, model_P: Floats, key: bytes, task: Any, metric: str, device: str
+) -> tuple[dict[str, float], int]:
+    """Return the metrics of the model on some rows, a user's too, and how many classes it never predicts."""
     x_N, _ = rows_on(rows_of, key, device)
     labels_N, outputs = rows_of(key)[1], model_outputs(spec, model_P, x_N, device=device)
     unpredicted = 0 if task == "regression" else num_unpredicted(labels_N, outputs)
-    return known(task_metrics(task, labels_N, outputs)), unpredicted
+    found = task_metrics(task, labels_N, outputs)
+    if metric and np.isfinite(outputs).all():
+        found |= user_metrics(task, labels_N, outputs, metric)
+    return known(found), unpredicted
 
 
 def participants(present: Sequence[int], per_round: int | None, generator: np.random.Generator) -> list[int]:
@@ -127,7 +136,9 @@ def participants(present: Sequence[int], per_round: int | None, generator: np.ra
     return sorted(generator.choice(np.asarray(present), per_round, replace=False).tolist())
 
 
-def advance(config: HorizontalConfig, model: ServerModel, changes: Sequence[Change], num_clients: int) -> ServerModel:
+def advance(
+    config: HorizontalConfig, spec: ModelSpec, model: ServerModel, changes: Sequence[Change], num_clients: int
+) -> ServerModel:
     """Return the model after a round, of the sites' answers in their order, for `num_clients` clients in all."""
     weight = sum(one.weight for one in changes)
     change_P: Doubles = np.zeros(model.vector.shape)
@@ -136,7 +147,7 @@ def advance(config: HorizontalConfig, model: ServerModel, changes: Sequence[Chan
         change_P += one.weight / weight * one.change
         moved_P += one.control_change
     made = replace(model)
-    made.follow(config, change_P)
+    made.follow(config, change_P, statistics_mask(spec))
     made.control = (model.control + moved_P / num_clients).astype(model.control.dtype)
     return made
 
@@ -199,8 +210,8 @@ class ServerModel(Stateful):
             made.control = np.zeros_like(vector_P)
         return made
 
-    def follow(self, config: HorizontalConfig, change_P: Doubles) -> None:
-        """Take the server's step along the clients' mean change."""
+    def follow(self, config: HorizontalConfig, change_P: Doubles, statistics_P: NDArray[np.bool_]) -> None:
+        """Take the server's step along the clients' mean change; of running statistics the step is that mean."""
         step_P = change_P
         if config.algorithm == "fedavgm":
             step_P = self.first = config.server_momentum * self.first + change_P
@@ -214,7 +225,8 @@ class ServerModel(Stateful):
             else:
                 self.second = self.second - (1 - beta2) * square_P * np.sign(self.second - square_P)
             step_P = self.first / (np.sqrt(self.second) + config.adaptivity)
-        self.vector = (self.vector + config.server_rate * step_P).astype(self.vector.dtype)
+        step_P = np.where(statistics_P, change_P, config.server_rate * step_P)
+        self.vector = (self.vector + step_P).astype(self.vector.dtype)
 
 
 def mean_scores(found: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedactors.config import Device, NamedCode, OnlyWith, config
+from fedactors.config import Device, NamedCode, OnlyWith, config, is_code
 from fedactors.learning.optimizers import StepSettings
 
 Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
@@ -53,6 +53,11 @@ class HorizontalConfig(StepSettings):
     """The adaptive methods: added to the root of the second moment (tau)."""
     model: NamedCode = "auto"
     """Name of the model, or ``package.module:function`` of your own; ``auto`` goes by the shape of a sample."""
+    loss: NamedCode = "auto"
+    """Loss of a batch, ``package.module:function`` of your own, called with outputs and targets; ``auto`` goes by the
+    task."""
+    metric: NamedCode = "none"
+    """A further metric: ``package.module:function`` of your own, of scikit-learn or of torchmetrics."""
     hidden_size: int = Field(default=64, ge=1)
     """Width of ``mlp`` and ``residual-mlp``."""
     layers: int = Field(default=3, ge=1)
@@ -114,9 +119,22 @@ class HorizontalConfig(StepSettings):
                 "algorithm: scaffold is not allowed with momentum, max_gradient_norm or another optimizer than sgd: "
                 "its controls are the mean gradients of plain steps"
             )
+        for name, usual in (("loss", "auto"), ("metric", "none")):
+            if (value := getattr(self, name)) != usual and not is_code(value):
+                raise ValueError(f"{name}: {value!r} is not allowed: give {usual}, or package.module:function")
         if self.num_clients is not None and (self.clients_per_round or 0) > self.num_clients:
             raise ValueError(f"clients_per_round: {self.clients_per_round} is more than the {self.num_clients} clients")
         return self
+
+    @property
+    def user_loss(self) -> str:
+        """Address of the user's loss; empty: the task's."""
+        return self.loss if is_code(self.loss) else ""
+
+    @property
+    def user_metric(self) -> str:
+        """Address of the user's metric; empty: none."""
+        return self.metric if is_code(self.metric) else ""
 
     @property
     def num_measurements(self) -> int:

@@ -10,7 +10,7 @@ from fedactors.data.layouts.horizontal import HorizontalData, deal
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
 from fedactors.learning.models import ModelSpec, model_for, output_width
-from fedactors.learning.user_models import check_model
+from fedactors.learning.user_models import check_loss, check_metric, check_model
 from protocols.horizontal.config import DEFAULT_CLIENTS, HorizontalConfig
 
 
@@ -29,8 +29,21 @@ def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -
         )
     if (config.clients_per_round or 0) > data.num_clients:
         raise BadInput(f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients}")
-    check_model(model_spec(config, inputs=data.shape, task=data.task, num_classes=data.num_classes))
+    check_code(config, model_spec(config, inputs=data.shape, task=data.task, num_classes=data.num_classes), data.task)
     return data
+
+
+def check_code(config: HorizontalConfig, spec: ModelSpec, task: Task) -> None:
+    """Check model, loss and metric before they are used.
+
+    Raises:
+        BadInput: one line that says what is wrong with one of them.
+    """
+    check_model(spec)
+    if config.user_loss:
+        check_loss(spec, task, config.user_loss)
+    if config.user_metric:
+        check_metric(spec, task, config.user_metric)
 
 
 def load_new(config: HorizontalConfig, name: str | HorizontalData, seed: int) -> HorizontalData:

@@ -6,6 +6,7 @@ for every `Change`; over a site with several clients it is their mean. No messag
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ Floats = NDArray[np.floating[Any]]
 
 @message(
     reveals="how many clients a site has; of own tables the names of the feature columns where their description lists "
-    "none, and how the CSV file is written where it says so"
+    "none, and how the CSV file is written where it says so; a digest of what of the model is not trained"
 )
 class Introduction:
     """What the server must know before the first round.
@@ -35,6 +36,8 @@ class Introduction:
     width: int
     columns: tuple[str, ...]
     csv: str
+    base: str = ""
+    """Of the frozen parameters and constants of a user's model, as the site has them."""
 
 
 @message(reveals="the weight of all clients of all sites")
@@ -110,8 +113,8 @@ class Progress:
 
 
 @message(
-    reveals="how good the model is on rows that belong to no client, or on all clients' validation rows together, and "
-    "how many classes it predicts for none of the former"
+    reveals="how good the model is on rows that belong to no client, or on all clients' validation rows together and "
+    "each client's, and how many classes it predicts for none of the former"
 )
 class Scores:
     """Metrics by name."""
@@ -119,6 +122,8 @@ class Scores:
     metrics: dict[str, float]
     unpredicted: int = 0
     """Classes that are predicted for no row, of those that some have."""
+    clients: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Each client's, where they measure on their own rows."""
 
 
 def sent(config: HorizontalConfig) -> tuple[type, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import pstdev
 
 from fedactors.actors.actor import Actor, Resources
 from fedactors.actors.groups import ActorGroup
@@ -84,12 +86,12 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
             measured = await measure(server, order, by_clients=data.holds_out)
             scores = of_split(split, measured.metrics)
             is_best = rounds.judge(scores)
-            rounds.record(scores)
+            rounds.record(scores | of_split(split, of_clients(measured.clients)))
             if not data.holds_out:
                 state.scores, state.unpredicted = scores, measured.unpredicted
             elif is_best:
                 await remember(server, order)
-                state.scores = scores
+                state.scores = scores | of_split(split, spread_of(measured.clients))
     if data.holds_out:  # of the round that the clients' validation rows chose
         tested = await measure(server, RoundOrder(state.round))
         state.scores |= of_split("test", tested.metrics)
@@ -109,6 +111,22 @@ async def train(server: ActorGroup[HorizontalServer], order: RoundOrder) -> Prog
 async def remember(server: ActorGroup[HorizontalServer], order: RoundOrder) -> None:
     """Let the model be kept as the best so far."""
     await server.ask_one(lambda one: one.remember(order))
+
+
+def of_clients(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return each client's metrics, ``client-0/accuracy``, and their spread."""
+    each = {f"{client}/{name}": value for client, metrics in found.items() for name, value in metrics.items()}
+    return each | spread_of(found)
+
+
+def spread_of(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return of each metric that all clients have the lowest, the highest and the standard deviation over them."""
+    names = [name for name in next(iter(found.values()), {}) if all(name in one for one in found.values())]
+    made: dict[str, float] = {}
+    for name in names:
+        values = [one[name] for one in found.values()]
+        made |= {f"lowest_{name}": min(values), f"highest_{name}": max(values), f"spread_{name}": pstdev(values)}
+    return made
 
 
 def unlearned(unpredicted: int, split: Split, data: HorizontalData) -> list[str]:

@@ -8,6 +8,7 @@ from typing import cast
 from fedactors.data.layouts.horizontal import HorizontalData, read_reading
 from fedactors.data.new_rows import ActorState, NoPart, actor_state
 from fedactors.learning.metrics import Task
+from fedactors.learning.user_models import check_base
 from fedactors.runtime.interface import Runtime
 from fedactors.serving.parts import Part, TrainedModel
 from fedactors.serving.predictions import (
@@ -32,6 +33,7 @@ def make_part(config: HorizontalConfig, state: ActorState) -> Part:
     facts = state["facts"]
     vector = state["best"] if state["best"].size else state["model"]["vector"]
     model = TrainedModel(model_spec(config, **facts), vector)
+    check_base(model.spec, state["base"], "in training")
     reading = read_reading(state["reading"])
     return site_part(SERVER, model, facts["task"], facts["num_classes"], reading, protocol="horizontal")
 

@@ -56,8 +56,9 @@ def test_running_statistics_and_dropout_are_refused_in_a_split_network_only():
     ("name", "line"),
     [
         ("too_wide", r"it returns \(2, 11\), not \(2, 10\)"),
-        ("frozen", "parameter '1.bias' is not trained"),
-        ("unused", "parameter 'forgotten.weight' is not used, so that it gets no gradient"),
+        ("all_frozen", "all its parameters are frozen"),
+        ("counting", r"buffer '1.seen' changes while it trains.*shared_buffers = \('seen',\)"),
+        ("unseeded", "'weight' is another one each time that it is built"),
         ("constant", "does not depend on its parameters"),
         ("nothing", "returned a NoneType, not a torch.nn.Module"),
         ("without_parameters", "it has no parameters"),
@@ -71,6 +72,20 @@ def test_a_bad_one_is_refused_in_one_line(name, line):
     with pytest.raises(BadInput, match=line) as caught:
         check_model(spec(name))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("frozen", "in a split network: parameter '1.bias' is frozen"),
+        ("unused", "in a split network: parameter 'forgotten.weight' is not used"),
+        ("dropping_by_function", "in a split network: it draws at random"),
+    ],
+)
+def test_what_a_split_network_cannot_have_a_whole_model_may(name, line):
+    check_model(spec(name))
+    with pytest.raises(BadInput, match=line):
+        check_model(spec(name), split=True)
 
 
 @pytest.mark.parametrize("address", ["no.such.module:net", ":net", "module:", "a b:net", "os.path:join:x"])

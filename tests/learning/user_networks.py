@@ -1,7 +1,11 @@
 """Modules that a user might bring, good and bad."""
 
+import os
+import random
+
 import torch
 from torch import nn
+from torch.nn import functional
 
 
 def good(inputs, outputs):
@@ -109,3 +113,129 @@ def mixing(inputs, outputs):
             return torch.softmax(self.root(root) + self.others(mixed), dim=0)
 
     return Mixing(inputs, outputs)
+
+
+def all_frozen(inputs, outputs):
+    return good(inputs, outputs).requires_grad_(False)
+
+
+class Counting(nn.Module):
+    """A mean over all that it has seen, which clients share only where it is declared."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen += len(x)
+        return x
+
+
+class Declared(Counting):
+    shared_buffers = ("seen",)
+
+
+def counting(inputs, outputs):
+    return nn.Sequential(good(inputs, outputs), Counting())
+
+
+def declared(inputs, outputs):
+    return nn.Sequential(good(inputs, outputs), Declared())
+
+
+def unseeded(inputs, outputs):
+    made = nn.Linear(*inputs[-1:], outputs)
+    made.weight.data.fill_(int.from_bytes(os.urandom(3)))
+    return made
+
+
+class DroppingByFunction(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.body = good(inputs, outputs)
+
+    def forward(self, x):
+        return functional.dropout(self.body(x), 0.3, training=self.training)
+
+
+def dropping_by_function(inputs, outputs):
+    return DroppingByFunction(inputs, outputs)
+
+
+class DroppingByPython(DroppingByFunction):
+    """Stochastic depth, drawn by `random`."""
+
+    def forward(self, x):
+        return self.body(x) * (2.0 if self.training and random.random() < 0.5 else 1.0)
+
+
+def dropping_by_python(inputs, outputs):
+    return DroppingByPython(inputs, outputs)
+
+
+class Recurrent(nn.Module):
+    """Two layers with dropout between them, which is no module of its own."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.body = nn.LSTM(inputs[-1], 8, num_layers=2, dropout=0.4, batch_first=True)
+        self.head = nn.Linear(8, outputs)
+
+    def forward(self, x):
+        return self.head(self.body(x.flatten(1, -2))[0][:, -1])
+
+
+def recurrent(inputs, outputs):
+    return Recurrent(inputs, outputs)
+
+
+class Tied(nn.Module):
+    """Two layers of one weight."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        width = torch.Size(inputs).numel()
+        self.first, self.second = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x.flatten(1))))))
+
+
+def tied(inputs, outputs):
+    return Tied(inputs, outputs)
+
+
+class Rotated(nn.Module):
+    """A table that is computed once, as of rotary positions; no client need be sent it."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        width = torch.Size(inputs).numel()
+        self.register_buffer("table", torch.cos(torch.arange(width) / width))
+        self.body = good(inputs, outputs)
+
+    def forward(self, x):
+        return self.body(x.flatten(1) * self.table)
+
+
+def rotated(inputs, outputs):
+    return Rotated(inputs, outputs)
+
+
+class FrozenTrunk(nn.Module):
+    """A trunk that is not trained, with normalisation, below a head that is."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        width = torch.Size(inputs).numel()
+        trunk = nn.Sequential(nn.Flatten(), nn.Linear(width, 32), nn.BatchNorm1d(32), nn.ReLU())
+        self.trunk, self.head = trunk.requires_grad_(False), nn.Linear(32, outputs)
+
+    def forward(self, x):
+        return self.head(self.trunk(x))
+
+
+def frozen_trunk(inputs, outputs):
+    return FrozenTrunk(inputs, outputs)

@@ -86,7 +86,9 @@ def test_all_take_part_or_so_many_of_them_drawn():
 def test_the_mean_control_moves_by_the_share_of_the_clients_that_answered():
     model = algorithm.ServerModel(np.zeros(1), control=np.array([1.0]))
     answers = [change(1, 10.0, 0.0, 2.0, control=(3.0,)), change(1, 30.0, 0.0, 4.0, control=(5.0,))]
-    made = algorithm.advance(changed(algorithm="scaffold", server_learning_rate=0.5), model, answers, num_clients=16)
+    spec = ModelSpec(name="linear", inputs=(1,), outputs=1, bias=False)
+    config = changed(algorithm="scaffold", server_learning_rate=0.5)
+    made = algorithm.advance(config, spec, model, answers, num_clients=16)
     np.testing.assert_allclose(made.vector, [0.5 * (0.25 * 2 + 0.75 * 4)])
     np.testing.assert_allclose(made.control, [1 + 8 / 16])
     assert (model.vector, model.control) == (0.0, 1.0)

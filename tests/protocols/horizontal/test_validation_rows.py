@@ -7,6 +7,7 @@ import csv
 import numpy as np
 import pytest
 
+import fedactors
 from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.errors import BadInput
@@ -153,3 +154,14 @@ def test_test_rows_at_a_client_and_a_share_of_a_named_set_are_refused(tmp_path):
         load_data(config(), str(file), 0).client(1).load()
     with pytest.raises(BadInput, match=r"validation_fraction: 0\.2 is not allowed with a named data set"):
         load_data(config(validation_fraction="0.2"), "digits", 0)
+
+
+def test_each_client_s_metrics_and_their_spread_are_recorded(tmp_path):
+    data = write(tmp_path)
+    found = fedactors.simulate("horizontal", data, num_rounds=2)
+    last = list(found.rounds)[-1]
+    scores = [last[f"validation/{name}/accuracy"] for name in ("north", "south")]
+    assert last["validation/lowest_accuracy"] == min(scores)
+    assert last["validation/highest_accuracy"] == max(scores)
+    assert last["validation/spread_accuracy"] == pytest.approx(abs(scores[0] - scores[1]) / 2)
+    assert "validation/lowest_accuracy" in found.metrics

@@ -1,0 +1,86 @@
+"""Models of other libraries, for real: LoRA by `peft`, transformers with random weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedactors
+
+CLIENTS, ROWS, WORDS, VOCABULARY = 3, 24, 8, 40
+
+
+def texts(seed: int = 0):
+    """Return samples of word numbers, and whether word 1 is among the first three."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(2, VOCABULARY, (ROWS, WORDS)).astype(np.float32)
+    y = rng.integers(0, 2, ROWS)
+    x[y == 1, rng.integers(0, 3)] = 1
+    return x, y
+
+
+def data():
+    return fedactors.horizontal([texts(seed) for seed in range(CLIENTS)], test=texts(9), task="multiclass")
+
+
+class Classifier(nn.Module):
+    """A small BERT with random weights that reads word numbers."""
+
+    def __init__(self) -> None:
+        from transformers import BertConfig, BertForSequenceClassification
+
+        super().__init__()
+        config = BertConfig(
+            vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+        )
+        self.bert = BertForSequenceClassification(config)
+
+    def forward(self, x):
+        return self.bert(input_ids=x.flatten(1).long()).logits
+
+
+def adapted():
+    """Return it with LoRA on its attention, and a head that is trained."""
+    from peft import LoraConfig, get_peft_model
+
+    asked = LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["classifier"])
+    return get_peft_model(Classifier(), asked)
+
+
+SMALL = {"num_rounds": 2, "batch_size": 8, "learning_rate": 0.05}
+
+
+def test_a_transformer_trains_whole(monkeypatch):
+    pytest.importorskip("transformers", reason="needs the extra `transformers`")
+    run = fedactors.simulate("horizontal", data(), model=Classifier, algorithm="fedadam", **SMALL)
+    assert np.isfinite(run.metrics["test/loss"])
+
+
+def test_of_lora_only_adapters_travel_and_the_export_holds_the_whole(tmp_path):
+    pytest.importorskip("peft", reason="needs the extra `peft`")
+    pytest.importorskip("transformers", reason="needs the extra `peft`")
+    run = fedactors.simulate("horizontal", data(), model=adapted, out=tmp_path, **SMALL)
+    module = adapted()
+    trained = sum(value.numel() for value in module.parameters() if value.requires_grad)
+    whole = sum(value.numel() for value in module.parameters())
+    assert run.summary.extra["parameters"] == trained < whole / 10
+    changes = [row["bytes"] for row in run.ledger if row["type"] == "Change"]
+    assert len(changes) == 2 * CLIENTS
+    assert max(changes) < 4 * trained + 200
+    again = fedactors.load_run(run.path).resume(model=adapted, data=data(), out=tmp_path / "again")
+    assert again.metrics == run.metrics
+    files = run.export(tmp_path / "model")["server"]
+    part = fedactors.load_part(tmp_path / "model/server", model=adapted)
+    assert sum(value.numel() for value in part.bottom.parameters()) == whole
+    assert "bottom.safetensors" in {path.name for path in files}
+    x = torch.from_numpy(texts(9)[0]).reshape(ROWS, 1, 1, WORDS)
+    assert part.bottom(x).shape == (ROWS, 2)
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedadam"])
+def test_lora_by_each_kind_of_method(algorithm):
+    pytest.importorskip("peft", reason="needs the extra `peft`")
+    run = fedactors.simulate("horizontal", data(), model=adapted, algorithm=algorithm, **{**SMALL, "momentum": 0.0})
+    assert np.isfinite(run.metrics["test/loss"])
