@@ -182,9 +182,7 @@ def visit_block(
     step, num_local_steps, num_samples, backtracking, scale = options
     if gram_DD is not None and isinstance(problem, Ridge):
         given = (problem, x_ND, gram_DD, y_N, theta_D, z_B)
-        found = visit_ridge_gram(
-            *given, step=step, num_local_steps=num_local_steps, weights_N=weights_N, scale=scale
-        )
+        found = visit_ridge_gram(*given, step=step, num_local_steps=num_local_steps, weights_N=weights_N, scale=scale)
     else:
         x_BD, y_B = (x_ND, y_N) if rows_B is None else (x_ND[rows_B], y_N[rows_B])
         found = visit(

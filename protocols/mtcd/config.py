@@ -342,7 +342,9 @@ class MtcdConfig(ScheduleSettings):
             object.__setattr__(self, "num_tokens", 1)
         elif self.num_tokens is None:
             starts = max(4, -(-self.num_clients // 10))
-            starts = len(self.clusters) if isinstance(self.clusters, tuple) else 1 if self.clusters == "whole" else starts
+            starts = (
+                len(self.clusters) if isinstance(self.clusters, tuple) else 1 if self.clusters == "whole" else starts
+            )
             most = self.num_clients if self.start == "all-clients" else min(starts, max(1, self.num_clients // 2))
             object.__setattr__(self, "num_tokens", len(self.start) if isinstance(self.start, tuple) else most)
 
