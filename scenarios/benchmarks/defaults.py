@@ -9,8 +9,8 @@ TablePuppet is beside the exact solution over the join: the share of the gap tha
 score is the objective's relative gap to the exact minimum of the convex problem (1e-3 is the bar) and the rounds to
 it; GLASU is beside its `centralised` special case; NebulaFL beside FedAvg on the same hardware for the same time.
 
-Scores of the others are points: 100 times the AUC (two classes), the accuracy (several) or R2. With ``--out`` each row is appended to
-``defaults.jsonl`` as soon as it is made, and what is there is not made again.
+Scores of the others are points: 100 times the AUC (two classes), the accuracy (several) or R2. With ``--out`` each row
+is appended to ``defaults.jsonl`` as soon as it is made, and what is there is not made again.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def mtcd(name: str, seed: int) -> dict[str, float]:
         rows = part == "train"
         of = Ridge() if problem == "ridge" else SparseLogistic()
         _, least = solve(of, x[rows], (y if is_number else 2.0 * y - 1)[rows].astype(float))
-        gaps = [relative_gap(value, least) for value in run.rounds.to_pandas()["training/objective"]]
+        gaps = [abs(relative_gap(value, least)) for value in run.rounds.to_pandas()["training/objective"]]
     close = [index for index, gap in enumerate(gaps) if gap < CLOSE]
     return {"log10 gap": float(np.log10(max(gaps[-1], 1e-16))), "rounds to 1e-3": float(close[0] if close else np.inf)}
 
