@@ -361,8 +361,8 @@ class TableClient(JoinMember, MaskedTable):
         tests = np.asarray(self._x_test[np.searchsorted(kept, rows)]), self._labels[rows]
         args = (np.asarray(self._x), self._labels[chosen]), {"test": tests}, counts.train[chosen]
         found = await self.compute(local_baseline, TASKS[self._loss], *args, work=Work(OWN_COLUMNS))
-        found = found.get("test", {})
-        return messages.TestScore(0.0, found.get("loss", 0.0), known(found))
+        scores = found.get("test", {})
+        return messages.TestScore(0.0, scores.get("loss", 0.0), known(scores))
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.algorithm == "centralised"))
     async def give_rows(self) -> messages.DesignMatrix:

@@ -301,7 +301,7 @@ GRAPHS = ("communities-600", "digits-900", "wine-178")
 def glasu(name: str, seed: int) -> dict[str, float]:
     """GLASU between three clients, beside one that has all columns and edges."""
     data = split_graph(*neighbours(name, seed), seed)
-    found = {"defaults": {}, "centralised": {"special_case": "centralised"}}
+    found: dict[str, dict[str, Any]] = {"defaults": {}, "centralised": {"special_case": "centralised"}}
     runs = {key: fedactors.simulate("glasu", data, seed=seed, **more) for key, more in found.items()}
     return {key: 100 * run.metrics["test/accuracy"] for key, run in runs.items()}
 
