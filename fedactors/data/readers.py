@@ -501,7 +501,7 @@ def _read_parquet(opened: Any, file: Any, chosen: Sequence[str]) -> Any:
     num_rows = opened.metadata.num_rows
     if not is_large(num_rows * row_bytes(schema)):
         found = {name: opened.read(columns=[name], use_threads=False).column(name) for name in chosen}
-        for name, values in found.items():
+        for values in found.values():
             if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
                 values.validate(full=True)  # nobody else looks whether texts are in UTF-8
         return pa.table(found)
