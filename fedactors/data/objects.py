@@ -449,8 +449,9 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
     if package == "pandas" and hasattr(value, "columns"):
         levels = [level for level in value.index.names if level in asked and level not in value.columns]
         kept = value.reset_index(levels) if levels else value
-        for column in kept.select_dtypes("object").columns:
-            _refuse_several_kinds_of_dates(column, kept[column])
+        for position, (column, kind) in enumerate(kept.dtypes.items()):
+            if kind.kind == "O" and str(kind) == "object":
+                _refuse_several_kinds_of_dates(column, kept.iloc[:, position])
         return pa.Table.from_pandas(kept, preserve_index=False)
     if package == "polars" and hasattr(value, "collect"):
         value = value.collect()
