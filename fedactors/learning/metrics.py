@@ -147,7 +147,7 @@ def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str,
     return found
 
 
-OWN_COLUMNS = "own columns"
+LOCAL_BASELINE = "local-baseline"
 """Kind of work of a baseline on a party's own columns: beside a run, of whose virtual time it takes none."""
 
 

@@ -36,7 +36,7 @@ from fedactors.data.alignment.ids import (
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import OWN_COLUMNS, import_metrics, known, local_baseline
+from fedactors.learning.metrics import LOCAL_BASELINE, import_metrics, known, local_baseline
 from fedactors.learning.network import DeviceArrays, find_device, on_host
 from fedactors.learning.optimizers import Network, OptimizerSpec
 from fedactors.learning.split_learning import (
@@ -616,7 +616,7 @@ class ActiveWorker(PartyWorker):
         parts = {name: (part.features, np.asarray(part.labels)) for name, part in others.items()}
         train = prepared.train
         training = train.features, np.asarray(train.labels)
-        found = await self.compute(local_baseline, task, training, parts, train.weights, work=Work(OWN_COLUMNS))
+        found = await self.compute(local_baseline, task, training, parts, train.weights, work=Work(LOCAL_BASELINE))
         return Evaluated(self._in_units(found.get("test", {})), 0)
 
     def _in_units(self, metrics: dict[str, float]) -> dict[str, float]:

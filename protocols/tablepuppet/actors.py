@@ -23,7 +23,7 @@ from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dro
 from fedactors.data.layouts.vertical import RelationalQuery
 from fedactors.data.values import taken
 from fedactors.errors import Refused, RowsChangedError
-from fedactors.learning.metrics import OWN_COLUMNS, Task, known, local_baseline
+from fedactors.learning.metrics import LOCAL_BASELINE, Task, known, local_baseline
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.secure_sums.actors import SecureSummand
@@ -360,7 +360,7 @@ class TableClient(JoinMember, MaskedTable):
         rows = tested.rows[:: -(-len(tested.rows) // MOST_TESTED)]
         tests = np.asarray(self._x_test[np.searchsorted(kept, rows)]), self._labels[rows]
         args = (np.asarray(self._x), self._labels[chosen]), {"test": tests}, counts.train[chosen]
-        found = await self.compute(local_baseline, TASKS[self._loss], *args, work=Work(OWN_COLUMNS))
+        found = await self.compute(local_baseline, TASKS[self._loss], *args, work=Work(LOCAL_BASELINE))
         scores = found.get("test", {})
         return messages.TestScore(0.0, scores.get("loss", 0.0), known(scores))
 
