@@ -86,7 +86,7 @@ def simulate(
     data: Data | None = None,
     *,
     seed: int = 0,
-    network: Network | None = None,
+    network: Network | str | None = None,
     faults: Mapping[str, float] | None = None,
     out: str | Path | None = None,
     callbacks: Sequence[Any] = (),
@@ -98,7 +98,8 @@ def simulate(
         protocol: its name (see `protocols`), or a protocol of your own.
         data: as `run` takes it.
         seed: decides everything that is random.
-        network: links between the parties' hosts; by default the protocol's.
+        network: links between the parties' hosts; by default the protocol's. A text is the protocol's own setting of
+            that name (``nebulafl``, ``mtcd``).
         faults: virtual time at which an actor is lost, by its name.
         out: parent of the run's folder; by default nothing is kept: the folder goes with the returned `Run`.
         callbacks: as `run` takes them.
@@ -107,6 +108,8 @@ def simulate(
     Raises:
         FedactorsError: as `run`.
     """
+    if isinstance(network, str):
+        settings, network = {**settings, "network": network}, None
     options = RunOptions.checked(data=_data(data), runtime="simulated", seed=seed, quiet=_is_quiet())
     given = {"network": network, "faults": faults}
     simulated = {name: value for name, value in given.items() if value is not None}

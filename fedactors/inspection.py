@@ -31,6 +31,7 @@ from fedactors.actors.context import Ref
 from fedactors.actors.remote import CALLERS, DRIVER, PEERS, SAME_PARTY, Endpoint, endpoints, spoken
 from fedactors.config import meaning_of
 from fedactors.errors import BadInput
+from fedactors.messages.fields import expanded
 from fedactors.plugins import Protocol
 from fedactors.runs.progress import format_bytes
 
@@ -218,7 +219,8 @@ def bytes_of(message: type, shapes: Mapping[str, Any]) -> int | None:
     """
     total = 0
     for name, hint in typing.get_type_hints(message).items():
-        arrays = [one for one in (hint, *typing.get_args(hint)) if typing.get_origin(one) is np.ndarray]
+        hints = [expanded(one) for one in (hint, *typing.get_args(expanded(hint)))]
+        arrays = [one for one in hints if typing.get_origin(one) is np.ndarray]
         if not arrays:  # beside them a message says little
             continue
         (number,) = typing.get_args(typing.get_args(arrays[0])[1])
@@ -235,7 +237,7 @@ def _parts(message: type) -> Iterator[type]:
     """Yield the messages that are carried inside of a message."""
     hints = list(typing.get_type_hints(message).values())
     while hints:
-        hint = hints.pop()
+        hint = expanded(hints.pop())
         hints.extend(typing.get_args(hint))
         if isinstance(hint, type) and hasattr(hint, "__message__") and hint is not Ref:
             yield hint
@@ -253,6 +255,7 @@ def _type_text(annotation: Any) -> str:
     """Return a type as it is written, whether or not its module has annotations evaluated."""
     if isinstance(annotation, str):
         return annotation
+    annotation = expanded(annotation)
     if typing.get_origin(annotation) is np.ndarray:
         (number,) = typing.get_args(typing.get_args(annotation)[1])
         return f"NDArray[{'np.' if number.__module__ == 'numpy' else ''}{number.__name__}]"

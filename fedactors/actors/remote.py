@@ -30,7 +30,7 @@ from types import NoneType
 from typing import Any, TypeVar, overload
 
 from fedactors.errors import Refused
-from fedactors.messages.fields import UnknownAnnotation, checks_of, in_words, wrong_in
+from fedactors.messages.fields import UnknownAnnotation, checks_of, expanded, in_words, wrong_in
 
 F = TypeVar("F", bound=Callable[..., Any])
 Most = int | str | Callable[[Any], int | None]
@@ -458,6 +458,7 @@ def spoken(attribute: str) -> str:
 
 
 def _types(hint: Any, where: str) -> tuple[type, ...]:
+    hint = expanded(hint)
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     parts = typing.get_args(hint) if is_union else (hint,)
     for part in parts:

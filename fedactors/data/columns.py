@@ -20,8 +20,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -50,6 +52,7 @@ from fedactors.data.values import (
 from fedactors.errors import BadInput
 from fedactors.validation import first_line
 
+_log = logging.getLogger(__name__)
 ABSENT, INFINITE, NO_NUMBER, NO_DATE = "missing", "infinite", "is no number", "is no date"
 NO_CATEGORY, NEVER_SEEN = "is no category", "was not there in training"
 NO_ID, SEVERAL = "no id", "its id stands in several rows"
@@ -395,7 +398,9 @@ def encode(
     lacking: dict[str, tuple[int, str]] = {}
     num_rows = len(next(iter(columns.values()))) if columns else 0
     features = allocate((num_rows, sum(len(one.names) for one in fitted)), dtype)
-    found = _encode_blocks(columns, fitted, where, new, features)
+    unseen: dict[str, Counter[str]] = {}
+    found = _encode_blocks(columns, fitted, where, new, features, unseen)
+    _tell_unseen(unseen, [one.name for one in fitted if one.rule.declared], num_rows, where)
     for one, problems in zip(fitted, found, strict=True):
         column = columns[one.name]
         if problems and one.rule.missing != "drop" and not new:
@@ -412,9 +417,17 @@ def encode(
 
 
 def _encode_blocks(
-    columns: Mapping[str, Column], fitted: Sequence[FittedColumn], where: str, new: bool, features_ND: NDArray[Any]
+    columns: Mapping[str, Column],
+    fitted: Sequence[FittedColumn],
+    where: str,
+    new: bool,
+    features_ND: NDArray[Any],
+    unseen: dict[str, Counter[str]],
 ) -> list[dict[int, str]]:
-    """Write the numbers of all columns block by block; return of each the rows that cannot be used, and why."""
+    """Write the numbers of all columns block by block; return of each the rows that cannot be used, and why.
+
+    Categories that nobody knows are counted in `unseen`.
+    """
     ends = np.cumsum([0, *(len(one.names) for one in fitted)]).tolist()
     parts = [slice(*pair) for pair in itertools.pairwise(ends)]
     found: list[dict[int, str]] = [{} for _ in fitted]
@@ -422,13 +435,28 @@ def _encode_blocks(
         for number, (one, part) in enumerate(zip(fitted, parts, strict=True)):
             column, made = columns[one.name], features_ND[rows, part]
             try:
-                problems = _encode_one(column.block(rows), one, where, new, made)
+                problems = _encode_one(column.block(rows), one, where, new, made, unseen)
             except BadInput:
                 # the error says of how many rows it is: of all
-                _encode_one(column, one, where, new, np.zeros((len(column), made.shape[1]), made.dtype))
+                _encode_one(column, one, where, new, np.zeros((len(column), made.shape[1]), made.dtype), {})
                 raise
             found[number] |= {row + rows.start: reason for row, reason in problems.items()} if rows.start else problems
     return found
+
+
+def _tell_unseen(unseen: Mapping[str, Counter[str]], declared: Sequence[str], num_rows: int, where: str) -> None:
+    """Tell a party, in the log of its own process and nowhere else, of categories that are none of the known ones."""
+    for name, counts in unseen.items():
+        _log.warning(
+            "%s: column %s: %d of %d rows hold categories that %s, such as %r; they count as none of the known ones "
+            '(unknown = "refuse" under columns leaves such rows out)',
+            where,
+            name,
+            counts.total(),
+            num_rows,
+            "are not listed" if name in declared else "training did not see",
+            counts.most_common(1)[0][0][:_MOST_SHOWN],
+        )
 
 
 def without_values(
@@ -474,11 +502,13 @@ def _refuse_texts(columns: Sequence[Column], where: str) -> None:
         )
 
 
-def _encode_one(column: Column, one: FittedColumn, where: str, new: bool, made: NDArray[Any]) -> dict[int, str]:
+def _encode_one(
+    column: Column, one: FittedColumn, where: str, new: bool, made: NDArray[Any], unseen: dict[str, Counter[str]]
+) -> dict[int, str]:
     """Write the numbers of a column (N, its width), which are zeros; return the rows that cannot be used, and why."""
     rule = one.rule
     if rule.is_category:
-        return _encode_categories(column, one, where, made)
+        return _encode_categories(column, one, where, made, unseen)
     problems = dict[int, str]()
     if rule.type == "datetime":
         moments_N, wrong = column.moments(rule.format)
@@ -526,7 +556,9 @@ def _refuse_infinite(column: Column, value: float, rows: NDArray[Any], where: st
     )
 
 
-def _encode_categories(column: Column, one: FittedColumn, where: str, made: NDArray[Any]) -> dict[int, str]:
+def _encode_categories(
+    column: Column, one: FittedColumn, where: str, made: NDArray[Any], unseen: dict[str, Counter[str]]
+) -> dict[int, str]:
     rule, index_of = one.rule, {text: index for index, text in enumerate(one.categories)}
     texts, codes_N = _categories(column, rule, where)
     bucket = len(index_of) if one.bucket and rule.unknown == "bucket" else -1
@@ -539,6 +571,10 @@ def _encode_categories(column: Column, one: FittedColumn, where: str, made: NDAr
         why = NO_CATEGORY if rule.declared else NEVER_SEEN
         refused = np.asarray([*(text not in index_of for text in texts), False])[codes_N]
         problems |= {int(row): f"{texts[codes_N[row]][:80]!r} {why}" for row in np.flatnonzero(refused)}
+    elif not one.bucket and (others := [text for text in texts if text not in index_of]):
+        counts = np.bincount(codes_N[codes_N >= 0], minlength=len(texts))
+        by_text = dict(zip(texts, counts.tolist(), strict=True))
+        unseen.setdefault(one.name, Counter()).update({text: by_text[text] for text in others})
     return problems
 
 

@@ -117,9 +117,20 @@ def memory_database(**settings: str | int | bool) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=8)
 def _database(process: int, settings: tuple[tuple[str, str | int | bool], ...]) -> Any:
+    return _connected(":memory:", dict(settings))
+
+
+def _connected(database: str, settings: Mapping[str, Any], *, read_only: bool = False) -> Any:
+    """Return a connection to a database in which moments with a time zone are those of UTC, whatever the machine's."""
     import duckdb
 
-    return duckdb.connect(":memory:", config=dict(settings))
+    given = dict(settings)
+    is_locked = given.pop("lock_configuration", False)
+    connection = duckdb.connect(database, read_only=read_only, config=given)
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    if is_locked:
+        connection.execute("SET lock_configuration = true")
+    return connection
 
 
 atexit.register(_database.cache_clear)  # DuckDB complains of what is open when Python is gone
@@ -192,9 +203,11 @@ class TableSource:
                 rows = connection.execute(DESCRIBE, [schema, table]).fetchall()
             if not rows:
                 raise SourceError(f"source: no table {schema}.{table} at {self.shown}")
+            _refuse_alike([name for name, _ in rows], self)
             return {name: KINDS.get(kind, "other") for name, kind in rows}
         if self.kind == "csv":
             columns = _csv_columns(self)
+            _refuse_alike(list(columns), self)
             if not any(len(values) for _, (_, values) in columns.values()):
                 raise SourceError(f"{self.table or 'source'}: {self.where} has a header and no row")
             return {name: kind for name, (kind, _) in columns.items()}
@@ -227,6 +240,11 @@ class TableSource:
             if column not in known:
                 raise BadInput(f"{self.table}: no column {column!r} (known: {', '.join(known)})")
         filters = _filters(where)
+        if wanted and not (filters or computed or self.kinds) and _is_plain(self, wanted):
+            import pyarrow as pa
+
+            found, _ = read_arrays(Path(self.where), self.table or "source", wanted, CsvFormat())
+            return pa.table({name: found[name] for name in wanted})
         if self.kind in ("parquet", "named", "memory", "object", "view"):
             with _duckdb(self) as (connection, relation), _fitting(self.shown):
                 return _fetched(connection, _select([*wanted], relation, filters, computed))
@@ -501,15 +519,49 @@ def _parts_of(path: str) -> list[str]:
     return list(map(str, files_at(path)))
 
 
-def _are_alike(path: str) -> bool:
-    """Say whether files are here and have the same types: DuckDB would round numbers to those of the first."""
+def _reads_exactly(source: TableSource) -> bool:
+    """Say whether DuckDB reads Parquet files as they are: here, of one type each, for it rounds to the first.
+
+    Raises:
+        SourceError: two columns are one to SQL.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pa_parquet
 
-    files = files_at(path)
-    if address_of(path) or any(file.is_dir() for file in files):
+    files = files_at(source.where)
+    if address_of(source.where) or any(file.is_dir() for file in files):
         return False
-    schemas = [pa_parquet.read_schema(file) for file in files] if len(files) > 1 else []
-    return all(one.equals(schemas[0]) for one in schemas)
+    schemas = [pa_parquet.read_schema(file) for file in files]
+    for one in schemas:
+        _refuse_alike(one.names, source)
+    is_other = (pa.types.is_duration, pa.types.is_decimal256)  # numbers of 64 bits, and floats, to DuckDB
+    is_known = not any(check(kind) for one in schemas for kind in one.types for check in is_other)
+    return is_known and all(one.equals(schemas[0]) for one in schemas)
+
+
+def _is_plain(source: TableSource, wanted: Sequence[str]) -> bool:
+    """Say whether Arrow gives these columns of a Parquet file as DuckDB does, in half of the memory."""
+    import pyarrow as pa
+    import pyarrow.parquet as pa_parquet
+
+    if source.kind != "parquet" or address_of(source.where) or not os.path.isfile(source.where):
+        return False
+    schema, types = pa_parquet.read_schema(source.where), pa.types
+    checks = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string, types.is_date32)
+    kinds = [schema.field(name).type for name in wanted]
+    return all(kind == pa.timestamp("us") or any(check(kind) for check in checks) for kind in kinds)
+
+
+def _refuse_alike(names: Sequence[str], source: TableSource) -> None:
+    """Refuse columns whose names differ by letters' case only: to SQL they are one, and DuckDB would name one anew."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.get(name.lower())) is not None:
+            raise SourceError(
+                f"{source.table or 'source'}: {source.shown}: columns {other!r} and {name!r} are one name to SQL; "
+                "rename one of them, or make a view of the others in the database"
+            )
+        seen[name.lower()] = name
 
 
 def _require_file(path: str) -> None:
@@ -519,23 +571,40 @@ def _require_file(path: str) -> None:
 
 @contextmanager
 def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
-    import duckdb
-
     with _explained(source):
-        if source.kind not in ("duckdb", "parquet") or (source.kind == "parquet" and not _are_alike(source.where)):
-            with memory_database(**_CLOSED) as connection:
-                connection.register("rows_in_memory", _rows_here(source))
+        if source.kind not in ("duckdb", "parquet") or (source.kind == "parquet" and not _reads_exactly(source)):
+            rows = _rows_here(source)
+            _refuse_alike(rows.column_names, source)
+            with memory_database(**_CLOSED) as connection, _fitting(source.shown):
+                connection.register("rows_in_memory", _as_duckdb_takes(rows))
                 yield connection, "rows_in_memory"
             return
         _require_file(source.where)
         database = source.where if source.kind == "duckdb" else ":memory:"
-        with duckdb.connect(database, read_only=source.kind == "duckdb", config=_NO_EXTENSIONS) as connection:
+        with _connected(database, _NO_EXTENSIONS, read_only=source.kind == "duckdb") as connection:
             if source.kind != "duckdb":
                 files = ", ".join(map(_literal, _parts_of(source.where)))
                 connection.execute(f"SET allowed_paths = [{files}]")
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
             yield connection, _quote(source.table) if source.kind == "duckdb" else _file_relation(source)
+
+
+def _as_duckdb_takes(rows: Any) -> Any:
+    """Return a table with decimals, and floats, of a width that DuckDB has.
+
+    Raises:
+        pyarrow.ArrowInvalid: a decimal has more digits than that.
+    """
+    import pyarrow as pa
+
+    for number, column in enumerate(rows.schema):
+        kind = pa.float32() if pa.types.is_float16(column.type) else None
+        if pa.types.is_decimal256(column.type):
+            kind = pa.decimal128(_DIGITS, column.type.scale)
+        if kind is not None:
+            rows = rows.set_column(number, column.name, rows.column(number).cast(kind))
+    return rows
 
 
 def _rows_here(source: TableSource) -> Any:
@@ -552,12 +621,14 @@ def _rows_here(source: TableSource) -> Any:
 
 
 _WIDE = ("HUGEINT", "UHUGEINT", "BIGNUM", "VARINT")
+_AS_THEY_SHOW = ("BIT", "TIME WITH TIME ZONE")
+"""Types of which Arrow would have a part."""
 
 
 def _wide_columns(relation: Any) -> dict[str, str]:
     """Return the columns that DuckDB would give to Arrow as other values, with their kinds."""
     kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
-    return {name: kind for name, kind in kinds.items() if kind in (*_WIDE, "BIT")}
+    return {name: kind for name, kind in kinds.items() if kind in (*_WIDE, *_AS_THEY_SHOW)}
 
 
 def _as_arrow(relation: Any) -> Any:
@@ -572,7 +643,7 @@ def _as_arrow(relation: Any) -> Any:
     replaced = ", ".join(f"CAST({_quote(name)} AS VARCHAR) AS {_quote(name)}" for name in casts)
     found = relation.project(f"* REPLACE ({replaced})").to_arrow_table()
     for name, kind in casts.items():
-        if kind != "BIT":
+        if kind in _WIDE:
             found = found.set_column(found.column_names.index(name), name, _decimals(found.column(name), name))
     return found
 
@@ -825,6 +896,8 @@ def _sqlite_kind(source: TableSource, connection: sqlite3.Connection, name: str,
     return "other"
 
 
+_BEYOND_FLOATS = r"^-?[0.]*[1-9](?:\.?[0-9]){15,}$"
+"""Decimals that a float does not hold digit by digit."""
 _BOOLEANS = {
     **dict.fromkeys(("1", "t", "true", "y", "yes", "on"), True),
     **dict.fromkeys(("0", "f", "false", "n", "no", "off"), False),
@@ -894,6 +967,11 @@ def _decimals(texts: Any, name: str) -> Any:
 
     present = texts.drop_null()
     if pc.any(pc.match_substring_regex(present, "[A-Za-z]")).as_py():
+        if pc.any(pc.match_substring_regex(present, _BEYOND_FLOATS)).as_py():
+            raise ValueError(
+                f"column {name} holds NaN or infinity beside decimals of more than 15 digits, which floats "
+                "would round; write NULL for them in a view, or CAST the column to DOUBLE PRECISION"
+            )
         return pc.cast(texts, pa.float64())
     digits = pc.replace_substring_regex(present, r"^-", "")
     scale = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"^[0-9]*\.?", ""))).as_py() or 0

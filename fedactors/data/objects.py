@@ -30,7 +30,7 @@ from fedactors.config import from_table
 from fedactors.data.columns import ColumnRule
 from fedactors.data.description import load_description
 from fedactors.data.sources import named_classes
-from fedactors.data.values import Column
+from fedactors.data.values import Column, plain_values
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import OBJECT, HeldObject, hold
 from fedactors.validation import first_line, party_name, shown
@@ -429,6 +429,7 @@ def table_of(value: Any, name: str, asked: Collection[str] = ()) -> pa.Table:
     """
     try:
         table = _arrow_table(value, asked)
+        columns = [] if table is None else [_plain_column(column) for column in table.columns]
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise BadInput(f"{name}: {type(value).__module__}.{type(value).__qualname__}: {first_line(error)}") from None
     if table is None:
@@ -436,7 +437,6 @@ def table_of(value: Any, name: str, asked: Collection[str] = ()) -> pa.Table:
             f"{name}: {type(value).__module__}.{type(value).__qualname__} is not allowed: give a table of pandas, "
             "Polars, Arrow, DuckDB, datasets or numpy, or columns by name"
         )
-    columns = [_plain_column(column) for column in table.columns]
     return pa.Table.from_arrays(columns, names=list(table.column_names)).combine_chunks()
 
 
@@ -445,10 +445,12 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
     if isinstance(value, pa.Table):
         return value
     if isinstance(value, Mapping):
-        return pa.table({str(key): one if isinstance(one, list) else _array(one) for key, one in value.items()})
+        return pa.table({str(key): _column(one) for key, one in value.items()})
     if package == "pandas" and hasattr(value, "columns"):
         levels = [level for level in value.index.names if level in asked and level not in value.columns]
         kept = value.reset_index(levels) if levels else value
+        for column in kept.select_dtypes("object").columns:
+            _refuse_several_kinds_of_dates(column, kept[column])
         return pa.Table.from_pandas(kept, preserve_index=False)
     if package == "polars" and hasattr(value, "collect"):
         value = value.collect()
@@ -467,11 +469,23 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
     return value if isinstance(value, pa.Table) else None
 
 
+def _refuse_several_kinds_of_dates(name: Any, values: Any) -> None:
+    """Refuse objects of which Arrow would drop times of day, or take local times for those of UTC."""
+    kinds = {(type(one).__name__, getattr(one, "tzinfo", None) is None) for one in values if hasattr(one, "isoformat")}
+    if len({kind for kind in kinds if kind[0] != "NaTType"}) > 1:
+        raise ValueError(
+            f"column {name}: holds dates of several kinds ({', '.join(sorted({kind for kind, _ in kinds}))}, with a "
+            "time zone or without); make them alike, as pandas.to_datetime(..., utc=True) does"
+        )
+
+
 def _plain_column(column: Any) -> Any:
     """Return a column of the types that files have: no dictionaries, and one kind of text."""
     kind = column.type
+    if isinstance(kind, pa.ExtensionType) and kind.extension_name.startswith("pandas."):
+        raise ValueError(f"{kind.extension_name} values, which Arrow holds as others; write dates, texts or numbers")
     if pa.types.is_dictionary(kind):
-        column = pc.cast(column, kind.value_type)
+        column = pa.chunked_array([plain_values(column)])
         kind = column.type
     if pa.types.is_large_string(kind) or str(kind) == "string_view":
         try:
@@ -481,10 +495,18 @@ def _plain_column(column: Any) -> Any:
     return column
 
 
+def _column(value: Any) -> Any:
+    if isinstance(value, np.ma.MaskedArray):
+        return pa.array(value.data, mask=np.ma.getmaskarray(value))
+    return value if isinstance(value, list) else _array(value)
+
+
 def _array(value: Any) -> Any:
     """Return an array, a tensor, a series or a list as a numpy array, or as it is where Arrow takes it."""
     if hasattr(value, "detach"):
         return value.detach().cpu().numpy()
+    if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
+        raise ValueError("an array with masked values; give columns by name, or fill them")
     return (
         value
         if hasattr(value, "__arrow_array__") or isinstance(value, pa.Array | pa.ChunkedArray)

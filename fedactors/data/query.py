@@ -589,10 +589,31 @@ def _read_partitions(
         if different is not None:
             raise SchemaMismatchError(
                 f"sql: partitions {first!r} and {second!r} of table {name!r} differ in column {different!r}"
-                f" ({one.get(different, 'absent')} and {other.get(different, 'absent')})"
+                f" ({one.get(different, 'absent')} and {other.get(different, 'absent')}){_made_alike(different, found)}"
             )
         shared |= {column: kind for column, kind in other.items() if shared[column] == "numeral"}
     return made, shared
+
+
+_WIDER = (("boolean", "numeral", "integer", "decimal", "float"), ("date", "timestamp"))
+"""Kinds that the next one holds too."""
+_SQL_TYPES = {"integer": "BIGINT", "decimal": "DECIMAL(38, 9)", "float": "DOUBLE", "timestamp": "TIMESTAMP"}
+
+
+def _made_alike(column: str, partitions: Sequence[tuple[str, Schema]]) -> str:
+    """Return how a column becomes of one kind in all partitions of a table; empty: it is not in all of them."""
+    kinds = [schema.get(column) for _, schema in partitions]
+    if None in kinds:
+        return "; select the columns that both have"
+    order = next((one for one in _WIDER if set(kinds) <= set(one)), ())
+    widest = order[max(map(order.index, map(str, kinds)))] if order else "text"
+    kind = _SQL_TYPES.get(widest, "VARCHAR")
+    name = exp.to_identifier(column, quoted=not re.fullmatch("[a-z_][a-z0-9_]*", column)).sql(dialect="duckdb")
+    others = [source for (source, _), one in zip(partitions, kinds, strict=True) if one != widest]
+    return (
+        f"; let who holds {' and '.join(map(repr, others))} read it by a view: tables = {{ written = PATH }}, "
+        f"sql = 'SELECT * REPLACE (CAST({name} AS {kind}) AS {name}) FROM written'"
+    )
 
 
 def _is_one_kind(one: str | None, other: str | None) -> bool:

@@ -11,7 +11,8 @@ alike. What Arrow refuses is read again by Python until the line at fault, which
 Arrow type until then, so that no whole number is rounded and ids have one exact text whatever their type. Dates become
 days since 1970, and month, weekday and hour as points on a circle. Pixels are divided by `peak`, less the channel's
 `mean`, over its `deviation`: public numbers, so that no client's data enter them. Files are opened by Python and handed
-to the libraries that read them, so that an audit hook sees every one.
+to the libraries that read them, so that an audit hook sees every one. All kinds of files are one file because each is
+told by its content, and read by the same rules.
 
 Shapes: N images, C channels, H rows, W columns.
 """
@@ -99,6 +100,9 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
 
 
 _COLUMNAR = ("parquet", "arrow")
+_PARQUET: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False}
+"""Moments of Spark and Impala, which nanoseconds of 64 bits would turn into others before 1678 and after 2261; a file's
+bytes are not all in memory at once."""
 
 
 def _kind_of(begins: bytes) -> str:
@@ -197,14 +201,31 @@ def _trimmed(column: Any, nulls: Sequence[str]) -> Any:
 
 def _in_utf8(content: bytes, csv: CsvFormat, where: str) -> bytes:
     """Return a file's characters in UTF-8; of one that is said to be so Arrow checks what it reads."""
-    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and "16" not in csv.encoding:
-        raise BadInput(f'{where} is not written in {csv.encoding}; give its encoding: csv = {{ encoding = "utf-16" }}')
-    if codecs.lookup(csv.encoding).name == "utf-8":
-        return content.removeprefix(codecs.BOM_UTF8)
+    width = 32 if content[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE) else 16
+    if (width == 32 or content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and str(width) not in csv.encoding:
+        raise BadInput(
+            f'{where} is not written in {csv.encoding}; give its encoding: csv = {{ encoding = "utf-{width}" }}'
+        )
+    if codecs.lookup(csv.encoding).name in ("utf-8", "utf-8-sig"):
+        return _without_marks(content, where)
     try:
-        return content.decode(csv.encoding).removeprefix("\ufeff").encode()
+        return _without_marks(content.decode(csv.encoding).encode(), where)
     except UnicodeError as error:
         raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
+
+
+def _without_marks(content: bytes, where: str) -> bytes:
+    """Return a file's characters without the mark that tells their encoding; one in another line is of another file."""
+    mark = codecs.BOM_UTF8
+    while content.startswith(mark):
+        content = content.removeprefix(mark)
+    if found := re.search(rb"[\r\n]" + mark, content):
+        number = len(content[: found.end()].splitlines())
+        raise BadInput(
+            f"{where}: line {number} begins with a byte order mark (0xEF 0xBB 0xBF), as where files were put together; "
+            "take it out, or give the files by a pattern, such as part-*.csv"
+        )
+    return content
 
 
 _ENCODINGS = ("utf-8", "cp1252", "latin-1", "gb18030", "shift_jis", "utf-16-le")
@@ -461,7 +482,7 @@ def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None)
     import pyarrow.parquet as pa_parquet
 
     with opened(path) as file:
-        whole = pa_parquet.ParquetFile(file) if kind == "parquet" else pa.ipc.open_file(file)
+        whole = pa_parquet.ParquetFile(file, **_PARQUET) if kind == "parquet" else pa.ipc.open_file(file)
         present = list((whole.schema_arrow if kind == "parquet" else whole.schema).names)
         chosen = present if wanted is None else [name for name in present if name in wanted]
         _refuse_doubled(chosen, f"{party}: {path}")
@@ -479,10 +500,14 @@ def _read_parquet(opened: Any, file: Any, chosen: Sequence[str]) -> Any:
     schema = pa.schema([opened.schema_arrow.field(name) for name in chosen])
     num_rows = opened.metadata.num_rows
     if not is_large(num_rows * row_bytes(schema)):
-        return opened.read(columns=chosen)
+        found = {name: opened.read(columns=[name], use_threads=False).column(name) for name in chosen}
+        for values in found.values():
+            if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+                values.validate(full=True)  # nobody else looks whether texts are in UTF-8
+        return pa.table(found)
     file.seek(0)
     # column by column, of which a page is in memory, and not a row group
-    read = pa_parquet.ParquetFile(file, buffer_size=1 << 16, pre_buffer=False)
+    read = pa_parquet.ParquetFile(file, buffer_size=1 << 16, **_PARQUET)
     pieces = (
         (number, batch.column(0))
         for number, name in enumerate(chosen)

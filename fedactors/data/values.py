@@ -107,6 +107,8 @@ _PERIODS: dict[str, int] = {"month": 12, "weekday": 7, "hour": 24}
 SINCE_1970 = {"unix": 1, "unix-ms": 1_000}
 """Formats of dates that are numbers, and how many of them are a second."""
 _EPOCH = datetime.datetime(1970, 1, 1)
+_ISO = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}|[0-9]{4}-?W[0-9]{2}(-?[0-9])?)([Tt ]|$)")
+"""What a date of ISO 8601 begins with."""
 Formats = str | tuple[str, ...]
 """One way to write dates, or several in the order in which they are tried; an empty one, or ``iso``: ISO 8601."""
 
@@ -124,6 +126,8 @@ def parse_date(text: str, pattern: Formats) -> datetime.datetime:
     """
     text = text.strip()
     for one in formats_of(pattern):
+        if one == "iso" and not _ISO.match(text):
+            continue  # Python also reads 1712011500123, some milliseconds, as a day of 1712
         with contextlib.suppress(ValueError):
             if one in SINCE_1970:
                 return _EPOCH + datetime.timedelta(seconds=float(text) / SINCE_1970[one])
@@ -136,6 +140,8 @@ def how_dates_are_read(text: str, pattern: Formats) -> str:
     """Return what to say of a text that is no date by a pattern (empty: ISO 8601), with a pattern by which it is."""
     given = formats_of(pattern)
     told = "(ISO 8601)" if given == ("iso",) else f"by format = {_formats_text(given)}"
+    if text.startswith(_BEYOND):
+        return f"{told}: infinite, or beyond the years of any calendar; write NULL, or leave such rows out"
     if unit := _unit_since_1970(text):
         return f'{told}, but seconds since 1970 are read by format = "{unit}"'
     for other in ("iso", *_PATTERNS):
@@ -241,10 +247,15 @@ _NUMERAL = rf"^(?:{_NUMBER}|[+-]?(?i:inf|infinity|nan))$"
 """What a number is, in training and in prediction: digits with a point, an exponent, a sign."""
 _FLOATS = r"^[+-]?[0-9]+(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-][0-9]+)$"
 """Whole numbers as programs write floats: 7.0, 7e+00; 12E4 may be a code."""
+_PLAIN_WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
 _ZEROS = r"(?:(\.[0-9]*[1-9])0+|\.0+)$"
 """Of seconds, which a type with a finer unit writes."""
 _WORDS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
 """Columns of these only are numbers too."""
+
+
+_BEYOND = "<value out of range"
+"""What Arrow writes for dates that are infinite in a database."""
 
 
 class Inexact(ValueError):
@@ -259,11 +270,16 @@ def plain_values(values: Any) -> Any:
         values = _from_numpy(np.asarray(values))
     kind, types = values.type, pa.types
     if isinstance(values, pa.ExtensionArray):
+        if kind.extension_name.startswith("pandas."):  # whose storage is numbers of months, or the like
+            raise Inexact(f"values of pandas' type {kind.extension_name.removeprefix('pandas.')}")
         found = values.to_pylist() if kind.extension_name == "arrow.uuid" else values.storage
         return pa.array(map(_text_or_none, found), pa.string()) if isinstance(found, list) else plain_values(found)
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        inner = values.dictionary_decode() if types.is_dictionary(kind) else pc.run_end_decode(values)
-        return plain_values(inner)
+    if types.is_dictionary(kind):
+        return plain_values(values.dictionary).take(values.indices)
+    if types.is_run_end_encoded(kind):
+        return plain_values(pc.run_end_decode(values))
+    if types.is_decimal32(kind) or types.is_decimal64(kind):  # for which Arrow has few functions
+        return values.cast(pa.decimal128(kind.precision, kind.scale))
     if types.is_large_string(kind) or types.is_string_view(kind):
         return values.cast(pa.large_string() if values.nbytes >= 2**31 else pa.string())
     return values
@@ -278,6 +294,7 @@ def _from_numpy(values: NDArray[Any]) -> Any:
         raise Inexact(f"values of {values.ndim} dimensions and type {values.dtype}")
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8")
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):  # of several types
@@ -306,7 +323,11 @@ def exact_texts(values: Any, purpose: Purpose = "name") -> Any:
         return values
     if types.is_null(kind):
         return pa.nulls(len(values), pa.string())
-    if types.is_boolean(kind) or types.is_integer(kind) or types.is_date(kind):
+    if types.is_boolean(kind) or types.is_integer(kind):
+        return values.cast(pa.string())
+    if types.is_temporal(kind) and not types.is_duration(kind) and len(_beyond(values)):
+        raise Inexact(f"{_called(kind)} that are infinite, or beyond the years of any calendar: write NULL for them")
+    if types.is_date(kind):
         return values.cast(pa.string())
     if types.is_floating(kind):
         return _float_texts(values.cast(pa.float64()), purpose)
@@ -322,6 +343,17 @@ def exact_texts(values: Any, purpose: Purpose = "name") -> Any:
         except pa.ArrowInvalid:
             pass
     raise Inexact(f"{_called(kind)}{_such_as(values)}, which are no names or categories")
+
+
+def _beyond(values: Any) -> NDArray[np.int64]:
+    """Return the rows of dates, or times of day, that no calendar has: what databases call infinity, and 24:00."""
+    if pa.types.is_interval(values.type):
+        return np.zeros(0, np.int64)
+    values = _in_utc(values) if pa.types.is_timestamp(values.type) else values
+    ends = pc.min_max(values)
+    if not any(str(ends[name].cast(pa.string())).startswith(_BEYOND) for name in ("min", "max")):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(_as_numpy(pc.fill_null(pc.starts_with(values.cast(pa.string()), _BEYOND), False)))
 
 
 def _in_utc(values: Any) -> Any:
@@ -388,7 +420,12 @@ def _called(kind: Any) -> str:
 
 def _such_as(values: Any) -> str:
     """Return two of the values that are different."""
-    found = list(dict.fromkeys(map(str, values.drop_null().slice(0, 1000).to_pylist())))[:2]
+    some = values.drop_null().slice(0, 1000)
+    try:
+        listed = some.to_pylist()
+    except (OverflowError, ValueError):  # dates that Python does not have
+        listed = some.cast(pa.string()).to_pylist()
+    found = list(dict.fromkeys(map(str, listed)))[:2]
     return f" such as {' and '.join(text[:_MOST_SHOWN] for text in found)}" if found else ""
 
 
@@ -484,16 +521,25 @@ class Column:
     def names(self, where: str) -> Any:
         """Return each value as the name of something, by which rows are found, as an Arrow array of texts.
 
-        Texts of a CSV file that are whole numbers as floats are written, 7.0, are what they are in Parquet: 7.
+        Texts of a CSV file that are whole numbers as floats are written, 7.0, are what they are in Parquet: 7. So they
+        are where others are written 7, but not beside codes such as 007.
 
         Raises:
             BadInput: floats that may stand for several values each, lists, or bytes that are no text.
         """
         texts = self._exact(where, "name")
-        if self.is_text and _all_match(pc.utf8_trim_whitespace(texts), _FLOATS):
-            numbers = pc.cast(pc.utf8_trim_whitespace(texts), pa.float64())
+        if not self.is_text:
+            return texts
+        trimmed = pc.utf8_trim_whitespace(texts)
+        is_float = pa.array(_matches(trimmed, _FLOATS))
+        if pc.all(is_float).as_py() or (
+            pc.any(pc.and_(is_float, pc.is_valid(texts))).as_py()
+            and _all_match(trimmed.filter(pc.invert(is_float)), _PLAIN_WHOLE)
+        ):
+            numbers = pc.cast(pc.if_else(is_float, trimmed, pa.scalar(None, trimmed.type)), pa.float64())
             if pc.all(pc.equal(numbers, pc.floor(numbers))).as_py():
-                texts = Column(self.name, numbers, self.csv, self._rows)._exact(where, "name")
+                exact = Column(self.name, numbers, self.csv, self._rows)._exact(where, "name")
+                texts = pc.if_else(is_float, exact.cast(texts.type), texts)
         return texts
 
     def _exact(self, where: str, purpose: Purpose) -> Any:
@@ -631,7 +677,10 @@ class Column:
         kind, types = self.values.type, pa.types
         if types.is_timestamp(kind) or types.is_date(kind):
             values = _in_utc(self.values) if types.is_timestamp(kind) else self.values
-            return _as_numpy(values.cast(pa.timestamp("us"), safe=False)).astype("datetime64[us]"), {}
+            beyond = _beyond(values)
+            found = _as_numpy(values.cast(pa.timestamp("us"), safe=False)).astype("datetime64[us]", copy=True)
+            found[beyond] = np.datetime64("NaT")
+            return found, {int(row): values[int(row)].cast(pa.string()).as_py() for row in beyond}
         if types.is_time(kind):
             of_day = pc.cast(self.values, pa.time64("us"), safe=False).cast(pa.int64())
             return _as_numpy(of_day.cast(pa.timestamp("us"))).astype("datetime64[us]"), {}

@@ -41,7 +41,7 @@ from fedactors.federation.site_folder import (
     describe,
 )
 from fedactors.inspection import describe_protections
-from fedactors.messages.codec import decode, encode
+from fedactors.messages.codec import encode
 from fedactors.messages.ledger import Ledger, Usage
 from fedactors.network.links import Network
 from fedactors.plugins import Protocol, find_protocol, loader
@@ -359,20 +359,7 @@ def check_spawned(approved: Mapping[str, ActorSpec], asked: Iterable[tuple[str, 
 
 
 def _are_same(frame: Any, spec: ActorSpec) -> bool:
-    """Compare arguments; of bytes, keys that the driver draws for an actor and its server, the lengths."""
-    here = encode((spec.args, dict(spec.kwargs)), arguments=True)
-    return bytes(frame) == here or _without_keys(frame) == _without_keys(here)
-
-
-def _without_keys(frame: Any) -> bytes:
-    def blank(value: Any) -> Any:
-        if type(value) in (tuple, list):
-            return tuple(blank(item) for item in value)
-        if type(value) is dict:
-            return {key: blank(item) for key, item in value.items()}
-        return bytes(len(value)) if type(value) is bytes else value
-
-    return encode(blank(decode(frame, arguments=True)), arguments=True)
+    return bytes(frame) == encode((spec.args, dict(spec.kwargs)), arguments=True)
 
 
 def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec], folder: SiteFolder) -> None:

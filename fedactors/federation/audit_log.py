@@ -130,7 +130,9 @@ def check(path: Path, certificate: x509.Certificate) -> list[dict[str, Any]]:
     before, lines = _FIRST, []
     if not path.exists():
         return []
-    raws = path.read_bytes().splitlines()
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # whoever adds a line has ended it
+        raws = file.read().splitlines()
     now = key_of(certificate)
     public = _first_key(raws) or now
     for number, raw in enumerate(raws, start=1):

@@ -42,6 +42,7 @@ from fedactors.federation.session import (
     Admission,
     Broken,
     Limits,
+    Pending,
     close_stream,
     error_in,
     framed,
@@ -90,13 +91,35 @@ async def _greet(
 # --- on the way out: through a proxy, or in a WebSocket ---
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-_BLOCK = 256 * 1024
-_MOST_MESSAGE = 1 << 20
+_BLOCK = 64 * 1024
 """Bytes of a message of a WebSocket."""
+_MOST_QUEUED = 4
+"""Messages of a WebSocket that wait to be read."""
+_MOST_UNREAD = 4 * _BLOCK
+"""Bytes that may wait for the other end of a WebSocket to read them."""
 _QUIET = logging.Logger("websocket", logging.CRITICAL + 1)
 """Strangers would fill the other one; what matters is in the site's log."""
+_BOUNDS: dict[str, Any] = {
+    "compression": None,
+    "max_size": _BLOCK,
+    "max_queue": _MOST_QUEUED,
+    "close_timeout": 1,
+    "logger": _QUIET,
+}
 _pumps: set[asyncio.Task[None]] = set()
 """asyncio keeps a task only as long as something wakes it."""
+
+
+class _Reading:
+    """Of a WebSocket: who lets answers to its pings pile up, and reads none, is cut off."""
+
+    transport: Any
+
+    def data_received(self, data: bytes) -> None:
+        """Take what arrives, and answer it."""
+        super().data_received(data)  # type: ignore[misc]
+        if self.transport.get_write_buffer_size() > _MOST_UNREAD:
+            self.transport.abort()
 
 
 class WayRefused(OSError):
@@ -155,7 +178,7 @@ async def open_websocket(folder: SiteFolder, member: Member, limits: Limits) -> 
         WayRefused, OSError: it is not to be had.
     """
     try:
-        from websockets.asyncio.client import connect
+        from websockets.asyncio.client import ClientConnection, connect
         from websockets.exceptions import WebSocketException
     except ImportError:
         raise BadInput(_NO_WEBSOCKETS) from None
@@ -170,11 +193,9 @@ async def open_websocket(folder: SiteFolder, member: Member, limits: Limits) -> 
             member.url,
             ssl=outer,
             proxy=through,
-            compression=None,
-            max_size=_MOST_MESSAGE,
             open_timeout=limits.handshake,
-            close_timeout=1,
-            logger=_QUIET,
+            create_connection=type("Dialled", (_Reading, ClientConnection), {}),
+            **_BOUNDS,
         )
     except WebSocketException as error:
         raise WayRefused(f"{member.url} answers with no WebSocket: {first_line(error)}") from None
@@ -192,17 +213,35 @@ _NO_WEBSOCKETS = "carrier: a WebSocket needs the package websockets: pip install
 
 
 async def listen_for_websockets(
-    host: str, port: int, accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]
+    host: str,
+    port: int,
+    accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]],
+    admission: Admission,
+    limits: Limits,
 ) -> Any:
     """Listen for WebSockets; `accept` takes the stream of each, as of a connection, and the address it came from.
+
+    Those whose request is still to come wait at `admission`, as all do who have not ended their handshake.
 
     Raises:
         OSError: nobody may listen there.
     """
     try:
-        from websockets.asyncio.server import serve
+        from websockets.asyncio.server import ServerConnection, serve
     except ImportError:
         raise BadInput(_NO_WEBSOCKETS) from None
+
+    class Accepted(_Reading, ServerConnection):  # type: ignore[misc]
+        pending: Pending
+
+        def connection_made(self, transport: Any) -> None:
+            who = f"somebody at {transport.get_extra_info('peername')[0]}"
+            self.pending = admission.comes(who, transport.abort)
+            super().connection_made(transport)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            admission.goes(self.pending)
+            super().connection_lost(error)
 
     async def answer(carrier: Any) -> None:
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(limit=2 * PIECE_BYTES)
@@ -213,13 +252,14 @@ async def listen_for_websockets(
         await loop.connect_accepted_socket(lambda: protocol, near)
         writer = await made
         pump = loop.create_task(_pump(carrier, far))
+        admission.goes(carrier.pending)  # it comes again where `accept` waits for TLS
         try:
             await accept(reader, writer, "{}:{}".format(*carrier.remote_address[:2]))
             await pump
         finally:
             pump.cancel()
 
-    return await serve(answer, host, port, compression=None, max_size=_MOST_MESSAGE, close_timeout=1, logger=_QUIET)
+    return await serve(answer, host, port, create_connection=Accepted, open_timeout=limits.handshake, **_BOUNDS)
 
 
 async def _pump(carrier: Any, end: socket.socket) -> None:
@@ -233,11 +273,12 @@ async def _pump(carrier: Any, end: socket.socket) -> None:
             await carrier.send(block)
 
     async def inwards() -> None:
-        async for message in carrier:
-            if isinstance(message, str):
-                return
-            writer.write(message)
-            await writer.drain()
+        while True:
+            async for piece in carrier.recv_streaming():  # a message may have any number of pieces, of no bytes too
+                if isinstance(piece, str):
+                    return
+                writer.write(piece)
+                await writer.drain()
 
     async def copy(work: Awaitable[None]) -> None:
         with contextlib.suppress(OSError, ConnectionClosed):

@@ -16,6 +16,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -59,6 +60,7 @@ from fedactors.federation.session import (
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
 from fedactors.messages.codec import MOST_MEMORY
+from fedactors.plugins import Protocol
 from fedactors.runtime.failures import errors_for
 from fedactors.validation import one_line, shown
 
@@ -109,6 +111,7 @@ class SiteProcess:
         """The run whose driver is connected; one at a time."""
         self._why = ""
         """What its driver said before it went."""
+        self._checks = ThreadPoolExecutor(1, "proposals")
         self._measured = 0.0
         """When it was last looked at what the run takes of the machine."""
 
@@ -125,7 +128,9 @@ class SiteProcess:
             host, port = folder.listen or ("", 0)
             try:
                 if folder.carrier == "websocket":
-                    self._server = await listen_for_websockets(host, port, self._accept)
+                    self._server = await listen_for_websockets(
+                        host, port, self._accept, self._unknown_peers, self.limits
+                    )
                 else:
                     self._server = await asyncio.start_server(
                         self._accept, host, port, limit=2 * PIECE_BYTES, backlog=BACKLOG
@@ -213,6 +218,7 @@ class SiteProcess:
             task.cancel()
         if self._server is not None:
             self._server.close()
+        self._checks.shutdown(wait=False, cancel_futures=True)
         self._operations.end()
 
     async def _accept(
@@ -386,7 +392,7 @@ class SiteProcess:
                 )
             self._check_name(peer, proposal.data.get(self.folder.name))
             await asyncio.to_thread(_get_ready)
-            protocol, config = check_proposal(proposal, self.folder)
+            protocol, config = await self._checked(proposal)
             keep_proposal(self.folder, proposal)
         except (FedactorsError, FileExistsError) as error:
             raise self._cannot_be(peer, error) from None
@@ -407,7 +413,7 @@ class SiteProcess:
             raise Refused(name, f"rejected the run{f': {why}' if why else ''}")
         self._look_anew()  # site.toml may have become another, or what is left of a budget, while a person thought
         try:
-            protocol, config = check_proposal(proposal, self.folder)
+            protocol, config = await self._checked(proposal)
         except FedactorsError as error:
             raise self._cannot_be(peer, error) from None
         self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
@@ -415,6 +421,13 @@ class SiteProcess:
             self._driving.limits = self.limits
         self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
         self._show()
+
+    async def _checked(self, proposal: Proposal) -> tuple[Protocol, Any]:
+        """Check a proposal, which takes as long as its settings, its query and the log do, while others are answered.
+
+        Of proposals whose drivers went away, one is checked to its end at a time.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._checks, check_proposal, proposal, self.folder)
 
     def _cannot_be(self, peer: str, error: Exception) -> Refused:
         """Write down why a proposal is refused; what its coordinator is told names no place of this machine."""

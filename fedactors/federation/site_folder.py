@@ -635,7 +635,7 @@ class SiteFolder:
         with self._lock:
             if self._member is None or self._now() != self._member_seen:
                 try:
-                    self._member, self.config_errors = self._read_membership(), None
+                    self._member = self._read_membership()
                 except BadInput as error:
                     if self._member is None:
                         raise
@@ -659,7 +659,7 @@ class SiteFolder:
         if before is not None and before.federation.is_signed and not federation.is_signed:
             raise BadInput(f"{file}: signed: missing: get the signed file of {federation.name}'s organiser")
         certificate = self._certified(federation)
-        revoked = Revoked() if self.crl is None else read_revoked(self.crl, federation.authorities)
+        revoked, problem = self._revoked(federation, before)
         federation = without_revoked(federation, revoked)
         if self.name not in federation.members:
             raise BadInput(f"certificate: it is revoked by {self.crl}: fedactors site renew")
@@ -675,7 +675,23 @@ class SiteFolder:
         ends: dict[str, Any] = {"key": key, "certificate": certificate_path, "passphrase": self.passphrase}
         authorities = "".join((federation.authority, *federation.issuers))
         server, client = (tls(server=is_server, authorities=authorities, **ends) for is_server in (True, False))
+        self.config_errors = problem
         return _Membership(federation, server, client, text, revoked, until)
+
+    def _revoked(self, federation: Federation, before: _Membership | None) -> tuple[Revoked, str | None]:
+        """Return who is revoked, and what is wrong with the list: who is known to be stays so, and nobody else waits.
+
+        Raises:
+            BadInput: the list is wrong, and none was read before.
+        """
+        if self.crl is None:
+            return Revoked(), None
+        try:
+            return read_revoked(self.crl, federation.authorities), None
+        except BadInput as error:
+            if before is None:
+                raise
+            return before.revoked, str(error)
 
     def _certified(self, federation: Federation) -> x509.Certificate:
         """Return this site's certificate, after taking its next key if it is that one's.

@@ -387,19 +387,18 @@ class PrivacyBudget:
         """Put the run on record, before anything can leave."""
         self._is_open = True
         if self._announced is not None:
-            name = self._folder.name
-            facts: dict[str, Any] = {
-                "data": self._proposal.data[name],
-                "announced": as_logged({ANY: self._announced})[ANY],
-            }
-            self._folder.audit.add("opened", run=self._proposal.run, **facts)
+            data, announced = self._proposal.data[self._folder.name], as_logged({ANY: self._announced})[ANY]
+            self._folder.audit.add("opened", run=self._proposal.run, data=data, announced=announced)
 
     async def watch(self) -> None:
-        """Measure once a second until the run is closed."""
+        """Measure once a second until the run is closed, whatever goes wrong before there is something to account."""
         while self._announced is not None and self._is_open:
             await asyncio.sleep(_MEASURE_SECONDS)
-            with contextlib.suppress(Refused):  # which has stopped the run
+            try:
                 await self.measure()
+            except Exception as error:  # a refusal has stopped the run; what is not aligned yet, none has left of
+                if self._taken and not isinstance(error, Refused):
+                    self._refuse(Refused(self._folder.name, f"cannot account for releases: {first_line(error)}"))
 
     def close(self) -> None:
         """Measure no more: the actors have closed."""

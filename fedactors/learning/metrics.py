@@ -147,6 +147,10 @@ def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str,
     return found
 
 
+OWN_COLUMNS = "own columns"
+"""Kind of work of a baseline on a party's own columns: beside a run, of whose virtual time it takes none."""
+
+
 def local_baseline(
     task: Task,
     training: tuple[ArrayLike, ArrayLike],

@@ -79,6 +79,7 @@ def checks_of(cls: type) -> Checks:
 
 def _of(hint: Any) -> tuple[frozenset[type], Check]:
     """Return the classes that an annotation takes without another look, and the check of the others."""
+    hint = expanded(hint)
     classes = _SCALARS.get(hint)
     if classes is not None:
         return classes, lambda item: ("", item, _text(hint))
@@ -98,6 +99,14 @@ def _of(hint: Any) -> tuple[frozenset[type], Check]:
     if _is_message(hint):
         return _NOTHING, lambda item: wrong_in(item) if item.__class__ is hint else ("", item, _text(hint))
     raise UnknownAnnotation(f"{_text(hint)} cannot be checked when a message arrives; see fedactors.messages.fields")
+
+
+def expanded(hint: Any) -> Any:
+    """Return what an annotation's alias stands for: one of a ``type`` statement, or ``NDArray`` of NumPy 2.5 on."""
+    while type(alias := typing.get_origin(hint) or hint).__name__ == "TypeAliasType":
+        parts = typing.get_args(hint)
+        hint = alias.__value__[parts] if parts else alias.__value__
+    return hint
 
 
 def check_of(hint: Any) -> Check:
@@ -149,12 +158,13 @@ def _array(hint: Any, parts: tuple[Any, ...]) -> Check:
 
 def _shape_and_kinds(parts: tuple[Any, ...]) -> tuple[int | None, tuple[type, ...]]:
     """Return the number of dimensions that an array's annotation states, if it does, and its kinds of numbers."""
-    shape, dtype = parts
+    shape, dtype = map(expanded, parts)
     sizes, kinds = typing.get_args(shape), typing.get_args(dtype)
     return len(sizes) if sizes and Ellipsis not in sizes else None, _kinds(kinds[0] if kinds else Any)
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:
+    hint = expanded(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return tuple(kind for part in typing.get_args(hint) for kind in _kinds(part))
     origin = typing.get_origin(hint) or hint  # np.floating[Any] is np.floating
@@ -335,6 +345,7 @@ def _cases(hint: Any, scope: dict[str, Any]) -> tuple[_Case, ...]:
         scope[name := f"known_{len(scope)}"] = value
         return name
 
+    hint = expanded(hint)
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint in _SCALAR_CASES:
         return _SCALAR_CASES[hint]

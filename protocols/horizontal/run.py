@@ -97,7 +97,9 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         state.scores |= of_split("test", tested.metrics)
         state.unpredicted = tested.unpredicted
     best = f"{split}/best_{watch.metric.removeprefix(f'{split}/')}"
-    metrics = {**state.scores, best: state.best, "best_round": state.best_round}
+    # the best of several test measurements would be a score that the test rows chose
+    chosen = {best: state.best, "best_round": state.best_round} if split == "validation" else {}
+    metrics = {**state.scores, **chosen}
     notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data)
     extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
     return await rounds.result(metrics, extra)

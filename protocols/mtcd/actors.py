@@ -440,11 +440,13 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
     """A client of MTCD (Algorithm 2): each token has a copy of theta_k, which a sync combines; see `LinkedParty`."""
 
     trains_theta_0 = False
-    state: ClassVar[tuple[str, ...]] = (*ServedParty.state, *SecureSummand.state)
+    state: ClassVar[tuple[str, ...]] = (*ServedParty.state, *SecureSummand.state, "combined")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         SecureSummand.__init__(self, self._names)
+        self.combined: Any = None
+        """theta_k at the last sync, before momentum; None before the first."""
         self._copies: dict[int, tuple[int, Any]] = {}
         self._copies_round = -1
 
@@ -488,6 +490,10 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
             copies = {k: theta for k, (attempt, theta) in self._copies.items() if counts.get(k, 0) == attempt}
             self.theta = combine(self.theta, copies, order.weight)
             self._copies = {}
+        if self._config.is_accelerated:
+            before = np.zeros_like(self.theta) if self.combined is None else self.combined
+            self.combined = self.theta
+            self.theta = self.combined + order.momentum * (self.combined - before)
         return await self._represent(order.round_ + 1) if order.send_representation else None
 
     async def _represent(self, round_: int) -> messages.Representation | Masked:

@@ -71,12 +71,14 @@ def visit(
     num_samples: int,
     backtracking: bool = False,
     weights_B: Array | None = None,
+    scale: float = 1.0,
 ) -> tuple[Array, Array]:
     """Do Q local steps on the visited client's block and keep the token in accordance (equation 2).
 
     Each step is theta_k <- prox(theta_k - step X_k^T dphi/dZ - step grad r), then Z <- Z + X_k (new - old). With
     `backtracking` it is halved, for this visit, until f(new) <= f(old) + <grad, new - old> + |new - old|^2 / (2 step)
-    for the smooth part f of the objective at the token (Beck and Teboulle 2009, Section 4).
+    for the smooth part f of the objective at the token (Beck and Teboulle 2009, Section 4). The token counts each
+    change `scale` times: of Gamma tokens, phi(Z + sum change) <= 1/Gamma sum phi(Z + Gamma change) by convexity.
 
     Returns:
         The client's new theta_k (D,) and the token's new Z (B,).
@@ -94,6 +96,8 @@ def visit(
         problem.shrink(theta_D, step)
         np.subtract(theta_D, old_D, out=move_D)
         np.dot(x_BD, move_D, out=image_B)
+        if scale != 1.0:
+            image_B *= scale
         if backtracking:
             gradient_D = slope_B @ x_BD + smooth_penalty * old_D
             before = problem.loss(z_B, y_B, num_samples, weights_B) + 0.5 * smooth_penalty * float(old_D @ old_D)
@@ -124,6 +128,7 @@ def visit_ridge_gram(
     step: float,
     num_local_steps: int,
     weights_N: Array | None = None,
+    scale: float = 1.0,
 ) -> tuple[Array, Array]:
     """Do the steps of `visit` for ridge and the full batch, touching the N samples twice instead of 2Q times.
 
@@ -141,10 +146,11 @@ def visit_ridge_gram(
         np.multiply(gradient_D, step, out=move_D)
         theta_D -= move_D
         np.dot(gram_DD, move_D, out=image_D)
+        image_D *= scale
         gradient_D -= image_D
         move_D *= problem.alpha
         gradient_D -= move_D
-    return theta_D, z_N + x_ND @ (theta_D - start_D)
+    return theta_D, z_N + x_ND @ (scale * (theta_D - start_D))
 
 
 class VisitOptions(NamedTuple):
@@ -154,6 +160,7 @@ class VisitOptions(NamedTuple):
     num_local_steps: int
     num_samples: int
     backtracking: bool = False
+    scale: float = 1.0
 
 
 def visit_block(
@@ -172,10 +179,10 @@ def visit_block(
     Returns:
         theta_k (D,), the empty theta_0, and Z (B,).
     """
-    step, num_local_steps, num_samples, backtracking = options
+    step, num_local_steps, num_samples, backtracking, scale = options
     if gram_DD is not None and isinstance(problem, Ridge):
         given = (problem, x_ND, gram_DD, y_N, theta_D, z_B)
-        found = visit_ridge_gram(*given, step=step, num_local_steps=num_local_steps, weights_N=weights_N)
+        found = visit_ridge_gram(*given, step=step, num_local_steps=num_local_steps, weights_N=weights_N, scale=scale)
     else:
         x_BD, y_B = (x_ND, y_N) if rows_B is None else (x_ND[rows_B], y_N[rows_B])
         found = visit(
@@ -189,6 +196,7 @@ def visit_block(
             num_samples=num_samples,
             backtracking=backtracking,
             weights_B=some(weights_N, rows_B),
+            scale=scale,
         )
     return found[0], NO_THETA_0, found[1]
 
@@ -257,6 +265,12 @@ def safe_step(config: MtcdConfig, block: float, joint: float, smallest_cluster: 
         num_stale = stale_steps(config.num_local_steps, config.num_hops, smallest_cluster)
         num_moving = min(num_moving, config.tokens * (config.num_hops + 1))
     return min(1.0 / block, 1.0 / (min(joint, num_moving * block) * num_stale))
+
+
+def next_momentum(age: float) -> tuple[float, float]:
+    """Return Nesterov's momentum of a round, and what the next one is to be called with; 1 starts anew."""
+    following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * age * age))
+    return (age - 1.0) / following, following
 
 
 def has_diverged(value: float, start: float) -> bool:
@@ -355,7 +369,7 @@ class LinearBlock:
         self._num_local_steps = config.num_local_steps
         uses_gram = prefers_gram(config, self.num_samples, self.num_features)
         self._gram = self._as_steps_meet_it.T @ self._as_steps_meet_it if uses_gram else None
-        self._backtracking = config.backtracking
+        self._backtracking, self._scale = config.backtracking, config.token_scale
 
     @property
     def _as_steps_meet_it(self) -> Array:
@@ -385,7 +399,7 @@ class LinearBlock:
         self, theta_D: Array, theta_0: Array, z_B: Array, rows_B: Rows | None, step: float, trains_theta_0: bool
     ) -> Task:
         """Say how to compute a visit; it gives (theta_k, theta_0, Z)."""
-        options = VisitOptions(step, self._num_local_steps, self.num_samples, self._backtracking)
+        options = VisitOptions(step, self._num_local_steps, self.num_samples, self._backtracking, self._scale)
         x_ND, y_N = self.x["train"], self.y["train"]
         arguments = (self.problem, x_ND, self._gram, y_N, theta_D, z_B, rows_B, options, self._weights)
         return Task(visit_block, arguments, Work("visit", len(z_B) * self.num_features * self._num_local_steps))

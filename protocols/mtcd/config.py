@@ -116,8 +116,9 @@ class MtcdConfig(ScheduleSettings):
     (4.2)."""
 
     num_tokens: int | None = Field(default=None, ge=1)
-    """Number of concurrent tokens (Gamma). Fewer tokens than clusters means partial participation. Default: four, but
-    at most one per two clients and one per given cluster; `stcd` has one, `svfl` and `dcpa` have none."""
+    """Number of concurrent tokens (Gamma). Fewer tokens than clusters means partial participation. Default: four, or
+    one per ten clients if more, but at most one per two clients and one per given cluster; `stcd` has one, `svfl` and
+    `dcpa` have none."""
 
     num_hops: int = Field(default=9, ge=0)
     """Hops between two syncs (S); a token makes S + 1 visits."""
@@ -129,7 +130,13 @@ class MtcdConfig(ScheduleSettings):
     """Choose a linear model's step size by backtracking line search, starting at `learning_rate`; needs no norm of
     anyone's data. Blocks that move in parallel do not see each other's steps."""
 
-    num_rounds: int = Field(default=100, ge=1)
+    acceleration: bool = True
+    """Generalised linear models with the full batch and `learning_rate=auto`, one token per cluster: a token counts
+    what its clients change once per token (CoCoA+, Ma et al. 2015), so that steps of 1/(Gamma L_block) are safe for any
+    number of visits, and clients add momentum at a sync, which starts anew where the objective rises. `false` is the
+    paper's method. It never applies with noise, compression, backtracking or fewer tokens than clusters."""
+
+    num_rounds: int = Field(default=200, ge=1)
     """Sync rounds; for `stcd`, groups of `num_hops` + 1 visits; for `dcpa`, iterations."""
 
     record_every: int = Field(default=1, ge=1)
@@ -145,8 +152,9 @@ class MtcdConfig(ScheduleSettings):
     """Mini-batch size, with the same rows at all clients of a round; `none` uses the full batch."""
 
     learning_rate: float | Literal["auto"] = "auto"
-    """Step size. `auto` uses 1/L_block while one block moves or tokens are averaged, and 1/(L x stale steps) in
-    parallel, with L measured on the rows (or some mini-batches); 0.05 for a network."""
+    """Step size. `auto` uses 1/L_block while one block moves or tokens are averaged, 1/(Gamma L_block) with
+    `acceleration`, and 1/(L x stale steps) in parallel without, with L measured on the rows (or some mini-batches);
+    0.05 for a network."""
 
     optimizer: Literal["sgd"] = "sgd"
     """Local optimiser: only `sgd`. Other clients change Z between two visits, so moments of an earlier visit would be
@@ -156,9 +164,10 @@ class MtcdConfig(ScheduleSettings):
     """Ridge with the full batch: compute local steps on the data as in the paper, or on X^T X (equal up to rounding;
     cheaper for long visits of clients with fewer features than rows). `auto` takes the cheaper one."""
 
-    walk: Literal["lazy", "sweep"] = "lazy"
+    walk: Literal["auto", "lazy", "sweep"] = "auto"
     """Token route: a lazy random walk, or a sweep that visits each client of the cluster once and needs as many hops.
-    Overlapping tokens follow one closed route over all clients from different starts."""
+    Overlapping tokens follow one closed route over all clients from different starts. `auto` sweeps where
+    `acceleration` applies, every cluster has a route and the hops suffice, and is lazy elsewhere."""
 
     start: Literal["uniform", "all-clients"] | tuple[int, ...] = "uniform"
     """Start of each token: uniform over its clients, token k at client k (`all-clients`), or a list with one client per
@@ -275,6 +284,22 @@ class MtcdConfig(ScheduleSettings):
         return self
 
     @property
+    def is_accelerated(self) -> bool:
+        """Whether tokens are scaled and syncs add momentum."""
+        of_all = self.clusters in ("auto", "whole") or (
+            isinstance(self.clusters, tuple) and len(self.clusters) == self.tokens
+        )
+        is_plain = self.batch_size is None and self.compression is None and self.noise is None and not self.backtracking
+        is_linear = self.problem != "network" and self.learning_rate == "auto"
+        is_parallel = self.algorithm == "mtcd" and self.mode == "token-per-cluster" and of_all
+        return self.acceleration and is_parallel and is_linear and is_plain
+
+    @property
+    def token_scale(self) -> float:
+        """How often a token counts what its clients change: once for each token that moves beside it."""
+        return float(self.tokens) if self.is_accelerated else 1.0
+
+    @property
     def num_measurements(self) -> int:
         """How often the model is measured on the rows of a part at most: before the first round and after each turn."""
         return 2 * (-(-self.num_rounds // self.record_every) + 1)
@@ -316,7 +341,10 @@ class MtcdConfig(ScheduleSettings):
                 raise ValueError(f"num_tokens: {self.num_tokens} is not allowed for stcd, which has one token; use 1")
             object.__setattr__(self, "num_tokens", 1)
         elif self.num_tokens is None:
-            starts = len(self.clusters) if isinstance(self.clusters, tuple) else 1 if self.clusters == "whole" else 4
+            starts = max(4, -(-self.num_clients // 10))
+            starts = (
+                len(self.clusters) if isinstance(self.clusters, tuple) else 1 if self.clusters == "whole" else starts
+            )
             most = self.num_clients if self.start == "all-clients" else min(starts, max(1, self.num_clients // 2))
             object.__setattr__(self, "num_tokens", len(self.start) if isinstance(self.start, tuple) else most)
 

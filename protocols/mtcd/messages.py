@@ -161,13 +161,15 @@ class Gather:
 class SyncTokens:
     """Asks a client to combine its copies and to send its representation for the next round (Algorithm 2, line 12).
 
-    `reissued` maps tokens to the issue that counts (else the first): copies of another one are dropped.
+    `reissued` maps tokens to the issue that counts (else the first): copies of another one are dropped. `momentum`
+    times the change since the last sync is added to the parameters.
     """
 
     round_: int
     reissued: tuple[tuple[int, int], ...]
     weight: float
     send_representation: bool
+    momentum: float = 0.0
 
 
 @message(reveals="Z: the sum (or the slots) of all clients' representations, and theta_0")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from fedactors.plugins import Headline, LazyProtocol
 
+PUBLISHED = {"acceleration": False, "num_rounds": 100}
+"""The paper's method, which the published comparison measured."""
+
 PROTOCOL = LazyProtocol(
     "protocols.mtcd",
     name="mtcd",
@@ -23,5 +26,5 @@ PROTOCOL = LazyProtocol(
         "num_local_steps": 5,
         "num_rounds": 3,
     },
-    paper={"num_clients": 40, "num_hops": 9, "num_local_steps": 20, "num_rounds": 2000},
+    paper={"acceleration": False, "num_clients": 40, "num_hops": 9, "num_local_steps": 20, "num_rounds": 2000},
 )

@@ -126,6 +126,9 @@ def plan_roaming(config: MtcdConfig, graph: nx.Graph, seed: int) -> RoamingPlan:
         clusters = lay_out(graph, linked, config.clusters, config.tokens, seed)
         if isinstance(config.start, tuple):
             _check_starts(config.start, clusters, linked)
+    sweeps = config.walk == "sweep" and config.algorithm == "mtcd"
+    if config.walk == "auto" and config.is_accelerated and config.start == "uniform" and clusters is not None:
+        sweeps = _can_sweep(graph, clusters, linked, config.num_hops)
     return RoamingPlan(
         num_clients=config.num_clients,
         edges=np.array(list(graph.edges), np.int64).reshape(-1, 2),
@@ -133,9 +136,18 @@ def plan_roaming(config: MtcdConfig, graph: nx.Graph, seed: int) -> RoamingPlan:
         linked=linked,
         num_tokens=config.tokens if config.algorithm == "mtcd" else 1,
         num_hops=config.num_hops,
-        sweep=config.walk == "sweep" and config.algorithm == "mtcd",
+        sweep=sweeps,
         start=config.start,
         seed=derived_seed(seed, "all parties", "walks"),
+    )
+
+
+def _can_sweep(graph: nx.Graph, clusters: Clusters, linked: Collection[int], num_hops: int) -> bool:
+    """Say whether so many hops visit every client of each cluster once, from one with a link to the server on."""
+    return all(
+        len(members) <= num_hops + 1
+        and topology.route_over_all(graph.subgraph(members), starts=set(linked).intersection(members), closed=False)
+        for members in clusters
     )
 
 

@@ -8,6 +8,7 @@ A client without a link to the server is reached over others (`ServedParty.relay
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ from protocols.mtcd.algorithm import (
     LinearHead,
     batch_rows,
     moves_in_parallel,
+    next_momentum,
     parts_of,
     point_of,
     safe_step,
@@ -49,7 +51,7 @@ class GatheringServer(SealingServer):
 
     state: ClassVar[tuple[str, ...]] = (
         *("labels", "weights", "z", "theta_0", "known", "penalties", "roaming", "estimates"),
-        *("order_keys", "num_relayed"),
+        *("order_keys", "num_relayed", "momentum_age", "last_objective"),
     )
 
     def __init__(
@@ -81,6 +83,7 @@ class GatheringServer(SealingServer):
         self.known: dict[int, Any] = {}
         """Representations as the server has them: of the round's rows."""
         self.penalties: dict[int, float] = {}
+        self.momentum_age, self.last_objective = 1.0, math.inf
         self._sums = SecureSums(self, ActorGroup(self, names, timeout=10 * config.visit_timeout))
 
     # --- life ---
@@ -133,9 +136,19 @@ class GatheringServer(SealingServer):
     @remote(caller=DRIVER, at_most="num_measurements")
     async def objective(self) -> messages.Objective:
         """Return f as the server knows it: phi(Z) on the round's rows and the regularisers that it was told."""
+        return messages.Objective(self._objective())
+
+    def _objective(self) -> float:
         penalties = sum(self.penalties[client] for client in sorted(self.penalties))
-        loss = self._head.loss(self.theta_0, self.z, self._rows_of(self._round + 1))
-        return messages.Objective(float(loss) + penalties)
+        return float(self._head.loss(self.theta_0, self.z, self._rows_of(self._round + 1))) + penalties
+
+    def _momentum(self) -> float:
+        """Return the round's momentum; it starts anew where the objective has risen since the last sync."""
+        value = self._objective()
+        age = self.momentum_age if value <= self.last_objective else 1.0
+        self.last_objective = value
+        momentum, self.momentum_age = next_momentum(age)
+        return momentum
 
     @remote(caller=DRIVER, at_most="num_measurements")
     async def fusion_parameters(self) -> messages.FusionParameters:
@@ -151,6 +164,9 @@ class GatheringServer(SealingServer):
         )
         curvature = float(problem.curvature(num_samples))
         block = max(curvature * norm.value for norm in norms.values()) + float(problem.smooth_penalty)
+        if self._config.is_accelerated:
+            penalty = float(problem.smooth_penalty)
+            return messages.SafeStep(1.0 / (self._config.token_scale * (block - penalty) + penalty))
         if not moves_in_parallel(self._config):
             return messages.SafeStep(1.0 / block)
         joint = curvature * await self._joint_norm() * _PROBE_MARGIN + float(problem.smooth_penalty)
@@ -290,10 +306,12 @@ class TokenServer(GatheringServer):
         full, roaming = self._config.batch_size is None, self.roaming
         sends = full or not order.is_last
         is_part = self._config.secure_aggregation and sends  # of a sum: whoever was not visited, too
-        clients = sorted(roaming.changed) if (full or order.is_last) and not is_part else roaming.clients
+        is_told = is_part or self._config.is_accelerated  # momentum moves whoever was not visited, too
+        clients = sorted(roaming.changed) if (full or order.is_last) and not is_told else roaming.clients
         reissued = tuple(sorted((token, attempt) for token, attempt in roaming.attempts.items() if attempt))
         weight = 1.0 / max(1, len(roaming.attempts)) if self._config.mode == "overlapping" else 1.0
-        told = messages.SyncTokens(order.round_, reissued, weight, sends)
+        momentum = self._momentum() if self._config.is_accelerated and not order.is_last else 0.0
+        told = messages.SyncTokens(order.round_, reissued, weight, sends, momentum)
         self._take_trained()
         reachable = [client for client in clients if roaming.route(client)]
         await self._collect("sync", dict.fromkeys(reachable, told), order.round_ + 1, fresh=not full)

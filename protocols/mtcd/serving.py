@@ -90,7 +90,7 @@ def _top_spec(config: MtcdConfig, num_classes: int) -> ModelSpec:
 
 def theta_0_of(state: ActorState) -> Array:
     """Return theta_0 where it rests with an actor, at the server or with STCD's token; nothing elsewhere."""
-    held: messages.Token | None = state.get("held")
+    held: messages.Token | None = state.get("resting_token")
     theta_0: Array | None = state.get("theta_0") if held is None else held.theta_0
     return _NOTHING if theta_0 is None else np.asarray(theta_0)
 

@@ -36,7 +36,7 @@ from fedactors.data.alignment.ids import (
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import import_metrics, known, local_baseline
+from fedactors.learning.metrics import OWN_COLUMNS, import_metrics, known, local_baseline
 from fedactors.learning.network import DeviceArrays, find_device, on_host
 from fedactors.learning.optimizers import Network, OptimizerSpec
 from fedactors.learning.split_learning import (
@@ -615,10 +615,9 @@ class ActiveWorker(PartyWorker):
         others = {"validation": prepared.validation, "test": prepared.test}
         parts = {name: (part.features, np.asarray(part.labels)) for name, part in others.items()}
         train = prepared.train
-        with self.span("wait", "own columns"):
-            training = train.features, np.asarray(train.labels)
-            found = local_baseline(task, training, parts, train.weights).get("test", {})
-        return Evaluated(self._in_units(found), 0)
+        training = train.features, np.asarray(train.labels)
+        found = await self.compute(local_baseline, task, training, parts, train.weights, work=Work(OWN_COLUMNS))
+        return Evaluated(self._in_units(found.get("test", {})), 0)
 
     def _in_units(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return metrics, of a regression in the label's own units."""

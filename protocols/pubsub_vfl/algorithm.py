@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedactors.data.layouts.vertical import VerticalData, VerticalPart
 from fedactors.data.values import blocks_of
 from fedactors.learning.local_training import clipped_gradient_sum
-from fedactors.learning.metrics import Task, num_unpredicted, task_metrics
+from fedactors.learning.metrics import OWN_COLUMNS, Task, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec, output_width
 from fedactors.learning.network import Model
 from fedactors.learning.split_learning import Publication, joint_output
@@ -119,7 +119,7 @@ def default_costs(config: PubSubVflConfig, speed: dict[str, float] | None = None
         kind: (fixed + per_layer * layers[config.model], per_unit)
         for kind, (fixed, per_layer, per_unit) in FITTED.items()
     }
-    return Costs(kinds, speed or {})
+    return Costs({**kinds, OWN_COLUMNS: (0.0, 0.0)}, speed or {})
 
 
 # --- a batch --------------------------------------------------------------------------------------------------------

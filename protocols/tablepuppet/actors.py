@@ -23,7 +23,7 @@ from fedactors.data.layouts.relational import Schemas, TableOwner, UserRows, dro
 from fedactors.data.layouts.vertical import RelationalQuery
 from fedactors.data.values import taken
 from fedactors.errors import Refused, RowsChangedError
-from fedactors.learning.metrics import Task, known, local_baseline
+from fedactors.learning.metrics import OWN_COLUMNS, Task, known, local_baseline
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.secure_sums.actors import SecureSummand
@@ -359,10 +359,10 @@ class TableClient(JoinMember, MaskedTable):
         chosen, kept = np.flatnonzero(counts.train), np.flatnonzero(counts.in_test)
         rows = tested.rows[:: -(-len(tested.rows) // MOST_TESTED)]
         tests = np.asarray(self._x_test[np.searchsorted(kept, rows)]), self._labels[rows]
-        with self.span("wait", "own columns"):
-            args = (np.asarray(self._x), self._labels[chosen]), {"test": tests}
-            found = local_baseline(TASKS[self._loss], *args, counts.train[chosen]).get("test", {})
-        return messages.TestScore(0.0, found.get("loss", 0.0), known(found))
+        args = (np.asarray(self._x), self._labels[chosen]), {"test": tests}, counts.train[chosen]
+        found = await self.compute(local_baseline, TASKS[self._loss], *args, work=Work(OWN_COLUMNS))
+        scores = found.get("test", {})
+        return messages.TestScore(0.0, scores.get("loss", 0.0), known(scores))
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.algorithm == "centralised"))
     async def give_rows(self) -> messages.DesignMatrix:
@@ -461,6 +461,8 @@ class TableClient(JoinMember, MaskedTable):
             data.check_classes(self._classes, self._query, name)
             self._labels = data.label_values(rows.column(table.label), self._loss, name, self._classes)
             self._is_test = data.choose_test(len(self._labels), self._config.test_fraction, self.rng("test rows"))
+        # of the rows themselves only keys are asked for from now on
+        self._local = replace(self._local, data=rows.select(table.keys or rows.column_names[:1]))
 
     def _check_batches(self) -> None:
         """Check that the join is not said to be larger than is approved: how often rows are asked for follows from it.

@@ -24,6 +24,7 @@ from math import ceil
 from typing import Any, Literal
 
 from fedactors.data.alignment.rows import COSTS as JOIN_COSTS
+from fedactors.learning.metrics import OWN_COLUMNS
 from fedactors.privacy.accounting import (
     INTERRUPTED,
     PRESENCE,
@@ -257,6 +258,7 @@ def default_costs(config: TablePuppetConfig) -> Costs:
     return Costs(
         {
             **JOIN_COSTS,
+            OWN_COLUMNS: (0.0, 0.0),
             "encode": (_OVERHEAD, 2e-8),
             "factorise": (_OVERHEAD, 5e-10),
             "predict": (_OVERHEAD, 1e-9),

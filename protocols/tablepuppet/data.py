@@ -32,7 +32,7 @@ from fedactors.data.layouts.relational import TableOwner, column_of, fit_table, 
 from fedactors.data.layouts.vertical import RelationalData, RelationalQuery, relational
 from fedactors.data.party_rows import SparseRows
 from fedactors.data.query import Feature, FeatureTypeError, LabelError
-from fedactors.data.values import allocate, blocks_of, class_text
+from fedactors.data.values import allocate, class_text
 from fedactors.errors import BadInput
 from fedactors.privacy.mechanisms import randomised_labels, randomised_values
 from fedactors.secure_sums.messages import FEWEST
@@ -297,6 +297,10 @@ def label_values(labels: pa.ChunkedArray, loss: str, name: str, classes: Sequenc
     return values
 
 
+_ROWS_ENCODED = 1 << 16
+"""Rows whose numbers, and their columns, are in memory beside the matrix at once."""
+
+
 def design_matrix(
     data: pa.Table, features: Sequence[Feature], facts: Facts, bias: bool, standardise: bool = True
 ) -> Array | SparseRows:
@@ -315,8 +319,9 @@ def design_matrix(
         cells = np.stack(what, axis=1).ravel(), columns, ends
         return SparseRows(scipy.sparse.csr_array(cells, shape=(data.num_rows, width)))
     x_nD = allocate((data.num_rows, width), np.float64)
-    for rows in blocks_of(data.num_rows, 8 * width):
-        block = data.slice(rows.start, rows.stop - rows.start)
+    for first in range(0, data.num_rows, _ROWS_ENCODED):
+        rows = slice(first, min(first + _ROWS_ENCODED, data.num_rows))
+        block = data.slice(first, rows.stop - first)
         try:
             found = _encoded_columns(block, features, facts, bias, standardise)
         except FeatureTypeError:

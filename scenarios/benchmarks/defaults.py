@@ -5,10 +5,12 @@
 A row is one run of a protocol with no setting at all. Its test rows are those of the pooled models beside it: logistic
 or ridge regression and gradient boosting on all columns (or all clients' rows), the same network trained in lock-step
 (PubSub-VFL's ``algorithm=vfl``: the centralised steps), and the better of the two models on the label party's columns.
-TablePuppet is beside the exact solution over the join: the share of the gap that it closes, and its rounds.
+TablePuppet is beside the exact solution over the join: the share of the gap that it closes, and its rounds. MTCD's
+score is the objective's relative gap to the exact minimum of the convex problem (1e-3 is the bar) and the rounds to
+it; GLASU is beside its `centralised` special case; NebulaFL beside FedAvg on the same hardware for the same time.
 
-Scores are points: 100 times the AUC (two classes), the accuracy (several) or R2. With ``--out`` each row is appended to
-``defaults.jsonl`` as soon as it is made, and what is there is not made again.
+Scores of the others are points: 100 times the AUC (two classes), the accuracy (several) or R2. With ``--out`` each row
+is appended to ``defaults.jsonl`` as soon as it is made, and what is there is not made again.
 """
 
 from __future__ import annotations
@@ -223,10 +225,100 @@ def tablepuppet(name: str, seed: int) -> dict[str, float]:
     return {"defaults": 100 * (first - losses[-1]) / (first - least), "rounds": float(len(losses))}
 
 
+SOLVED = {
+    "generated-ridge": ("ridge", None),
+    "generated-logistic": ("sparse-logistic", None),
+    "diabetes-ridge": ("ridge", datasets.load_diabetes),
+    "digits-logistic": ("sparse-logistic", datasets.load_digits),
+    "breast-cancer-ridge": ("ridge", datasets.load_breast_cancer),
+    "breast-cancer-logistic": ("sparse-logistic", datasets.load_breast_cancer),
+}
+"""By name the problem, and the rows; without any the default data."""
+CLOSE = 1e-3
+
+
+def mtcd(name: str, seed: int) -> dict[str, float]:
+    """MTCD on a convex problem, real rows between four parties, beside the exact minimum."""
+    from protocols.mtcd.objective import Ridge, SparseLogistic, relative_gap, solve
+
+    problem, load = SOLVED[name]
+    if load is None:
+        run = fedactors.simulate("mtcd", seed=seed, problem=problem)
+        gaps = run.rounds.to_pandas()["gap"].tolist()
+    else:
+        x, y = load(return_X_y=True)
+        part = np.where(parts(len(y), seed) == "test", "test", "train")
+        x = StandardScaler().fit(x[part == "train"]).transform(x)
+        is_number = load is datasets.load_diabetes
+        y = (
+            (y - y[part == "train"].mean()) / y[part == "train"].std()
+            if is_number
+            else (y > (y.max() // 2)).astype(int)
+        )
+        held = {f"party-{k}": table(x, range(k, x.shape[1], 4)) for k in range(4)}
+        held["party-0"] = held["party-0"].append_column("y", pa.array(y)).append_column("part", pa.array(part))
+        task = "regression" if is_number else "binary"
+        data = fedactors.vertical(held, label=("party-0", "y"), task=task, parties={"party-0": {"split": "part"}})
+        run = fedactors.simulate("mtcd", data, seed=seed, problem=problem, num_clients=4, relaxed_protocol=True)
+        rows = part == "train"
+        of = Ridge() if problem == "ridge" else SparseLogistic()
+        _, least = solve(of, x[rows], (y if is_number else 2.0 * y - 1)[rows].astype(float))
+        gaps = [abs(relative_gap(value, least)) for value in run.rounds.to_pandas()["training/objective"]]
+    close = [index for index, gap in enumerate(gaps) if gap < CLOSE]
+    return {"log10 gap": float(np.log10(max(gaps[-1], 1e-16))), "rounds to 1e-3": float(close[0] if close else np.inf)}
+
+
+def split_graph(x: Array, y: Array, edges: Array, seed: int) -> Any:
+    """Return a graph whose nodes' columns and edges (each with the probability .8) are three clients'."""
+    rng = np.random.default_rng([seed, 13])
+    part = rng.choice(3, len(y), p=[0.2, 0.2, 0.6])
+    nodes = {"labels": y, **{name: part == k for k, name in enumerate(("train", "validation", "test"))}}
+    held = {
+        f"client-{k}": {"edges": edges[:, rng.random(edges.shape[1]) < 0.8], "features": x[:, k::3].astype(np.float32)}
+        for k in range(3)
+    }
+    return fedactors.graph(held, nodes=nodes)
+
+
+def neighbours(name: str, seed: int) -> tuple[Array, Array, Array]:
+    """Return features, labels and edges: real rows joined to their nearest ones, or generated communities."""
+    rng = np.random.default_rng(seed)
+    if name == "communities-600":
+        y = rng.integers(0, 4, 600)
+        x = rng.normal(size=(600, 24)) + 0.5 * rng.normal(size=(4, 24))[y]
+        odds = np.where(y[:, None] == y[None], 0.02, 0.006)
+        return x, y, np.array(np.nonzero(np.triu(rng.random((600, 600)) < odds, 1)))
+    from sklearn.neighbors import kneighbors_graph
+
+    x, y = getattr(datasets, f"load_{name.split('-')[0]}")(return_X_y=True)
+    x = StandardScaler().fit_transform(x)[: int(name.rsplit("-", 1)[1])]
+    return x, y[: len(x)], np.array(kneighbors_graph(x, 5).nonzero())
+
+
+GRAPHS = ("communities-600", "digits-900", "wine-178")
+
+
+def glasu(name: str, seed: int) -> dict[str, float]:
+    """GLASU between three clients, beside one that has all columns and edges."""
+    data = split_graph(*neighbours(name, seed), seed)
+    found: dict[str, dict[str, Any]] = {"defaults": {}, "centralised": {"special_case": "centralised"}}
+    runs = {key: fedactors.simulate("glasu", data, seed=seed, **more) for key, more in found.items()}
+    return {key: 100 * run.metrics["test/accuracy"] for key, run in runs.items()}
+
+
+def nebulafl(name: str, seed: int) -> dict[str, float]:
+    """NebulaFL beside FedAvg: the same containers, hardware and time."""
+    runs = {key: fedactors.simulate("nebulafl", name, seed=seed, algorithm=key) for key in ("nebulafl", "fedavg")}
+    return {key: 100 * run.metrics["test/accuracy"] for key, run in runs.items()}
+
+
 PROTOCOLS: dict[str, tuple[Callable[[str, int], dict[str, float]], Mapping[str, Any]]] = {
     "pubsub-vfl": (pubsub, MAKERS),
     "tablepuppet": (tablepuppet, JOINS),
     "horizontal": (horizontal, MAKERS),
+    "mtcd": (mtcd, SOLVED),
+    "glasu": (glasu, dict.fromkeys(GRAPHS)),
+    "nebulafl": (nebulafl, {"digits": None}),
 }
 
 

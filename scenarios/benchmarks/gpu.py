@@ -2,7 +2,9 @@
 
     pubsub-vfl   a batch of two parties, hidden 256 to 4,096: what leaves a party comes to the host and goes back, as
                  between processes; `passive` and `active` are each party's share of the time
-    glasu        a local update of a client on the whole synthetic graph, GCN of two layers
+    glasu        a local update of a client on a whole graph, GCN of two layers: PubMed where FEDACTORS_DATA has it, and
+                 synthetic ones
+    horizontal   a client's pass with the CNN on images of Fashion-MNIST's shape
     nebulafl     a container's pass with ResNet-18 on images of CIFAR-10's shape
     clients      clients a second, one after the other and in batched calls
 
@@ -33,6 +35,7 @@ from torch.nn import functional
 from fedactors.config import build
 from fedactors.data.datasets.load import to_csr
 from fedactors.data.layouts.graph import NodeSplit
+from fedactors.data.layouts.graph import graph as load_graph
 from fedactors.learning.local_training import LocalTraining, train_locally
 from fedactors.learning.models import ModelSpec, build_model
 from fedactors.learning.network import DeviceArrays, find_device, initial_vector, on_device, on_host, to_device
@@ -42,7 +45,7 @@ from protocols.glasu import algorithm as glasu
 from protocols.glasu.backbones import Network as GlasuNetwork
 from protocols.glasu.backbones import initial_parameters
 from protocols.glasu.config import GlasuConfig
-from protocols.glasu.data import ClientGraph
+from protocols.glasu.data import ClientGraph, client_graph
 from protocols.glasu.sampling import Adjacency
 from scenarios.benchmarks.batched_clients import MODELS, measure
 
@@ -140,15 +143,28 @@ def split_learning(hidden: int, rows: int, device: torch.device) -> dict[str, fl
 # --- GLASU ---
 
 
-def graph_update(num_nodes: int, degree: int, hidden: int, device: torch.device) -> dict[str, float]:
-    """Compare a local update on the whole graph."""
+def random_graph(num_nodes: int, degree: int) -> ClientGraph:
+    """Return a graph of random edges, features and labels."""
     rng, num_classes, width = np.random.default_rng(0), 4, 16
     ends = np.sort(rng.integers(0, num_nodes, (num_nodes * degree // 2, 2)), axis=1)
     indptr, indices = to_csr(np.unique(ends[ends[:, 0] < ends[:, 1]], axis=0), num_nodes)
     nodes = rng.permutation(num_nodes)
     split = NodeSplit(rng.integers(0, num_classes, num_nodes), *np.split(nodes, [num_nodes // 2, num_nodes * 3 // 4]))
     features = rng.normal(size=(num_nodes, width)).astype(np.float32)
-    local = ClientGraph("client", Adjacency(indptr, indices), features, split, num_classes)
+    return ClientGraph("client", Adjacency(indptr, indices), features, split, num_classes)
+
+
+def pubmed() -> ClientGraph:
+    """Return PubMed, whole at one client."""
+    part = load_graph("pubmed", num_clients=1, edge_share=1.0).part("client-0")
+    return client_graph("client", part.load())
+
+
+def graph_update(make: Callable[[], ClientGraph], hidden: int, device: torch.device) -> dict[str, float]:
+    """Compare a local update on the whole graph."""
+    local = make()
+    features, split = local.features_NF, local.nodes
+    width, num_classes = features.shape[1], local.num_classes
     settings = {"special_case": "centralised", "backbone": "gcn", "num_layers": 2, "hidden_size": hidden, "dropout": 0}
     config = build(GlasuConfig, settings)
     network = GlasuNetwork.of(config, width, num_classes, 0)
@@ -188,14 +204,13 @@ def graph_update(num_nodes: int, degree: int, hidden: int, device: torch.device)
     return compared(ours, bare, device)
 
 
-# --- NebulaFL ---
+# --- horizontal, NebulaFL ---
 
 
-def image_pass(num_images: int, device: torch.device) -> dict[str, float]:
-    """Compare a container's pass with ResNet-18."""
+def image_pass(spec: ModelSpec, num_images: int, device: torch.device) -> dict[str, float]:
+    """Compare a client's or container's pass over images."""
     rng = np.random.default_rng(0)
-    spec = ModelSpec(name="resnet18", inputs=(3, 32, 32), outputs=10)
-    x, y = rng.normal(size=(num_images, 3, 32, 32)).astype(np.float32), rng.integers(0, 10, num_images)
+    x, y = rng.normal(size=(num_images, *spec.inputs)).astype(np.float32), rng.integers(0, spec.outputs, num_images)
     start = initial_vector(spec, 0)
 
     images, training = torch.tensor(x).contiguous(memory_format=torch.channels_last), LocalTraining(num_epochs=1)
@@ -227,10 +242,18 @@ def rows(device: torch.device, smoke: bool) -> Iterator[tuple[str, dict[str, Any
     for hidden in (16,) if smoke else (256, 512, 1024, 2048, 4096):
         batch = 32 if smoke else 1024
         yield "pubsub-vfl", {"hidden": hidden, "rows": batch}, partial(split_learning, hidden, batch, device)
+    if not smoke:
+        yield "glasu", {"graph": "pubmed"}, partial(graph_update, pubmed, 64, device)
     for nodes in (2000,) if smoke else (100_000, 1_000_000):
-        yield "glasu", {"nodes": nodes, "degree": 10}, partial(graph_update, nodes, 10, 64, device)
+        yield (
+            "glasu",
+            {"nodes": nodes, "degree": 10},
+            partial(graph_update, partial(random_graph, nodes, 10), 64, device),
+        )
     images = 4 if smoke else 1000
-    yield "nebulafl", {"images": images}, partial(image_pass, images, device)
+    for protocol, name, shape in (("horizontal", "cnn28", (1, 28, 28)), ("nebulafl", "resnet18", (3, 32, 32))):
+        spec = ModelSpec(name=name, inputs=shape, outputs=10)
+        yield protocol, {"model": name, "images": images}, partial(image_pass, spec, images, device)
     for name in ("mlp 30-64-64-2",) if smoke else tuple(MODELS):
         clients = 16 if smoke else 256
         sizes = {"model": name, "clients": clients}
@@ -242,7 +265,7 @@ def main() -> None:
     parser.add_argument(
         "--device", default=None, help="default: the first GPU; with --smoke the CPU where there is none"
     )
-    parser.add_argument("--only", default="pubsub-vfl,glasu,nebulafl,clients")
+    parser.add_argument("--only", default="pubsub-vfl,glasu,horizontal,nebulafl,clients")
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
     device = find_device(args.device or ("auto" if args.smoke else "cuda"))

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedactors.config import from_table
-from fedactors.data.columns import ColumnRule, Preprocessing
+from fedactors.data.columns import ColumnRule, Preprocessing, encode, fit
 from fedactors.data.party_rows import draw_parts, prepare, prepare_like, split
 from fedactors.data.sources import FileSource
-from fedactors.data.values import CsvFormat
+from fedactors.data.values import Column, CsvFormat
 from fedactors.errors import BadInput
 
 
@@ -170,3 +170,29 @@ def test_a_wrong_rule_is_one_line(given, said):
     with pytest.raises(BadInput, match=said) as caught:
         from_table(ColumnRule, given, "c")
     assert "\n" not in str(caught.value)
+
+
+def test_a_party_is_told_of_categories_that_training_did_not_see(caplog):
+    def column(*values):
+        return {"region": Column("region", list(values)), "x": Column("x", [0.0] * len(values))}
+
+    rules = {"region": ColumnRule(type="categorical"), "x": ColumnRule()}
+    trained = column("north", "south", "south")
+    fitted = fit(trained, rules, "bank: rows.csv")
+    encode(trained, fitted, "bank: rows.csv", new=False)
+    assert not caplog.messages
+    rows = encode(column("mars", "south", "mars", "moon"), fitted, "bank: new.csv", new=True)
+    assert (rows.rejected, rows.features[:, :2].tolist()) == ({}, [[0, 0], [0, 1], [0, 0], [0, 0]])
+    assert caplog.messages == [
+        "bank: new.csv: column region: 3 of 4 rows hold categories that training did not see, such as 'mars'; they "
+        'count as none of the known ones (unknown = "refuse" under columns leaves such rows out)'
+    ]
+    caplog.clear()
+    listed = fit(trained, {**rules, "region": ColumnRule(type="categorical", categories=("north", "east"))}, "bank: a")
+    encode(trained, listed, "bank: a", new=False)
+    assert "2 of 3 rows hold categories that are not listed, such as 'south'" in caplog.text
+    caplog.clear()
+    for rule in (ColumnRule(type="categorical", unknown="refuse"), ColumnRule(type="categorical", rare=2)):
+        told = fit(trained, {**rules, "region": rule}, "bank: a")
+        encode(column("mars", "south"), told, "bank: a", new=True)  # which is refused, or in a bucket that was trained
+    assert not caplog.messages

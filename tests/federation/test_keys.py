@@ -45,6 +45,17 @@ def reached(world: World, caller: str, other: str) -> bool:
     return True
 
 
+def reach_each_other(world: World) -> None:
+    """Start both sites; each reaches the other."""
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        assert reached(world, BANK, SHOP)
+        assert reached(world, SHOP, BANK)
+    finally:
+        world.stop()
+
+
 def secret_file(folder: Path, text: str = SECRET) -> Path:
     file = folder / "passphrase"
     file.write_text(f"{text}\n")
@@ -76,13 +87,7 @@ def federation_of(
 def test_sites_work_together_whatever_their_kinds_of_keys(tmp_path: Path, bank: str, shop: str) -> None:
     kinds = {BANK: ("--key-type", bank), SHOP: ("--key-type", shop)}
     world = federation_of(tmp_path, kinds, ("--key-type", bank))
-    world.start(BANK)
-    world.start(SHOP)
-    try:
-        assert reached(world, BANK, SHOP)
-        assert reached(world, SHOP, BANK)
-    finally:
-        world.stop()
+    reach_each_other(world)
     for name in (BANK, SHOP):  # the log that each signs with its key
         assert world.audit(name)[0]["what"] == "started"
 
@@ -147,13 +152,7 @@ def test_a_key_with_a_passphrase_is_used_by_who_has_it(
     key = (tmp_path / BANK / "key.pem").read_text()
     assert key.startswith("-----BEGIN ENCRYPTED PRIVATE KEY-----")
     assert SECRET not in (tmp_path / BANK / "site.toml").read_text()
-    world.start(BANK)
-    world.start(SHOP)
-    try:
-        assert reached(world, BANK, SHOP)
-        assert reached(world, SHOP, BANK)
-    finally:
-        world.stop()
+    reach_each_other(world)
     world.command("site", "renew", "--folder", str(tmp_path / BANK))
     assert "ENCRYPTED" in (tmp_path / BANK / "key.next.pem").read_text()
     # by a command, and by the environment

@@ -57,6 +57,9 @@ def stretched(monkeypatch: pytest.MonkeyPatch, protocol: str, by: int) -> None:
         def __init__(self, *args: Any, num_rounds: int | None, **more: Any) -> None:
             super().__init__(*args, num_rounds=(num_rounds or 0) + by, **more)
 
+        def end_at(self, num_rounds: int, every: int = 1) -> None:
+            super().end_at(num_rounds + by, every)
+
     monkeypatch.setattr(importlib.import_module(f"protocols.{protocol.replace('-', '_')}.run"), "Rounds", Longer)
 
 
@@ -68,9 +71,9 @@ def refused(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") 
 
 
 ROUNDS = {
-    "pubsub-vfl": ((*SMALL,), "driver: calls shop/worker-0.run_epoch with epoch 3; approved: at most 2 (num_epochs)"),
+    "pubsub-vfl": ((*SMALL,), "driver: calls shop/worker-0.run_epoch with epoch 3; approved: at most 2 (most_epochs)"),
     "vfl": ((*SMALL, "algorithm=vfl"), "shop/worker-0: is made to release the embeddings of batch 0 of round 3"),
-    "mtcd": (MTCD, "calls shop.sync for the 4th time; approved: at most 3 times (num_rounds)"),
+    "mtcd": (MTCD, "shop: is made to release the change of a visit of hop 9 of token "),
     "svfl": (OTHERS["svfl"][1], "calls shop.step_on for the 4th time; approved: at most 3 times (num_rounds)"),
     "dcpa": (OTHERS["dcpa"][1], "driver: calls shop.run_iterations for the 4th time; approved: at most 3 times"),
     "glasu": (OTHERS["glasu"][1], "server: calls shop.infer_lowest for the 7th time; approved: at most 6 times"),
@@ -99,7 +102,7 @@ def test_epochs_that_are_said_to_be_one_order(world: World, monkeypatch: pytest.
     monkeypatch.setattr(Federation, "train", at_once)
     (found,) = refused(world, SMALL)
     assert found == (
-        "driver: calls shop/worker-0.run_epoch with 40 that end with epoch 40; approved: at most 2 (num_epochs), "
+        "driver: calls shop/worker-0.run_epoch with 40 that end with epoch 40; approved: at most 2 (most_epochs), "
         "each epoch once"
     )
 

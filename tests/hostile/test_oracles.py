@@ -72,7 +72,7 @@ def announced(monkeypatch: pytest.MonkeyPatch, rows: slice) -> None:
 
 @pytest.mark.parametrize(("number", "is_refused"), [(9, True), (10, False)])
 def test_an_order_of_few_rows(number: int, is_refused: bool) -> None:
-    actor: Any = SimpleNamespace(name="shop", caller="bank")
+    actor: Any = SimpleNamespace(name="shop", party="shop", caller="bank")
     if not is_refused:
         assert len(ids.check_number(actor, np.arange(number), 10, 20)) == number
         return

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ import pytest
 from fedactors.actors.actor import Actor
 from fedactors.actors.groups import ActorGroup
 from fedactors.cli.main import main
+from fedactors.errors import Refused
 from fedactors.privacy import mechanisms
 from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.privacy.noise import discrete_laplace
 from fedactors.secure_sums.protocol import SecureSumClient
+from protocols.glasu.serving import PredictingClient
 from protocols.pubsub_vfl.messages import EpochOrder
 from protocols.pubsub_vfl.run import Federation
 from protocols.tablepuppet import actors as tables
@@ -155,9 +158,8 @@ def test_predictions_of_tables_are_charged_as_they_were_drawn(
         check_gaussian(record, drawn[f"{party} noise"], 0.5, 1.5)
 
 
-@pytest.mark.parametrize("more", [0, 3], ids=["honest", "more rounds"])
-def test_noise_under_masks_is_charged_as_it_was_drawn(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
-    """Each client adds its part of a sum's noise: rows are those of the arrays that it was added to."""
+def rows_under_masks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the rows of the arrays to which clients add their part of a sum's noise, by client."""
     rows, mask = Counter[str](), SecureSumClient.mask
 
     def masked(self: SecureSumClient, values: Any, point: Any, values_id: Any = None, sigma: float = 0.0) -> Any:
@@ -167,6 +169,12 @@ def test_noise_under_masks_is_charged_as_it_was_drawn(monkeypatch: pytest.Monkey
         return mask(self, values, point, values_id, sigma)
 
     monkeypatch.setattr(SecureSumClient, "mask", masked)
+    return rows
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["honest", "more rounds"])
+def test_noise_under_masks_is_charged_as_it_was_drawn(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    rows = rows_under_masks(monkeypatch)
     longer(monkeypatch, "glasu", more)
     words = {**NOISY, "num_rounds": "2", "evaluate_every": "100", "max_degree": "100000", "secure_aggregation": "true"}
     words["noise_multiplier"] = "20"
@@ -193,6 +201,39 @@ def test_a_prediction_is_charged_as_it_was_drawn(monkeypatch: pytest.MonkeyPatch
     for line in lines:
         assert line["touched"] == 1
         assert line["epsilon"] == pytest.approx(epsilon_at(2 * 1.0 / 4.0, line["delta"]), rel=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["bare", "under masks"])
+@pytest.mark.parametrize("ends", [True, False], ids=["honest", "stops before the end"])
+def test_predictions_of_nodes_are_charged_as_they_were_drawn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: bool, masked: bool
+) -> None:
+    """Whole runs, and two predictions of each; a server that stops has read all representations, and no logits."""
+    words = {**NOISY, "hidden_size": "8", "num_rounds": "1", "evaluate_every": "1", "max_degree": "100000"}
+    words |= {"noise_multiplier": "20", "secure_aggregation": str(masked)}
+    begin = ["run", "glasu", "--data", graphs.DATA, "--runtime", "simulated", "--quiet", "--out", str(tmp_path)]
+    assert main([*begin, *(f"{name}={value}" for name, value in words.items())]) == 0
+    (run,) = tmp_path.iterdir()
+    drawn = rows_under_masks(monkeypatch) if masked else counted(monkeypatch, "standard_normal", lambda shape: shape[0])
+    if not ends:
+
+        async def stops(self: Any, last: Any) -> Any:
+            raise Refused("server", "stops")
+
+        stops.__dict__.update(PredictingClient.classify.__dict__)
+        monkeypatch.setattr(PredictingClient, "classify", stops)
+    for _ in range(2):
+        done = main(["predict", str(run), "--data", graphs.DATA, "--output", str(tmp_path / "said.csv")])
+        assert (done == 0) == ends
+    lines = [json.loads(line) for line in (run / predictions_file()).read_text().splitlines()]
+    charged = Counter[str]()
+    for line in lines:
+        if line["message_type"] == "Representation":
+            charged[line["party"]] += line["touched"]
+            check_gaussian(SimpleNamespace(**line), line["touched"], 1.0, 20.0)  # type: ignore[arg-type]
+    assert charged == Counter({owner.partition(" ")[0]: number for owner, number in drawn.items()})
+    assert len(charged) == 3
+    assert {line["message_type"] for line in lines} == {"Representation", "Logits"} if ends else {"Representation"}
 
 
 def predictions_file() -> str:

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from fedactors.errors import BadInput, Refused
+from fedactors.federation import approval
 from fedactors.federation.approval import as_tree, check_proposal, spawned_by
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
+from fedactors.messages.codec import encode
 from fedactors.runtime.interface import ActorSpec
 from fedactors.secure_sums.messages import Identity, SumCall, parties_of
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumError
+from protocols.horizontal.actors import ClientProcess
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_runs import OTHERS, SMALL, federated
 from tests.federation.world import BANK, CLINIC, SHOP, World
@@ -97,6 +100,15 @@ def test_a_sum_of_two_is_refused_at_the_proposal(world: World) -> None:
         rogue.say(("propose", (proposal,)))
     assert "2 sites are too few" in str(told.value)
     assert "2 sites are too few" in world.refusals(SHOP)[before]
+
+
+def test_bytes_that_an_actor_is_built_with_follow_from_the_proposal() -> None:
+    """Else a driver would choose a key, or whose parts these are."""
+    spec = ActorSpec(ClientProcess, SHOP, (b"drawn at the site",), {}, ClientProcess.resources)
+    approval.check_spawned({SHOP: spec}, [(SHOP, "ClientProcess", encode((spec.args, {}), arguments=True))], bool)
+    chosen = encode(((b"chosen by another",), {}), arguments=True)
+    with pytest.raises(Refused, match="spawns shop with other arguments than follow from the approved proposal"):
+        approval.check_spawned({SHOP: spec}, [(SHOP, "ClientProcess", chosen)], bool)
 
 
 def source_of(name: str) -> str:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def test_without_the_object_nothing_goes_on(tmp_path, capsys):
 
 def test_parts_of_a_split_network_are_objects_too():
     def bottom(inputs, outputs):
-        return nn.Sequential(nn.Linear(*inputs, 8), nn.Tanh(), nn.Linear(8, outputs))
+        return nn.Sequential(nn.Linear(inputs[0], 8), nn.Tanh(), nn.Linear(8, outputs))
 
     run = fedactors.simulate("pubsub-vfl", bottom_model=bottom, num_epochs=1)
     assert run.config["bottom_model"].startswith("object:bottom:")
@@ -133,7 +134,7 @@ def test_parts_of_a_split_network_are_objects_too():
 
 class BatchNet(nn.Sequential):
     def __init__(self, inputs, outputs):
-        super().__init__(nn.Linear(*inputs, 8), nn.BatchNorm1d(8), nn.Linear(8, outputs))
+        super().__init__(nn.Linear(inputs[0], 8), nn.BatchNorm1d(8), nn.Linear(8, outputs))
 
 
 def test_a_bad_object_is_refused_in_one_line_by_its_name():
@@ -228,7 +229,7 @@ def test_two_objects_that_refer_to_one_another_have_a_fingerprint():
 
 
 def types_of_cycle():
-    module = nn.Identity()
+    module: Any = nn.Identity()
     module.other = [module, {"set": {1, 2}}, np.arange(3), np.array(["a"], object), print, nn.ReLU, torch.float32]
     return module
 

@@ -122,6 +122,8 @@ def all_frozen(inputs, outputs):
 class Counting(nn.Module):
     """A mean over all that it has seen, which clients share only where it is declared."""
 
+    seen: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("seen", torch.zeros(()))
@@ -144,7 +146,7 @@ def declared(inputs, outputs):
 
 
 def unseeded(inputs, outputs):
-    made = nn.Linear(*inputs[-1:], outputs)
+    made = nn.Linear(inputs[-1], outputs)
     made.weight.data.fill_(int.from_bytes(os.urandom(3)))
     return made
 

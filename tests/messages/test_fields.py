@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedactors.messages.codec import decode, encode, freeze, message
-from fedactors.messages.fields import UnknownAnnotation, checks_of, in_words, wrong_in
+from fedactors.messages.fields import UnknownAnnotation, check_of, checks_of, in_words, wrong_in
 
 Floats = NDArray[np.floating[Any]]
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float32]]
@@ -159,6 +159,7 @@ sys.stdout.buffer.write(cloudpickle.dumps(Numbers))
 
 @pytest.mark.slow
 def test_messages_of_a_script_are_checked_in_another_process_too(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
     # classes of `__main__` travel by value, and of the script's names only those that its code uses
     (tmp_path / "script.py").write_text(_SCRIPT)
     sent = subprocess.check_output([sys.executable, tmp_path / "script.py"], timeout=60)
@@ -180,3 +181,14 @@ def test_the_checks_of_a_message_without_fields_are_made_once(monkeypatch: pytes
     assert wrong_in(Bare()) is None
     monkeypatch.setattr("fedactors.messages.fields.checks_of", None)
     assert wrong_in(Bare()) is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 has the first aliases of types")
+def test_an_alias_is_what_it_stands_for():
+    made: dict[str, Any] = {"np": np}
+    exec("type Rows[T: np.generic] = np.ndarray[tuple[int, int], np.dtype[T]]\ntype Name = str", made)
+    rows, name = check_of(made["Rows"][np.float32]), check_of(made["Name"] | None)
+    assert rows(np.zeros((2, 3), np.float32)) is None
+    assert rows(np.zeros((2, 3), np.float64)) is not None is not rows(np.zeros(3, np.float32))
+    assert name("a") is name(None) is None
+    assert name(1) is not None

@@ -22,7 +22,7 @@ from fedactors.sweeps import run_once
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from protocols.mtcd.plugin import PROTOCOL
+from protocols.mtcd.plugin import PROTOCOL, PUBLISHED
 from scenarios.paper.study import Study, rows_of, study_flags
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
@@ -99,7 +99,8 @@ class MtcdStudy(Study):
 def once(setting: Setting, seed: int) -> RunRow:
     """Run one setting with one seed."""
     noise = setting.reproducible_noise
-    done = run_once(PROTOCOL, setting.settings, setting.data, seed, checkpoint_every=0, reproducible_noise=noise)
+    settings = {**PUBLISHED, **setting.settings}
+    done = run_once(PROTOCOL, settings, setting.data, seed, checkpoint_every=0, reproducible_noise=noise)
     curve = {name: [float(value) for value in column] for name, column in done.recorder.curve.items()}
     num_bytes = 8 * int(done.config.num_samples)
     extra = {name: done.result.extra[name] for name in ("learning_rate", "optimum")}

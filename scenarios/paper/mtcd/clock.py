@@ -24,7 +24,7 @@ from fedactors.runs.table import RunRow
 from fedactors.sweeps import run_once
 from protocols.mtcd.algorithm import default_costs
 from protocols.mtcd.config import MtcdConfig
-from protocols.mtcd.plugin import PROTOCOL
+from protocols.mtcd.plugin import PROTOCOL, PUBLISHED
 
 GAP = 1e-2
 SERVER = 1.25e6
@@ -63,7 +63,8 @@ def stated(config: MtcdConfig, ratio: float) -> float:
 
 def once(setting: Timed, seed: int) -> RunRow:
     """Run a setting to the gap; a round is timed from the end of the first one, before which a run finds its step."""
-    done = run_once(PROTOCOL, setting.settings, "synthetic", seed, network=network(setting.ratio), checkpoint_every=0)
+    settings = {**PUBLISHED, **setting.settings}
+    done = run_once(PROTOCOL, settings, "synthetic", seed, network=network(setting.ratio), checkpoint_every=0)
     gap, seconds, rounds = (done.recorder.curve[name] for name in ("gap", "seconds", "round"))
     index = next((i for i, value in enumerate(gap) if value <= GAP), None)
     metrics = {

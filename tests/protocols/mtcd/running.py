@@ -9,7 +9,10 @@ from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import load_data
 from protocols.mtcd.run import run
 
-SMALL = "num_clients=6 num_tokens=2 num_samples=30 num_features=24 num_hops=3 num_local_steps=3 num_rounds=4"
+SMALL = (
+    "num_clients=6 num_tokens=2 num_samples=30 num_features=24 num_hops=3 num_local_steps=3 num_rounds=4 "
+    "acceleration=false"
+)
 
 
 @dataclass

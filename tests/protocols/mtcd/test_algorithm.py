@@ -223,7 +223,10 @@ def test_the_safe_step_counts_the_blocks_that_move_and_their_stale_steps():
 
 def linear(**words):
     """The settings, a client's block of 5 training and 3 test rows, and the server's labels."""
-    config = build(MtcdConfig, {"problem": "ridge", "ridge_penalty": 2.0, "num_local_steps": 3, **words})
+    config = build(
+        MtcdConfig,
+        {"problem": "ridge", "ridge_penalty": 2.0, "num_local_steps": 3, "acceleration": False, **words},
+    )
     rng = np.random.default_rng(0)
     x = {"train": rng.normal(size=(5, 4)), "test": rng.normal(size=(3, 4))}
     y = {"train": np.array([1.0, 0.5, 2.0, -1.0, 3.0]), "test": np.array([0.0, 1.0, 2.0])}

@@ -8,7 +8,9 @@ from fedactors.network.topology import inside_clusters
 from protocols.mtcd import algorithm as al
 from protocols.mtcd import objective as ob
 from protocols.mtcd import roaming as walk
+from protocols.mtcd.data import load_data
 from tests.protocols.mtcd import by_hand
+from tests.protocols.mtcd.running import config_of, merged, simulate
 
 
 def generate(num_samples, num_features, num_clients, seed=1):
@@ -166,3 +168,59 @@ def test_stcd_on_the_complete_graph_reaches_a_thousandth_and_is_slow_on_the_path
         gaps[name] = gap(problem, blocks, y, thetas, optimum)
     assert gaps["complete"] < 1e-3
     assert gaps["path"] > 100 * gaps["complete"]
+
+
+# --- by the defaults: scaled tokens and momentum ---
+
+
+def by_blocks(config, data, num_rounds):
+    """The objectives of rounds of scaled tokens with momentum, in a loop without actors [hand]."""
+    problem, blocks, y = ob.problem_of(config), [data.load(k).train for k in range(6)], data.labels()[0]
+    scale, largest = 2.0, max(ob.largest_gram_eigenvalue([x]) for x in blocks)
+    step = 1 / (scale * problem.curvature(len(y)) * largest + problem.smooth_penalty)
+    theta, last, age, before, found = zeros(blocks), zeros(blocks), 1.0, np.inf, []
+    for round_ in range(num_rounds):
+        value = ob.objective(problem, blocks, y, theta)
+        age, before = (age if value <= before else 1.0), value
+        new = [each.copy() for each in theta]
+        for cluster in ((0, 1, 2), (3, 4, 5)):
+            z = sum(x @ each for x, each in zip(blocks, theta, strict=True))
+            for k in cluster:
+                for _ in range(config.num_local_steps):
+                    gradient = problem.slope(z, y, len(y), np.empty_like(z)) @ blocks[k]
+                    moved = new[k] - step * (gradient + problem.smooth_penalty * new[k])
+                    problem.shrink(moved, step)
+                    z += scale * (blocks[k] @ (moved - new[k]))
+                    new[k] = moved
+        following = (1 + np.sqrt(1 + 4 * age**2)) / 2
+        momentum, age = (age - 1) / following, following
+        if round_ == num_rounds - 1:
+            momentum = 0.0
+        theta = [one + momentum * (one - other) for one, other in zip(new, last, strict=True)]
+        last = new
+        found.append(ob.objective(problem, blocks, y, theta))
+    return found
+
+
+@pytest.mark.parametrize("words", ["problem=ridge", "problem=ridge local_arithmetic=data", "problem=sparse-logistic"])
+def test_scaled_tokens_with_momentum_are_those_of_a_plain_loop(words):
+    words = f"{words} acceleration=true num_rounds=8"
+    _, kept, _ = simulate(words)
+    config = config_of(merged(words))
+    expected = by_blocks(config, load_data(config, "synthetic", 3), 8)
+    np.testing.assert_allclose([found["training/objective"] for _, found in kept.rounds[1:]], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("problem", ["ridge", "sparse-logistic"])
+@pytest.mark.parametrize("topology", ["path", "complete"])
+def test_by_its_defaults_the_objective_is_that_of_the_optimum(problem, topology):
+    words = f"problem={problem} topology={topology} num_samples=80 num_features=60"
+    result, _, _ = simulate(f"{words} num_hops=9 num_local_steps=20 num_rounds=200 acceleration=true")
+    assert result.metrics["gap"] < 1e-3
+
+
+@pytest.mark.parametrize("words", ["noise=gaussian", "compression=quantise", "learning_rate=0.001", "batch_size=8"])
+def test_what_acceleration_is_not_for_leaves_it_out(words):
+    config = config_of(merged(f"{words} acceleration=true"))
+    assert not config.is_accelerated
+    assert config.token_scale == 1.0

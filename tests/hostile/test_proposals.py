@@ -1,0 +1,73 @@
+"""Before an approval: proposals that are dear to check keep nobody waiting, and bad lists keep no removed site in."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedactors.config import as_dict, build, spell_infinities
+from fedactors.errors import FedactorsError
+from fedactors.federation.approval import as_tree, make_proposal
+from fedactors.federation.identity import FEDERATION
+from fedactors.federation.site_folder import SITE
+from fedactors.plugins import find_protocol
+from tests.federation.hostile_sites import Rogue
+from tests.federation.test_keys import bank_of_an_enterprise
+from tests.federation.world import BANK, SHOP, World
+
+JOINS = " ".join(f"JOIN sales s{number} ON clients.id = s{number}.id" for number in range(1000))
+QUERY = f"SELECT clients.bad, clients.income, s0.orders FROM clients {JOINS}"
+
+
+def test_a_query_that_is_dear_to_read_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Of 36 KB of SQL, which a member proposes, sqlglot makes seconds of work before anybody has approved."""
+    world = World(tmp_path)
+    world.start(SHOP)
+    try:
+        rogue, protocol = Rogue(world), find_protocol("tablepuppet")
+        settings = spell_infinities(as_dict(build(protocol.Config, {"on_party_loss": "stop"})))
+        made = make_proposal(world.folder(BANK), protocol, settings, "bank=clients,shop=sales", None)
+        rogue.proposal = replace(made, task=replace(made.task, sql=QUERY))
+        began = time.monotonic()
+
+        def propose() -> None:
+            with contextlib.suppress(FedactorsError, TimeoutError):
+                rogue.say(("propose", (as_tree(rogue.proposal),)))
+
+        proposing = threading.Thread(target=propose, daemon=True)
+        proposing.start()
+        slowest = 0.0
+        while not any("proposes tablepuppet" in line for line in world.output[SHOP]) and time.monotonic() - began < 30:
+            asked = time.monotonic()
+            world.on(SHOP, lambda: None)
+            slowest = max(slowest, time.monotonic() - asked)
+            time.sleep(0.01)
+        assert time.monotonic() - began > 1.0  # else it is not dear any more
+        assert slowest < 0.8
+    finally:
+        world.stop()
+
+
+@pytest.mark.parametrize("what", ["it ended", "its CA was removed"])
+def test_a_list_of_revoked_certificates_that_is_not_good_keeps_no_removed_site(tmp_path: Path, what: str) -> None:
+    world, enterprise, _ = bank_of_an_enterprise(tmp_path)
+    revoked, site = tmp_path / SHOP / "revoked.pem", tmp_path / SHOP / SITE
+    enterprise.revoke(revoked, hours=1.5 / 3600 if what == "it ended" else 1.0)
+    site.write_text(f'crl = "revoked.pem"\n{site.read_text()}')
+    shop = world.folder(SHOP)
+    assert BANK in shop.federation.members
+    if what == "it ended":
+        time.sleep(2)
+    world.command("federation", "remove", str(tmp_path / "credit"), BANK)
+    file = tmp_path / "credit" / FEDERATION
+    if what != "it ended":
+        lines = file.read_text().split("issuers = [")
+        file.write_text(world.signed(lines[0] + lines[1].split("]", 1)[1].lstrip("\n")))
+    (tmp_path / SHOP / FEDERATION).write_text(file.read_text())
+    assert BANK not in shop.federation.members
+    assert ("a list ended at" if what == "it ended" else "signed by no CA") in str(shop.config_errors)
