@@ -32,9 +32,8 @@ class Classifier(nn.Module):
         from transformers import BertConfig, BertForSequenceClassification
 
         super().__init__()
-        config = BertConfig(
-            vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
-        )
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        config = BertConfig(vocab_size=VOCABULARY, **sizes)
         self.bert = BertForSequenceClassification(config)
 
     def forward(self, x):

@@ -190,7 +190,6 @@ def test_rows_of_another_shape_are_refused(tmp_path):
         (["num_training=9999"], "num_training: 9999 is not allowed: digits has 1437 to deal"),
         (["device=gpu"], "device: 'gpu' is not allowed"),
         (["model=cnn9"], "model: 'cnn9' is not known"),
-        (["model=resnet18", "normalisation=batch", "algorithm=fedadam"], "running statistics"),
     ],
 )
 def test_bad_input_is_one_line(words, line, capsys, tmp_path, monkeypatch):
