@@ -300,8 +300,9 @@ class Run:
         """
         from fedactors.config import code_fields
 
-        further = set(given) - set(RunOptions.__dataclass_fields__)
-        names = further and code_fields(_protocol(self.protocol).Config) & further
+        if not (further := set(given) - set(RunOptions.__dataclass_fields__)):
+            return dict(given)
+        names = code_fields(_protocol(self.protocol).Config) & further
         settings, kept = _hold_code(_protocol(self.protocol), {name: given[name] for name in names})
         assert isinstance(settings, Mapping)
         for name, address in settings.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedactors.plugins import Headline, LazyProtocol
 
-PUBLISHED = {"acceleration": False, "num_rounds": 100}
+PUBLISHED = {"acceleration": False, "walk": "lazy", "num_rounds": 100}
 """The paper's method, which the published comparison measured."""
 
 PROTOCOL = LazyProtocol(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -79,8 +78,6 @@ async def run(config: NebulaFLConfig, data: HorizontalData, runtime: Runtime) ->
     prepare(config, data, runtime, catalogue)
     federation = Federation(config, data, runtime, catalogue, state)
     if await rounds.start():
-        if catalogue.illustrative:
-            print(illustrative(config), file=sys.stderr)
         state.began_at = runtime.clock.now()
         await federation.begin()
     end = config.end

@@ -6,6 +6,7 @@
                  synthetic ones
     horizontal   a client's pass with the CNN on images of Fashion-MNIST's shape
     nebulafl     a container's pass with ResNet-18 on images of CIFAR-10's shape
+    lora         a client's pass of `horizontal` over texts with LoRA on a small BERT (needs peft and transformers)
     clients      clients a second, one after the other and in batched calls
 
 Usage: python scenarios/benchmarks/gpu.py [--device cuda] [--only pubsub-vfl,glasu] [--smoke]
@@ -17,6 +18,7 @@ sizes, on the CPU where there is no GPU, where bare PyTorch is on the CPU as wel
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 import time
@@ -30,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional
 
 from fedactors.config import build
@@ -211,9 +214,48 @@ def image_pass(spec: ModelSpec, num_images: int, device: torch.device) -> dict[s
     """Compare a client's or container's pass over images."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(num_images, *spec.inputs)).astype(np.float32), rng.integers(0, spec.outputs, num_images)
-    start = initial_vector(spec, 0)
+    return client_pass(spec, x, y, device)
 
-    images, training = torch.tensor(x).contiguous(memory_format=torch.channels_last), LocalTraining(num_epochs=1)
+
+def text_pass(num_texts: int, length: int, device: torch.device) -> dict[str, float]:
+    """Compare a client's pass over texts, of which LoRA's matrices and the head are trained."""
+    rng = np.random.default_rng(0)
+    spec = ModelSpec(name="scenarios.benchmarks.gpu:adapted_bert", inputs=(length,), outputs=2)
+    return client_pass(spec, rng.integers(0, 1000, (num_texts, length)), rng.integers(0, 2, num_texts), device)
+
+
+class Bert(nn.Module):
+    """A BERT of four layers with random weights."""
+
+    def __init__(self, outputs: int) -> None:
+        from transformers import BertConfig, BertForSequenceClassification
+
+        super().__init__()
+        config = BertConfig(
+            vocab_size=1000, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
+            num_labels=outputs, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        )  # fmt: skip
+        self.bert = BertForSequenceClassification(config)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits of word numbers."""
+        return self.bert(input_ids=x.long()).logits
+
+
+def adapted_bert(inputs: tuple[int, ...], outputs: int) -> nn.Module:
+    """Return it with LoRA on its attention, and a head that is trained."""
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(
+        Bert(outputs), LoraConfig(r=4, target_modules=["query", "value"], modules_to_save=["classifier"])
+    )
+
+
+def client_pass(spec: ModelSpec, x: Any, y: Any, device: torch.device) -> dict[str, float]:
+    """Compare `train_locally` with a plain loop, of batches of 50."""
+    is_image, start, training = x.ndim == 4, initial_vector(spec, 0), LocalTraining(num_epochs=1, batch_size=50)
+    layout: Any = torch.channels_last if is_image else torch.contiguous_format
+    images = torch.tensor(x).contiguous(memory_format=layout)
 
     def ours(where: torch.device) -> Side:
         def train() -> None:
@@ -221,18 +263,19 @@ def image_pass(spec: ModelSpec, num_images: int, device: torch.device) -> dict[s
 
         return train
 
-    module = build_model(spec, 0).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module = build_model(spec, 0).to(device).to(memory_format=layout)  # type: ignore[call-overload]
+    trained = [value for value in module.parameters() if value.requires_grad]
 
     def bare() -> None:
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
-        for index in np.array_split(np.random.default_rng(0).permutation(num_images), max(1, num_images // 50)):
-            images = to_device(x[index], device).contiguous(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(trained, lr=0.01, momentum=0.9)
+        for index in np.array_split(np.random.default_rng(0).permutation(len(x)), max(1, len(x) // 50)):
+            images = to_device(x[index], device).contiguous(memory_format=layout)
             optimizer.zero_grad()
             loss = functional.cross_entropy(module(images), to_device(y[index], device))
             loss.backward()
             optimizer.step()
             loss.item()
-        on_host(next(module.parameters()))
+        on_host(trained[0])
 
     return compared(ours, bare, device)
 
@@ -254,6 +297,11 @@ def rows(device: torch.device, smoke: bool) -> Iterator[tuple[str, dict[str, Any
     for protocol, name, shape in (("horizontal", "cnn28", (1, 28, 28)), ("nebulafl", "resnet18", (3, 32, 32))):
         spec = ModelSpec(name=name, inputs=shape, outputs=10)
         yield protocol, {"model": name, "images": images}, partial(image_pass, spec, images, device)
+    texts, length = (4, 8) if smoke else (1000, 64)
+    if missing := [name for name in ("peft", "transformers") if importlib.util.find_spec(name) is None]:
+        print(f"lora is left out: {' and '.join(missing)} not installed", file=sys.stderr)
+    else:
+        yield "lora", {"texts": texts, "length": length}, partial(text_pass, texts, length, device)
     for name in ("mlp 30-64-64-2",) if smoke else tuple(MODELS):
         clients = 16 if smoke else 256
         sizes = {"model": name, "clients": clients}
@@ -265,7 +313,7 @@ def main() -> None:
     parser.add_argument(
         "--device", default=None, help="default: the first GPU; with --smoke the CPU where there is none"
     )
-    parser.add_argument("--only", default="pubsub-vfl,glasu,horizontal,nebulafl,clients")
+    parser.add_argument("--only", default="pubsub-vfl,glasu,horizontal,nebulafl,lora,clients")
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
     device = find_device(args.device or ("auto" if args.smoke else "cuda"))

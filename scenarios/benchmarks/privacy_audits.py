@@ -276,7 +276,7 @@ def nodes(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
 TABLES = ("breast-cancer", "bank", "credit")
 TOKENS: dict[str, Any] = {
     "problem": "sparse-logistic", "num_clients": 3, "num_tokens": 1, "num_hops": 2, "num_local_steps": 5,
-    "num_rounds": 3, "learning_rate": 0.1, "noise": "gaussian",
+    "num_rounds": 3, "learning_rate": 0.1, "noise": "gaussian", "walk": "lazy", "acceleration": False,
 }  # fmt: skip
 TOKENS_HIDDEN = {"noise": "gaussian", "noise_multiplier": 4.0}
 TOKEN_NOISE: dict[str, dict[str, Any]] = {

@@ -80,7 +80,7 @@ CENTERS = {
 }  # fmt: skip
 TOKENS = {
     "problem": "sparse-logistic", "num_clients": 4, "num_tokens": 2, "num_hops": 2, "num_local_steps": 5,
-    "num_rounds": 20, "learning_rate": 0.1, "record_every": 20,
+    "num_rounds": 20, "learning_rate": 0.1, "record_every": 20, "walk": "lazy", "acceleration": False,
 }  # fmt: skip
 TOKEN_NOISE = {"noise": "gaussian", "noise_multiplier": 4.0}
 RUNS: dict[str, Cost] = {

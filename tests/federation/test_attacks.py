@@ -271,8 +271,8 @@ def test_what_is_wrong_with_a_sites_user_data_names_no_place_to_others(world: Wo
         rogue.say(("propose", ({**as_tree(rogue.proposal), "data": {BANK: "customers", SHOP: "cases"}},)))
     assert "site.toml" in str(told.value)
     assert str(world.path) not in str(told.value)
-    own = world.refusals(SHOP)[before:]
-    assert any(str(world.path) in line for line in own), f"the own log says where: {own}"
+    lines = world.refusals(SHOP)[before:]
+    assert any(str(world.path) in line for line in lines), f"the own log says where: {lines}"
 
 
 def test_no_value_of_a_proposal_looks_like_a_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,9 @@ def longer(monkeypatch: pytest.MonkeyPatch, protocol: str, more: int) -> None:
         def __init__(self, *args: Any, num_rounds: int, **given: Any) -> None:
             super().__init__(*args, num_rounds=num_rounds + more, **given)
 
+        def end_at(self, num_rounds: int, every: int = 1) -> None:
+            super().end_at(num_rounds + more, every)
+
     monkeypatch.setattr(f"protocols.{protocol}.run.Rounds", Longer)
     for counts in ("admit", "release"):
         monkeypatch.setattr(CallCounts, counts, lambda *_: None)

@@ -33,6 +33,7 @@ def test_a_loss_at_any_moment_stops_the_run_with_the_name(words):
     "words",
     [
         "topology=complete",
+        "topology=complete acceleration=true",
         "topology=path",
         "mode=overlapping topology=path",
         "topology=path batch_size=11",

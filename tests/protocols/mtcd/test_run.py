@@ -181,6 +181,8 @@ def test_the_ledger_shows_the_formulas_of_the_baselines():
     "words",
     [
         "",
+        "acceleration=true",
+        "acceleration=true problem=sparse-logistic",
         "mode=overlapping topology=erdos-renyi edge_probability=0.6",
         "problem=sparse-logistic batch_size=10",
         "algorithm=stcd",
