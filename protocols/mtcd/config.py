@@ -133,7 +133,7 @@ class MtcdConfig(ScheduleSettings):
     acceleration: bool = True
     """Generalised linear models with the full batch and `learning_rate=auto`, one token per cluster: a token counts
     what its clients change once per token (CoCoA+, Ma et al. 2015), so that steps of 1/(Gamma L_block) are safe for any
-    number of visits, and clients add momentum at a sync, which starts anew where the objective rises. `false` is the
+    number of visits. Clients add momentum at a sync, which starts again at 0 where the objective rises. `false` is the
     paper's method. It never applies with noise, compression, backtracking or fewer tokens than clusters."""
 
     num_rounds: int = Field(default=200, ge=1)

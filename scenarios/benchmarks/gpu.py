@@ -231,10 +231,9 @@ class Bert(nn.Module):
         from transformers import BertConfig, BertForSequenceClassification
 
         super().__init__()
-        config = BertConfig(
-            vocab_size=1000, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
-            num_labels=outputs, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        )  # fmt: skip
+        sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
+        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        config = BertConfig(vocab_size=1000, num_labels=outputs, **sizes, **dropout)
         self.bert = BertForSequenceClassification(config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
