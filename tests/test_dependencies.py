@@ -66,7 +66,8 @@ def test_what_is_declared_is_imported():
 @pytest.mark.slow
 def test_the_scripts_import_only_what_is_declared():
     # PyTorch Geometric is what a benchmark is measured against, where it is installed
-    assert imported("scenarios").keys() - DECLARED <= {"torch-geometric", *local("scenarios")}
+    optional = set().union(*(OPTIONAL[extra] for extra in OPTIONAL if extra != "dev"))
+    assert imported("scenarios").keys() - DECLARED <= {"torch-geometric", *optional, *local("scenarios")}
 
 
 def local(folder: str) -> set[str]:
