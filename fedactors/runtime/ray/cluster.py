@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -175,10 +176,13 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
     An embedded cluster listens on the loopback only, takes `num_cpus` cores (all by default), and keeps its files in a
     folder of its own; what drivers that were killed left of theirs is removed first.
 
+    Where this process has joined a cluster already, it stays in that one.
+
     Raises:
-        BadInput: nobody answers at the address.
+        BadInput: nobody answers at the address, or this process has joined another cluster.
     """
     if ray.is_initialized():
+        _check_same(address)
         return Joined(ours=False)
     given = address
     address = None if given == EMBEDDED else check_cluster(given)
@@ -230,6 +234,59 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {first_line(error)}") from None
     _keep_output_clean()
     return Joined(ours=True, reaper=reaper)
+
+
+class Cluster:
+    """The Ray cluster of this process, until it is closed: by ``close()``, or at the end of a ``with`` block."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined: Joined | None = joined
+
+    def close(self) -> None:
+        """Leave the cluster, and stop it if it was started here; closing twice changes nothing."""
+        joined, self._joined = self._joined, None
+        if joined is not None:
+            leave(joined, ())
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def cluster(address: str | None = None, *, num_cpus: int | None = None) -> Cluster:
+    """Join or start a Ray cluster and keep it for all runs and predictions until it is closed.
+
+    Without it, each run starts and stops its own.
+
+        with fedactors.cluster():
+            runs = [fedactors.run("horizontal", seed=seed) for seed in range(3)]
+
+    Args:
+        address: ``host:port`` of a running cluster, or "auto"; RAY_ADDRESS, else a new cluster here, by default.
+        num_cpus: cores of a new cluster; all by default.
+
+    Raises:
+        BadInput: nobody answers at the address, or this process has joined another cluster.
+        FedactorsError: Ray does not start here.
+    """
+    return Cluster(join(address, num_cpus))
+
+
+def _check_same(address: str | None) -> None:
+    """Check that an address, where one is given, is of the cluster that this process has joined."""
+    joined = str(ray.get_runtime_context().gcs_address)
+    if address in (None, EMBEDDED, "auto", joined):
+        return
+    given, _, port = str(address).rpartition(":")
+    with contextlib.suppress(OSError):
+        if port == joined.rpartition(":")[2] and socket.gethostbyname(given) == joined.rpartition(":")[0]:
+            return
+    raise BadInput(
+        f"address: this process has joined the cluster at {joined!r}, and cannot join {address!r} as well: omit it, or "
+        "leave the first (ray.shutdown(), or the end of fedactors.cluster())"
+    )
 
 
 def _resolved(address: str, field: str) -> str:
