@@ -52,17 +52,60 @@ if __name__ == "__main__":
     found["last"] = services()
     print(json.dumps(found))
 """
+FAILS_ONCE = """
+import ray
+import fedactors
+from fedactors.runtime.ray import cluster
+
+if __name__ == "__main__":
+    start, said, tries = ray.init, [], []
+
+    def init(**given):
+        tries.append(given["_temp_dir"])
+        if len(tries) == 1:
+            raise RuntimeError("The current node timed out during startup.")
+        return start(**given)
+
+    ray.init = init
+    joined = cluster.join(None, 1, said.append)
+    print(len(tries), ray.cluster_resources()["CPU"], said)
+    cluster.leave(joined, ())
+"""
 pytestmark = pytest.mark.ray
+
+
+def run_script(folder: Path, text: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "script.py"
+    script.write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    environment.pop("RAY_ADDRESS", None)
+    command = [sys.executable, str(script), *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=360)
+
+
+def test_a_start_that_fails_is_tried_once_more(tmp_path: Path) -> None:
+    done = run_script(tmp_path, FAILS_ONCE)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = "Ray did not start on this machine in the time that it gives itself: trying once more"
+    assert done.stdout == f"2 1.0 ['{said}']\n"
+
+
+def test_a_path_that_is_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
+    long = tmp_path / ("t" * 60)
+    long.mkdir()
+    code = "import fedactors\nfedactors.cluster(num_cpus=1)"
+    done = run_script(tmp_path, code, TMPDIR=str(long))
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "BadInput: TMPDIR: " in last
+    over = int(last.split("shorter by ")[1].split()[0])
+    assert list(long.iterdir()) == []
+    assert over >= len(str(long)) - 43
 
 
 @pytest.mark.timeout(400)
 def test_runs_share_a_cluster_that_is_gone_when_it_is_closed(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDACTORS_QUIET": "1"}
-    environment.pop("RAY_ADDRESS", None)
-    words = [sys.executable, str(script), str(tmp_path / "runs")]
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=360)
+    done = run_script(tmp_path, SCRIPT, str(tmp_path / "runs"))
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     first, second = found["services"]
