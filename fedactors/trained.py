@@ -302,7 +302,8 @@ def _replays(
         config = build(protocol.Config, {**as_dict(config), **changed})
     seed = folder.config["seed"]
     data = load_data(protocol, config, data_to_audit(folder, given), seed)
-    parties = tuple(data.parties) if hasattr(data, "parties") else ()
+    noised = [line["party"] for line in read_lines(folder, PRIVACY, schemas.PrivacyLine) if line["mechanism"] != "none"]
+    parties = tuple(dict.fromkeys([*getattr(data, "parties", ()), *noised]))
     if party is not None and party not in parties:
         raise BadInput(f"--party: {party!r} is not allowed: one of {', '.join(parties)}")
     one_torch_thread()

@@ -21,9 +21,9 @@ sampling); its mu and epsilon follow from them and from nothing else. A party's 
 of the same neighbours: Gaussian-DP parameters add up as squares, a line that is known as epsilon alone is converted,
 and one line without a guarantee leaves the party without one.
 
-Lines on a row that is there or not (`PRESENCE`) are counted in the party's claim for a *replaced* row, which is one row
-less and another one more: at twice their mu, or, where secret samples amplify, by group privacy at the delta that they
-state. An amplified line has a mu too, that of all its steps without amplification, and the better of both counts. All
+Lines on a row that is there or not (`PRESENCE`), or a client (`CLIENT_PRESENCE`), are counted in the party's claim for
+a *replaced* one, which is one less and another one more: at twice their mu, or, where secret samples amplify, by group
+privacy at the delta that they state. An amplified line has a mu too, that of all its steps without amplification, and the better of both counts. All
 lines of all parties together then make the claim for a joined tuple, which has a row with each of them.
 """
 
@@ -414,6 +414,9 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
 
 
 PRESENCE = "row that is there or not"
+CLIENT_PRESENCE = "client that is there or not"
+_REPLACED = {PRESENCE: "row", CLIENT_PRESENCE: "client"}
+"""In the claim for which replaced record a line on one that is there or not is counted."""
 JOINED = "joined tuple"
 EVERYBODY = "all parties"
 """Whose claim that for a joined tuple is."""
@@ -560,7 +563,7 @@ def claims(records: Iterable[PrivacyRecord], *, as_if_secret: bool = False) -> d
             groups.setdefault((line.party, "row"), []).append(line)
             groups.setdefault((EVERYBODY, JOINED), []).append(line)
         if not is_part or line.neighbour == "label":
-            groups.setdefault((line.party, line.neighbour), []).append(line)
+            groups.setdefault((line.party, _REPLACED.get(line.neighbour, line.neighbour)), []).append(line)
     return {key: _claim(key, lines, as_if_secret) for key, lines in sorted(groups.items())}
 
 
@@ -616,7 +619,7 @@ def _together(plain: list[Budget], pure: list[Budget]) -> Budget:
 
 def _for_replaced(line: PrivacyRecord, found: Budget) -> Budget:
     """Return what a line amounts to for a replaced row, which is two changes of one that is there or not."""
-    if line.neighbour != PRESENCE:
+    if line.neighbour not in _REPLACED:
         return found
     if found.mu is not None:
         mu = 2 * found.mu

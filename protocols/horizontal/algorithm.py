@@ -32,6 +32,7 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import statistics_mask
 from fedactors.learning.user_models import user_metrics
 from fedactors.runtime.snapshots import Stateful
+from protocols.horizontal.aggregation import robust_mean
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 
@@ -146,6 +147,8 @@ def advance(
     for one in changes:
         change_P += one.weight / weight * one.change
         moved_P += one.control_change
+    if config.aggregation != "mean":
+        change_P = robust_mean(config, [one.change for one in changes])
     made = replace(model)
     made.follow(config, change_P, statistics_mask(spec))
     made.control = (model.control + moved_P / num_clients).astype(model.control.dtype)

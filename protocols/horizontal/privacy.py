@@ -1,14 +1,19 @@
-"""What attackers see of a run: the model, and what each site makes of it, or of their sum."""
+"""What attackers see of a run, the model and what each site makes of it, or their sum; and neighbours for a replay.
+
+A neighbour has the rows of another client in place of one client's: what client-level claims speak of.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from fedactors.actors.context import derived_seed
 from fedactors.auditing.attacks import MOST_HOLDERS, Surface, models_surface
-from fedactors.data.layouts.horizontal import HorizontalData, rows_key, rows_of
+from fedactors.data.layouts.horizontal import HorizontalData, Rows, rows_key, rows_of
+from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
 from protocols.horizontal import algorithm
 from protocols.horizontal.algorithm import NOTHING
@@ -16,6 +21,37 @@ from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
 from protocols.horizontal.run import SERVER
 from protocols.horizontal.serving import make_part
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Swapped(HorizontalData):
+    """Data in which one client has another one's rows."""
+
+    changed: int
+    source: int
+
+    def client(self, index: int) -> Rows:
+        """Return the source of a client's rows."""
+        return super().client(self.source if index == self.changed else index)
+
+
+def neighbours(
+    config: HorizontalConfig, data: HorizontalData, party: str, count: int, seed: int
+) -> Sequence[Neighbour]:
+    """Return up to `count` neighbours of kind ``client``: a client of the party, or of any site for the server's."""
+    sites = sites_of(config, data)
+    held = sites[party] if party in sites else range(data.num_clients)
+    pairs = [(one, other) for one in held for other in range(data.num_clients) if one != other]
+    chosen = np.random.default_rng(seed).permutation(len(pairs))[:count]
+    given = {field.name: getattr(data, field.name) for field in fields(data)}
+    return [
+        Neighbour(
+            label=f"client {pairs[index][0]} with the rows of client {pairs[index][1]}",
+            kind="client",
+            data=_Swapped(**given, changed=pairs[index][0], source=pairs[index][1]),
+        )
+        for index in chosen
+    ]
 
 
 def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str, bytes], seed: int) -> Surface:
