@@ -209,6 +209,64 @@ def dpsgd_epsilon(
     return epsilon_of_mu(mu, delta)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordPrivacy:
+    """How DP-SGD hides each row's gradient, in Poisson batches that nobody else knows."""
+
+    clip_norm: float
+    """C, of one row's gradient."""
+    noise_multiplier: float
+    """z: deviation of the noise on a sum, in clip norms."""
+    batch_size: int
+    """Rows that are expected in a step."""
+    num_epochs: int = 1
+    """How often a row is expected in a step in one call."""
+
+    def sample_rate(self, num_rows: int) -> float:
+        """Return q, the probability of a row."""
+        return min(1.0, self.batch_size / num_rows)
+
+    def num_steps(self, num_rows: int) -> int:
+        """Return the steps of one call."""
+        return self.num_epochs * math.ceil(num_rows / self.batch_size)
+
+    def epsilon(self, sample_rate: float, num_steps: int, delta: float) -> float:
+        """Return what so many steps cost one row that is there or not."""
+        return dpsgd_epsilon(
+            noise_multiplier=self.noise_multiplier,
+            steps=num_steps,
+            delta=delta,
+            sampling="poisson" if sample_rate < 1 else "full",
+            sample_rate=sample_rate,
+        )
+
+    def record(
+        self, party: str, message_type: str, sample_rate: float, num_steps: int, delta: float, *, is_restored: bool
+    ) -> PrivacyRecord:
+        """Return a party's line of the privacy ledger: what no row of it exceeds."""
+        rate, steps = sample_rate, num_steps
+        uncovered = (INTERRUPTED,) if is_restored else ()
+        return PrivacyRecord(
+            party=party,
+            message_type=message_type,
+            mechanism="dp-sgd",
+            neighbour=PRESENCE,
+            clip_norm=self.clip_norm,
+            noise_scale=self.noise_multiplier * self.clip_norm,
+            releases=steps,
+            sampling="poisson" if rate < 1 else "full",
+            sensitivity=self.clip_norm,
+            touched=steps,
+            sample_rate=rate,
+            rigorous_mu=None if rate < 1 else math.sqrt(steps) / self.noise_multiplier,
+            epsilon=self.epsilon(rate, steps, delta),
+            delta=delta,
+            uncovered=uncovered,
+            covered=not uncovered,
+            note="one row is there or not; the number of rows is public",
+        )
+
+
 @functools.lru_cache(maxsize=64)
 def dpsgd_noise_multiplier(
     *,

@@ -7,6 +7,7 @@ a client is at, and after a resume.
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any, ClassVar
 
@@ -29,6 +30,7 @@ from fedactors.data.layouts.horizontal import (
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import find_device, initial_vector
+from fedactors.learning.private_training import check_private
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
@@ -42,11 +44,20 @@ from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import check_code, model_spec
 from protocols.horizontal.messages import Floats
 
+_log = logging.getLogger(__name__)
+
 
 class ClientProcess(SecureSummand):
     """One organisation's clients."""
 
-    state: ClassVar[tuple[str, ...]] = ("controls", "total_weight", "base", "num_private", *SecureSummand.state)
+    state: ClassVar[tuple[str, ...]] = (
+        "controls",
+        "total_weight",
+        "base",
+        "num_private",
+        "num_trained",
+        *SecureSummand.state,
+    )
 
     def __init__(
         self, config: HorizontalConfig, part: HorizontalPart, first: int, run_seed: int, sites: tuple[str, ...]
@@ -61,6 +72,8 @@ class ClientProcess(SecureSummand):
         """A digest of what of the model is not trained; empty before it is told."""
         self.num_private = 0
         """Rounds in which own clients were in a noised sum."""
+        self.num_trained: dict[int, int] = {}
+        """Rounds of each own client that trained under noise."""
         self._is_restored = False
 
     async def load(self) -> None:
@@ -73,15 +86,33 @@ class ClientProcess(SecureSummand):
         if len(shapes) > 1 or (part.shape and shapes != {part.shape}):
             raise BadInput(f"data: {self.name} holds samples of shapes {sorted(shapes)}; all must be of one")
         self._sizes = [len(x) for x, _ in rows]
-        if part.validation and config.is_private:
-            raise BadInput(
-                "client_clip_norm: not allowed with validation rows of the clients, whose scores have no noise"
-            )
+        if part.validation and config.is_noised:
+            name = "client_clip_norm" if config.is_private else "record_clip_norm"
+            raise BadInput(f"{name}: not allowed with validation rows of the clients, whose scores have no noise")
         for source in part.validation:
             rows_of(rows_key(source))
         self._inputs = shapes.pop()
         self._reading = reading_of(part)
         self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
+        self._check_record_privacy()
+
+    def _check_record_privacy(self) -> None:
+        """Check, before anything leaves, that the model has gradients of rows, and what all rounds cost a row."""
+        config = self._config
+        if (privacy := config.record_privacy) is None:
+            return
+        check_private(self._spec)
+        if config.together and len(self._keys) > 1:
+            _log.warning("%s: clients train one after the other: each row has a gradient of its own", self.name)
+        # no row is with two clients: the largest rate and the most steps of any bound what each row pays
+        steps = config.num_rounds * max(privacy.num_steps(size) for size in self._sizes)
+        cost = privacy.epsilon(privacy.sample_rate(min(self._sizes)), steps, config.delta)
+        if config.max_epsilon is not None and cost > config.max_epsilon:
+            raise BadInput(
+                f"max_epsilon: {config.num_rounds} rounds cost a row of {self.name} epsilon {cost:.4g} at delta "
+                f"{config.delta:g}, more than {config.max_epsilon:g}; use fewer rounds, or a larger "
+                "record_noise_multiplier"
+            )
 
     @remote(caller=SERVER, once=True)
     async def introduce(self) -> messages.Introduction:
@@ -92,7 +123,7 @@ class ClientProcess(SecureSummand):
 
     async def open(self) -> None:
         """Check, of a run that goes on, that what is not trained is what it was."""
-        self._is_restored = self.num_private > 0
+        self._is_restored = bool(self.num_private or self.num_trained)
         if self.base:
             check_base(self._spec, self.base, "before the run was resumed")
 
@@ -136,12 +167,20 @@ class ClientProcess(SecureSummand):
         point = client_dp.point_of(config, len(self.clients), config.clients_per_site)
         return self.masked(values, point, f"{order.round}", config.client_noise_multiplier, what=self.name)
 
-    @remote(caller=SERVER, at_most=lambda config: int(config.is_private))
+    @remote(caller=SERVER, at_most=lambda config: int(config.is_noised))
     async def account(self) -> None:
         """Write what was released, and what that guarantees, to the privacy ledger."""
-        made = client_dp.record(
-            self._config, self.party, self.num_private, is_restored=self._is_restored, is_server=False
-        )
+        config, privacy = self._config, self._config.record_privacy
+        if privacy is None:
+            made = client_dp.record(
+                config, self.party, self.num_private, is_restored=self._is_restored, is_server=False
+            )
+        else:
+            steps = max(
+                self.num_trained.get(client, 0) * privacy.num_steps(size) for client, size in enumerate(self._sizes)
+            )
+            rate, restored = privacy.sample_rate(min(self._sizes)), self._is_restored
+            made = privacy.record(self.party, "Change", rate, steps, config.delta, is_restored=restored)
         self.record_privacy(without_guarantee(made) if self.draws_reproducibly else made)
 
     @remote(caller=SERVER, at_most=lambda config: 0 if config.is_private else config.num_rounds, of="round")
@@ -209,8 +248,12 @@ class ClientProcess(SecureSummand):
             config.counts_samples,
             config.together,
             self._device,
+            config.record_privacy,
+            [tuple(self.noise_rng(f"{client} {order.round}").integers(0, 2**63, 4).tolist()) for client in clients],
             work=Work("train", float(num_rows * order.parameters.size)),
         )
+        if config.record_privacy is not None:
+            self.num_trained |= {client: self.num_trained.get(client, 0) + 1 for client in clients}
         if not math.isfinite(found.loss):
             remedy = Remedy("learning_rate", config.learning_rate)
             raise remedy.error(order.round, f"{self.name}'s loss", found.loss)
@@ -231,7 +274,17 @@ class ClientProcess(SecureSummand):
 class HorizontalServer(Server):
     """The server: it has the model, and the rows that it is measured on."""
 
-    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "reading", "base", "clip_norm", "num_private")
+    state: ClassVar[tuple[str, ...]] = (
+        "model",
+        "best",
+        "sites",
+        "sizes",
+        "facts",
+        "reading",
+        "base",
+        "clip_norm",
+        "num_private",
+    )
 
     def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: tuple[str, ...], run_seed: int) -> None:
         self._config, self._part, self._run_seed = config, part, run_seed
@@ -360,11 +413,11 @@ class HorizontalServer(Server):
             sample_rate=config.client_sampling_rate or 1.0,
         )
 
-    @remote(caller=DRIVER, at_most=lambda config: int(config.is_private))
+    @remote(caller=DRIVER, at_most=lambda config: int(config.is_noised))
     async def account(self) -> None:
         """Let everybody write what was released, and what that guarantees, to the privacy ledger."""
         await self.sites.ask(lambda site: site.account())
-        if not self._config.secure_aggregation:
+        if self._config.is_private and not self._config.secure_aggregation:
             self.record_privacy(
                 client_dp.record(
                     self._config, self.party, self.num_private, is_restored=self._is_restored, is_server=True

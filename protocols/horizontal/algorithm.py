@@ -25,12 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.layouts.horizontal import rows_of, weights_of
-from fedactors.learning.local_training import LocalTraining, model_outputs
+from fedactors.learning.local_training import LocalResult, LocalTraining, model_outputs
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import statistics_mask
+from fedactors.learning.private_training import train_privately
 from fedactors.learning.user_models import user_metrics
+from fedactors.privacy.accounting import RecordPrivacy
 from fedactors.runtime.snapshots import Stateful
 from protocols.horizontal.aggregation import robust_mean
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
@@ -62,23 +64,44 @@ def train(
     counts_samples: bool,
     together: bool,
     device: str,
+    privacy: RecordPrivacy | None = None,
+    secrets: Sequence[tuple[int, ...]] = (),
 ) -> SiteResult:
     """Let clients train from the server's model x (`model_P`); return their mean change.
 
     SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
+    With `privacy` each client trains by DP-SGD from a secret of its own, and no loss is returned (0).
     """
     corrections = [control_P - local_P for local_P in controls] or None
-    results = train_clients(
-        spec,
-        [model_P] * len(keys),
-        [rows_on(rows_of, key, device) for key in keys],
-        seeds=seeds,
-        training=training,
-        corrections=corrections,
-        weights=[weights_of(key) for key in keys],
-        together=together,
-        device=device,
-    )
+    rows, weighing = [rows_on(rows_of, key, device) for key in keys], [weights_of(key) for key in keys]
+    if privacy is None:
+        results = train_clients(
+            spec,
+            [model_P] * len(keys),
+            rows,
+            seeds=seeds,
+            training=training,
+            corrections=corrections,
+            weights=weighing,
+            together=together,
+            device=device,
+        )
+    else:
+        results = [
+            LocalResult(
+                vector=train_privately(
+                    spec, model_P, *held, secret=secret, privacy=privacy, training=training,
+                    correction_P=added, weights_N=counts, device=device,
+                ),
+                num_samples=len(held[0]),
+                num_steps=privacy.num_steps(len(held[0])),
+                loss=0.0,
+                loss_rms=0.0,
+            )
+            for held, secret, added, counts in zip(
+                rows, secrets, corrections or [None] * len(keys), weighing, strict=True
+            )
+        ]  # fmt: skip
     weights = [float(result.num_samples) if counts_samples else 1.0 for result in results]
     change_P: Doubles = np.zeros(model_P.shape)
     for weight, result in zip(weights, results, strict=True):

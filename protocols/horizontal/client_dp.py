@@ -161,7 +161,7 @@ def record(
     who = "the server is trusted: holds against whoever sees its models" if is_server else "discrete Gaussian, in sums"
     return PrivacyRecord(
         party=party,
-        message_type="TrainOrder" if is_server else "ClippedChanges",
+        message_type="PrivateOrder" if is_server else "ClippedChanges",
         mechanism="gaussian",
         neighbour=CLIENT_PRESENCE,
         clip_norm=1.0,

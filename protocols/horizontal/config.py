@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from fedactors.config import Device, NamedCode, OnlyWith, config, is_code
 from fedactors.learning.optimizers import StepSettings
-from fedactors.privacy.accounting import dpsgd_epsilon
+from fedactors.privacy.accounting import RecordPrivacy, dpsgd_epsilon
 
 Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
 ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")
@@ -40,8 +40,8 @@ class HorizontalConfig(StepSettings):
         "clip_quantile": {"client_clip_norm": None},
         "clip_learning_rate": {"clip_quantile": None},
         "client_sampling_rate": {"client_clip_norm": None},
-        "delta": {"client_clip_norm": None},
-        "max_epsilon": {"client_clip_norm": None},
+        "delta": {"client_clip_norm": None, "record_clip_norm": None},
+        "max_epsilon": {"client_clip_norm": None, "record_clip_norm": None},
     }
 
     algorithm: Algorithm = "fedavg"
@@ -117,10 +117,16 @@ class HorizontalConfig(StepSettings):
     client_sampling_rate: float | None = Field(default=None, gt=0, lt=1)
     """Probability with which each client takes part in a round, drawn by the trusted server in secret (Poisson), for
     which the account claims amplification; none: no amplification is claimed."""
+    record_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Differential privacy for rows, DP-SGD at each client: clip each row's gradient to this L2 norm; `batch_size` is
+    the number of rows expected in a Poisson batch; none: no such privacy."""
+    record_noise_multiplier: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Deviation of the Gaussian noise on each step's sum of gradients, in clip norms."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
     """At which epsilon is stated."""
     max_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Refuse at the start a run whose rounds cost a client more than this epsilon (its rows are there or not)."""
+    """Refuse at the start a run whose rounds cost a client, or a row of one, more than this epsilon (it is there or
+    not)."""
     dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
     """Concentration of the label distribution of clients; none for equal random shares."""
     num_training: int | None = Field(default=None, ge=1)
@@ -148,6 +154,7 @@ class HorizontalConfig(StepSettings):
             )
         self._check_aggregation()
         self._check_privacy()
+        self._check_record_privacy()
         for name, usual in (("loss", "auto"), ("metric", "none")):
             if (value := getattr(self, name)) != usual and not is_code(value):
                 raise ValueError(f"{name}: {value!r} is not allowed: give {usual}, or package.module:function")
@@ -192,6 +199,34 @@ class HorizontalConfig(StepSettings):
                 f"max_epsilon: {self.num_rounds} rounds cost epsilon {epsilon:.4g} at delta {self.delta:g}, more than "
                 f"{self.max_epsilon:g}; use fewer rounds, or a larger client_noise_multiplier"
             )
+
+    def _check_record_privacy(self) -> None:
+        if (self.record_clip_norm is None) != (self.record_noise_multiplier == 0):
+            raise ValueError(
+                "record_noise_multiplier: it is allowed with record_clip_norm only, and both are needed: noise is in "
+                "units of the clip norm"
+            )
+        if self.record_clip_norm is not None and self.client_clip_norm is not None:
+            raise ValueError("record_clip_norm: not allowed with client_clip_norm: choose rows or clients")
+        if self.record_clip_norm is not None and is_code(self.loss):
+            raise ValueError("record_clip_norm: not allowed with a loss of one's own, which is a mean over a batch")
+
+    @property
+    def record_privacy(self) -> RecordPrivacy | None:
+        """How each row is hidden; None: not at all."""
+        if self.record_clip_norm is None:
+            return None
+        return RecordPrivacy(
+            clip_norm=self.record_clip_norm,
+            noise_multiplier=self.record_noise_multiplier,
+            batch_size=self.batch_size,
+            num_epochs=self.local_epochs,
+        )
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether clients or rows are hidden by noise."""
+        return self.is_private or self.record_clip_norm is not None
 
     @property
     def is_private(self) -> bool:

@@ -167,10 +167,18 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
         who = "the sites add" if config.secure_aggregation else "the server, which reads changes and is trusted, adds"
         cost = f"{config.num_rounds} rounds cost epsilon {config.epsilon_of(config.num_rounds):.4g}"
         noised = f"{who} it to clipped sums; {cost} at delta {config.delta:g} of a client that is there or not"
+    elif config.record_privacy is not None:
+        noised = (
+            "each client adds it to its steps (DP-SGD), and no loss leaves; the account is each client's, by its number "
+            "of rows, which is public"
+        )
     return (
         Protection(kind="secure sums", settings=("secure_aggregation",), on=config.secure_aggregation, means=summed),
         Protection(
-            kind="noise", settings=("client_clip_norm", "client_noise_multiplier"), on=config.is_private, means=noised
+            kind="noise",
+            settings=("client_clip_norm", "client_noise_multiplier", "record_clip_norm", "record_noise_multiplier"),
+            on=config.is_noised,
+            means=noised,
         ),
         Protection(kind="labels", on=True, means="they stay with their client; changes of the model depend on them"),
         Protection(kind="standardisation", on=True, means="none is done: rows are taken as they are given"),

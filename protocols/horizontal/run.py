@@ -81,7 +81,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         order = RoundOrder(t)
         progress = await train(server, order)
         # where every client dropped out, or losses would leave without noise, there is none: no divergence
-        loss = progress.loss if progress.num_clients and not config.is_private else None
+        loss = progress.loss if progress.num_clients and not config.is_noised else None
         rounds.record({"training/loss": loss, "clients": progress.num_clients})
         if t % config.evaluate_every == 0 or t == config.num_rounds:
             measured = await measure(server, order, by_clients=data.holds_out)
@@ -103,7 +103,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     metrics = {**state.scores, **chosen}
     notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data)
     extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
-    if config.is_private:
+    if config.is_noised:
         await server.ask_one(lambda one: one.account())
         await runtime.settle()
         extra["privacy"] = budgets(runtime.privacy_records)
