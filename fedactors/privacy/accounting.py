@@ -23,8 +23,9 @@ and one line without a guarantee leaves the party without one.
 
 Lines on a row that is there or not (`PRESENCE`), or a client (`CLIENT_PRESENCE`), are counted in the party's claim for
 a *replaced* one, which is one less and another one more: at twice their mu, or, where secret samples amplify, by group
-privacy at the delta that they state. An amplified line has a mu too, that of all its steps without amplification, and the better of both counts. All
-lines of all parties together then make the claim for a joined tuple, which has a row with each of them.
+privacy at the delta that they state. An amplified line has a mu too, that of all its steps without amplification, and
+the better of both counts. All lines of all parties together then make the claim for a joined tuple, which has a row
+with each of them.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from fedactors.data.layouts.horizontal import (
     rows_of,
 )
 from fedactors.errors import BadInput, Refused
+from fedactors.learning.local_training import check_private
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import find_device, initial_vector
-from fedactors.learning.private_training import check_private
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian

@@ -25,12 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.layouts.horizontal import rows_of, weights_of
-from fedactors.learning.local_training import LocalResult, LocalTraining, model_outputs
+from fedactors.learning.local_training import LocalResult, LocalTraining, model_outputs, train_privately
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import statistics_mask
-from fedactors.learning.private_training import train_privately
 from fedactors.learning.user_models import user_metrics
 from fedactors.privacy.accounting import RecordPrivacy
 from fedactors.runtime.snapshots import Stateful
@@ -72,7 +71,7 @@ def train(
     SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
     With `privacy` each client trains by DP-SGD from a secret of its own, and no loss is returned (0).
     """
-    corrections = [control_P - local_P for local_P in controls] or None
+    corrections: list[Floats] | None = [control_P - local_P for local_P in controls] or None
     rows, weighing = [rows_on(rows_of, key, device) for key in keys], [weights_of(key) for key in keys]
     if privacy is None:
         results = train_clients(
@@ -87,6 +86,7 @@ def train(
             device=device,
         )
     else:
+        nothing: list[Floats | None] = [None] * len(keys)
         results = [
             LocalResult(
                 vector=train_privately(
@@ -98,9 +98,7 @@ def train(
                 loss=0.0,
                 loss_rms=0.0,
             )
-            for held, secret, added, counts in zip(
-                rows, secrets, corrections or [None] * len(keys), weighing, strict=True
-            )
+            for held, secret, added, counts in zip(rows, secrets, corrections or nothing, weighing, strict=True)
         ]  # fmt: skip
     weights = [float(result.num_samples) if counts_samples else 1.0 for result in results]
     change_P: Doubles = np.zeros(model_P.shape)

@@ -59,7 +59,8 @@ class HorizontalConfig(StepSettings):
     adaptivity: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """The adaptive methods: added to the root of the second moment (tau)."""
     aggregation: Literal["mean", "median", "trimmed-mean", "multi-krum"] = "mean"
-    """How the server joins the sites' changes; all but ``mean`` bear sites that send anything, and count sites alike."""
+    """How the server joins the sites' changes; all but ``mean`` bear a few sites that send anything; sites
+    count alike then."""
     num_byzantine: int = Field(default=1, ge=1)
     """``trimmed-mean``: highest and lowest numbers left out; ``multi-krum``: sites that may send anything (f)."""
     model: NamedCode = "auto"
@@ -111,7 +112,8 @@ class HorizontalConfig(StepSettings):
     """Deviation of the Gaussian noise on the sum of all changes, in clip norms; drawn by the sites together with
     `secure_aggregation`, else by the server, which is trusted then."""
     clip_quantile: float | None = Field(default=None, gt=0, lt=1)
-    """Let the clip norm follow this quantile of the changes' norms (Andrew et al., 2021), from `client_clip_norm` on."""
+    """Let the clip norm follow this quantile of the changes' norms from `client_clip_norm` on (Andrew et al.,
+    2021)."""
     clip_learning_rate: float = Field(default=0.2, gt=0, allow_inf_nan=False)
     """How fast the clip norm follows its quantile."""
     client_sampling_rate: float | None = Field(default=None, gt=0, lt=1)

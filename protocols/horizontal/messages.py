@@ -169,8 +169,8 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
         noised = f"{who} it to clipped sums; {cost} at delta {config.delta:g} of a client that is there or not"
     elif config.record_privacy is not None:
         noised = (
-            "each client adds it to its steps (DP-SGD), and no loss leaves; the account is each client's, by its number "
-            "of rows, which is public"
+            "each client adds it to its steps (DP-SGD), and no loss leaves; each client's account goes by its "
+            "number of rows, which is public"
         )
     return (
         Protection(kind="secure sums", settings=("secure_aggregation",), on=config.secure_aggregation, means=summed),

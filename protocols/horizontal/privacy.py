@@ -97,7 +97,7 @@ def _replaced_rows(data: HorizontalData, clients: Sequence[int], count: int, see
         client = int(rng.choice(np.asarray(clients)))
         row, by = rng.choice(len(rows_of(rows_key(data.client(client)))[1]), 2, replace=False).tolist()
         factor = _FACTORS[number % len(_FACTORS)]
-        other = OtherRow(data.client(client), row, by, factor)
+        other = OtherRow(source=data.client(client), row=row, by=by, factor=factor)
         label = f"row {row} of client {client} by {factor:g} times row {by}"
         found.append(Neighbour(label=label, kind="row", data=_WithRow(**given, changed=client, other=other)))
     return found

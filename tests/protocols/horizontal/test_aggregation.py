@@ -7,9 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from fedactors.config import build
 from fedactors.errors import BadInput
 from protocols.horizontal.actors import ClientProcess
 from protocols.horizontal.aggregation import krum_chosen, robust_mean
+from protocols.horizontal.config import HorizontalConfig
 from tests.protocols.horizontal.federation import changed, play
 
 CHANGES = [np.array([float(value), -float(value)]) for value in (1, 2, 3, 4, 100)]
@@ -74,4 +76,4 @@ def test_the_mean_fails_under_a_poisoned_client_and_robust_means_hold(monkeypatc
 )
 def test_what_robust_means_cannot_join_is_refused(words, why):
     with pytest.raises(BadInput, match=f"aggregation: median is not allowed with {why}"):
-        changed(aggregation="median", **words)
+        build(HorizontalConfig, {"aggregation": "median", **words})

@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedactors.auditing.replay import audit_by_replay
+from fedactors.config import build
 from fedactors.errors import BadInput
 from fedactors.inspection import describe_messages
 from fedactors.privacy.accounting import CLIENT_PRESENCE, PRESENCE, check_record, claims
@@ -18,6 +19,7 @@ from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
 from protocols.horizontal import client_dp
 from protocols.horizontal.algorithm import ServerModel
+from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import load_data, model_spec
 from protocols.horizontal.plugin import PROTOCOL
 from protocols.horizontal.privacy import neighbours
@@ -196,7 +198,7 @@ def test_what_travels_is_said():
 )
 def test_what_does_not_go_together_is_refused(words, why):
     with pytest.raises(BadInput, match=why):
-        changed(**{**FEW, **words})
+        build(HorizontalConfig, {**FEW, **words})
 
 
 @pytest.mark.parametrize("words", [CLIENTS, ROWS])
