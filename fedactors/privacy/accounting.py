@@ -251,7 +251,7 @@ class RecordPrivacy:
             party=party,
             message_type=message_type,
             mechanism="dp-sgd",
-            neighbour=PRESENCE,
+            neighbour=ROW_PRESENCE,
             clip_norm=self.clip_norm,
             noise_scale=self.noise_multiplier * self.clip_norm,
             releases=steps,
@@ -474,7 +474,9 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
 
 PRESENCE = "row that is there or not"
 CLIENT_PRESENCE = "client that is there or not"
-_REPLACED = {PRESENCE: "row", CLIENT_PRESENCE: "client"}
+ROW_PRESENCE = "row of a client that is there or not"
+"""Of horizontal data, where no row is joined with another party's."""
+_REPLACED = {PRESENCE: "row", CLIENT_PRESENCE: "client", ROW_PRESENCE: "row"}
 """In the claim for which replaced record a line on one that is there or not is counted."""
 JOINED = "joined tuple"
 EVERYBODY = "all parties"

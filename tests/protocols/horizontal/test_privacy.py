@@ -14,7 +14,7 @@ from fedactors.auditing.replay import audit_by_replay
 from fedactors.config import build
 from fedactors.errors import BadInput
 from fedactors.inspection import describe_messages
-from fedactors.privacy.accounting import CLIENT_PRESENCE, PRESENCE, check_record, claims
+from fedactors.privacy.accounting import CLIENT_PRESENCE, ROW_PRESENCE, check_record, claims
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.ray.runtime import RayRuntime
 from protocols.horizontal import client_dp
@@ -146,7 +146,7 @@ def test_each_client_accounts_for_its_own_number_of_rows():
         counted.history = [(1.5, min(1.0, 16 / size), 2 * math.ceil(size / 16))]
         if size > 16:
             assert line.epsilon == pytest.approx(counted.get_epsilon(1e-5), rel=1e-9)
-        assert (line.neighbour, line.covered, check_record(line).agrees) == (PRESENCE, True, True)
+        assert (line.neighbour, line.covered, check_record(line).agrees) == (ROW_PRESENCE, True, True)
     assert all(entry["training/loss"] is None for entry in recorder.rounds)
 
 
