@@ -36,7 +36,7 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 import numpy as np
 
 from fedactors.data.query import TEXT_NODES
-from fedactors.data.readers import read_arrays
+from fedactors.data.readers import read_arrays, refuse_pandas_types
 from fedactors.data.values import (
     Column,
     CsvFormat,
@@ -549,6 +549,7 @@ def _reads_exactly(source: TableSource) -> bool:
     schemas = [pa_parquet.read_schema(file) for file in files]
     for one in schemas:
         _refuse_alike(one.names, source)
+        refuse_pandas_types(list(one), f"{source.table or 'source'}: {source.where}")
     is_other = (pa.types.is_duration, pa.types.is_decimal256)  # numbers of 64 bits, and floats, to DuckDB
     is_known = not any(check(kind) for one in schemas for kind in one.types for check in is_other)
     return is_known and all(one.equals(schemas[0]) for one in schemas)

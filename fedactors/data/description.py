@@ -511,7 +511,7 @@ def _graph_tables(name: str, task: GraphTask, parties: Mapping[str, GraphParty])
             raise party.refused("ends", ": give two columns")
         if any(len(end) != count for end in ends):
             raise BadInput(
-                f"{party.where}.ends: {shown(party.ends)} is not allowed: an id has {count} columns, and each end as many"
+                f"{party.where}.ends: {shown(party.ends)} is not allowed: an id has {count} columns, each end as many"
             )
         if count > 1:
             party.refuse(["sparse"], f": its column node is one, and an id has {count}; write one column of ids")

@@ -525,11 +525,31 @@ def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None)
         present = list((whole.schema_arrow if kind == "parquet" else whole.schema).names)
         chosen = present if wanted is None else [name for name in present if name in wanted]
         _refuse_doubled(chosen, f"{party}: {path}")
+        schema = whole.schema_arrow if kind == "parquet" else whole.schema
+        refuse_pandas_types([schema.field(name) for name in chosen], f"{party}: {path}")
         if kind == "parquet":
             table = _read_parquet(whole, file, chosen)
         else:
             table = _read_batches(whole, chosen)
     return dict(zip(table.column_names, table.columns, strict=True)), present
+
+
+def refuse_pandas_types(fields: Sequence[Any], where: str) -> None:
+    """Refuse columns that hold other values than they stand for, such as months as numbers.
+
+    Arrow knows their type only where pandas is imported; the file tells it always.
+
+    Raises:
+        BadInput: naming the first.
+    """
+    for field in fields:
+        name = getattr(field.type, "extension_name", "") or (field.metadata or {}).get(b"ARROW:extension:name", b"")
+        name = name.decode() if isinstance(name, bytes) else name
+        if name.startswith("pandas."):
+            raise BadInput(
+                f"{where}: column {field.name}: holds values of pandas' type {name.removeprefix('pandas.')}, which are "
+                "not read; write dates, texts or numbers"
+            )
 
 
 def _read_parquet(opened: Any, file: Any, chosen: Sequence[str]) -> Any:

@@ -292,6 +292,10 @@ class GraphTask(Table):
     """How training, validation and test nodes are drawn of those with a label."""
 
 
+def _usual_ends() -> list[str | list[str]]:
+    return ["source", "target"]
+
+
 @config
 class GraphParty(RowsParty):
     """A party with some columns and some edges of the nodes."""
@@ -304,7 +308,7 @@ class GraphParty(RowsParty):
     """What does not count in ids: ``nfkc``, ``casefold``, ``strip-zeros``."""
     edges: Location
     """File of the edges, a row each: two ids."""
-    ends: Annotated[list[Id], Field(min_length=2, max_length=2)] = Field(default_factory=lambda: ["source", "target"])
+    ends: Annotated[list[Id], Field(min_length=2, max_length=2)] = Field(default_factory=_usual_ends)
     """Columns of the edges' file with the ids of an edge's ends; of ids of several columns a list for each end."""
     sparse: Location | None = None
     """File of sparse features: columns ``node``, ``feature`` and, unless all are 1, ``value``."""

@@ -61,9 +61,7 @@ NUM_ITEMS, NUM_SHOPS = 10_000, 1_000
 _TABLES = ("sales", "items", "shops")
 
 
-def write(
-    protocol: str, folder: Path, num_rows: int, num_columns: int, kind: str = "parquet"
-) -> tuple[Path, float]:
+def write(protocol: str, folder: Path, num_rows: int, num_columns: int, kind: str = "parquet") -> tuple[Path, float]:
     """Write the tables and their description; return its path and the MiB of their numbers."""
     if protocol == "tablepuppet":
         return _write_star(folder, num_rows, num_columns)
@@ -90,9 +88,7 @@ def _located(name: str, kind: str) -> str:
     return f'tables = {{ big_{name} = "{where}" }}\nsql = "SELECT * FROM big_{name}"'
 
 
-def _write(
-    folder: Path, name: str, num_rows: int, seed: int, num_columns: int, has_label: bool, kind: str
-) -> None:
+def _write(folder: Path, name: str, num_rows: int, seed: int, num_columns: int, has_label: bool, kind: str) -> None:
     blocks = _blocks(num_rows, seed, num_columns, has_label)
     if kind == "sqlite":
         with contextlib.closing(sqlite3.connect(folder / f"{name}.sqlite")) as connection:

@@ -311,6 +311,9 @@ def test_other_protocols_take_no_graphs(data_dir, capsys):
         assert "layout" in capsys.readouterr().err
 
 
+ENDS = 'ends = [["source-branch", "source"], ["target-branch", "target"]]\n'
+
+
 def test_nodes_called_by_two_columns_have_the_edges_of_nodes_called_by_one(tmp_path):
     make(tmp_path)
     for name, ends in (("bank", ["account"]), ("shop", ["client"]), ("transfers", ["from", "to"]),
@@ -325,7 +328,7 @@ def test_nodes_called_by_two_columns_have_the_edges_of_nodes_called_by_one(tmp_p
     for old, new in (
         (".csv", "-2.csv"),
         ('id = "account"', 'id = ["account-branch", "account"]'),
-        ('id = "client"', 'id = ["client-branch", "client"]\nends = [["source-branch", "source"], ["target-branch", "target"]]'),
+        ('id = "client"\n', 'id = ["client-branch", "client"]\n' + ENDS),
         ('ends = ["from", "to"]', 'ends = [["from-branch", "from"], ["to-branch", "to"]]'),
     ):  # fmt: skip
         text = text.replace(old, new)
@@ -341,7 +344,7 @@ def test_nodes_called_by_two_columns_have_the_edges_of_nodes_called_by_one(tmp_p
         assert edges[0] == edges[1]
         assert edges[0][2] > 100
     wrong = {
-        r"ends: \['from', 'to'\] is not allowed: an id has 2 columns, and each end as many": text.replace(
+        r"ends: \['from', 'to'\] is not allowed: an id has 2 columns, each end as many": text.replace(
             '[["from-branch", "from"], ["to-branch", "to"]]', '["from", "to"]'
         ),
         "sparse: 'words.csv' is not allowed: its column node is one, and an id has 2": text + 'sparse = "words.csv"\n',
