@@ -28,6 +28,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
@@ -35,8 +36,17 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 import numpy as np
 
 from fedactors.data.query import TEXT_NODES
-from fedactors.data.readers import read_arrays
-from fedactors.data.values import Column, CsvFormat, is_large, mapped_table, pieces_of, row_bytes
+from fedactors.data.readers import read_arrays, refuse_pandas_types
+from fedactors.data.values import (
+    Column,
+    CsvFormat,
+    gathered,
+    is_large,
+    mapped_if_large,
+    mapped_table,
+    pieces_of,
+    row_bytes,
+)
 from fedactors.errors import BadInput, DataMissing
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import object_at
@@ -69,10 +79,11 @@ KINDS = {
 def copied(connection: Any, statement: str, schema: Any) -> Any:
     """Return the `pyarrow.Table` of what a SELECT gives, with the columns of `schema` in their order.
 
+    The server sends row after row: a block of them is in memory, and the others where `gathered` puts them.
+
     Raises:
         pyarrow.ArrowInvalid: a value does not fit its column's type, such as a date that is infinite.
     """
-    import pyarrow as pa
     import pyarrow.csv as pa_csv
 
     parse = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
@@ -84,15 +95,17 @@ def copied(connection: Any, statement: str, schema: Any) -> Any:
         true_values=["t"],
         false_values=["f"],
     )
-    made: list[Any] = []
-    with connection.cursor() as cursor, cursor.copy(f"COPY ({statement}) TO STDOUT (FORMAT csv)") as rows:
+
+    def batches(rows: Iterable[Any]) -> Iterator[Any]:
         for block in _blocks(rows):
             size = block.seek(0, io.SEEK_END)
             block.seek(0)
             read = pa_csv.ReadOptions(column_names=schema.names, use_threads=False, block_size=size + 1)
             table = pa_csv.read_csv(block, read_options=read, parse_options=parse, convert_options=convert)
-            made += table.to_batches()
-    return pa.Table.from_batches(made, schema=schema)
+            yield from table.to_batches()
+
+    with connection.cursor() as cursor, cursor.copy(f"COPY ({statement}) TO STDOUT (FORMAT csv)") as rows:
+        return gathered(schema, batches(rows))
 
 
 def _blocks(rows: Iterable[Any]) -> Iterator[io.BytesIO]:
@@ -137,7 +150,7 @@ atexit.register(_database.cache_clear)  # DuckDB complains of what is open when 
 
 
 TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object", "view"]
-_FETCH_ROWS, _VECTOR_ROWS = 50_000, 2048
+_FETCH_ROWS, _VECTOR_ROWS, _LEAST_ROWS = 50_000, 2048, 256
 
 
 class SourceError(BadInput):
@@ -257,7 +270,7 @@ class TableSource:
             with _explained(self), memory_database(**_CLOSED) as connection, _fitting(self.shown):
                 connection.register("rows_in_memory", rows)
                 texts = [name for name in rows.column_names if name.endswith(_AS_TEXT)]
-                rows = _as_arrow(connection.sql(_select(wanted, "rows_in_memory", left, computed, texts)))
+                rows = _fetched(connection, _select(wanted, "rows_in_memory", left, computed, texts))
         return rows if not wanted and not computed else rows.select([*wanted, *computed])
 
     def _read(self, columns: Sequence[str], where: Sequence[str], known: Mapping[str, str]) -> Any:
@@ -272,8 +285,8 @@ class TableSource:
             with _sqlite(self) as connection:
                 kinds = _sqlite_kinds(self, connection)
                 cursor = connection.execute(_statement(columns, _quote(self.table), where))
-                rows = iter(lambda: cursor.fetchmany(_FETCH_ROWS), [])
-                return _batches(rows, columns, kinds, self.shown)
+                size = max(_LEAST_ROWS, _FETCH_ROWS // max(len(columns), 1))
+                return _gathered(iter(lambda: cursor.fetchmany(size), []), columns, kinds, self.shown)
         if self.kind == "postgres":
             # As text, CHAR(n) loses its padding and kinds without a number (uuid, enum) can be keys or categories.
             # A moment with a time zone is that of UTC, the session's; decimals become numbers here, which are exact.
@@ -283,8 +296,10 @@ class TableSource:
             statement = _statement(columns, f"{_quote(schema)}.{_quote(table)}", where, casts)
             with _postgres(self) as connection, _fitting(self.shown):
                 found = copied(connection, statement, _schema(columns, known, pa.string()))
-                exact = {name: found.column(name) for name in columns}
-                exact |= {name: _decimals(exact[name], name) for name in columns if known[name] == "decimal"}
+                exact, large = {name: found.column(name) for name in columns}, is_large(found.nbytes)
+                for name in columns:
+                    if known[name] == "decimal":
+                        exact[name] = mapped_if_large(_decimals(exact[name], name), large)
                 return pa.table(exact)
         with _duckdb(self) as (connection, relation), _fitting(self.shown):
             return _fetched(connection, _statement(columns, relation, where))
@@ -534,6 +549,7 @@ def _reads_exactly(source: TableSource) -> bool:
     schemas = [pa_parquet.read_schema(file) for file in files]
     for one in schemas:
         _refuse_alike(one.names, source)
+        refuse_pandas_types(list(one), f"{source.table or 'source'}: {source.where}")
     is_other = (pa.types.is_duration, pa.types.is_decimal256)  # numbers of 64 bits, and floats, to DuckDB
     is_known = not any(check(kind) for one in schemas for kind in one.types for check in is_other)
     return is_known and all(one.equals(schemas[0]) for one in schemas)
@@ -654,7 +670,7 @@ def _view_rows(source: TableSource) -> Any:
         for table in source.tables:
             connection.register(table.label, _with_texts(table))
         with _explained(source), _fitting(source.shown):
-            return _as_arrow(connection.sql(source.sql))
+            return _fetched(connection, source.sql)
 
 
 def _with_texts(source: TableSource) -> Any:
@@ -663,11 +679,11 @@ def _with_texts(source: TableSource) -> Any:
     if source.kind != "csv":
         return found
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    for name, (kind, (_, texts)) in _csv_columns(source).items():
-        typed = found.column(name)
-        if kind == "numeral" and not typed.cast(pa.string()).equals(pa.chunked_array([texts])):
-            found = found.set_column(found.column_names.index(name), name, pa.chunked_array([texts]))
+    for name, (kind, (typed, texts)) in _csv_columns(source).items():
+        if kind == "numeral" and not pc.all(pc.equal(typed.cast(pa.string()), texts.cast(pa.string()))).as_py():
+            found = found.set_column(found.column_names.index(name), name, [texts])
     return found
 
 
@@ -813,6 +829,7 @@ def _csv_columns(source: TableSource, wanted: Sequence[str] | None = None) -> di
     if not present:
         raise SourceError(f"{where}: {source.where} has no column")
     made, meant = {}, dict(source.kinds)
+    large = is_large(sum(values.nbytes for values in arrays.values()))
     for name, values in arrays.items():
         column = Column(name, values, source.csv)
         kind, typed = _csv_kind(column) if column.is_text else (_arrow_kind(column.values.type), column.values)
@@ -824,7 +841,8 @@ def _csv_columns(source: TableSource, wanted: Sequence[str] | None = None) -> di
                 connection.register("one_column", pa.table({"c": typed}))
                 sql = f"SELECT CAST(c AS {_duckdb_type(kind)}) AS c FROM one_column"
                 typed = connection.sql(sql).to_arrow_table().column("c")
-        made[name] = (kind, (typed, column.numerals() if kind == "numeral" else column.values))
+        texts = mapped_if_large(column.numerals(), large) if kind == "numeral" else column.values
+        made[name] = (kind, (mapped_if_large(typed, large) if typed is not column.values else typed, texts))
     return made
 
 
@@ -882,14 +900,16 @@ def _sqlite_kind(source: TableSource, connection: sqlite3.Connection, name: str,
         return _declared_kind(declared)
     if has == {"integer"} or has == {"text"}:
         meant = _declared_kind(declared)
-        values = []
-        if meant in ("boolean", "date", "timestamp"):
-            asked = f"SELECT DISTINCT {_quote(name)} FROM {_quote(source.table)} WHERE {_quote(name)} IS NOT NULL"
-            values = [value for (value,) in connection.execute(asked)]
-        if meant == "boolean" and {str(value).lower() for value in values} <= set(_BOOLEANS):
+        asked = f"SELECT DISTINCT {_quote(name)} FROM {_quote(source.table)} WHERE {_quote(name)} IS NOT NULL"
+
+        def all_are(kind: str) -> bool:
+            cursor = connection.execute(asked)
+            return all(_are([value for (value,) in some], kind) for some in iter(partial(cursor.fetchmany, 10_000), []))
+
+        if meant == "boolean" and all_are("boolean"):
             return "boolean"
         if has == {"text"} and meant in ("date", "timestamp"):
-            return next((kind for kind in ("date", "timestamp") if _as_moments(values, kind) is not None), "text")
+            return next((kind for kind in ("date", "timestamp") if all_are(kind)), "text")
         return "text" if has == {"text"} else "integer"
     if has <= {"integer", "real"}:
         return "decimal" if _declared_kind(declared) == "decimal" else "float"
@@ -905,6 +925,13 @@ _BOOLEANS = {
 """What stands in a column that is declared to be BOOLEAN."""
 
 
+def _are(values: Sequence[Any], kind: str) -> bool:
+    """Say whether values may all be of a kind that SQLite does not have."""
+    if kind == "boolean":
+        return all(str(value).lower() in _BOOLEANS for value in values)
+    return _as_moments(values, kind) is not None
+
+
 def _as_moments(values: Sequence[Any], kind: str) -> Any:
     """Return texts as dates or moments; None: one of them is none."""
     import pyarrow as pa
@@ -916,7 +943,7 @@ def _as_moments(values: Sequence[Any], kind: str) -> Any:
         return None
 
 
-def _batches(
+def _gathered(
     batches: Iterator[Sequence[Sequence[object]]],
     columns: Sequence[str],
     kinds: Mapping[str, tuple[str, str]],
@@ -924,15 +951,17 @@ def _batches(
 ) -> Any:
     import pyarrow as pa
 
-    schema, made = _schema(columns, {name: kind for name, (kind, _) in kinds.items()}), []
-    for rows in batches:
+    schema = _schema(columns, {name: kind for name, (kind, _) in kinds.items()})
+
+    def converted(rows: Sequence[Sequence[object]]) -> Any:
         with _fitting(location):
             arrays = [
                 _sqlite_values(name, values, kinds[name][0], schema.field(name).type)
                 for name, values in zip(columns, zip(*rows, strict=True), strict=True)
             ]
-        made.append(pa.record_batch(arrays, schema=schema))
-    return pa.Table.from_batches(made, schema=schema)
+        return pa.record_batch(arrays, schema=schema)
+
+    return gathered(schema, map(converted, batches))
 
 
 def _sqlite_values(name: str, values: Sequence[Any], kind: str, arrow: Any) -> Any:

@@ -103,7 +103,8 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
         if task.path_at("test") == found.file.path:
             raise task.refused("test", f": parties.{one} trains on it, and a model is measured on rows of nobody")
     first = next(iter(parties.values()))
-    test = {key: value for key, value in first.written.items() if key != "split"} | {"path": task.test}
+    test = {key: value for key, value in first.written.items() if key not in ("split", "sql", "tables")}
+    test["path"] = task.test
     return HorizontalData(
         name=name,
         task=task.type,
@@ -179,7 +180,7 @@ def image_folder_of(task: HorizontalTask, parties: Mapping[str, HorizontalParty]
     for party in parties.values():
         if party.label is None:
             party.refuse(
-                ("id", "features", "csv", "weight", "unlabelled", "split"),
+                ("id", "features", "csv", "weight", "unlabelled", "split", "sql"),
                 " for images that are no table: with a table of pixels, name its label column",
             )
     if "columns" in task.written:
@@ -505,12 +506,19 @@ def _graph_tables(name: str, task: GraphTask, parties: Mapping[str, GraphParty])
     rows = _vertical(name, task, parties)
     edges = {}
     for one, party in parties.items():
-        if party.ends[0] == party.ends[1]:
+        ends, count = tuple(map(_columns, party.ends)), len(_columns(party.id))
+        if ends[0] == ends[1]:
             raise party.refused("ends", ": give two columns")
+        if any(len(end) != count for end in ends):
+            raise BadInput(
+                f"{party.where}.ends: {shown(party.ends)} is not allowed: an id has {count} columns, each end as many"
+            )
+        if count > 1:
+            party.refuse(["sparse"], f": its column node is one, and an id has {count}; write one column of ids")
         edges[one] = EdgeFile(
             party=one,
             path=party.path_at("edges"),
-            ends=(party.ends[0], party.ends[1]),
+            ends=ends,
             sparse=None if party.sparse is None else party.path_at("sparse"),
             csv=party.csv,
             id_rules=tuple(party.id_rules),
@@ -518,6 +526,11 @@ def _graph_tables(name: str, task: GraphTask, parties: Mapping[str, GraphParty])
     different_files({one: edge.path for one, edge in edges.items()}, "edges")
     sources = tuple(replace(source, unlabelled="keep") for source in rows.sources if isinstance(source, FileSource))
     return GraphTables(rows=replace(rows, sources=sources), edges=tuple(edges.values()))
+
+
+def _columns(given: str | list[str] | None) -> tuple[str, ...]:
+    """Return the columns that make an id together."""
+    return (given,) if isinstance(given, str) else tuple(given or ())
 
 
 def _relational(name: str, task: RelationalTask, parties: Mapping[str, RelationalParty]) -> RelationalData:
@@ -550,7 +563,7 @@ def _relational(name: str, task: RelationalTask, parties: Mapping[str, Relationa
                 table=table,
                 partition=sum(partition.table == table for partition in made),
                 source=source,
-                id_column="" if is_view else party.id or "",
+                id_columns=() if is_view else _columns(party.id),
                 rules=() if is_view else tuple(party.columns.items()),
                 id_rules=tuple(party.id_rules),
             )

@@ -114,7 +114,8 @@ def vertical(
     Args:
         tables: by party: a table of pandas, Polars, Arrow, DuckDB, Hugging Face or numpy, or columns by name.
         label: the party that has the labels, and the column.
-        id: column by which rows are aligned, the same at every party or by party; None: rows are aligned already.
+        id: column by which rows are aligned, or several, the same at every party or by party; None: they are aligned
+            already.
         task: ``binary``, ``multiclass`` or ``regression``; by default what the labels are, where they leave no doubt.
         alignment: ``already-aligned``, ``hash`` or ``psi``; ``psi`` by default where there are ids.
         parties: by party, further keys of ``[parties.NAME]``, such as ``features``, ``columns`` or ``split``.
@@ -224,7 +225,7 @@ def graph(
     parties: Mapping[str, Any],
     *,
     nodes: Any = None,
-    id: str | None = None,
+    id: str | Sequence[str] | None = None,
     label: tuple[str, str] | None = None,
     task: str | None = None,
     alignment: str | None = None,
@@ -238,7 +239,7 @@ def graph(
             PyTorch Geometric; of nodes with ids its tables by name: ``nodes``, ``edges``, and perhaps ``sparse``.
         nodes: of numbered nodes what all parties know: ``labels``, ``train``, ``validation`` and ``test`` by name, or a
             ``Data`` with ``y`` and masks; by default the first party's.
-        id: of tables, the column of the nodes' ids.
+        id: of tables, the column of the nodes' ids, or several that make one together.
         label: of tables, the party that has the labels, and the column.
         task: of tables, ``binary`` or ``multiclass``.
         alignment: of tables, as `vertical` takes it.
@@ -323,7 +324,9 @@ def _table_at(name: str, value: Any, keys: Keys, kept: list[HeldObject]) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else [one for one in value if isinstance(one, str)]
+    if isinstance(value, str):
+        return [value]
+    return [text for one in value if isinstance(one, str | list | tuple) for text in _texts(one)]
 
 
 def _keep(name: str, content: Any, kept: list[HeldObject]) -> str:

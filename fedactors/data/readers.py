@@ -29,12 +29,14 @@ import importlib
 import io
 import json
 import math
+import mmap
 import os
 import re
 import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -50,11 +52,14 @@ from fedactors.data.values import (
     CsvFormat,
     Inexact,
     class_text,
+    content_of,
+    gathered,
     is_large,
     mapped_table,
     pieces_of,
     row_bytes,
     value_text,
+    written_to_file,
 )
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import is_object, object_at
@@ -111,32 +116,38 @@ def _kind_of(begins: bytes) -> str:
     return next((kind for magic, kind in _MAGIC if begins.startswith(magic)), "csv")
 
 
-def _content(path: Path) -> tuple[str, bytes]:
+Content = bytes | mmap.mmap
+"""Of a file: in memory, or where it is large mapped from a copy, which nobody else can cut short."""
+
+
+def _content(path: Path) -> tuple[str, Content]:
     """Return what a file is by its content, and that, unpacked; nothing of one that Arrow reads column by column."""
-    with opened(path) as file:
+    with opened(path) as file, contextlib.ExitStack() as packed:
         kind = _kind_of(file.read(16))
         if kind in _COLUMNAR:
             return kind, b""
         file.seek(0)
-        raw = file.read()
-    if kind == "gzip":
-        raw = gzip.decompress(raw)
-    elif kind == "bz2":
-        raw = bz2.decompress(raw)
-    elif kind == "zst":
-        raw = pa.CompressedInputStream(pa.BufferReader(raw), "zstd").read()
-    elif kind == "zip":
-        with zipfile.ZipFile(io.BytesIO(raw)) as packed:
-            names = [one for one in packed.namelist() if not one.endswith("/") and not one.startswith("__MACOSX")]
+        stream: Any = file
+        if kind == "gzip":
+            stream = packed.enter_context(gzip.GzipFile(fileobj=file))
+        elif kind == "bz2":
+            stream = packed.enter_context(bz2.BZ2File(file))
+        elif kind == "zst":
+            stream = packed.enter_context(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd"))
+        elif kind == "zip":
+            archive = packed.enter_context(zipfile.ZipFile(file))
+            names = [one for one in archive.namelist() if not one.endswith("/") and not one.startswith("__MACOSX")]
             if "xl/workbook.xml" in names:
-                return "xlsx", raw
+                file.seek(0)
+                return "xlsx", file.read()
             if "[Content_Types].xml" in names:
                 return "a document of an office", b""
             if len(names) != 1:
                 raise ValueError(f"the zip file holds {len(names)} files ({', '.join(names[:5])}): one is needed")
-            raw = packed.read(names[0])
-    else:
-        return kind, raw
+            stream = packed.enter_context(archive.open(names[0]))
+        raw = content_of(stream)
+        if stream is file:
+            return kind, raw
     kind = _kind_of(raw[:16])
     if kind in _COLUMNAR:
         raise ValueError(f"a {kind} file that is packed; unpack it, for it is packed inside")
@@ -147,7 +158,7 @@ def _content(path: Path) -> tuple[str, bytes]:
 
 
 def read_csv(
-    content: bytes, path: Path, party: str, *, wanted: Sequence[str] | None, csv: CsvFormat
+    content: Content, path: Path, party: str, *, wanted: Sequence[str] | None, csv: CsvFormat
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the wanted columns that are there, as Arrow arrays of texts, and the names of all columns.
 
@@ -169,12 +180,8 @@ def read_csv(
     _refuse_other_separator(where, present, wanted, csv)
     positions = [position for position, name in enumerate(present) if wanted is None or name in wanted]
     _refuse_doubled([present[position] for position in positions], where)
-    if re.fullmatch(rb"[\r\n]*", rows):
+    if not positions or re.fullmatch(rb"[\r\n]*", rows):
         return {present[position]: pa.array([], pa.string()) for position in positions}, present
-    # one block, so that no row is too long for it; without threads, whose pool may never end after a fault
-    read = pa_csv.ReadOptions(
-        column_names=list(map(str, range(len(present)))), use_threads=False, block_size=min(len(rows) + 1, 2**31 - 1)
-    )
     parse = pa_csv.ParseOptions(delimiter=lines.separator, newlines_in_values=True)
     convert = pa_csv.ConvertOptions(
         include_columns=list(map(str, positions)),
@@ -182,16 +189,34 @@ def read_csv(
         strings_can_be_null=not csv.trim,
         null_values=csv.nulls,
     )
-    try:
-        table = pa_csv.read_csv(pa.BufferReader(rows), read_options=read, parse_options=parse, convert_options=convert)
-    except pa.ArrowInvalid as error:
-        if "invalid UTF8" in str(error):
-            raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
-        raise BadInput(f"{where}: {lines.ragged() or f'cannot be read: {first_line(error)}'}") from error
-    found = {present[position]: table.column(number) for number, position in enumerate(positions)}
-    if csv.trim:
-        found = {name: _trimmed(column, csv.nulls) for name, column in found.items()}
-    return found, present
+    # one block, so that no row is too long for it; of a large file as many as are needed, each four times the last
+    sizes = [len(rows) + 1] if not is_large(len(rows)) else [_CSV_BLOCK * 4**n for n in range(10)]
+
+    def batches(size: int) -> Iterator[Any]:
+        # without threads, whose pool may never end after a fault
+        names = list(map(str, range(len(present))))
+        read = pa_csv.ReadOptions(column_names=names, use_threads=False, block_size=min(size, 2**31 - 1))
+        whole = pa.BufferReader(rows)
+        for batch in pa_csv.open_csv(whole, read_options=read, parse_options=parse, convert_options=convert):
+            columns = [_trimmed(column, csv.nulls) for column in batch.columns] if csv.trim else batch.columns
+            yield pa.record_batch(columns, names=batch.schema.names)
+
+    schema = pa.schema([(str(position), pa.string()) for position in positions])
+    for size in sizes:
+        try:
+            table = gathered(schema, batches(size))
+            break
+        except pa.ArrowInvalid as error:
+            if _ROW_TOO_LONG in str(error) and size != sizes[-1] and size <= len(rows):
+                continue
+            if "invalid UTF8" in str(error):
+                raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
+            raise BadInput(f"{where}: {lines.ragged() or f'cannot be read: {first_line(error)}'}") from error
+    return {present[position]: table.column(number) for number, position in enumerate(positions)}, present
+
+
+_CSV_BLOCK = 1 << 18
+_ROW_TOO_LONG = "straddling object straddles two block boundaries"
 
 
 def _trimmed(column: Any, nulls: Sequence[str]) -> Any:
@@ -199,7 +224,7 @@ def _trimmed(column: Any, nulls: Sequence[str]) -> Any:
     return pc.if_else(pc.is_in(texts, pa.array(nulls, pa.string())), pa.scalar(None, pa.string()), texts)
 
 
-def _in_utf8(content: bytes, csv: CsvFormat, where: str) -> bytes:
+def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
     """Return a file's characters in UTF-8; of one that is said to be so Arrow checks what it reads."""
     width = 32 if content[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE) else 16
     if (width == 32 or content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and str(width) not in csv.encoding:
@@ -209,16 +234,19 @@ def _in_utf8(content: bytes, csv: CsvFormat, where: str) -> bytes:
     if codecs.lookup(csv.encoding).name in ("utf-8", "utf-8-sig"):
         return _without_marks(content, where)
     try:
-        return _without_marks(content.decode(csv.encoding).encode(), where)
+        if isinstance(content, bytes):
+            return _without_marks(content.decode(csv.encoding).encode(), where)
+        characters = codecs.iterdecode(iter(partial(pa.BufferReader(content).read, _CSV_BLOCK), b""), csv.encoding)
+        return _without_marks(written_to_file(text.encode() for text in characters), where)
     except UnicodeError as error:
         raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
 
 
-def _without_marks(content: bytes, where: str) -> bytes:
+def _without_marks(content: Content, where: str) -> Content:
     """Return a file's characters without the mark that tells their encoding; one in another line is of another file."""
     mark = codecs.BOM_UTF8
-    while content.startswith(mark):
-        content = content.removeprefix(mark)
+    while content[:3] == mark:
+        content = content[3:] if isinstance(content, bytes) else written_to_file(_parts_from(content, 3))
     if found := re.search(rb"[\r\n]" + mark, content):
         number = len(content[: found.end()].splitlines())
         raise BadInput(
@@ -228,16 +256,20 @@ def _without_marks(content: bytes, where: str) -> bytes:
     return content
 
 
+def _parts_from(content: Content, first: int) -> Iterator[bytes]:
+    return (content[start : start + _CSV_BLOCK] for start in range(first, len(content), _CSV_BLOCK))
+
+
 _ENCODINGS = ("utf-8", "cp1252", "latin-1", "gb18030", "shift_jis", "utf-16-le")
 """What files are written in, and what Excel writes; the first in which a line can be read is not always right."""
 
 
-def _other_encodings(content: bytes, csv: CsvFormat) -> str:
+def _other_encodings(content: Content, csv: CsvFormat) -> str:
     """Return what to say of a file that is not written as it is said to be: the line, and what it could be."""
     name = codecs.lookup(csv.encoding).name
-    number, wrong, byte = 0, content, ""
+    number, wrong, byte = 0, content[:_CSV_BLOCK], ""
     if name in ("utf-8", "ascii"):
-        for number, wrong in enumerate(content.splitlines(), 1):
+        for number, wrong in enumerate(content[:].splitlines(), 1):
             try:
                 wrong.decode(csv.encoding)
             except UnicodeDecodeError as error:
@@ -268,11 +300,11 @@ class _Lines:
         where: party and file, for errors.
     """
 
-    def __init__(self, content: bytes, separator: str, csv: CsvFormat, where: str) -> None:
+    def __init__(self, content: Content, separator: str, csv: CsvFormat, where: str) -> None:
         self.content, self.separator, self.csv, self.where = content, separator, csv, where
         self._blank = " \r\n" if separator == "\t" else " \t\r\n"
 
-    def head_and_rows(self) -> tuple[list[str], bytes]:
+    def head_and_rows(self) -> tuple[list[str], Content | memoryview]:
         """Return the names of the columns, and the lines below them that are rows.
 
         Raises:
@@ -297,11 +329,12 @@ class _Lines:
             records = self.records()
             if not csv.names:
                 next(records)
-            return names, "".join(text for _, text, _ in records).encode()
+            lines = (text.encode() for _, text, _ in records)
+            return names, b"".join(lines) if isinstance(self.content, bytes) else written_to_file(lines)
         if csv.names:
             return names, self.content
-        begins = len(self.content) - len(self.content.lstrip(b"\r\n"))
-        return names, self.content[begins + len(text.encode()) :]
+        begins = re.match(rb"[\r\n]*", self.content).end()  # type: ignore[union-attr]
+        return names, memoryview(self.content)[begins + len(text.encode()) :]
 
     def records(self, *, errors: str = "replace", strict: bool = False) -> Iterator[tuple[int, str, list[str]]]:
         """Yield the number of the last line of each row, its lines, and its fields."""
@@ -311,7 +344,8 @@ class _Lines:
 
         def rows() -> Iterator[str]:
             nonlocal number
-            with io.TextIOWrapper(io.BytesIO(self.content), encoding="utf-8", errors=errors, newline="") as file:
+            whole: Any = io.BytesIO(self.content) if isinstance(self.content, bytes) else pa.BufferReader(self.content)
+            with io.TextIOWrapper(whole, encoding="utf-8", errors=errors, newline="") as file:
                 for line in file:
                     number += 1
                     if number <= csv.skip or (not lines and self._is_none(line)):
@@ -339,17 +373,18 @@ class _Lines:
     def _has_other_lines(self) -> bool:
         """Say whether there may be lines that are no rows for Python, and are some for Arrow."""
         csv, content = self.csv, self.content
-        if csv.skip or csv.comment is not None or (csv.trim and b'"' in content):
+        if csv.skip or csv.comment is not None or (csv.trim and _holds(content, b'"')):
             return True
         blanks = [b" "] if self.separator == "\t" else [b" ", b"\t"]
-        begins = (b"\n", b"\r") if b"\r" in content else (b"\n",)
-        return content[:1] in blanks or any(begin + blank in content for begin in begins for blank in blanks)
+        begins = (b"\n", b"\r") if _holds(content, b"\r") else (b"\n",)
+        return content[:1] in blanks or any(_holds(content, begin + blank) for begin in begins for blank in blanks)
 
     def _refuse_open_quote(self) -> None:
         """Refuse a quote that is never closed, and text behind one that is: what follows would be read otherwise."""
         edge = re.escape(self.separator.encode()) + b'\r\n"'
         has_text_behind = re.search(b'[^%s]"+[^%s]' % (edge, edge), self.content)
-        if not self.content.count(b'"') % 2 and not has_text_behind:
+        count = sum(part.count(b'"') for part in _parts_from(self.content, 0))
+        if not count % 2 and not has_text_behind:
             return
         begins = 1
         try:
@@ -382,6 +417,10 @@ class _Lines:
                     'out by csv = { skip = 1 } or csv = { comment = "#" }'
                 )
         return ""
+
+
+def _holds(content: Content, part: bytes) -> bool:
+    return content.find(part) >= 0
 
 
 def _refuse_other_separator(where: str, present: Sequence[str], wanted: Sequence[str] | None, csv: CsvFormat) -> None:
@@ -486,11 +525,31 @@ def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None)
         present = list((whole.schema_arrow if kind == "parquet" else whole.schema).names)
         chosen = present if wanted is None else [name for name in present if name in wanted]
         _refuse_doubled(chosen, f"{party}: {path}")
+        schema = whole.schema_arrow if kind == "parquet" else whole.schema
+        refuse_pandas_types([schema.field(name) for name in chosen], f"{party}: {path}")
         if kind == "parquet":
             table = _read_parquet(whole, file, chosen)
         else:
             table = _read_batches(whole, chosen)
     return dict(zip(table.column_names, table.columns, strict=True)), present
+
+
+def refuse_pandas_types(fields: Sequence[Any], where: str) -> None:
+    """Refuse columns that hold other values than they stand for, such as months as numbers.
+
+    Arrow knows their type only where pandas is imported; the file tells it always.
+
+    Raises:
+        BadInput: naming the first.
+    """
+    for field in fields:
+        name = getattr(field.type, "extension_name", "") or (field.metadata or {}).get(b"ARROW:extension:name", b"")
+        name = name.decode() if isinstance(name, bytes) else name
+        if name.startswith("pandas."):
+            raise BadInput(
+                f"{where}: column {field.name}: holds values of pandas' type {name.removeprefix('pandas.')}, which are "
+                "not read; write dates, texts or numbers"
+            )
 
 
 def _read_parquet(opened: Any, file: Any, chosen: Sequence[str]) -> Any:
@@ -574,7 +633,7 @@ def _read_parts(
     return dict(zip(whole.column_names, whole.columns, strict=True)), present
 
 
-def _read_workbook(content: bytes, where: str) -> dict[str, Any]:
+def _read_workbook(content: Content, where: str) -> dict[str, Any]:
     """Return the columns of the one sheet of an Excel workbook: its first row names them.
 
     Raises:
@@ -627,7 +686,7 @@ def _cell_text(value: Any) -> str:
     return str(value.date() if is_midnight else value_text(value))
 
 
-def _read_npy(content: bytes) -> dict[str, NDArray[Any]]:
+def _read_npy(content: Content) -> dict[str, NDArray[Any]]:
     array = np.load(io.BytesIO(content), allow_pickle=False)
     if array.dtype.names:
         if array.ndim != 1 or any(array[name].ndim != 1 for name in array.dtype.names):

@@ -41,6 +41,8 @@ def _different(names: Any) -> Any:
 
 
 Names = Annotated[list[str], AfterValidator(_different)]
+Id = Text | Annotated[list[Text], Field(min_length=1), AfterValidator(_different)]
+"""One column, or several that make an id together."""
 Columns = Annotated[Literal["all"] | list[str], AfterValidator(_different)]
 Weights = dict[str, Annotated[float, Field(gt=0, le=WIDEST)]]
 MOST_CLASSES = 65536
@@ -141,7 +143,7 @@ class VerticalParty(RowsParty):
     """The party's own tables that ``sql`` reads, by their names in it: files, or databases as in ``relational``."""
     sql: Text | None = None
     """A SELECT over ``tables`` whose rows are the party's: joins, aggregates, whatever DuckDB has."""
-    id: Text | Annotated[list[Text], Field(min_length=1), AfterValidator(_different)] | None = None
+    id: Id | None = None
     """Column by which rows are aligned, or a list of columns that make an id together."""
     id_rules: list[IdRule] = Field(default_factory=list)
     """What does not count in ids: ``nfkc``, ``casefold``, ``strip-zeros``."""
@@ -200,10 +202,14 @@ class HorizontalTask(Table):
 class HorizontalParty(RowsParty):
     """A client with some of the rows."""
 
-    path: Location
-    """File of its rows; of images also a folder."""
-    id: Text | None = None
-    """Column that rows are called by in predictions; no feature."""
+    path: Location | None = None
+    """File of its rows; of images also a folder; unless ``sql`` is given."""
+    tables: dict[str, Location] = Field(default_factory=dict)
+    """The client's own tables that ``sql`` reads, by their names in it: files, or databases as in ``relational``."""
+    sql: Text | None = None
+    """A SELECT over ``tables`` whose rows are the client's: joins, aggregates, whatever DuckDB has."""
+    id: Id | None = None
+    """Column that rows are called by in predictions, or a list of columns; no features."""
     features: Columns = "all"
     """Columns to learn from, the same for every client."""
     label: Text | None = None
@@ -254,8 +260,8 @@ class RelationalParty(Table):
     """Name of the table in the query; the party's name unless given."""
     source_table: Text | None = None
     """Name of the table in the database."""
-    id: Text | None = None
-    """Column that names a row's predictions."""
+    id: Id | None = None
+    """Column that names a row's predictions, or a list of columns."""
     id_rules: list[IdRule] = Field(default_factory=list)
     """What does not count in keys that are texts: ``nfkc``, ``casefold``, ``strip-zeros``, and blanks at the ends."""
     columns: dict[str, ColumnRule] = Field(default_factory=dict)
@@ -286,20 +292,24 @@ class GraphTask(Table):
     """How training, validation and test nodes are drawn of those with a label."""
 
 
+def _usual_ends() -> list[str | list[str]]:
+    return ["source", "target"]
+
+
 @config
 class GraphParty(RowsParty):
     """A party with some columns and some edges of the nodes."""
 
     path: Location
     """File of the nodes, a row each: CSV, Parquet or npy."""
-    id: Text
-    """Column of the nodes' ids."""
+    id: Id
+    """Column of the nodes' ids, or a list of columns that make an id together."""
     id_rules: list[IdRule] = Field(default_factory=list)
     """What does not count in ids: ``nfkc``, ``casefold``, ``strip-zeros``."""
     edges: Location
     """File of the edges, a row each: two ids."""
-    ends: Annotated[list[Text], Field(min_length=2, max_length=2)] = Field(default_factory=lambda: ["source", "target"])
-    """Columns of the edges' file with the ids of an edge's ends."""
+    ends: Annotated[list[Id], Field(min_length=2, max_length=2)] = Field(default_factory=_usual_ends)
+    """Columns of the edges' file with the ids of an edge's ends; of ids of several columns a list for each end."""
     sparse: Location | None = None
     """File of sparse features: columns ``node``, ``feature`` and, unless all are 1, ``value``."""
     duplicates: Duplicates = "refuse"

@@ -21,7 +21,7 @@ from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.readers import is_csv, names_of_columns, read_columns
-from fedactors.data.values import Column, CsvFormat, IdRule, class_text, row_name_array
+from fedactors.data.values import Column, CsvFormat, IdRule, class_text, is_large, row_name_array
 from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import is_object
@@ -190,7 +190,8 @@ class FileSource:
         if self.view is not None:
             found = self.view.load()
             names = [name for name in found.column_names if asked is None or name in asked]
-            return {name: Column(name, found.column(name)) for name in names}
+            large = is_large(found.nbytes)
+            return {name: Column(name, found.column(name), is_large=large) for name in names}
         table = read_columns(Path(self.path), self.party, wanted=asked, csv=self.csv)
         index = () if wanted is not None else pandas_index(Path(self.path))
         return {name: column for name, column in table.items() if name not in index or name in self._roles}

@@ -23,6 +23,7 @@ import dataclasses
 import datetime
 import decimal
 import functools
+import itertools
 import json
 import math
 import mmap
@@ -918,25 +919,49 @@ def are_finite(values_ND: NDArray[Any]) -> bool:
     return all(bool(np.isfinite(values_ND[block]).all()) for block in rows)
 
 
-def mapped_table(schema: Any, num_rows: int, pieces: Iterable[tuple[int, Any]]) -> Any:
+def mapped_table(schema: Any, num_rows: int | None, pieces: Iterable[tuple[int, Any]]) -> Any:
     """Return a `pyarrow.Table`, each of its columns in one piece, numbers and texts in mapped files.
 
     Args:
         schema: of the table; of columns of other types, such as lists, all values are kept in memory.
-        num_rows: of the table.
+        num_rows: of the table; None: as many as come.
         pieces: the number of a column, and its next values.
 
     Raises:
         BadInput: there is no room for the files.
     """
     with contextlib.ExitStack() as files:
-        columns = [_mapped_column(field.type, num_rows, files) for field in schema]
-        with _room(sum(column.num_bytes for column in columns)):
+        columns = [_mapped_column(field.type, files) for field in schema]
+        try:
             for number, values in pieces:
                 columns[number].add(values)
-        if wrong := [column.first for column in columns if column.first != num_rows]:
+        except _NoRoom as error:
+            with _room(int(row_bytes(schema) * (num_rows or max(column.num_rows for column in columns)))):
+                raise error.args[0] from None
+        num_rows = columns[0].num_rows if num_rows is None and columns else num_rows
+        if wrong := [column.num_rows for column in columns if column.num_rows != num_rows]:
             raise ValueError(f"{wrong[0]} rows where {num_rows} were announced")
         return pa.table([column.array() for column in columns], names=schema.names)
+
+
+def gathered(schema: Any, batches: Iterable[Any]) -> Any:
+    """Return the `pyarrow.Table` of record batches: in memory, or once they are large in mapped files."""
+    kept: list[Any] = []
+    size, left = 0, iter(batches)
+    for batch in left:
+        kept.append(batch)
+        size += batch.nbytes
+        if is_large(size):
+            return mapped_table(schema, None, pieces_of(itertools.chain(kept, left)))
+    return pa.Table.from_batches(kept, schema=schema)
+
+
+def mapped_if_large(values: Any, is_large: bool) -> Any:
+    """Return an Arrow array, in a mapped file where its table is large."""
+    if not is_large:
+        return values
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    return mapped_table(pa.schema([("values", values.type)]), None, ((0, one) for one in chunks)).column(0)
 
 
 def row_bytes(schema: Any) -> float:
@@ -953,27 +978,30 @@ def pieces_of(batches: Iterable[Any]) -> Iterator[tuple[int, Any]]:
     return (piece for batch in batches for piece in enumerate(batch.columns))
 
 
-def _mapped_column(kind: Any, num_rows: int, files: contextlib.ExitStack) -> _HeldColumn:
+def _mapped_column(kind: Any, files: contextlib.ExitStack) -> _HeldColumn:
     types = pa.types
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_temporal(kind):
-        return _FixedColumn(kind, num_rows, files)
+        return _FixedColumn(kind, files)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
-        return _TextColumn(kind, num_rows, files)
-    return _HeldColumn(kind, num_rows)
+        return _TextColumn(kind, files)
+    return _HeldColumn(kind)
+
+
+class _NoRoom(Exception):
+    """The system has no room for a file; the error is its argument."""
 
 
 class _HeldColumn:
     """A column in memory."""
 
-    def __init__(self, kind: Any, num_rows: int) -> None:
-        self.kind, self.num_rows = kind, num_rows
-        self.first = self.num_bytes = 0
+    def __init__(self, kind: Any) -> None:
+        self.kind, self.num_rows = kind, 0
         self._parts: list[Any] = []
 
     def add(self, values: Any) -> None:
         """Take the values of the next rows."""
-        self._write(values, self.first)
-        self.first += len(values)
+        self._write(values, self.num_rows)
+        self.num_rows += len(values)
 
     def _write(self, values: Any, first: int) -> None:
         self._parts.append(values)
@@ -986,10 +1014,9 @@ class _HeldColumn:
 class _FixedColumn(_HeldColumn):
     """A column of values of one width, in a file; which of them are missing is told in another one."""
 
-    def __init__(self, kind: Any, num_rows: int, files: contextlib.ExitStack) -> None:
-        super().__init__(kind, num_rows)
+    def __init__(self, kind: Any, files: contextlib.ExitStack) -> None:
+        super().__init__(kind)
         self._width = kind.bit_width // 8
-        self.num_bytes = num_rows * self._width
         self._files = files
         self._values = files.enter_context(scratch_file())
         self._missing: Any = None
@@ -1017,17 +1044,16 @@ class _FixedColumn(_HeldColumn):
 
     def array(self) -> Any:
         """Return the whole column."""
-        values = pa.py_buffer(_mapped(self._values, self.num_bytes))
+        values = pa.py_buffer(_mapped(self._values, self.num_rows * self._width))
         return pa.Array.from_buffers(self.kind, self.num_rows, [self._validity(), values])
 
 
 class _TextColumn(_FixedColumn):
     """A column of texts or bytes: where each ends in one file, all of them one after the other in another."""
 
-    def __init__(self, kind: Any, num_rows: int, files: contextlib.ExitStack) -> None:
-        _HeldColumn.__init__(self, kind, num_rows)
+    def __init__(self, kind: Any, files: contextlib.ExitStack) -> None:
+        _HeldColumn.__init__(self, kind)
         self._width = 8
-        self.num_bytes = 8 * (num_rows + 1)
         self._files = files
         self._values = files.enter_context(scratch_file())
         self._texts = files.enter_context(scratch_file())
@@ -1044,7 +1070,6 @@ class _TextColumn(_FixedColumn):
         if texts is not None:
             _write_all(self._texts, texts[int(ends[0]) : int(ends[-1])], self._size)
         self._size += int(ends[-1] - ends[0])
-        self.num_bytes += int(ends[-1] - ends[0])
 
     def array(self) -> Any:
         """Return the whole column."""
@@ -1058,8 +1083,49 @@ def _write_all(file: Any, part: Any, offset: int) -> None:
     """Write bytes at a place of a file; the system may take some of them at a time."""
     left = memoryview(part)
     while len(left):
-        written = os.pwrite(file.fileno(), left, offset)
+        try:
+            written = os.pwrite(file.fileno(), left, offset)
+        except OSError as error:
+            raise _NoRoom(error) from None
         left, offset = left[written:], offset + written
+
+
+def content_of(stream: Any) -> bytes | mmap.mmap:
+    """Return all bytes of a stream: in memory, or where they are large from a file without a name that is mapped.
+
+    Raises:
+        BadInput: there is no room for the file.
+    """
+    first: bytes = stream.read(_PART_BYTES)
+    parts, size = [first], len(first)
+    while not is_large(size):
+        part: bytes = stream.read(_PART_BYTES)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+    return written_to_file(itertools.chain(parts, iter(lambda: stream.read(_PART_BYTES), b"")))
+
+
+_PART_BYTES = 1 << 20
+
+
+def written_to_file(parts: Iterable[bytes]) -> bytes | mmap.mmap:
+    """Return bytes that follow each other, from a file without a name that is mapped.
+
+    Raises:
+        BadInput: there is no room for the file.
+    """
+    with scratch_file() as file:
+        size = 0
+        for part in parts:
+            try:
+                _write_all(file, part, size)
+            except _NoRoom as error:
+                with _room(size + len(part)):
+                    raise error.args[0] from None
+            size += len(part)
+        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
 
 
 def _mapped(file: Any, size: int) -> Any:

@@ -1,9 +1,10 @@
 """How much memory a run needs beside what it starts with, of tables larger than that memory.
 
-    python -m scenarios.benchmarks.large_tables PROTOCOL [ROWS] [COLUMNS] [LIMIT]
+    python -m scenarios.benchmarks.large_tables PROTOCOL [ROWS] [COLUMNS] [LIMIT] [KIND]
 
-PROTOCOL is pubsub-vfl, mtcd or horizontal, whose tables are Parquet files of two parties with COLUMNS numbers in each
-row, or tablepuppet, whose ROWS sales, of as many numbers, join items and shops. Tables are written in blocks to a
+PROTOCOL is pubsub-vfl, mtcd or horizontal, whose tables are files of two parties with COLUMNS numbers in each row, of
+the kind parquet, csv or sqlite, or tables of PostgreSQL (KIND is a server's address, postgresql://...); or tablepuppet,
+whose ROWS sales, of as many numbers, join items and shops. Tables are written in blocks to a
 temporary folder and read by a simulated run in a process of its own, which prints one line of JSON:
 
     table_mib   the numbers of all tables in double precision
@@ -16,18 +17,24 @@ LIMIT is the memory, in MiB, that tables are large beside; the machine's unless 
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 
 from fedactors.data import values
@@ -54,16 +61,16 @@ NUM_ITEMS, NUM_SHOPS = 10_000, 1_000
 _TABLES = ("sales", "items", "shops")
 
 
-def write(protocol: str, folder: Path, num_rows: int, num_columns: int) -> tuple[Path, float]:
+def write(protocol: str, folder: Path, num_rows: int, num_columns: int, kind: str = "parquet") -> tuple[Path, float]:
     """Write the tables and their description; return its path and the MiB of their numbers."""
     if protocol == "tablepuppet":
         return _write_star(folder, num_rows, num_columns)
     for number, name in enumerate(("one", "two", "test")):
         labelled = name == "one" or protocol == "horizontal"
         count = num_rows if name != "test" else min(num_rows, 1000)
-        _write(folder / f"{name}.parquet", count, number, num_columns, labelled)
+        _write(folder, name, count, number, num_columns, labelled, "parquet" if name == "test" else kind)
     parties = "\n".join(
-        f'[parties.{name}]\npath = "{name}.parquet"\n'
+        f"[parties.{name}]\n{_located(name, kind)}\n"
         + ('label = "y"\n' if name == "one" or protocol == "horizontal" else "")
         for name in ("one", "two")
     )
@@ -73,19 +80,60 @@ def write(protocol: str, folder: Path, num_rows: int, num_columns: int) -> tuple
     return folder / "parties.toml", 2 * num_rows * num_columns * 8 / 2**20
 
 
-def _write(path: Path, num_rows: int, seed: int, num_columns: int, has_label: bool) -> None:
-    rng = np.random.default_rng(seed)
+def _located(name: str, kind: str) -> str:
+    """Return what a description says of where a party's rows are."""
+    if kind in ("parquet", "csv"):
+        return f'path = "{name}.{kind}"'
+    where = f"{name}.sqlite" if kind == "sqlite" else kind
+    return f'tables = {{ big_{name} = "{where}" }}\nsql = "SELECT * FROM big_{name}"'
+
+
+def _write(folder: Path, name: str, num_rows: int, seed: int, num_columns: int, has_label: bool, kind: str) -> None:
+    blocks = _blocks(num_rows, seed, num_columns, has_label)
+    if kind == "sqlite":
+        with contextlib.closing(sqlite3.connect(folder / f"{name}.sqlite")) as connection:
+            for number, block in enumerate(blocks):
+                if not number:
+                    connection.execute(f"CREATE TABLE big_{name} ({_declared(block)})")
+                marks = ", ".join("?" * block.num_columns)
+                rows = zip(*(column.to_pylist() for column in block.columns), strict=True)
+                connection.executemany(f"INSERT INTO big_{name} VALUES ({marks})", rows)
+            connection.commit()
+        return
+    if kind not in ("parquet", "csv"):
+        psycopg = importlib.import_module("psycopg")
+        with psycopg.connect(kind) as connection:
+            for number, block in enumerate(blocks):
+                if not number:
+                    connection.execute(f"DROP TABLE IF EXISTS big_{name}")
+                    connection.execute(f"CREATE TABLE big_{name} ({_declared(block)})")
+                text = io.BytesIO()
+                pyarrow.csv.write_csv(block, text, pyarrow.csv.WriteOptions(include_header=False))
+                with connection.cursor().copy(f"COPY big_{name} FROM STDIN (FORMAT csv)") as copy:
+                    copy.write(text.getvalue())
+        return
+    make = pyarrow.parquet.ParquetWriter if kind == "parquet" else pyarrow.csv.CSVWriter
     writer = None
+    for block in blocks:
+        writer = writer or make(folder / f"{name}.{kind}", block.schema)
+        writer.write_table(block)
+    assert writer is not None
+    writer.close()
+
+
+def _declared(block: pa.Table) -> str:
+    """Return the columns of a table of a database."""
+    return ", ".join(f"{name} {'BIGINT' if name == 'y' else 'DOUBLE PRECISION'}" for name in block.column_names)
+
+
+def _blocks(num_rows: int, seed: int, num_columns: int, has_label: bool) -> Iterator[pa.Table]:
+    rng = np.random.default_rng(seed)
     for first in range(0, num_rows, _BLOCK):
         size = min(_BLOCK, num_rows - first)
         columns = {f"x{number}": rng.normal(size=size) for number in range(num_columns)}
         if has_label:
             columns["y"] = (columns["x0"] + rng.normal(size=size) > 0).astype(np.int64)
-        table = pa.table(columns)
-        writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema)
-        writer.write_table(table)
-    assert writer is not None
-    writer.close()
+        yield pa.table(columns)
 
 
 def _write_star(folder: Path, num_rows: int, num_columns: int) -> tuple[Path, float]:
@@ -178,10 +226,12 @@ def _joined(description: str) -> dict[str, Any]:
     return dict(runtime.execute(lambda: run_protocol(config, data, runtime)).metrics)
 
 
-def measure(protocol: str, num_rows: int, num_columns: int, limit_mib: float = 0.0) -> dict[str, float]:
+def measure(
+    protocol: str, num_rows: int, num_columns: int, limit_mib: float = 0.0, kind: str = "parquet"
+) -> dict[str, float]:
     """Write tables, run a protocol on them in a process of its own, and return what it measured."""
     with tempfile.TemporaryDirectory() as name:
-        description, table_mib = write(protocol, Path(name), num_rows, num_columns)
+        description, table_mib = write(protocol, Path(name), num_rows, num_columns, kind)
         words = [
             sys.executable,
             "-m",
@@ -204,8 +254,8 @@ def main() -> None:
     if given and given[0].endswith(".toml"):
         print(json.dumps(run(protocol, given[0], float(given[2]))))
         return
-    rows, columns, limit = (*map(float, given), *(float(ROWS), float(COLUMNS), 0.0)[len(given) :])
-    print(json.dumps(measure(protocol, int(rows), int(columns), limit)))
+    rows, columns, limit, kind = (*given, *(str(ROWS), str(COLUMNS), "0", "parquet")[len(given) :])
+    print(json.dumps(measure(protocol, int(float(rows)), int(float(columns)), float(limit), kind)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +24,9 @@ from fedactors.data.join import hash_keys
 from fedactors.data.layouts.relational import read_rows
 from fedactors.data.party_rows import check_block, measured_fill, measured_scale, prepare, split
 from fedactors.data.query import make_plan, parse_query
+from fedactors.data.readers import read_arrays
 from fedactors.data.sources import FileSource
-from fedactors.data.values import Column, as_type, mapped_table, pieces_of, taken
+from fedactors.data.values import Column, CsvFormat, as_type, mapped_table, pieces_of, taken
 from fedactors.errors import BadInput
 from scenarios.benchmarks.large_tables import measure
 
@@ -145,6 +150,47 @@ def test_columns_of_words_and_of_numbers_are_read_as_a_whole(shrink: Shrink) -> 
     np.testing.assert_array_equal(np.concatenate(blocks), words.numbers("bank"))
     mixed = Column("m", pa.array(["true"] * 8 + ["2"] * 8), is_large=True)
     assert sorted(mixed.block(slice(0, 8)).readable_numbers("bank")[1]) == list(range(8)), "words beside numbers"
+
+
+CSV_FILES: dict[str, tuple[bytes, CsvFormat]] = {
+    "mark": (b"\xef\xbb\xbf" + b'a,b\r\n"x, ""y""",1\r\n"two\r\nlines",\r\n' * 9, CsvFormat(names=("a", "b"))),
+    "encoded": ("a,b\né,1\nß,2\n".encode("utf-16"), CsvFormat(encoding="utf-16")),
+    "skipped": (
+        b"of 2024\n# odd\na ; b\n x ; 1\n#\n y ; NA\n",
+        CsvFormat(separator=";", skip=1, comment="#", trim=True),
+    ),
+    "long": (b"a,b\n1,2\n" + b"z" * 2_000_000 + b",3\n4,5\n", CsvFormat()),
+}
+
+
+@pytest.mark.parametrize("name", CSV_FILES)
+def test_a_large_csv_file_is_read_as_a_small_one(name: str, tmp_path: Path, shrink: Shrink) -> None:
+    content, csv = CSV_FILES[name]
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    small = {one: values.to_pylist() for one, values in read_arrays(path, "bank", None, csv)[0].items()}
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(content))
+    shrink(8)
+    for where in (path, tmp_path / "rows.csv.gz"):
+        large = read_arrays(where, "bank", None, csv)[0]
+        assert {one: values.to_pylist() for one, values in large.items()} == small
+        assert large["a"].type == pa.large_string(), "it is in memory"
+
+
+def test_a_large_table_of_sqlite_is_read_as_a_small_one(tmp_path: Path, shrink: Shrink) -> None:
+    path = tmp_path / "rows.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE rows (id TEXT, x REAL, count INTEGER, since DATE, good BOOLEAN)")
+        rows = [(f"c{n}", n / 7 if n % 5 else None, n, f"2020-01-{1 + n % 28:02}", "tf"[n % 2]) for n in range(3000)]
+        connection.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", rows)
+        connection.commit()
+    table = TableSource(kind="sqlite", where=str(path), table="rows")
+    view = TableSource(kind="view", sql="SELECT * FROM t WHERE count > 9", tables=(replace(table, label="t"),))
+    small = [(one.describe(), one.load().to_pydict()) for one in (table, view)]
+    assert small[0][0] == {"id": "text", "x": "float", "count": "integer", "since": "date", "good": "boolean"}
+    shrink(8)
+    assert [(one.describe(), one.load().to_pydict()) for one in (table, view)] == small
+    assert table.load().column("id").type == pa.large_string(), "it is in memory"
 
 
 def test_mapped_tables_hold_what_was_written() -> None:

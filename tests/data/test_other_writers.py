@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import os
+import subprocess
+import sys
 import time
 
 import duckdb
@@ -281,3 +283,29 @@ def test_categories_of_polars_and_short_decimals_are_read():
     months = pa.array(pytest.importorskip("pandas").period_range("2024-01", periods=1, freq="M"))
     with pytest.raises(Inexact, match="pandas' type period"):
         Column("x", months)
+
+
+def test_periods_that_pandas_wrote_are_no_numbers(tmp_path):
+    """Also where pandas is not imported, and Arrow sees numbers of months."""
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / "p.parquet"
+    pandas.DataFrame({"m": pandas.period_range("2024-01", periods=2, freq="M"), "n": [1, 2]}).to_parquet(path)
+    script = f"""
+import sys
+from pathlib import Path
+from fedactors.data.databases import TableSource
+from fedactors.data.readers import read_columns
+for read in (
+    lambda: read_columns(Path({str(path)!r}), "bank", wanted=None),
+    lambda: TableSource(kind="parquet", where={str(path)!r}, table="t").load(),
+):
+    try:
+        read()
+    except Exception as error:
+        print(type(error).__name__, error)
+assert "pandas" not in sys.modules
+print(list(read_columns(Path({str(path)!r}), "bank", wanted=["n"])))
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert found.count("column m: holds values of pandas' type period, which are not read") == 2
+    assert found.endswith("['n']\n")

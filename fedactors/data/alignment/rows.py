@@ -231,8 +231,7 @@ class NewRowsMember(JoinMember):
     @property
     def called_by(self) -> tuple[str, ...]:
         """The columns that rows are called by in predictions."""
-        given = self._table_owner.partition.id_column
-        return (given,) if given else self._table.called_by
+        return self._table_owner.partition.id_columns or self._table.called_by
 
     async def _read(self) -> UserRows:
         check_called(self.called_by, self.name)

@@ -357,8 +357,8 @@ class EdgeFile:
 
     party: str
     path: str
-    ends: tuple[str, str]
-    """Columns of the ids at an edge's ends."""
+    ends: tuple[tuple[str, ...], ...]
+    """Columns of the ids at an edge's two ends."""
     sparse: str | None = None
     """File of sparse features."""
     csv: CsvFormat = CsvFormat()
@@ -383,7 +383,8 @@ class EdgeFile:
         Raises:
             BadInput: the file cannot be read, lacks a column, or misses an id.
         """
-        ends = self._read(self.path, self.ends)
+        columns = iter(self._read(self.path, [name for end in self.ends for name in end]))
+        ends = [[next(columns) for _ in end] for end in self.ends]
         index_of = {name: number for number, name in enumerate(ids_N)}
         found = (
             np.array([[index_of.get(name, -1) for name in self._ids(end)] for end in ends], np.int64).reshape(2, -1).T
@@ -407,7 +408,7 @@ class EdgeFile:
         if self.sparse is None:
             return np.zeros((len(ids_N), 0), np.float32), ()
         node, feature, *value = self._read(self.sparse, ("node", "feature"), optional=("value",))
-        nodes, features = self._ids(node), row_names([feature], (), f"{self.party}: {self.sparse}")
+        nodes, features = self._ids([node]), row_names([feature], (), f"{self.party}: {self.sparse}")
         names = tuple(sorted(set(features))) if trained is None else tuple(trained)
         if len(ids_N) * len(names) > _MOST_NUMBERS:
             raise BadInput(
@@ -432,10 +433,11 @@ class EdgeFile:
                 raise BadInput(f"{self.party}: {name!r} is not a column of {path} (it has {', '.join(read) or 'none'})")
         return [read[name] for name in (*wanted, *optional) if name in read]
 
-    def _ids(self, column: Column) -> list[str]:
-        texts = row_names([column], self.id_rules, self.party)
+    def _ids(self, columns: Sequence[Column]) -> list[str]:
+        texts = row_names(columns, self.id_rules, self.party)
         if "" in texts:
-            raise BadInput(f"{self.party}: column {column.name}: {texts.count('')} values are missing")
+            names = " and ".join(column.name for column in columns)
+            raise BadInput(f"{self.party}: column {names}: {texts.count('')} values are missing")
         return texts
 
 

@@ -235,8 +235,8 @@ class RelationalPartition:
     table: str
     partition: int
     source: TableSource
-    id_column: str = ""
-    """What rows are called in predictions; none: by the columns on which they join."""
+    id_columns: tuple[str, ...] = ()
+    """What rows are called by in predictions; none: by the columns on which they join."""
     rules: tuple[tuple[str, ColumnRule], ...] = ()
     """What the owner says of its columns, by name or pattern; the others are numbers, or categories if the query has
     them so."""

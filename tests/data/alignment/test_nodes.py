@@ -12,8 +12,9 @@ from fedactors.api import load_part
 from fedactors.cli.main import main
 from fedactors.config import build
 from fedactors.data.alignment.nodes import NodeHolder
+from fedactors.data.description import load_description
 from fedactors.data.new_rows import actor_state
-from fedactors.errors import Refused, RowsChangedError
+from fedactors.errors import BadInput, Refused, RowsChangedError
 from fedactors.inspection import describe_joins
 from fedactors.launch import load_data
 from fedactors.plugins import find_protocol
@@ -308,3 +309,47 @@ def test_other_protocols_take_no_graphs(data_dir, capsys):
     for protocol in ("pubsub-vfl", "tablepuppet", "horizontal"):
         assert main(["run", protocol, "--data", str(data_dir / "graph.toml"), "--quiet"]) == 2
         assert "layout" in capsys.readouterr().err
+
+
+ENDS = 'ends = [["source-branch", "source"], ["target-branch", "target"]]\n'
+
+
+def test_nodes_called_by_two_columns_have_the_edges_of_nodes_called_by_one(tmp_path):
+    make(tmp_path)
+    for name, ends in (("bank", ["account"]), ("shop", ["client"]), ("transfers", ["from", "to"]),
+                       ("friends", ["source", "target"])):  # fmt: skip
+        with (tmp_path / f"{name}.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            for end in ends:
+                row[f"{end}-branch"], row[end] = row[end][:2], row[end][2:]
+        write(tmp_path, f"{name}-2.csv", [list(rows[0]), *(list(row.values()) for row in rows)])
+    text = (TASK + PARTIES.format("")).replace('sparse = "words.csv"\n', "")
+    for old, new in (
+        (".csv", "-2.csv"),
+        ('id = "account"', 'id = ["account-branch", "account"]'),
+        ('id = "client"\n', 'id = ["client-branch", "client"]\n' + ENDS),
+        ('ends = ["from", "to"]', 'ends = [["from-branch", "from"], ["to-branch", "to"]]'),
+    ):  # fmt: skip
+        text = text.replace(old, new)
+    (tmp_path / "two.toml").write_text(text)
+    one, two = (load_description(tmp_path / name) for name in ("graph.toml", "two.toml"))
+    for party in ("bank", "shop"):
+        (old, new), edges = ([data.part(party) for data in (one, two)]), []
+        ids = [part.read().ids.tolist() for part in (old, new)]
+        assert ids[1] == [f"{name[:2]}/{name[2:]}" for name in ids[0]]
+        for part, names in zip((old, new), ids, strict=True):
+            (indptr, indices), count, unknown = part.edges.load(names)
+            edges.append((indptr.tolist(), indices.tolist(), count, unknown))
+        assert edges[0] == edges[1]
+        assert edges[0][2] > 100
+    wrong = {
+        r"ends: \['from', 'to'\] is not allowed: an id has 2 columns, each end as many": text.replace(
+            '[["from-branch", "from"], ["to-branch", "to"]]', '["from", "to"]'
+        ),
+        "sparse: 'words.csv' is not allowed: its column node is one, and an id has 2": text + 'sparse = "words.csv"\n',
+    }
+    for said, written in wrong.items():
+        (tmp_path / "two.toml").write_text(written)
+        with pytest.raises(BadInput, match=said):
+            load_description(tmp_path / "two.toml")

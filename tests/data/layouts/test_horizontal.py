@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -229,3 +231,23 @@ def test_a_vertical_task_has_no_columns(tmp_path):
     (tmp_path / "parties.toml").write_text(text)
     with pytest.raises(BadInput, match="task: unknown key 'columns'"):
         load_description(tmp_path / "parties.toml")
+
+
+def test_a_clients_rows_may_be_what_a_select_gives_of_its_database(data_dir, tmp_path):
+    for name in ("a", "b"):
+        with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as base:
+            head, *found = csv.reader((data_dir / f"{name}.csv").read_text().splitlines())
+            base.execute(f"CREATE TABLE clients ({', '.join(f'{one} TEXT' for one in head)})")
+            base.executemany("INSERT INTO clients VALUES (?, ?, NULLIF(?, ''), ?, ?)", found)
+            base.commit()
+    text = TASK.replace("test.csv", str(data_dir / "test.csv"))
+    for name in ("a", "b"):
+        text += f'[parties.{name}]\ntables = {{ clients = "{name}.sqlite" }}\nlabel = "bad"\n'
+        text += 'sql = "SELECT income, bad FROM clients WHERE income IS NOT NULL"\n'
+    (tmp_path / "parties.toml").write_text(text)
+    data = load_description(tmp_path / "parties.toml")
+    for number, name in enumerate(("a", "b")):
+        block = data.files[number].load()
+        kept = [row for row in rows(data_dir / f"{name}.csv") if row["income"]]
+        assert block.features[:, 0].tolist() == np.asarray([row["income"] for row in kept], np.float32).tolist()
+        assert [data.files[number].classes[label] for label in block.labels] == [row["bad"] for row in kept]

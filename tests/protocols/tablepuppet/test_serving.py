@@ -273,6 +273,18 @@ def test_sums_under_masks_and_unions_change_no_prediction(tmp_path, shop):
         assert one[2] == pytest.approx(other[2], abs=1e-5)
 
 
+def test_rows_are_called_by_several_columns(tmp_path, shop):
+    (run,) = (shop / "runs").iterdir()
+    text = (shop / "new.toml").read_text().replace('id = "order_id"', 'id = ["order_id", "item_id"]')
+    (shop / "called.toml").write_text(text)
+    said = tmp_path / "said.csv"
+    assert main(["predict", str(run), "--data", str(shop / "called.toml"), "--output", str(said)]) == 0
+    before, orders = read(shop / "said.csv"), {row["order_id"]: row for row in read(shop / "new-orders.csv")}
+    assert len(before) > 10
+    expected = [{**row, "item_id": orders[row["order_id"]]["item_id"]} for row in before]
+    assert sorted(sorted(row.items()) for row in read(said)) == sorted(sorted(row.items()) for row in expected)
+
+
 class Curious(PredictingServer):
     """Asks a table a second time, for the mean of two noises."""
 
