@@ -278,7 +278,7 @@ class PartyWorker(Client):
         if end.is_best:
             self.replica.remember()
 
-    @remote(caller=DRIVER, once=True)
+    @remote(caller=DRIVER, at_most=lambda config: int(config.keeps_best))
     async def recall(self) -> None:
         """Go back to the best parameters."""
         self.replica.recall()
