@@ -228,9 +228,9 @@ class LinkedParty(Party):
         if not hasattr(self, "_block") or self._transforms.noise is None:
             return ()
         planned = releases_of(self._config, "Representation")
-        for round_ in range(self._num_planned):
-            rows = self._rows_of(round_)
-            planned.add(self._block.num_samples if rows is None else len(rows))
+        if times := self._num_planned:
+            rows = self._rows_of(0)  # batches are of one size
+            planned.add(self._block.num_samples if rows is None else len(rows), times=times)
         return [planned.record(self.party, uncovered=uncovered(self._config))]
 
     def _noise_for(self, position: tuple[int, int, int]) -> np.random.Generator:
