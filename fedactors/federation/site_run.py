@@ -16,8 +16,9 @@ stays here: checkpoints, ledger rows, timeline and privacy records are written t
 
 Actors are built from what another organisation's driver asks for (`built_with`): plain values, the approved config,
 dataclasses of the protocol, and names of data, in whose place the site puts what only it knows. `PrivacyBudget` is what
-the run takes of the site's data: announced, measured by the site itself before anything leaves, and charged. It is one
-file because what leaves, what is written and what is charged of a run are counted together.
+the run takes of the site's data: announced, measured by the site itself before anything leaves, and charged.
+
+It is one file because what leaves, what is written and what is charged of a run are counted together.
 """
 
 from __future__ import annotations

@@ -505,9 +505,9 @@ def test_a_chain_of_certificates_is_admitted_where_it_verifies(
     address = f"127.0.0.1:{free_port()}"
     words = ("--key-type", "p256", "--dns", "bank.example")
     world.command("site", "init", BANK, "--folder", str(tmp_path / BANK), "--listen", address, *words)
-    for name in ("root", "stranger"):
+    for name in ("root", "another"):
         (tmp_path / name).mkdir()
-    root, stranger = EnterpriseCA(tmp_path / "root"), EnterpriseCA(tmp_path / "stranger")
+    root, another = EnterpriseCA(tmp_path / "root"), EnterpriseCA(tmp_path / "another")
     middle = between(root, tmp_path, "Issuing CA")
     ended = between(root, tmp_path, "Issuing CA", days=-1)
     below = between(middle, tmp_path, "CA below one that may have none")
@@ -524,7 +524,7 @@ def test_a_chain_of_certificates_is_admitted_where_it_verifies(
 
     refused = {
         "no chain": (middle, [], root),
-        "of a stranger": (middle, [middle], stranger),
+        "of another CA": (middle, [middle], another),
         "ended": (ended, [ended], root),
         "of another issuer": (root, [middle], root),
         "too long": (below, [below, middle], root),

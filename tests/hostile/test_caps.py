@@ -55,14 +55,8 @@ NOISE = ("noise=gaussian", f"noise_multiplier={MULTIPLIER}", "clip_norm=1", "lea
 TOKENS = (*MTCD, *NOISE)
 FACTS = '["orders=-4:4","returns=-4:4","income=-4:4","age=-4:4","bad=0|1"]'
 STEPS = ("num_rounds=6", "model=logistic", "algorithm=rfl-sgd-v", "batch_size=32", "feature_dp=0.01")
-STEPS = (
-    *STEPS,
-    "learning_rate=0.1",
-    "prediction_clip=1",
-    "prediction_noise=8",
-    f"declared_facts={FACTS}",
-    "feature_delta=1e-5",
-)
+STEPS = (*STEPS, "learning_rate=0.1", "prediction_clip=1", "prediction_noise=8", "feature_delta=1e-5")
+STEPS = (*STEPS, f"declared_facts={FACTS}")
 SERVED = (*(word for word in MTCD if not word.startswith("num_tokens")), "algorithm=svfl", *NOISE)
 
 
