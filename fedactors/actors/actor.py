@@ -11,7 +11,7 @@ A role says on which kind of link an actor's messages travel, and nothing else.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -267,6 +267,13 @@ class Actor:
         if self._context.reproducible_noise:
             record = without_guarantee(record)
         self._context.record_privacy(record)
+
+    def planned_privacy(self) -> Iterable[PrivacyRecord]:
+        """Return what a run with these settings releases of the own rows, as lines of the ledger; overridden.
+
+        A site refuses a run whose plan goes beyond what was announced. Before the rows are known there is no plan.
+        """
+        return ()
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a generator derived from (run seed, this actor, purpose); the same each time it is asked for."""

@@ -633,6 +633,7 @@ def _certified(
         holds,
         names_of,
         read_certificate,
+        read_chain,
         read_key,
         sign_request,
     )
@@ -644,13 +645,16 @@ def _certified(
         request = read_text(_need(args.request, "REQUEST"), "request")
         key = read_key(folder / _AUTHORITY_KEY, _passphrase(args))
         return *sign_request(request.encode(), key, federation.issuer), federation.issuers
-    certificate = read_certificate(read_text(args.certificate, "--certificate"), "--certificate")
     issuers = federation.issuers
     if args.ca is not None:
         made = as_pem(read_certificate(read_text(args.ca, "--ca"), "--ca", is_authority=True))
         issuers = issuers if made in issuers else (*issuers, made)
     authorities = [read_certificate(one, "--ca", is_authority=True) for one in (federation.authority, *issuers)]
-    if not holds(certificate, authorities):
+    certificate, chain = read_chain(read_text(args.certificate, "--certificate"), "--certificate", authorities)
+    for ca in chain:
+        authorities.append(ca)
+        issuers = issuers if as_pem(ca) in issuers else (*issuers, as_pem(ca))
+    if not holds(certificate, chain[:1] or authorities):
         raise BadInput(
             "--certificate: it has ended, or none of the federation's CAs signed it: give its issuer's certificate "
             "with --ca FILE"

@@ -550,6 +550,43 @@ def read_certificate(text: str, field: str, *, is_authority: bool = False) -> x5
     return made
 
 
+_END_OF_PEM = "-----END CERTIFICATE-----\n"
+
+
+def read_chain(
+    text: str, field: str, known: Sequence[x509.Certificate]
+) -> tuple[x509.Certificate, list[x509.Certificate]]:
+    """Return a site's certificate and the CAs that its text has after it, the last signed by a CA that is known.
+
+    Raises:
+        BadInput: one of them is none, has ended, may sign no certificates, or is not signed by the one after it.
+    """
+    first, *rest = [f"{one}{_END_OF_PEM}" for one in f"{text.strip()}\n".split(_END_OF_PEM) if one.strip()] or [text]
+    chain = [read_certificate(one, field, is_authority=True) for one in rest]
+    trusted = list(known)
+    for number, one in reversed(list(enumerate(chain))):
+        above = [ca for ca in trusted if holds(one, [ca]) and _may_sign(ca, number + 1) and _may_sign(one, number)]
+        if not above:
+            name = one.subject.rfc4514_string()
+            raise BadInput(
+                f"{field}: {shown(name)} has ended, may sign no such certificate, or is signed by none of the CAs "
+                "that are known: give the one above it with --ca FILE"
+            )
+        trusted = [one]
+    return read_certificate(first, field), chain
+
+
+def _may_sign(authority: x509.Certificate, num_below: int) -> bool:
+    """Say whether a CA may sign certificates, with so many CAs between it and the last one."""
+    extensions = authority.extensions
+    most = extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
+    try:
+        signs = extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+    except x509.ExtensionNotFound:
+        signs = True
+    return signs and (most is None or num_below <= most)
+
+
 def fingerprint(certificate: x509.Certificate | bytes) -> str:
     """Return the SHA-256 of a certificate (or of its DER bytes), in hexadecimal."""
     der = certificate if isinstance(certificate, bytes) else certificate.public_bytes(serialization.Encoding.DER)

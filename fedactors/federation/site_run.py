@@ -16,7 +16,9 @@ stays here: checkpoints, ledger rows, timeline and privacy records are written t
 
 Actors are built from what another organisation's driver asks for (`built_with`): plain values, the approved config,
 dataclasses of the protocol, and names of data, in whose place the site puts what only it knows. `PrivacyBudget` is what
-the run takes of the site's data: announced, measured by the site itself, and charged.
+the run takes of the site's data: announced, measured by the site itself before anything leaves, and charged.
+
+It is one file because what leaves, what is written and what is charged of a run are counted together.
 """
 
 from __future__ import annotations
@@ -74,6 +76,7 @@ from fedactors.federation.site_folder import (
 from fedactors.inspection import COUNTED, describe_protections, may_leave
 from fedactors.messages.codec import Parts, namespace_of
 from fedactors.plugins import Protocol
+from fedactors.privacy.accounting import Planned, PrivacyRecord, claims
 from fedactors.runs.folder import Checkpoint, RunFolder
 from fedactors.runs.metrics import json_line, jsonable
 from fedactors.runs.recorder import FolderRecorder
@@ -376,6 +379,10 @@ class PrivacyBudget:
         self._actors = actors
         self._refuse = refuse
         self._taken: dict[str, Amount] = {}
+        self._is_planned = False
+        """Whether what the settings release was found to be within what was announced."""
+        self._refused: Refused | None = None
+        self._asked = self._measured = 0
         self._is_open = False
 
     @property
@@ -391,36 +398,78 @@ class PrivacyBudget:
             self._folder.audit.add("opened", run=self._proposal.run, data=data, announced=announced)
 
     async def watch(self) -> None:
-        """Measure once a second until the run is closed, whatever goes wrong before there is something to account."""
+        """Check once a second until the run is closed, also where nothing leaves."""
         while self._announced is not None and self._is_open:
             await asyncio.sleep(_MEASURE_SECONDS)
-            try:
-                await self.measure()
-            except Exception as error:  # a refusal has stopped the run; what is not aligned yet, none has left of
-                if self._taken and not isinstance(error, Refused):
-                    self._refuse(Refused(self._folder.name, f"cannot account for releases: {first_line(error)}"))
+            with contextlib.suppress(Refused):  # which has stopped the run
+                await self.check()
 
     def close(self) -> None:
         """Measure no more: the actors have closed."""
         self._is_open = False
 
+    async def check(self) -> None:
+        """Refuse what is about to leave if the run takes more with it than it announced.
+
+        What is drawn is counted before it is drawn, so a measurement that begins now has it.
+
+        Raises:
+            Refused: it does, or can no longer be accounted for.
+        """
+        try:
+            await self.measure()
+        except Refused:
+            raise
+        except Exception as error:  # of what is not aligned yet, nothing has left
+            if self._taken:
+                said = f"cannot account for releases: {first_line(error)}"
+                self._refused = self._refuse(Refused(self._folder.name, said))
+                raise self._refused from None
+
     async def measure(self) -> None:
-        """Stop the run if the own actors have released more than it announced, by their own account, now."""
+        """Stop the run if the own actors release more than it announced, by their own account or by their plan.
+
+        Who asks while others measure shares the next measurement.
+        """
         if self._announced is None or not self._is_open:
             return
-        me = self._folder.name
+        self._asked += 1
+        asked, me = self._asked, self._folder.name
         async with self.measuring:
-            found = await self._actors.account(me)
-        self._taken = taken_by(me, found)
-        if not (taken := in_all(self._taken)).within(self._announced):
-            said = f"the run took {taken} of the budget of {me} and had announced {self._announced}"
-            raise self._refuse(Refused(self._proposal.coordinator, said))
+            if self._refused is not None:
+                raise self._refused
+            if self._measured >= asked:
+                return
+            measured, found = self._asked, await self._actors.account(me)
+            self._settle(me, [one for one in found if not isinstance(one, Planned)])
+            if not self._is_planned and (plan := [one.record for one in found if isinstance(one, Planned)]):
+                self._settle(me, plan, is_plan=True)
+            self._measured = measured
+
+    def _settle(self, me: str, records: list[PrivacyRecord], *, is_plan: bool = False) -> None:
+        """Take over what these lines amount to, or refuse it."""
+        assert self._announced is not None
+        taken = taken_by(me, records)
+        if not (total := in_all(taken)).within(self._announced):
+            by = " by its approved settings" if is_plan else ""
+            why = next((f" ({claim.uncovered[0]})" for claim in claims(records).values() if claim.uncovered), "")
+            said = f"the run would take {total}{by} of the budget of {me} and had announced {self._announced}{why}: "
+            said += f"announce more (--budget {me}=EPSILON:DELTA), or run with more noise or fewer rounds"
+            self._refused = self._refuse(Refused(self._proposal.coordinator, said))
+            raise self._refused
+        if is_plan:
+            self._is_planned = True
+        else:
+            self._taken = taken
 
     def charged(self, status: str, *, was_open: bool) -> dict[str, Amount]:
-        """Return what counts against the budget: what was measured, and of a run that broke off all it announced."""
+        """Return what counts against the budget: what was measured, and of a run that broke off all it announced.
+
+        More than it announced has not left. A run whose plan was refused takes what it had taken by then.
+        """
         if self._announced is None or not was_open:
             return {}
-        is_known = status == "finished" or not in_all(self._taken).within(self._announced)
+        is_known = status == "finished" or (self._refused is not None and bool(self._taken) and not self._is_planned)
         return self._taken if is_known else {ANY: self._announced}
 
 
@@ -482,6 +531,7 @@ class SiteRun:
         self._is_open = asyncio.Event()
         """Before which no actor here does what others ask for: nothing leaves that is not on record."""
         self._num_refused = 0
+        self._noted: Refused | None = None
         self._raised: BaseException | None = None
         """What a call from elsewhere last failed with: they are told that the log says more."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -715,7 +765,8 @@ class SiteRun:
             return
         async with self._spending.measuring:
             found = await self.actors.account(self._folder.name)
-        noised = [record for record in found if record.mechanism not in ("none", "secure-sum")]
+        taken = (record for record in found if not isinstance(record, Planned))
+        noised = [record for record in taken if record.mechanism not in ("none", "secure-sum")]
         await self._on_disk(self._record, Recorded(privacy=noised))
 
     async def _finish(self) -> None:
@@ -767,8 +818,7 @@ class SiteRun:
             with self._refusing():
                 async with self._spending.measuring if method == ACCOUNT else contextlib.nullcontext():
                     reply = await self.actors.serve(path, value)
-                if sender == DRIVER:
-                    await self._spending.measure()
+                await self._spending.check()
                 self.gate.reply_out(path, reply)
         except Exception as error:
             if not isinstance(error, Refused):
@@ -803,12 +853,19 @@ class SiteRun:
                 raise Refused(reader, f"asks {self._folder.name} for a payload that is not kept here")
             await self._opened(owner)
             value = await self.actors.read(owner, key, reader)
+            await self._spending.check()
             self.gate.payload_out(owner, reader, value)
         return value
 
     def send(self, site: str, purpose: str, parts: Parts, what: str) -> asyncio.Future[Any]:
         """Send a request to another site; return the future of its reply's bytes."""
+        if purpose == CALLS and self._spending.is_counted:
+            return asyncio.get_running_loop().create_task(self._send_within(site, parts, what))
         return self._out[site, purpose].request(parts, what)
+
+    async def _send_within(self, site: str, parts: Parts, what: str) -> Any:
+        await self._spending.check()
+        return await self._out[site, CALLS].request(parts, what)
 
     def output(self, to: str) -> Path:
         """Return where a file that the driver asked for goes.
@@ -829,6 +886,9 @@ class SiteRun:
 
         Whoever goes on with what is refused, the run having failed, fills no disk with it.
         """
+        if error is self._noted:
+            return
+        self._noted = error
         self._num_refused += 1
         if self._num_refused > _MOST_REFUSED:
             return

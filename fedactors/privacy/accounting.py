@@ -104,6 +104,13 @@ class PrivacyRecord:
             raise ValueError(f"{self.party}/{self.message_type}: covered, yet not: {'; '.join(self.uncovered)}")
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A line of what the approved settings release of an actor's rows, which a site checks before anything is."""
+
+    record: PrivacyRecord
+
+
 def sensitivity(clip_norm: float, neighbours: Neighbours = "replace") -> float:
     """Return the L2 distance that one record can move a clipped row or a sum of clipped rows."""
     return 2 * clip_norm if neighbours == "replace" else clip_norm
@@ -139,6 +146,7 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
     return max(0.0, -math.exp(log_first) * math.expm1(min(0.0, log_second - log_first)))
 
 
+@functools.lru_cache(maxsize=4096)
 def epsilon_of_mu(mu: float, delta: float) -> float:
     """Return the smallest epsilon with (epsilon, delta)-DP for mu-GDP; inf when mu is."""
     if not 0 < delta < 1:

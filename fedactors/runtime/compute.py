@@ -52,6 +52,7 @@ from fedactors.actors.remote import REPEATS, current_caller, endpoints
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.messages.codec import freeze
 from fedactors.messages.ledger import Ledger, Row
+from fedactors.privacy.accounting import Planned
 from fedactors.runs.storage import make_folder, remove_folders
 from fedactors.runtime.interface import ActorSpec
 
@@ -307,7 +308,10 @@ class HostedContext(Context):
         self.privacy.append(record)
 
     async def account(self, actor: Any) -> list[Any]:
-        """Return what the actor writes down of privacy when it is asked for its account, which is not kept."""
+        """Return what the actor writes down of privacy when it is asked for its account, which is not kept.
+
+        What it plans comes with it, as `Planned`.
+        """
         if ACCOUNT not in self.endpoints.table:
             return []
         kept, self.privacy = self.privacy, []
@@ -315,7 +319,7 @@ class HostedContext(Context):
             await actor.account()
         finally:
             found, self.privacy = self.privacy, kept
-        return found
+        return [*found, *map(Planned, actor.planned_privacy())]
 
     def close(self) -> None:
         """Stop what goes on by itself."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hmac
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -39,6 +39,7 @@ from fedactors.data.alignment.ids import (
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import Refused
+from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.secure_sums.actors import SecureSummand
 from fedactors.secure_sums.messages import Masked
 from protocols.mtcd import messages
@@ -217,6 +218,21 @@ class LinkedParty(Party):
         for releases in (self.representations, self.changes):
             self.record_privacy(releases.record(self.party, uncovered=uncovered(self._config)))
 
+    @property
+    def _num_planned(self) -> int:
+        """How many representations leave if a run is not stopped."""
+        return 0
+
+    def planned_privacy(self) -> Iterable[PrivacyRecord]:
+        """Return what the representations of all rounds release; whom tokens visit is drawn in each round."""
+        if not hasattr(self, "_block") or self._transforms.noise is None:
+            return ()
+        planned = releases_of(self._config, "Representation")
+        if times := self._num_planned:
+            rows = self._rows_of(0)  # batches are of one size
+            planned.add(self._block.num_samples if rows is None else len(rows), times=times)
+        return [planned.record(self.party, uncovered=uncovered(self._config))]
+
     def _noise_for(self, position: tuple[int, int, int]) -> np.random.Generator:
         """Return the noise generator; where noise is to be reproducible, one that no order of events can change."""
         if self._context.reproducible_noise:
@@ -356,6 +372,10 @@ class ServedParty(LinkedParty):
         self.followed: tuple[int, ...] = ()
         """Numbers of the latest orders that came so."""
         self.estimates = Estimates()
+
+    @property
+    def _num_planned(self) -> int:
+        return self._config.num_rounds
 
     def _build(self) -> None:
         super()._build()

@@ -115,7 +115,7 @@ class MtcdConfig(ScheduleSettings):
     """Token movement: one token per disjoint cluster (Section 4.1), or overlapping tokens whose blocks are averaged
     (4.2)."""
 
-    num_tokens: int | None = Field(default=None, ge=1)
+    num_tokens: int | None = Field(default=None, ge=1, le=10_000)
     """Number of concurrent tokens (Gamma). Fewer tokens than clusters means partial participation. Default: four, or
     one per ten clients if more, but at most one per two clients and one per given cluster; `stcd` has one, `svfl` and
     `dcpa` have none."""

@@ -278,7 +278,7 @@ class PartyWorker(Client):
         if end.is_best:
             self.replica.remember()
 
-    @remote(caller=DRIVER, once=True)
+    @remote(caller=DRIVER, at_most=lambda config: int(config.keeps_best))
     async def recall(self) -> None:
         """Go back to the best parameters."""
         self.replica.recall()
@@ -294,6 +294,17 @@ class PartyWorker(Client):
         first, others = self._workers[0], [await self.peer(one, type(self)).counted() for one in self._workers[1:]]
         for record in self._records(add_counts([self.counts.message, *others])) if self.name == first else ():
             self.record_privacy(record)
+
+    def planned_privacy(self) -> Iterable[PrivacyRecord]:
+        """Return what each row is released in all epochs and evaluations; the party's first worker says it."""
+        if self.name != self._workers[0] or not self.rows.is_aligned:
+            return ()
+        config, prepared = self.config, self.rows.prepared
+        epochs = np.full(self.rows.num_train, config.num_epochs)
+        times = 1 if self.keeps_releases else config.num_evaluations - 1
+        validated = times if len(prepared.validation.features) else 0
+        embedded = np.ones_like(epochs) if self.keeps_releases else epochs
+        return self._records(RowCounts(embedded, epochs, validated, int(len(prepared.test.features) > 0), False))
 
     @abstractmethod
     def _records(self, counts: RowCounts) -> Iterable[PrivacyRecord]:

@@ -7,7 +7,7 @@ waits for nobody, but for the other clients at the start, to agree on the hash k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from fedactors.data.layouts.vertical import RelationalQuery
 from fedactors.data.values import taken
 from fedactors.errors import Refused, RowsChangedError
 from fedactors.learning.metrics import LOCAL_BASELINE, Task, known, local_baseline
-from fedactors.privacy.accounting import without_guarantee
+from fedactors.privacy.accounting import PrivacyRecord, without_guarantee
 from fedactors.privacy.mechanisms import clip_and_noise
 from fedactors.secure_sums.actors import SecureSummand
 from fedactors.secure_sums.messages import Masked
@@ -374,12 +374,33 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=DRIVER, once=True)
     async def account(self) -> None:
         """Write what was released, and what that guarantees, to the privacy ledger."""
-        rows = (self.party, len(self._x), self._problem.num_joined, self._alone)
-        label_loss = self._loss if self._table.label is not None else None
-        counted = (self.noise_multiplier, self.num_steps, self.num_releases)
-        released = Released(*rows, *counted, label_loss, self._is_restored)
-        for record in privacy_records(self._config, released):
+        for record in self._records(self.num_steps, self.num_releases):
             self.record_privacy(without_guarantee(record) if self._context.reproducible_noise else record)
+
+    def planned_privacy(self) -> Iterable[PrivacyRecord]:
+        """Return what all steps of the run release, the predictions of the training rows, and the labels."""
+        if not self._is_posed:
+            return ()
+        num_rows, num_joined = len(self._x), self._problem.num_joined
+        steps, _ = local_solvers.total_steps(self._config, num_rows, num_joined, self._alone)
+        predictions = self._config.most_rounds + 1 if self._config.is_admm else steps
+        return self._records(steps, predictions)
+
+    @property
+    def _is_posed(self) -> bool:
+        """Whether the rows that join are known, before which only facts and labels leave."""
+        return len(self.theta) > 0
+
+    def _records(self, steps: int, predictions: int) -> Iterable[PrivacyRecord]:
+        """Return the ledger's lines of so many noisy steps and released predictions."""
+        num_rows, num_joined = (len(self._x), self._problem.num_joined) if self._is_posed else (0, 0)
+        label_loss = self._loss if self._table.label is not None else None
+        counted = (self.noise_multiplier, steps, predictions, label_loss, self._is_restored)
+        released = Released(self.party, num_rows, num_joined, self._alone, *counted)
+        found = privacy_records(self._config, released)
+        if self._is_posed:
+            return found
+        return (one if one.message_type in ("Facts", "Labels") else replace(one, releases=0) for one in found)
 
     # --- inside ---
 

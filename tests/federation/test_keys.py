@@ -486,3 +486,59 @@ def test_a_log_needs_the_passphrase_of_its_key(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has a passphrase"):
         AuditLog(tmp_path / AUDIT, tmp_path / "key.pem")
     AuditLog(tmp_path / AUDIT, tmp_path / "key.pem", identity.Passphrase(file=file)).add("note")
+
+
+def between(root: EnterpriseCA, folder: Path, name: str, *, days: float = 90) -> EnterpriseCA:
+    """Return a CA that another one has signed, and that may have none below it."""
+    made = EnterpriseCA(folder)
+    made.name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    constraints = x509.BasicConstraints(True, 0)
+    made.certificate = root._made(made.name, made.key.public_key(), constraints, [], days)
+    return made
+
+
+@pytest.mark.slow
+def test_a_chain_of_certificates_is_admitted_where_it_verifies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = federation_of(tmp_path, {SHOP: ()})
+    address = f"127.0.0.1:{free_port()}"
+    words = ("--key-type", "p256", "--dns", "bank.example")
+    world.command("site", "init", BANK, "--folder", str(tmp_path / BANK), "--listen", address, *words)
+    for name in ("root", "another"):
+        (tmp_path / name).mkdir()
+    root, another = EnterpriseCA(tmp_path / "root"), EnterpriseCA(tmp_path / "another")
+    middle = between(root, tmp_path, "Issuing CA")
+    ended = between(root, tmp_path, "Issuing CA", days=-1)
+    below = between(middle, tmp_path, "CA below one that may have none")
+    file = tmp_path / "chain.pem"
+
+    def admit(issuer: EnterpriseCA, chain: list[EnterpriseCA], ca: EnterpriseCA) -> int:
+        issuer.issue(tmp_path / BANK / "bank.csr", file)
+        above = "".join(identity.as_pem(one.certificate) for one in chain)
+        file.write_text(file.read_text() + above)
+        pem = tmp_path / "ca.pem"
+        pem.write_text(identity.as_pem(ca.certificate))
+        credit = ("federation", "admit", str(tmp_path / "credit"), "--certificate", str(file))
+        return main([*credit, "--ca", str(pem), "--address", address])
+
+    refused = {
+        "no chain": (middle, [], root),
+        "of another CA": (middle, [middle], another),
+        "ended": (ended, [ended], root),
+        "of another issuer": (root, [middle], root),
+        "too long": (below, [below, middle], root),
+    }
+    for what, (issuer, chain, ca) in refused.items():
+        assert admit(issuer, chain, ca) == 2, what
+        assert "--certificate:" in capsys.readouterr().err
+    assert admit(middle, [middle], root) == 0, capsys.readouterr().err
+    world.names, world.output[BANK] = (BANK, SHOP), []
+    world.share()
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        assert reached(world, BANK, SHOP)
+        assert reached(world, SHOP, BANK)
+    finally:
+        world.stop()

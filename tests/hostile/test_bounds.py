@@ -73,7 +73,7 @@ def refused(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl") 
 ROUNDS = {
     "pubsub-vfl": ((*SMALL,), "driver: calls shop/worker-0.run_epoch with epoch 3; approved: at most 2 (most_epochs)"),
     "vfl": ((*SMALL, "algorithm=vfl"), "shop/worker-0: is made to release the embeddings of batch 0 of round 3"),
-    "mtcd": (MTCD, "shop: is made to release the change of a visit of hop 9 of token "),
+    "mtcd": (MTCD, "shop: is made to release the change of a visit of hop "),
     "svfl": (OTHERS["svfl"][1], "calls shop.step_on for the 4th time; approved: at most 3 times (num_rounds)"),
     "dcpa": (OTHERS["dcpa"][1], "driver: calls shop.run_iterations for the 4th time; approved: at most 3 times"),
     "glasu": (OTHERS["glasu"][1], "server: calls shop.infer_lowest for the 7th time; approved: at most 6 times"),

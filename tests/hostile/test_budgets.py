@@ -62,7 +62,7 @@ def test_a_budget_is_watched_whatever_went_wrong_before(monkeypatch: pytest.Monk
         await watching
 
     asyncio.run(work())
-    said = "the run took epsilon 7" if then == "it takes more" else "cannot account for releases: it is broken"
+    said = "the run would take epsilon 7" if then == "it takes more" else "cannot account for releases: it is broken"
     assert said in refused[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from fedactors.actors.remote import CallCounts, endpoints
 from fedactors.api import simulate
+from fedactors.config import build
 from fedactors.errors import Refused
 from fedactors.federation.hosting import Gate, make_book
 from fedactors.inspection import may_leave
@@ -22,6 +24,8 @@ from protocols.mtcd.data import load_data
 from protocols.mtcd.messages import OrderKey
 from protocols.mtcd.run import run
 from protocols.mtcd.server import GatheringServer
+from protocols.pubsub_vfl.actors import PassiveWorker
+from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.tablepuppet import actors as tables
 from protocols.tablepuppet import loj_operator
 from protocols.tablepuppet import messages as joins
@@ -206,3 +210,16 @@ def test_no_driver_has_the_keys_of_the_orders_that_clients_relay(monkeypatch: py
     assert {(total.sender, total.receiver) for total in runtime.ledger.totals() if total.type == "OrderKey"} == {
         (name, "server") for name in keys
     }
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_a_run_that_keeps_its_last_model_recalls_none(keep: str) -> None:
+    words = {"keep": keep} | ({"validation_fraction": 0.2} if keep == "best" else {})
+    config = build(PubSubVflConfig, {"num_epochs": 3, "batch_size": 32, **words})
+    endpoint = endpoints(PassiveWorker).table["recall"]
+    counts, actor = CallCounts(config, 0), SimpleNamespace(name="shop/worker-0")
+    assert endpoint.bound is not None
+    if keep == "best":
+        counts.admit(endpoint, endpoint.bound, "driver", actor, None)
+    with pytest.raises(Refused, match="approved: never" if keep == "last" else "for the 2nd time; approved: once"):
+        counts.admit(endpoint, endpoint.bound, "driver", actor, None)

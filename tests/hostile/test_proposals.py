@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedactors.config import as_dict, build, spell_infinities
-from fedactors.errors import FedactorsError
+from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation.approval import as_tree, make_proposal
 from fedactors.federation.identity import FEDERATION
 from fedactors.federation.site_folder import SITE
@@ -71,3 +71,20 @@ def test_a_list_of_revoked_certificates_that_is_not_good_keeps_no_removed_site(t
     (tmp_path / SHOP / FEDERATION).write_text(file.read_text())
     assert BANK not in shop.federation.members
     assert ("a list ended at" if what == "it ended" else "signed by no CA") in str(shop.config_errors)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        ("mtcd", {"num_tokens": 2_000_000_000, "mode": "overlapping"}),
+        ("mtcd", {"num_clients": 2_000_000_000}),
+        ("glasu", {"num_clients": 2_000_000_000}),
+        ("glasu", {"num_layers": 2_000_000_000}),
+        ("glasu", {"hidden_size": 2_000_000_000}),
+        ("nebulafl", {"num_containers": 2_000_000_000, "num_centers": 2}),
+        ("pubsub-vfl", {"num_active_workers": 2_000_000_000}),
+    ],
+)
+def test_settings_that_would_fill_a_sites_memory_are_none(protocol: str, words: dict[str, object]) -> None:
+    with pytest.raises(BadInput, match="input should be less than or equal to"):
+        build(find_protocol(protocol).Config, words)
