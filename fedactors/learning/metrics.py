@@ -173,12 +173,13 @@ def local_baseline(
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    x_BF, y_B = np.asarray(training[0], np.float64), np.asarray(training[1])
+    x_BF, y_B = np.asarray(training[0]), np.asarray(training[1])
     weight_B = np.ones(len(y_B)) if weights is None else np.asarray(weights, np.float64)
     most = max(1, MOST_VALUES // max(1, x_BF.shape[1]))
-    if len(y_B) > most:
+    if len(y_B) > most:  # before they are copied: the rows may be more than memory holds
         kept = np.random.default_rng(0).permutation(len(y_B))[:most]
         x_BF, y_B, weight_B = x_BF[kept], y_B[kept], weight_B[kept]
+    x_BF = x_BF.astype(np.float64)
     if x_BF.shape[1] == 0 or len(y_B) < LEAST_ROWS or (task != "regression" and len(np.unique(y_B)) < 2):
         return {}
     models = (
