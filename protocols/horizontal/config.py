@@ -26,7 +26,7 @@ class HorizontalConfig(StepSettings):
         "local_epochs": "Local training",
         "schedule": "Local training",
         "secure_aggregation": "Privacy",
-        "dirichlet": "Data",
+        "standardisation": "Data",
         "together": "Running",
     }
     only_with: ClassVar[OnlyWith] = {
@@ -94,6 +94,9 @@ class HorizontalConfig(StepSettings):
     sites or more. Every site takes part in every round's sum, with zeros if none of its clients is wanted."""
     secure_range: float = Field(default=10.0, gt=0, le=1e9)
     """Largest absolute number under masks, of changes, controls and losses; M sites are off by M^2 2^-32 times that."""
+    standardisation: Literal["sums", "none"] = "sums"
+    """Of tables of your own: ``sums`` brings columns to mean 0 and deviation 1 over all clients' rows, by sums over the
+    sites (under masks with `secure_aggregation`); columns whose rule says ``range`` or ``none`` are left alone."""
     dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
     """Concentration of the label distribution of clients; none for equal random shares."""
     num_training: int | None = Field(default=None, ge=1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedactors.actors.context import derived_seed
 from fedactors.auditing.attacks import MOST_HOLDERS, Surface, models_surface
-from fedactors.data.layouts.horizontal import HorizontalData, rows_key, rows_of
+from fedactors.data.layouts.horizontal import HorizontalData, read_reading, rows_key, rows_of
 from fedactors.data.new_rows import actor_state
 from protocols.horizontal import algorithm
 from protocols.horizontal.algorithm import NOTHING
@@ -16,6 +16,7 @@ from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
 from protocols.horizontal.run import SERVER
 from protocols.horizontal.serving import make_part
+from protocols.horizontal.standardisation import as_read
 
 
 def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str, bytes], seed: int) -> Surface:
@@ -24,10 +25,10 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
     Each site's model, or with `secure_aggregation` their mean only; SCAFFOLD's clients train here without its controls.
     """
     part = make_part(config, actor_state(states, SERVER))
-    model = part.models["bottom"]
+    model, reading = part.models["bottom"], read_reading(actor_state(states, SERVER)["reading"])
     models, weights, rows = {}, [], {}
     for name, clients in list(sites_of(config, data).items())[:MOST_HOLDERS]:
-        keys = [rows_key(data.client(client)) for client in clients]
+        keys = [rows_key(as_read(data.client(client), reading)) for client in clients]
         found = algorithm.train(
             model.spec,
             model.vector,
@@ -44,5 +45,5 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
         weights.append(found.weight)
         held = [rows_of(key) for key in keys]
         rows[name] = (np.concatenate([x for x, _ in held]), np.concatenate([y for _, y in held]))
-    others, masked = rows_of(rows_key(data.test())), weights if config.secure_aggregation else None
+    others, masked = rows_of(rows_key(as_read(data.test(), reading))), weights if config.secure_aggregation else None
     return models_surface(model.spec, part.task, part.num_classes, model.vector, models, rows, others, seed, masked)
