@@ -684,8 +684,8 @@ def site_part(
     columns, csv = reading.columns, reading.common_csv
     preprocessing = Preprocessing.unmeasured(columns, csv) if columns else None
     if preprocessing is not None and reading.mean:
-        scale = (np.asarray(numbers, np.float32) for numbers in (reading.mean, reading.deviation))
-        preprocessing = replace(preprocessing, **dict(zip(("mean", "deviation"), scale, strict=True)))
+        mean, deviation = (np.asarray(numbers, np.float32) for numbers in (reading.mean, reading.deviation))
+        preprocessing = replace(preprocessing, mean=mean, deviation=deviation)
     return Part(
         protocol=protocol,
         party=party,

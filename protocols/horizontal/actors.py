@@ -43,6 +43,7 @@ from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import check_code, model_spec
 from protocols.horizontal.messages import Floats
 from protocols.horizontal.standardisation import (
+    Doubles,
     as_read,
     column_sums,
     digit_point,
@@ -308,12 +309,13 @@ class HorizontalServer(Server):
         await self.sites.ask(lambda site: site.take_scale(found))
         return replace(reading, mean=found.mean, deviation=found.deviation)
 
-    async def _column_sums(self, means: Floats) -> Floats:
+    async def _column_sums(self, means: Floats) -> Doubles:
         """Return the sums of columns over all sites."""
         order = messages.ColumnMeans(means)
         if not self._config.secure_aggregation:
             parts = await self.sites.ask(lambda site: site.sum_columns(order))
-            return np.sum([parts[name].values for name in sorted(parts)], axis=0)  # type: ignore[union-attr]
+            found = [parts[name] for name in sorted(parts)]
+            return np.asarray(sum(one.values for one in found if isinstance(one, messages.ColumnSums)), np.float64)
         await self._sums.prepare(1)
         point, work = digit_point(len(self.sites.names)), Work("aggregate", float(len(self.sizes)))
         total, _ = await self._sums.total(await self.sites.ask(lambda site: site.sum_columns(order)), point, work)

@@ -23,6 +23,7 @@ from fedactors.data.layouts.horizontal import HorizontalFile, Reading, Rows
 from fedactors.errors import BadInput
 from fedactors.secure_sums.primitives import FixedPoint
 from protocols.horizontal.config import HorizontalConfig
+from protocols.horizontal.messages import Floats
 
 Doubles = NDArray[np.float64]
 _BASE, _FRACTION, _DIGITS = 256, 128, 32
@@ -38,16 +39,17 @@ def scaled_numbers(config: HorizontalConfig, reading: Reading) -> NDArray[np.boo
     return ~np.asarray(keeps, np.bool_) & (config.standardisation == "sums")
 
 
-def column_sums(blocks: Sequence[NDArray[Any]], scaled_D: NDArray[np.bool_], means: Doubles) -> Doubles:
+def column_sums(blocks: Sequence[NDArray[Any]], scaled_D: NDArray[np.bool_], means: Floats) -> Doubles:
     """Return the number of rows and the sums of columns; with `means` of differences from them, and of their squares.
 
     Raises:
         BadInput: numbers so large that their squares have no sum.
     """
-    parts = [np.array([float(sum(map(len, blocks)))])]
-    for power in (1, 2) if means.size else (1,):
-        parts.append(sum(_powers(block[:, scaled_D], means, power) for block in blocks))  # type: ignore[arg-type]
-    found: Doubles = np.concatenate(parts)
+    of_powers = [
+        np.sum([_powers(block[:, scaled_D], means, power) for block in blocks], axis=0)
+        for power in ((1, 2) if means.size else (1,))
+    ]
+    found: Doubles = np.concatenate([[float(sum(map(len, blocks)))], *of_powers])
     if not (np.abs(found) < _LARGEST).all():
         raise BadInput(
             'data: numbers of columns are too large to be standardised: give public ranges, scaling = "range" under '
@@ -56,7 +58,7 @@ def column_sums(blocks: Sequence[NDArray[Any]], scaled_D: NDArray[np.bool_], mea
     return found
 
 
-def _powers(rows_ND: NDArray[Any], means_D: Doubles, power: int) -> Doubles:
+def _powers(rows_ND: NDArray[Any], means_D: Floats, power: int) -> Doubles:
     with np.errstate(over="ignore", invalid="ignore"):
         apart_ND = rows_ND.astype(np.float64) - (means_D if means_D.size else 0.0)
         total: Doubles = (apart_ND**power).sum(axis=0)
@@ -65,7 +67,8 @@ def _powers(rows_ND: NDArray[Any], means_D: Doubles, power: int) -> Doubles:
 
 def means_of(total: Doubles) -> Doubles:
     """Return the columns' means, of the first sums."""
-    return total[1:] / total[0]
+    found: Doubles = total[1:] / total[0]
+    return found
 
 
 def scale_of(total: Doubles, means: Doubles, scaled_D: NDArray[np.bool_]) -> tuple[Doubles, Doubles]:
@@ -94,7 +97,7 @@ def digits_of(values: Doubles) -> Doubles:
 
 def numbers_of(digits: Doubles) -> Doubles:
     """Return the numbers of digits that were added up."""
-    weights = [_BASE**place for place in range(_DIGITS)]
+    weights = [_BASE**digit for digit in range(_DIGITS)]
     rows = np.rint(digits).astype(np.int64).tolist()
     return np.array([sum(map(int.__mul__, row, weights)) / 2**_FRACTION for row in rows])
 
