@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from fedactors.plugins import Protocol
     from fedactors.runs.metrics import RunResult
     from fedactors.runtime.interface import Costs
+    from fedactors.runtime.ray.cluster import cluster
     from fedactors.runtime.ray.runtime import RayRuntime
     from fedactors.runtime.rounds import Rounds
     from fedactors.runtime.simulation.runtime import SimulatedRuntime
@@ -78,6 +79,7 @@ _MODULES = {
     # environments and errors
     "runtime.simulation.runtime": "SimulatedRuntime",
     "runtime.ray.runtime": "RayRuntime",
+    "runtime.ray.cluster": "cluster",
     "federation.runtime": "FederatedRuntime",
     "network.links": "Network Link HostCapacity",
     "errors": "FedactorsError BadInput PartyLost PartyFailed Refused Diverged DataMissing Stopped",
@@ -118,6 +120,7 @@ __all__ = [
     "Table",
     "Work",
     "check_data",
+    "cluster",
     "compare",
     "config",
     "datasets",

@@ -26,8 +26,9 @@ from fedactors.launch import (
 from fedactors.options import RunOptions
 from fedactors.plugins import Protocol, find_protocol
 from fedactors.privacy.accounting import budgets
-from fedactors.runs.folder import AUDIT, Checkpoint, RunFolder, apart_from_records
-from fedactors.runs.metrics import json_line, jsonable
+from fedactors.runs import schemas
+from fedactors.runs.folder import AUDIT, PRIVACY, Checkpoint, RunFolder, apart_from_records
+from fedactors.runs.metrics import json_line, jsonable, read_lines
 from fedactors.runs.party_states import CheckpointStates
 from fedactors.runs.storage import local_path
 from fedactors.runtime.addresses import check_cluster
@@ -302,7 +303,9 @@ def _replays(
         config = build(protocol.Config, {**as_dict(config), **changed})
     seed = folder.config["seed"]
     data = load_data(protocol, config, data_to_audit(folder, given), seed)
-    parties = tuple(data.parties) if hasattr(data, "parties") else ()
+    lines = read_lines(folder, PRIVACY, schemas.PrivacyLine) if folder.listed(PRIVACY) is not None else []
+    noised = [str(line["party"]) for line in lines if line["mechanism"] != "none"]
+    parties = tuple(dict.fromkeys([*getattr(data, "parties", ()), *noised]))
     if party is not None and party not in parties:
         raise BadInput(f"--party: {party!r} is not allowed: one of {', '.join(parties)}")
     one_torch_thread()

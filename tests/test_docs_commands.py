@@ -29,7 +29,7 @@ NOT_RUN = {
     "python3 -m venv": "installs: tests/test_plugin_package.py and CI make fresh environments",
     ". .venv": "installs: tests/test_plugin_package.py and CI make fresh environments",
     "pip install": "installs: tests/test_plugin_package.py and CI make fresh environments",
-    "python -m tests.campaign.sites": "takes an hour: 48 faults between sites, a run each",
+    "python -m tests.campaign.sites": "takes 15 minutes: 48 faults between sites, a run each",
     "make ": "they make an environment of their own; CI begins with them",
     "export RAY_AUTH_MODE": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",
     "ray get-auth-token": "starts real hosts: tests/runtime/hosts.py starts its hosts with the same words",

@@ -21,8 +21,9 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = """
     Actor ActorGroup BadInput Client Comparison Costs DataCenter DataMissing Diverged FedactorsError FederatedRuntime
     HostCapacity Link Messages Network ParameterServer PartyFailed PartyLost Protocol RayRuntime Ref Refused Resources
-    Rounds Run RunResult Server SimulatedRuntime Stopped Table Work check_data compare config datasets graph horizontal
-    inspect load_part load_run message protocols relational remote run settings simulate sweep vertical wire_type
+    Rounds Run RunResult Server SimulatedRuntime Stopped Table Work check_data cluster compare config datasets graph
+    horizontal inspect load_part load_run message protocols relational remote run settings simulate sweep vertical
+    wire_type
 """
 SMALL = {"num_rounds": 2, "num_clients": 4}
 

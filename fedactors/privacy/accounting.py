@@ -21,10 +21,11 @@ sampling); its mu and epsilon follow from them and from nothing else. A party's 
 of the same neighbours: Gaussian-DP parameters add up as squares, a line that is known as epsilon alone is converted,
 and one line without a guarantee leaves the party without one.
 
-Lines on a row that is there or not (`PRESENCE`) are counted in the party's claim for a *replaced* row, which is one row
-less and another one more: at twice their mu, or, where secret samples amplify, by group privacy at the delta that they
-state. An amplified line has a mu too, that of all its steps without amplification, and the better of both counts. All
-lines of all parties together then make the claim for a joined tuple, which has a row with each of them.
+Lines on a row that is there or not (`PRESENCE`), or a client (`CLIENT_PRESENCE`), are counted in the party's claim for
+a *replaced* one, which is one less and another one more: at twice their mu, or, where secret samples amplify, by group
+privacy at the delta that they state. An amplified line has a mu too, that of all its steps without amplification, and
+the better of both counts. All lines of all parties together then make the claim for a joined tuple, which has a row
+with each of them.
 """
 
 from __future__ import annotations
@@ -207,6 +208,64 @@ def dpsgd_epsilon(
         )
     mu = gaussian_mu(clip_norm=1.0, sigma=noise_multiplier, releases=releases, neighbours=neighbours)
     return epsilon_of_mu(mu, delta)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordPrivacy:
+    """How DP-SGD hides each row's gradient, in Poisson batches that nobody else knows."""
+
+    clip_norm: float
+    """C, of one row's gradient."""
+    noise_multiplier: float
+    """z: deviation of the noise on a sum, in clip norms."""
+    batch_size: int
+    """Rows that are expected in a step."""
+    num_epochs: int = 1
+    """How often a row is expected in a step in one call."""
+
+    def sample_rate(self, num_rows: int) -> float:
+        """Return q, the probability of a row."""
+        return min(1.0, self.batch_size / num_rows)
+
+    def num_steps(self, num_rows: int) -> int:
+        """Return the steps of one call."""
+        return self.num_epochs * math.ceil(num_rows / self.batch_size)
+
+    def epsilon(self, sample_rate: float, num_steps: int, delta: float) -> float:
+        """Return what so many steps cost one row that is there or not."""
+        return dpsgd_epsilon(
+            noise_multiplier=self.noise_multiplier,
+            steps=num_steps,
+            delta=delta,
+            sampling="poisson" if sample_rate < 1 else "full",
+            sample_rate=sample_rate,
+        )
+
+    def record(
+        self, party: str, message_type: str, sample_rate: float, num_steps: int, delta: float, *, is_restored: bool
+    ) -> PrivacyRecord:
+        """Return a party's line of the privacy ledger: what no row of it exceeds."""
+        rate, steps = sample_rate, num_steps
+        uncovered = (INTERRUPTED,) if is_restored else ()
+        return PrivacyRecord(
+            party=party,
+            message_type=message_type,
+            mechanism="dp-sgd",
+            neighbour=ROW_PRESENCE,
+            clip_norm=self.clip_norm,
+            noise_scale=self.noise_multiplier * self.clip_norm,
+            releases=steps,
+            sampling="poisson" if rate < 1 else "full",
+            sensitivity=self.clip_norm,
+            touched=steps,
+            sample_rate=rate,
+            rigorous_mu=None if rate < 1 else math.sqrt(steps) / self.noise_multiplier,
+            epsilon=self.epsilon(rate, steps, delta),
+            delta=delta,
+            uncovered=uncovered,
+            covered=not uncovered,
+            note="one row is there or not; the number of rows is public",
+        )
 
 
 @functools.lru_cache(maxsize=64)
@@ -414,6 +473,11 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
 
 
 PRESENCE = "row that is there or not"
+CLIENT_PRESENCE = "client that is there or not"
+ROW_PRESENCE = "row of a client that is there or not"
+"""Of horizontal data, where no row is joined with another party's."""
+_REPLACED = {PRESENCE: "row", CLIENT_PRESENCE: "client", ROW_PRESENCE: "row"}
+"""In the claim for which replaced record a line on one that is there or not is counted."""
 JOINED = "joined tuple"
 EVERYBODY = "all parties"
 """Whose claim that for a joined tuple is."""
@@ -560,7 +624,7 @@ def claims(records: Iterable[PrivacyRecord], *, as_if_secret: bool = False) -> d
             groups.setdefault((line.party, "row"), []).append(line)
             groups.setdefault((EVERYBODY, JOINED), []).append(line)
         if not is_part or line.neighbour == "label":
-            groups.setdefault((line.party, line.neighbour), []).append(line)
+            groups.setdefault((line.party, _REPLACED.get(line.neighbour, line.neighbour)), []).append(line)
     return {key: _claim(key, lines, as_if_secret) for key, lines in sorted(groups.items())}
 
 
@@ -616,7 +680,7 @@ def _together(plain: list[Budget], pure: list[Budget]) -> Budget:
 
 def _for_replaced(line: PrivacyRecord, found: Budget) -> Budget:
     """Return what a line amounts to for a replaced row, which is two changes of one that is there or not."""
-    if line.neighbour != PRESENCE:
+    if line.neighbour not in _REPLACED:
         return found
     if found.mu is not None:
         mu = 2 * found.mu

@@ -7,6 +7,7 @@ a client is at, and after a resume.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -30,14 +31,17 @@ from fedactors.data.layouts.horizontal import (
     rows_of,
 )
 from fedactors.errors import BadInput, Refused
+from fedactors.learning.local_training import check_private
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import find_device, initial_vector
 from fedactors.learning.user_models import base_of, check_base
+from fedactors.privacy.accounting import without_guarantee
+from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand, SecureSums
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
-from protocols.horizontal import algorithm, messages
+from protocols.horizontal import algorithm, client_dp, messages
 from protocols.horizontal.algorithm import NOTHING, ServerModel
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import check_code, model_spec
@@ -55,11 +59,21 @@ from protocols.horizontal.standardisation import (
     standardised,
 )
 
+_log = logging.getLogger(__name__)
+
 
 class ClientProcess(SecureSummand):
     """One organisation's clients."""
 
-    state: ClassVar[tuple[str, ...]] = ("controls", "total_weight", "base", "scale", *SecureSummand.state)
+    state: ClassVar[tuple[str, ...]] = (
+        "controls",
+        "total_weight",
+        "base",
+        "scale",
+        "num_private",
+        "num_trained",
+        *SecureSummand.state,
+    )
 
     def __init__(
         self, config: HorizontalConfig, part: HorizontalPart, first: int, run_seed: int, sites: tuple[str, ...]
@@ -74,6 +88,11 @@ class ClientProcess(SecureSummand):
         """A digest of what of the model is not trained; empty before it is told."""
         self.scale: tuple[tuple[float, ...], ...] = ()
         """Mean and deviation of each number of a row; none before they are told, or where nothing is standardised."""
+        self.num_private = 0
+        """Rounds in which own clients were in a noised sum."""
+        self.num_trained: dict[int, int] = {}
+        """Rounds of each own client that trained under noise."""
+        self._is_restored = False
 
     async def load(self) -> None:
         """Open the own clients' rows, and find the device."""
@@ -85,11 +104,33 @@ class ClientProcess(SecureSummand):
         if len(shapes) > 1 or (part.shape and shapes != {part.shape}):
             raise BadInput(f"data: {self.name} holds samples of shapes {sorted(shapes)}; all must be of one")
         self._sizes = [len(x) for x, _ in rows]
+        if part.validation and config.is_noised:
+            name = "client_clip_norm" if config.is_private else "record_clip_norm"
+            raise BadInput(f"{name}: not allowed with validation rows of the clients, whose scores have no noise")
         for key in self._validation:
             rows_of(key)
         self._inputs = shapes.pop()
         self._reading = reading_of(part)
         self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
+        self._check_record_privacy()
+
+    def _check_record_privacy(self) -> None:
+        """Check, before anything leaves, that the model has gradients of rows, and what all rounds cost a row."""
+        config = self._config
+        if (privacy := config.record_privacy) is None:
+            return
+        check_private(self._spec)
+        if config.together and len(self._keys) > 1:
+            _log.warning("%s: clients train one after the other: each row has a gradient of its own", self.name)
+        # no row is with two clients: the largest rate and the most steps of any bound what each row pays
+        steps = config.num_rounds * max(privacy.num_steps(size) for size in self._sizes)
+        cost = privacy.epsilon(privacy.sample_rate(min(self._sizes)), steps, config.delta)
+        if config.max_epsilon is not None and cost > config.max_epsilon:
+            raise BadInput(
+                f"max_epsilon: {config.num_rounds} rounds cost a row of {self.name} epsilon {cost:.4g} at delta "
+                f"{config.delta:g}, more than {config.max_epsilon:g}; use fewer rounds, or a larger "
+                "record_noise_multiplier"
+            )
 
     @remote(caller=SERVER, once=True)
     async def introduce(self) -> messages.Introduction:
@@ -100,6 +141,7 @@ class ClientProcess(SecureSummand):
 
     async def open(self) -> None:
         """Check, of a run that goes on, that what is not trained is what it was."""
+        self._is_restored = bool(self.num_private or self.num_trained)
         if self.base:
             check_base(self._spec, self.base, "before the run was resumed")
         self._find_rows()
@@ -111,7 +153,7 @@ class ClientProcess(SecureSummand):
             for sources in (self._part.clients, self._part.validation)
         )
 
-    @remote(caller=SERVER, at_most=lambda config: 2 * (config.standardisation == "sums"))
+    @remote(caller=SERVER, at_most=lambda config: 2 * config.measures_columns)
     async def sum_columns(self, order: messages.ColumnMeans) -> messages.ColumnSums | Masked:
         """Give sums of the columns of all own clients' rows to train on: of the numbers, then about the means."""
         scaled_D = scaled_numbers(self._config, self._reading)
@@ -120,7 +162,7 @@ class ClientProcess(SecureSummand):
             return messages.ColumnSums(sums)
         return self.masked(digits_of(sums), digit_point(len(self.clients)))
 
-    @remote(caller=SERVER, at_most=lambda config: int(config.standardisation == "sums"))
+    @remote(caller=SERVER, at_most=lambda config: int(config.measures_columns))
     async def take_scale(self, found: messages.ColumnScale) -> None:
         """Standardise the own rows, once."""
         if self.scale:
@@ -128,20 +170,63 @@ class ClientProcess(SecureSummand):
         self.scale = (found.mean, found.deviation)
         self._find_rows()
 
-    @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation))
+    @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
     async def weigh(self) -> Masked:
         """Give the weight of all own clients, under masks."""
         weight = float(sum(self._sizes) if self._config.counts_samples else len(self._sizes))
         return self.masked(np.array([weight]), count_point(len(self.clients)))
 
-    @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation))
+    @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
     async def take_weight(self, total: messages.TotalWeight) -> None:
         """Learn what all sites' clients weigh together, once."""
         if self.total_weight:  # another one would scale the same change anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
 
-    @remote(caller=SERVER, at_most="num_rounds", of="round")
+    @remote(caller=SERVER, at_most=lambda config: config.num_rounds if config.is_private else 0, of="round")
+    async def train_private(self, order: messages.PrivateOrder) -> messages.ClippedChanges | Masked:
+        """Let the clients that are wanted train from the server's model; say what changed, clipped and summed."""
+        config = self._config
+        self.release("a change", round=order.round, last_round=config.num_rounds)
+        self._check_wanted(order.round, order.clients)
+        clients = [client for client in order.clients if not self._drops_out(order.round, client)]
+        self.num_private += bool(clients)
+        num_rows = sum(self._sizes[client] for client in clients) * config.local_epochs
+        values = await self.compute(
+            client_dp.private_sum,
+            self._spec,
+            order.parameters,
+            [self._keys[client] for client in clients],
+            self._seeds(clients, order.round),
+            algorithm.local_training(config, self._part.task, order.round),
+            order.clip_norm,
+            order.bit_share,
+            config.together,
+            self._device,
+            work=Work("train", float(num_rows * order.parameters.size)),
+        )
+        if not config.secure_aggregation:
+            return messages.ClippedChanges(values)
+        point = client_dp.point_of(config, len(self.clients), config.clients_per_site)
+        return self.masked(values, point, f"{order.round}", config.client_noise_multiplier, what=self.name)
+
+    @remote(caller=SERVER, at_most=lambda config: int(config.is_noised))
+    async def account(self) -> None:
+        """Write what was released, and what that guarantees, to the privacy ledger."""
+        config, privacy = self._config, self._config.record_privacy
+        if privacy is None:
+            made = client_dp.record(
+                config, self.party, self.num_private, is_restored=self._is_restored, is_server=False
+            )
+        else:
+            steps = max(
+                self.num_trained.get(client, 0) * privacy.num_steps(size) for client, size in enumerate(self._sizes)
+            )
+            rate, restored = privacy.sample_rate(min(self._sizes)), self._is_restored
+            made = privacy.record(self.party, "Change", rate, steps, config.delta, is_restored=restored)
+        self.record_privacy(without_guarantee(made) if self.draws_reproducibly else made)
+
+    @remote(caller=SERVER, at_most=lambda config: 0 if config.is_private else config.num_rounds, of="round")
     async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
         self.release("a change", round=order.round, last_round=self._config.num_rounds)
@@ -164,26 +249,28 @@ class ClientProcess(SecureSummand):
         found, _ = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
         return messages.LocalScores(num_rows, found)
 
-    def _check_wanted(self, order: messages.TrainOrder) -> None:
+    def _check_wanted(self, round: int, clients: tuple[int, ...]) -> None:
         """Refuse an order for other clients than follow from the approved run: of one client a mean is its own change.
 
         Of a named data set, whose clients are dealt to processes, who is drawn is the server's business.
         """
         config, local = self._config, tuple(range(len(self._keys)))
         expected = local
+        if config.client_sampling_rate is not None:  # the trusted server draws in secret
+            return
         if config.clients_per_round is not None:
             if not isinstance(self._part.clients[0], HorizontalFile) or config.on_party_loss != "stop":
                 return
-            generator = derived_rng(self._run_seed, "all clients", f"round {order.round}")
+            generator = derived_rng(self._run_seed, "all clients", f"round {round}")
             drawn = algorithm.participants(range(len(self.clients)), config.clients_per_round, generator)
             expected = local if self.clients.index(self.name) in drawn else ()
-        if order.clients != expected:
-            asked, approved = (", ".join(map(str, one)) or "none" for one in (order.clients, expected))
-            said = f"orders clients {asked} of {self.name} in round {order.round}; approved: {approved}"
+        if clients != expected:
+            asked, approved = (", ".join(map(str, one)) or "none" for one in (clients, expected))
+            said = f"orders clients {asked} of {self.name} in round {round}; approved: {approved}"
             raise Refused(self.caller, f"{said} (clients_per_round)")
 
     async def _train(self, order: messages.TrainOrder) -> messages.Change:
-        self._check_wanted(order)
+        self._check_wanted(order.round, order.clients)
         config = self._config
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         if not clients:
@@ -197,20 +284,27 @@ class ClientProcess(SecureSummand):
             self._spec,
             order.parameters,
             [self._keys[client] for client in clients],
-            [derived_seed(self._run_seed, self._client(client), f"rows {order.round}") for client in clients],
+            self._seeds(clients, order.round),
             algorithm.local_training(config, self._part.task, order.round),
             controls,
             order.control,
             config.counts_samples,
             config.together,
             self._device,
+            config.record_privacy,
+            [tuple(self.noise_rng(f"{client} {order.round}").integers(0, 2**63, 4).tolist()) for client in clients],
             work=Work("train", float(num_rows * order.parameters.size)),
         )
+        if config.record_privacy is not None:
+            self.num_trained |= {client: self.num_trained.get(client, 0) + 1 for client in clients}
         if not math.isfinite(found.loss):
             remedy = Remedy("learning_rate", config.learning_rate)
             raise remedy.error(order.round, f"{self.name}'s loss", found.loss)
         self.controls |= dict(zip(clients, found.controls, strict=bool(controls)))
         return messages.Change(len(clients), found.weight, found.loss, found.change, found.control_change)
+
+    def _seeds(self, clients: list[int], round: int) -> list[int]:
+        return [derived_seed(self._run_seed, self._client(client), f"rows {round}") for client in clients]
 
     def _client(self, client: int) -> str:
         return f"client {self._first + client}"
@@ -223,7 +317,17 @@ class ClientProcess(SecureSummand):
 class HorizontalServer(Server):
     """The server: it has the model, and the rows that it is measured on."""
 
-    state: ClassVar[tuple[str, ...]] = ("model", "best", "sites", "sizes", "facts", "reading", "base")
+    state: ClassVar[tuple[str, ...]] = (
+        "model",
+        "best",
+        "sites",
+        "sizes",
+        "facts",
+        "reading",
+        "base",
+        "clip_norm",
+        "num_private",
+    )
 
     def __init__(self, config: HorizontalConfig, part: HorizontalPart, sites: tuple[str, ...], run_seed: int) -> None:
         self._config, self._part, self._run_seed = config, part, run_seed
@@ -236,6 +340,11 @@ class HorizontalServer(Server):
         """Shape of a sample, task and number of classes: what a model is made for."""
         self.base = ""
         """A digest of what of the model is not trained."""
+        self.clip_norm = config.client_clip_norm or 0.0
+        """C of the next round, of clients' privacy."""
+        self.num_private = 0
+        """Rounds whose sums were noised."""
+        self._is_restored = False
         self.reading = ""
         """How the clients' rows are read (`fedactors.data.layouts.horizontal`)."""
         self.sites: ActorGroup[ClientProcess] = ActorGroup(
@@ -257,6 +366,7 @@ class HorizontalServer(Server):
 
     async def open(self) -> None:
         """Check, of a run that goes on, that what is not trained is what it was."""
+        self._is_restored = self.num_private > 0
         if self.base:
             check_base(self._spec, self.base, "before the run was resumed")
         self._find_rows()
@@ -283,12 +393,14 @@ class HorizontalServer(Server):
         self.sizes = {name: one.num_clients for name, one in found.items()}
         self.facts["inputs"] = self.facts["inputs"] or (next(iter(widths.values())),)
         check_code(self._config, self._spec, self._part.task)
+        if self._config.is_private:
+            client_dp.check_model(self._spec)
         self.base = base_of(self._spec)
         for name, one in found.items():
             check_base(self._spec, one.base, name)
         self.reading = (await self._with_scale(reading)).text
         self._find_rows()
-        if self._config.secure_aggregation:
+        if self._config.secure_aggregation and not self._config.is_private:
             await self._sums.prepare(1)
             work, point = Work("aggregate", float(len(self.sizes))), count_point(len(self.sites.names))
             total, _ = await self._sums.total(await self.sites.ask(lambda site: site.weigh()), point, work)
@@ -324,6 +436,8 @@ class HorizontalServer(Server):
     @remote(caller=DRIVER, at_most="num_rounds", of="round")
     async def train(self, order: messages.RoundOrder) -> messages.Progress:
         """Do a round: order, wait for who answers, step."""
+        if self._config.is_private:
+            return await self._train_private(order.round)
         changes = await self._changes(self._orders(order.round))
         if not changes:
             return messages.Progress(math.nan, 0)
@@ -334,6 +448,55 @@ class HorizontalServer(Server):
         weight = sum(one.weight for one in changes)
         loss = sum(one.weight * one.loss for one in changes) / weight
         return messages.Progress(loss, sum(one.num_clients for one in changes))
+
+    async def _train_private(self, round: int) -> messages.Progress:
+        """Do a round under clients' privacy: the noised sum is all that the next model follows from."""
+        config, num_clients = self._config, sum(self.sizes.values())
+        bit = client_dp.bit_share(config, client_dp.expected_clients(config, num_clients))
+        wanted = self._wanted(round)
+        orders = {
+            name: messages.PrivateOrder(round, tuple(found), self.model.vector, self.clip_norm, bit)
+            for name, found in wanted.items()
+        }
+        total = await self._noised_sum(round, orders)
+        self.num_private += 1
+        work = Work("aggregate", float(total.size))
+        arguments = (config, self._spec, self.model, total, self.clip_norm, num_clients)
+        self.model, self.clip_norm = await self.compute(client_dp.advance, *arguments, work=work)
+        return messages.Progress(math.nan, sum(map(len, wanted.values())))
+
+    async def _noised_sum(self, round: int, orders: dict[str, messages.PrivateOrder]) -> algorithm.Doubles:
+        config, size = self._config, self.model.vector.size + 1
+        if config.secure_aggregation:
+            await self._sums.prepare(1)
+        parts = await self.sites.ask_each(lambda site, message: site.train_private(message), orders)
+        work = Work("aggregate", float(size * len(parts)))
+        if config.secure_aggregation:
+            point = client_dp.point_of(config, len(self.sites.names), config.clients_per_site)
+            return (await self._sums.total(parts, point, work))[0]
+        exact = np.zeros(size)
+        for part in parts.values():
+            assert isinstance(part, messages.ClippedChanges)
+            exact += part.values
+        noise = self.noise_rng(f"changes of round {round}")
+        return add_gaussian(
+            exact,
+            config.client_noise_multiplier,
+            noise,
+            client_dp.RELEASE,
+            sample_rate=config.client_sampling_rate or 1.0,
+        )
+
+    @remote(caller=DRIVER, at_most=lambda config: int(config.is_noised))
+    async def account(self) -> None:
+        """Let everybody write what was released, and what that guarantees, to the privacy ledger."""
+        await self.sites.ask(lambda site: site.account())
+        if self._config.is_private and not self._config.secure_aggregation:
+            self.record_privacy(
+                client_dp.record(
+                    self._config, self.party, self.num_private, is_restored=self._is_restored, is_server=True
+                )
+            )
 
     async def _changes(self, orders: dict[str, messages.TrainOrder]) -> list[messages.Change]:
         """Return the sites' changes; under masks the mean of all of them, as one."""
@@ -349,20 +512,27 @@ class HorizontalServer(Server):
         return [found] if found.num_clients else []
 
     def _orders(self, round: int) -> dict[str, messages.TrainOrder]:
-        """Draw the clients of a round; return an order for each site that has some."""
+        """Return a round's order for each site that has some of its clients."""
+        model = self.model
+        return {
+            name: messages.TrainOrder(round, tuple(found), model.vector, model.control)
+            for name, found in self._wanted(round).items()
+        }
+
+    def _wanted(self, round: int) -> dict[str, list[int]]:
+        """Draw the clients of a round, by site."""
         candidates = [(name, client) for name in self.sites.members for client in range(self.sizes[name])]
         generator = derived_rng(self._run_seed, "all clients", f"round {round}")
         chosen = algorithm.participants(range(len(candidates)), self._config.clients_per_round, generator)
+        if (rate := self._config.client_sampling_rate) is not None:  # a secret: all know the run's seed
+            is_drawn = self.noise_rng(f"clients of round {round}").random(len(candidates)) < rate
+            chosen = np.flatnonzero(is_drawn).tolist()
         wanted: dict[str, list[int]] = {}
         for name, client in (candidates[number] for number in chosen):
             wanted.setdefault(name, []).append(client)
         if self._config.secure_aggregation:  # who is not wanted adds zeros
             wanted = {name: wanted.get(name, []) for name in self.sites.members}
-        model = self.model
-        return {
-            name: messages.TrainOrder(round, tuple(found), model.vector, model.control)
-            for name, found in wanted.items()
-        }
+        return wanted
 
     @remote(caller=DRIVER, at_most=lambda config: config.num_measurements + 1)
     async def measure(self, order: messages.RoundOrder) -> messages.Scores:

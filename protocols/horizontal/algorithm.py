@@ -25,13 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.layouts.horizontal import rows_of, weights_of
-from fedactors.learning.local_training import LocalTraining, model_outputs
+from fedactors.learning.local_training import LocalResult, LocalTraining, model_outputs, train_privately
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import statistics_mask
 from fedactors.learning.user_models import user_metrics
+from fedactors.privacy.accounting import RecordPrivacy
 from fedactors.runtime.snapshots import Stateful
+from protocols.horizontal.aggregation import robust_mean
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 
@@ -61,23 +63,43 @@ def train(
     counts_samples: bool,
     together: bool,
     device: str,
+    privacy: RecordPrivacy | None = None,
+    secrets: Sequence[tuple[int, ...]] = (),
 ) -> SiteResult:
     """Let clients train from the server's model x (`model_P`); return their mean change.
 
     SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
+    With `privacy` each client trains by DP-SGD from a secret of its own, and no loss is returned (0).
     """
-    corrections = [control_P - local_P for local_P in controls] or None
-    results = train_clients(
-        spec,
-        [model_P] * len(keys),
-        [rows_on(rows_of, key, device) for key in keys],
-        seeds=seeds,
-        training=training,
-        corrections=corrections,
-        weights=[weights_of(key) for key in keys],
-        together=together,
-        device=device,
-    )
+    corrections: list[Floats] | None = [control_P - local_P for local_P in controls] or None
+    rows, weighing = [rows_on(rows_of, key, device) for key in keys], [weights_of(key) for key in keys]
+    if privacy is None:
+        results = train_clients(
+            spec,
+            [model_P] * len(keys),
+            rows,
+            seeds=seeds,
+            training=training,
+            corrections=corrections,
+            weights=weighing,
+            together=together,
+            device=device,
+        )
+    else:
+        nothing: list[Floats | None] = [None] * len(keys)
+        results = [
+            LocalResult(
+                vector=train_privately(
+                    spec, model_P, *held, secret=secret, privacy=privacy, training=training,
+                    correction_P=added, weights_N=counts, device=device,
+                ),
+                num_samples=len(held[0]),
+                num_steps=privacy.num_steps(len(held[0])),
+                loss=0.0,
+                loss_rms=0.0,
+            )
+            for held, secret, added, counts in zip(rows, secrets, corrections or nothing, weighing, strict=True)
+        ]  # fmt: skip
     weights = [float(result.num_samples) if counts_samples else 1.0 for result in results]
     change_P: Doubles = np.zeros(model_P.shape)
     for weight, result in zip(weights, results, strict=True):
@@ -146,6 +168,8 @@ def advance(
     for one in changes:
         change_P += one.weight / weight * one.change
         moved_P += one.control_change
+    if config.aggregation != "mean":
+        change_P = robust_mean(config, [one.change for one in changes])
     made = replace(model)
     made.follow(config, change_P, statistics_mask(spec))
     made.control = (model.control + moved_P / num_clients).astype(model.control.dtype)

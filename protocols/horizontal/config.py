@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from fedactors.config import Device, NamedCode, OnlyWith, config, is_code
 from fedactors.learning.optimizers import StepSettings
+from fedactors.privacy.accounting import RecordPrivacy, dpsgd_epsilon
 
 Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
 ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")
@@ -35,6 +36,12 @@ class HorizontalConfig(StepSettings):
         "second_moment": {"algorithm": ("fedadam", "fedyogi")},
         "adaptivity": {"algorithm": ADAPTIVE},
         "secure_range": {"secure_aggregation": (True,)},
+        "num_byzantine": {"aggregation": ("trimmed-mean", "multi-krum")},
+        "clip_quantile": {"client_clip_norm": None},
+        "clip_learning_rate": {"clip_quantile": None},
+        "client_sampling_rate": {"client_clip_norm": None},
+        "delta": {"client_clip_norm": None, "record_clip_norm": None},
+        "max_epsilon": {"client_clip_norm": None, "record_clip_norm": None},
     }
 
     algorithm: Algorithm = "fedavg"
@@ -51,6 +58,11 @@ class HorizontalConfig(StepSettings):
     """FedAdam and FedYogi: decay of the second moment (beta 2)."""
     adaptivity: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """The adaptive methods: added to the root of the second moment (tau)."""
+    aggregation: Literal["mean", "median", "trimmed-mean", "multi-krum"] = "mean"
+    """How the server joins the sites' changes; all but ``mean`` bear a few sites that send anything; sites
+    count alike then."""
+    num_byzantine: int = Field(default=1, ge=1)
+    """``trimmed-mean``: highest and lowest numbers left out; ``multi-krum``: sites that may send anything (f)."""
     model: NamedCode = "auto"
     """Name of the model, or ``package.module:function`` of your own; ``auto`` goes by the shape of a sample."""
     loss: NamedCode = "auto"
@@ -94,9 +106,33 @@ class HorizontalConfig(StepSettings):
     sites or more. Every site takes part in every round's sum, with zeros if none of its clients is wanted."""
     secure_range: float = Field(default=10.0, gt=0, le=1e9)
     """Largest absolute number under masks, of changes, controls and losses; M sites are off by M^2 2^-32 times that."""
+    client_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Differential privacy for clients: clip each one's change of the model to this L2 norm; none: no such privacy."""
+    client_noise_multiplier: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Deviation of the Gaussian noise on the sum of all changes, in clip norms; drawn by the sites together with
+    `secure_aggregation`, else by the server, which is trusted then."""
+    clip_quantile: float | None = Field(default=None, gt=0, lt=1)
+    """Let the clip norm follow this quantile of the changes' norms from `client_clip_norm` on (Andrew et al.,
+    2021)."""
+    clip_learning_rate: float = Field(default=0.2, gt=0, allow_inf_nan=False)
+    """How fast the clip norm follows its quantile."""
+    client_sampling_rate: float | None = Field(default=None, gt=0, lt=1)
+    """Probability with which each client takes part in a round, drawn by the trusted server in secret (Poisson), for
+    which the account claims amplification; none: no amplification is claimed."""
+    record_clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Differential privacy for rows, DP-SGD at each client: clip each row's gradient to this L2 norm; `batch_size` is
+    the number of rows expected in a Poisson batch; none: no such privacy."""
+    record_noise_multiplier: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Deviation of the Gaussian noise on each step's sum of gradients, in clip norms."""
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    """At which epsilon is stated."""
+    max_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Refuse at the start a run whose rounds cost a client, or a row of one, more than this epsilon (it is there or
+    not)."""
     standardisation: Literal["sums", "none"] = "sums"
     """Of tables of your own: ``sums`` brings columns to mean 0 and deviation 1 over all clients' rows, by sums over the
-    sites (under masks with `secure_aggregation`); columns whose rule says ``range`` or ``none`` are left alone."""
+    sites (under masks with `secure_aggregation`); columns whose rule says ``range`` or ``none`` are left alone. Under
+    differential privacy no sums leave and columns are taken as they are: give ranges."""
     dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
     """Concentration of the label distribution of clients; none for equal random shares."""
     num_training: int | None = Field(default=None, ge=1)
@@ -122,12 +158,101 @@ class HorizontalConfig(StepSettings):
                 "algorithm: scaffold is not allowed with momentum, max_gradient_norm or another optimizer than sgd: "
                 "its controls are the mean gradients of plain steps"
             )
+        self._check_aggregation()
+        self._check_privacy()
+        self._check_record_privacy()
         for name, usual in (("loss", "auto"), ("metric", "none")):
             if (value := getattr(self, name)) != usual and not is_code(value):
                 raise ValueError(f"{name}: {value!r} is not allowed: give {usual}, or package.module:function")
         if self.num_clients is not None and (self.clients_per_round or 0) > self.num_clients:
             raise ValueError(f"clients_per_round: {self.clients_per_round} is more than the {self.num_clients} clients")
         return self
+
+    def _check_aggregation(self) -> None:
+        if self.aggregation == "mean":
+            return
+        stated = f"aggregation: {self.aggregation} is not allowed with"
+        if self.secure_aggregation:
+            raise ValueError(f"{stated} secure_aggregation: the server reads sums only")
+        if self.algorithm == "scaffold":
+            raise ValueError(f"{stated} algorithm=scaffold: its controls are summed")
+        if self.client_clip_norm is not None:
+            raise ValueError(f"{stated} client_clip_norm: the noise is on the sum")
+        if self.weighting == "samples":
+            raise ValueError(f"{stated} weighting=samples: sites count alike")
+
+    def _check_privacy(self) -> None:
+        if (self.client_clip_norm is None) != (self.client_noise_multiplier == 0):
+            raise ValueError(
+                "client_noise_multiplier: it is allowed with client_clip_norm only, and both are needed: noise is in "
+                "units of the clip norm"
+            )
+        if self.client_clip_norm is None:
+            return
+        if self.algorithm == "scaffold":
+            raise ValueError("client_clip_norm: not allowed with algorithm=scaffold, whose controls have no noise")
+        if self.weighting == "samples":
+            raise ValueError("client_clip_norm: not allowed with weighting=samples: every client counts alike")
+        if self.client_sampling_rate is not None and self.secure_aggregation:
+            raise ValueError(
+                "client_sampling_rate: not allowed with secure_aggregation: the server draws who takes part, so that "
+                "nothing is amplified against it"
+            )
+        if self.client_sampling_rate is not None and self.clients_per_round is not None:
+            raise ValueError("client_sampling_rate: not allowed with clients_per_round, which draws a fixed number")
+        if self.max_epsilon is not None and (epsilon := self.epsilon_of(self.num_rounds)) > self.max_epsilon:
+            raise ValueError(
+                f"max_epsilon: {self.num_rounds} rounds cost epsilon {epsilon:.4g} at delta {self.delta:g}, more than "
+                f"{self.max_epsilon:g}; use fewer rounds, or a larger client_noise_multiplier"
+            )
+
+    def _check_record_privacy(self) -> None:
+        if (self.record_clip_norm is None) != (self.record_noise_multiplier == 0):
+            raise ValueError(
+                "record_noise_multiplier: it is allowed with record_clip_norm only, and both are needed: noise is in "
+                "units of the clip norm"
+            )
+        if self.record_clip_norm is not None and self.client_clip_norm is not None:
+            raise ValueError("record_clip_norm: not allowed with client_clip_norm: choose rows or clients")
+        if self.record_clip_norm is not None and is_code(self.loss):
+            raise ValueError("record_clip_norm: not allowed with a loss of one's own, which is a mean over a batch")
+
+    @property
+    def record_privacy(self) -> RecordPrivacy | None:
+        """How each row is hidden; None: not at all."""
+        if self.record_clip_norm is None:
+            return None
+        return RecordPrivacy(
+            clip_norm=self.record_clip_norm,
+            noise_multiplier=self.record_noise_multiplier,
+            batch_size=self.batch_size,
+            num_epochs=self.local_epochs,
+        )
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether clients or rows are hidden by noise."""
+        return self.is_private or self.record_clip_norm is not None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether clients' changes are clipped, summed and noised."""
+        return self.client_clip_norm is not None
+
+    def epsilon_of(self, num_rounds: int) -> float:
+        """Return what so many rounds cost a client whose rows are there or not, at `delta`."""
+        return dpsgd_epsilon(
+            noise_multiplier=self.client_noise_multiplier,
+            steps=num_rounds,
+            delta=self.delta,
+            sampling="full" if self.client_sampling_rate is None else "poisson",
+            sample_rate=self.client_sampling_rate or 1.0,
+        )
+
+    @property
+    def measures_columns(self) -> bool:
+        """Whether columns are standardised by sums: never where noise hides clients or rows."""
+        return self.standardisation == "sums" and not self.is_noised
 
     @property
     def user_loss(self) -> str:

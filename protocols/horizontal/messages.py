@@ -95,6 +95,27 @@ class Change:
     control_change: Floats
 
 
+@message(reveals="the server's model, under noise; which of a site's clients are wanted; the clip norm, under noise")
+class PrivateOrder:
+    """Train from this model, clip and sum (`protocols.horizontal.client_dp`); parameters (P)."""
+
+    round: int
+    clients: tuple[int, ...]
+    parameters: Floats
+    clip_norm: float
+    bit_share: float
+    """c, the part of the sum's bound that the count of clients within the norm has."""
+
+
+@message(
+    reveals="without noise the sum of the clipped changes of a site's clients, to a server that is trusted to noise it"
+)
+class ClippedChanges:
+    """In units of the clip norm (P + 1)."""
+
+    values: NDArray[np.float64]
+
+
 @message(reveals="the server's model")
 class MeasureOrder:
     """Measure this model (P) on the validation rows of a site's clients."""
@@ -151,11 +172,14 @@ class Scores:
 
 
 def sent(config: HorizontalConfig) -> tuple[type, ...]:
-    """Return the messages that a run sends: the same for all methods."""
+    """Return the messages that a run sends."""
+    if config.is_private:
+        summed = MESSAGES if config.secure_aggregation else (ClippedChanges,)
+        return (Introduction, PrivateOrder, *summed, RoundOrder, Federation, Progress, Scores)
     parts = (TotalWeight, *MESSAGES) if config.secure_aggregation else (Change,)
     local = () if config.secure_aggregation else (MeasureOrder, LocalScores)
     scale = (ColumnMeans, ColumnScale, *(() if config.secure_aggregation else (ColumnSums,)))
-    if config.standardisation == "none":
+    if not config.measures_columns:
         scale = ()
     return (Introduction, *scale, TrainOrder, *parts, *local, RoundOrder, Federation, Progress, Scores)
 
@@ -167,15 +191,30 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
     )
     whose = "over all sites only" if config.secure_aggregation else "of each site"
     scaled = f"of tables of your own the server reads the number of rows and sums of columns {whose}"
+    noised = "changes leave without noise, and no budget is promised"
+    if config.is_private:
+        who = "the sites add" if config.secure_aggregation else "the server, which reads changes and is trusted, adds"
+        cost = f"{config.num_rounds} rounds cost epsilon {config.epsilon_of(config.num_rounds):.4g}"
+        noised = f"{who} it to clipped sums; {cost} at delta {config.delta:g} of a client that is there or not"
+    elif config.record_privacy is not None:
+        noised = (
+            "each client adds it to its steps (DP-SGD), and no loss leaves; each client's account goes by its "
+            "number of rows, which is public"
+        )
     return (
         Protection(kind="secure sums", settings=("secure_aggregation",), on=config.secure_aggregation, means=summed),
-        Protection(kind="noise", on=False, means="changes leave without noise, and no budget is promised"),
+        Protection(
+            kind="noise",
+            settings=("client_clip_norm", "client_noise_multiplier", "record_clip_norm", "record_noise_multiplier"),
+            on=config.is_noised,
+            means=noised,
+        ),
         Protection(kind="labels", on=True, means="they stay with their client; changes of the model depend on them"),
         Protection(
             kind="standardisation",
             settings=("standardisation",),
-            on=config.standardisation == "none",
-            means="none is done: rows are taken as they are given" if config.standardisation == "none" else scaled,
+            on=not config.measures_columns,
+            means="none is done: rows are taken as they are given" if not config.measures_columns else scaled,
         ),
     )
 
@@ -186,4 +225,6 @@ def shapes(config: HorizontalConfig) -> dict[str, dict[str, tuple[int | str, ...
     return {
         "TrainOrder": {"parameters": ("P",), "control": control},
         "Change": {"change": ("P",), "control_change": control},
+        "PrivateOrder": {"parameters": ("P",)},
+        "ClippedChanges": {"values": ("P + 1",)},
     }

@@ -1,22 +1,107 @@
-"""What attackers see of a run: the model, and what each site makes of it, or of their sum."""
+"""What attackers see of a run, the model and what each site makes of it, or their sum; and neighbours for a replay.
+
+A neighbour has the rows of another client in place of one client's, or with `record_clip_norm` one row otherwise: its
+features another row's, zeros or large, and another label.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from fedactors.actors.context import derived_seed
 from fedactors.auditing.attacks import MOST_HOLDERS, Surface, models_surface
-from fedactors.data.layouts.horizontal import HorizontalData, read_reading, rows_key, rows_of
+from fedactors.data.layouts.horizontal import HorizontalBlock, HorizontalData, Rows, read_reading, rows_key, rows_of
+from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
-from protocols.horizontal import algorithm
+from fedactors.messages.codec import wire_type
+from protocols.horizontal import algorithm, client_dp
 from protocols.horizontal.algorithm import NOTHING
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
 from protocols.horizontal.run import SERVER
 from protocols.horizontal.serving import make_part
 from protocols.horizontal.standardisation import as_read
+
+_FACTORS = (1.0, 100.0, 0.0, -1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Swapped(HorizontalData):
+    """Data in which one client has another one's rows."""
+
+    changed: int
+    source: int
+
+    def client(self, index: int) -> Rows:
+        """Return the source of a client's rows."""
+        return super().client(self.source if index == self.changed else index)
+
+
+def neighbours(
+    config: HorizontalConfig, data: HorizontalData, party: str, count: int, seed: int
+) -> Sequence[Neighbour]:
+    """Return up to `count` neighbours, of kind ``client`` or ``row``, of the party, or of any site for the server's."""
+    sites = sites_of(config, data)
+    held = sites[party] if party in sites else range(data.num_clients)
+    pairs = [(one, other) for one in held for other in range(data.num_clients) if one != other]
+    chosen = np.random.default_rng(seed).permutation(len(pairs))[:count]
+    given = {field.name: getattr(data, field.name) for field in fields(data)}
+    if config.record_clip_norm is not None:
+        return _replaced_rows(data, held, count, seed)
+    return [
+        Neighbour(
+            label=f"client {pairs[index][0]} with the rows of client {pairs[index][1]}",
+            kind="client",
+            data=_Swapped(**given, changed=pairs[index][0], source=pairs[index][1]),
+        )
+        for index in chosen
+    ]
+
+
+@wire_type
+class OtherRow:
+    """A client's rows, one of which has other features, a multiple of another row's, and that row's label."""
+
+    source: Rows
+    row: int
+    by: int
+    factor: float
+
+    def load(self) -> HorizontalBlock:
+        """Load them."""
+        block = self.source.load()
+        features, labels = block.features.copy(), np.array(block.labels)
+        features[self.row], labels[self.row] = self.factor * features[self.by], labels[self.by]
+        return replace(block, features=features, labels=labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WithRow(HorizontalData):
+    """Data in which one client has one row otherwise."""
+
+    changed: int
+    other: OtherRow
+
+    def client(self, index: int) -> Any:
+        """Return the source of a client's rows."""
+        return self.other if index == self.changed else super().client(index)
+
+
+def _replaced_rows(data: HorizontalData, clients: Sequence[int], count: int, seed: int) -> Sequence[Neighbour]:
+    rng, found = np.random.default_rng(seed), []
+    given = {field.name: getattr(data, field.name) for field in fields(data)}
+    for number in range(count):
+        client = int(rng.choice(np.asarray(clients)))
+        row, by = rng.choice(len(rows_of(rows_key(data.client(client)))[1]), 2, replace=False).tolist()
+        factor = _FACTORS[number % len(_FACTORS)]
+        other = OtherRow(source=data.client(client), row=row, by=by, factor=factor)
+        label = f"row {row} of client {client} by {factor:g} times row {by}"
+        found.append(Neighbour(label=label, kind="row", data=_WithRow(**given, changed=client, other=other)))
+    return found
 
 
 def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str, bytes], seed: int) -> Surface:
@@ -40,10 +125,33 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
             config.counts_samples,
             config.together,
             "cpu",
+            config.record_privacy,
+            [tuple(np.random.SeedSequence([seed, client]).generate_state(4).tolist()) for client in clients],
         )
         models[name] = (model.vector + found.change).astype(model.vector.dtype)
         weights.append(found.weight)
         held = [rows_of(key) for key in keys]
         rows[name] = (np.concatenate([x for x, _ in held]), np.concatenate([y for _, y in held]))
-    others, masked = rows_of(rows_key(as_read(data.test(), reading))), weights if config.secure_aggregation else None
+    if config.is_private:
+        models = dict.fromkeys(models, _noised_model(config, data, model, part.task, seed))
+    others, masked = (
+        rows_of(rows_key(as_read(data.test(), reading))),
+        weights if config.secure_aggregation and not config.is_private else None,
+    )
     return models_surface(model.spec, part.task, part.num_classes, model.vector, models, rows, others, seed, masked)
+
+
+def _noised_model(config: HorizontalConfig, data: HorizontalData, model: Any, task: Any, seed: int) -> Any:
+    """Return the model that a round of all clients under noise makes, which is all that is seen of them."""
+    keys = [rows_key(data.client(client)) for client in range(data.num_clients)]
+    seeds = [derived_seed(seed, f"client {client}", "rows of attackers") for client in range(data.num_clients)]
+    training = algorithm.local_training(config, task, config.num_rounds)
+    assert config.client_clip_norm is not None
+    norm, bit = config.client_clip_norm, client_dp.bit_share(config, float(data.num_clients))
+    total = client_dp.private_sum(model.spec, model.vector, keys, seeds, training, norm, bit, config.together, "cpu")
+    noise = np.random.default_rng([seed, 3]).normal(scale=config.client_noise_multiplier, size=total.shape)
+    whole = replace(config, client_sampling_rate=None, clients_per_round=None, max_epsilon=None)
+    made, _ = client_dp.advance(
+        whole, model.spec, algorithm.ServerModel.begin(config, model.vector), total + noise, norm, data.num_clients
+    )
+    return made.vector

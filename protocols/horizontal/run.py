@@ -13,6 +13,7 @@ from fedactors.data.layouts.horizontal import HorizontalData, forget_blocks
 from fedactors.errors import BadInput
 from fedactors.learning.many_clients import rows_on
 from fedactors.learning.metrics import Split, of_split
+from fedactors.privacy.accounting import budgets
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
@@ -79,8 +80,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     async for t in rounds:
         order = RoundOrder(t)
         progress = await train(server, order)
-        # where every client dropped out there is no loss, which is no divergence
-        loss = progress.loss if progress.num_clients else None
+        # where every client dropped out, or losses would leave without noise, there is none: no divergence
+        loss = progress.loss if progress.num_clients and not config.is_noised else None
         rounds.record({"training/loss": loss, "clients": progress.num_clients})
         if t % config.evaluate_every == 0 or t == config.num_rounds:
             measured = await measure(server, order, by_clients=data.holds_out)
@@ -103,6 +104,10 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     as_given = bool(data.files) and config.standardisation == "none"
     notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data, as_given)
     extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
+    if config.is_noised:
+        await server.ask_one(lambda one: one.account())
+        await runtime.settle()
+        extra["privacy"] = budgets(runtime.privacy_records)
     return await rounds.result(metrics, extra)
 
 

@@ -36,7 +36,7 @@ def scaled_numbers(config: HorizontalConfig, reading: Reading) -> NDArray[np.boo
     """Return which numbers of a row are standardised (D); none where nothing is (images, named data sets)."""
     columns = reading.columns if reading.image_folder is None else ()
     keeps = [kept for column in columns for kept in column.keeps_scale]
-    return ~np.asarray(keeps, np.bool_) & (config.standardisation == "sums")
+    return ~np.asarray(keeps, np.bool_) & config.measures_columns
 
 
 def column_sums(blocks: Sequence[NDArray[Any]], scaled_D: NDArray[np.bool_], means: Floats) -> Doubles:

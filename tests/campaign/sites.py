@@ -1,6 +1,6 @@
 """Faults between sites: three sites and a driver in processes of their own, one fault a run, gone on from to its end.
 
-    python -m tests.campaign.sites --trials 48 --seed 1 --out docs/results/data/faults_of_sites.json
+    python -m tests.campaign.sites --trials 48 --seed 2 --out docs/results/data/faults_of_sites.json
 
 Protocols and faults take turns; what is drawn is the moment. Every run trains with the privacy that its protocol has.
 A trial ends as one of `OUTCOMES`: **hung** is a driver, or a site, that is not free so many seconds after the fault;

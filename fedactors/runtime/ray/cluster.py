@@ -15,9 +15,10 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,8 @@ _SICK_LEAVE_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
 
+LONGEST_FOLDER = 107 - 64
+"""Characters in the path of a cluster's folder: a socket's has 107, and Ray puts its own 64 characters deeper."""
 EMBEDDED = "embedded"
 """Stands for an address where a cluster is to be started, whatever RAY_ADDRESS says."""
 has_stuck_thread = threading.Event()
@@ -169,16 +172,21 @@ class Joined:
     """Who ends this process where Ray holds it for ever."""
 
 
-def join(address: str | None, num_cpus: int | None) -> Joined:
+def join(address: str | None, num_cpus: int | None, tell: Callable[[str], None] = lambda text: None) -> Joined:
     """Join the cluster at `address` (or RAY_ADDRESS), else, or for EMBEDDED, start one in this process.
 
     An embedded cluster listens on the loopback only, takes `num_cpus` cores (all by default), and keeps its files in a
-    folder of its own; what drivers that were killed left of theirs is removed first.
+    folder of its own; what drivers that were killed left of theirs is removed first. A start that fails is tried once
+    more.
+
+    Where this process has joined a cluster already, it stays in that one.
 
     Raises:
-        BadInput: nobody answers at the address.
+        BadInput: nobody answers at the address, or this process has joined another cluster.
+        NotStarted: Ray did not start here.
     """
     if ray.is_initialized():
+        _check_same(address)
         return Joined(ours=False)
     given = address
     address = None if given == EMBEDDED else check_cluster(given)
@@ -189,31 +197,11 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         cleanup.remove_orphans()
         make_user_token()
-        folder = make_folder("ray")
-        reaper = Reaper(folder)
-        watchdog = DriverWatchdog(folder, reaper.be_silent)
-        joined = Joined(ours=True, folder=folder, reaper=reaper, watchdog=watchdog)
         try:
-            with _loopback_only(), _keep_signal_handlers():
-                ray.init(
-                    address="local",
-                    num_cpus=num_cpus or os.cpu_count(),
-                    object_store_memory=_OBJECT_STORE_BYTES,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    _temp_dir=str(folder),
-                )
-        except BaseException as error:
-            leave(joined, (), is_sick=True)
-            if isinstance(error, Stopped) or not isinstance(error, Exception):
-                raise
-            raise NotStarted(
-                f"Ray did not start on this machine: {first_line(error)} (a busy machine may need a second try)"
-            ) from error
-        watchdog.watch({GCS: ray.get_runtime_context().gcs_address})
-        _keep_output_clean()
-        return joined
+            return _start(num_cpus)
+        except NotStarted:
+            tell("Ray did not start on this machine in the time that it gives itself: trying once more")
+            return _start(num_cpus)
     with naming_the_variable(None if given else address):
         address = _resolved(address, "address" if given else VARIABLE)
     check_token(address)
@@ -230,6 +218,97 @@ def join(address: str | None, num_cpus: int | None) -> Joined:
         raise BadInput(f"address: no Ray cluster could be joined at {address!r}: {first_line(error)}") from None
     _keep_output_clean()
     return Joined(ours=True, reaper=reaper)
+
+
+def _start(num_cpus: int | None) -> Joined:
+    """Start a cluster in this process.
+
+    Raises:
+        BadInput: the folder of temporary files has too long a path for Ray's sockets.
+        NotStarted: Ray failed, or had too little time.
+    """
+    folder = make_folder("ray")
+    if (over := len(str(folder)) - LONGEST_FOLDER) > 0:
+        folder.rmdir()
+        raise BadInput(
+            f"TMPDIR: {tempfile.gettempdir()!r} is too long: set it to a path that is shorter by {over} characters, as "
+            "Ray puts sockets below it"
+        )
+    reaper = Reaper(folder)
+    watchdog = DriverWatchdog(folder, reaper.be_silent)
+    joined = Joined(ours=True, folder=folder, reaper=reaper, watchdog=watchdog)
+    try:
+        with _loopback_only(), _keep_signal_handlers():
+            ray.init(
+                address="local",
+                num_cpus=num_cpus or os.cpu_count(),
+                object_store_memory=_OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=str(folder),
+            )
+    except BaseException as error:
+        leave(joined, (), is_sick=True)
+        if isinstance(error, Stopped) or not isinstance(error, Exception):
+            raise
+        raise NotStarted(f"Ray did not start on this machine: {first_line(error)} (is it busy? try again)") from error
+    watchdog.watch({GCS: ray.get_runtime_context().gcs_address})
+    _keep_output_clean()
+    return joined
+
+
+class Cluster:
+    """The Ray cluster of this process, until it is closed: by ``close()``, or at the end of a ``with`` block."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined: Joined | None = joined
+
+    def close(self) -> None:
+        """Leave the cluster, and stop it if it was started here; closing twice changes nothing."""
+        joined, self._joined = self._joined, None
+        if joined is not None:
+            leave(joined, ())
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def cluster(address: str | None = None, *, num_cpus: int | None = None) -> Cluster:
+    """Join or start a Ray cluster and keep it for all runs and predictions until it is closed.
+
+    Without it, each run starts and stops its own.
+
+        with fedactors.cluster():
+            runs = [fedactors.run("horizontal", seed=seed) for seed in range(3)]
+
+    Args:
+        address: ``host:port`` of a running cluster, or "auto"; RAY_ADDRESS, else a new cluster here, by default.
+        num_cpus: cores of a new cluster; all by default.
+
+    Raises:
+        BadInput: nobody answers at the address, or this process has joined another cluster.
+        FedactorsError: Ray does not start here.
+    """
+    return Cluster(join(address, num_cpus))
+
+
+def _check_same(address: str | None) -> None:
+    """Check that an address, where one is given, is of the cluster that this process has joined."""
+    joined = str(ray.get_runtime_context().gcs_address)
+    if address in (None, EMBEDDED, "auto", joined):
+        return
+    given, _, port = str(address).rpartition(":")
+    with contextlib.suppress(OSError):
+        if port == joined.rpartition(":")[2] and socket.gethostbyname(given) == joined.rpartition(":")[0]:
+            return
+    raise BadInput(
+        f"address: this process has joined the cluster at {joined!r}, and cannot join {address!r} as well: omit it, or "
+        "leave the first (ray.shutdown(), or the end of fedactors.cluster())"
+    )
 
 
 def _resolved(address: str, field: str) -> str:

@@ -319,7 +319,7 @@ class RayRuntime(Runtime):
         address = self._address or os.environ.get("RAY_ADDRESS")
         if not ray.is_initialized():
             self.tell(f"joining Ray at {address}" if address else "starting Ray")
-        joined = cluster.join(self._address, self._num_cpus)
+        joined = cluster.join(self._address, self._num_cpus, self.tell)
         # an embedded cluster has nobody who scrapes metrics
         self._gauges = RunGauges(self.seed) if address else None
         try:

@@ -145,3 +145,10 @@ def test_numbers_without_a_sum_are_refused(tmp_path, data):
     (tmp_path / "north.csv").write_text("\n".join(text))
     with pytest.raises(BadInput, match="standardisation=none"):
         play(CONFIG, name=data)
+
+
+def test_under_noise_no_sums_leave(data):
+    private = dataclasses.replace(CONFIG, client_clip_norm=1.0, client_noise_multiplier=1.0, num_rounds=1)
+    assert not {ColumnMeans, ColumnSums, ColumnScale} & set(sent(private))
+    _, recorder, _ = play(private, name=data)
+    assert state_of(recorder, "north")["scale"] == ()
