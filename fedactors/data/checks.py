@@ -678,7 +678,7 @@ def _limits(scales: Sequence[_Scale]) -> NDArray[np.float64]:
 
 
 def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
-    """Yield columns of clients whose scales differ: nothing is measured of clients, so that a rule must say them."""
+    """Yield columns of clients whose scales differ: not every protocol standardises them, and a rule is for all."""
     found: dict[str, list[_Scale]] = {}
     for party in tables:
         for name, values in party.scales.items():
@@ -692,8 +692,8 @@ def _scales(tables: Sequence[_Party]) -> Iterator[DataFinding]:
     if widest >= _WIDE or widest > _FACTOR * narrowest:
         for name, value in spread.items():
             told = (
-                f"its deviation is {value:.3g}, and columns' go from {narrowest:.3g} to {widest:.3g}; horizontal data "
-                "are not standardised, since no client's numbers are measured: give public ranges"
+                f"its deviation is {value:.3g}, and columns' go from {narrowest:.3g} to {widest:.3g}; nebulafl and "
+                "standardisation=none take numbers as they are: give public ranges"
             )
             line = ", ".join(f"{key} = {_toml(one)}" for key, one in _ranged(_limits(found[name])).items())
             rule = f"{_key(name)} = {{ {line} }}"

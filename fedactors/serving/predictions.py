@@ -56,6 +56,7 @@ from fedactors.data.layouts.horizontal import (
     Rows,
     check_names,
     read_reading,
+    standardised,
 )
 from fedactors.data.layouts.vertical import VerticalData
 from fedactors.data.new_rows import ActorState, Listing, NewRows, Predicted, PredictOrder, StoredState, state_of
@@ -642,7 +643,10 @@ class PredictingSite(Client):
                 f"task.classes: {', '.join(given)} is not allowed: the model was trained on "
                 f"{', '.join(reading.classes)}"
             )
-        return rows.load_new(reading.columns, reading.image_folder, reading.csv.get(self.party))
+        new = rows.load_new(reading.columns, reading.image_folder, reading.csv.get(self.party))
+        if not reading.mean:
+            return new
+        return replace(new, features=standardised(new.features, reading.mean, reading.deviation))
 
 
 def _merged(readings: Mapping[str, Reading]) -> Reading:
@@ -657,7 +661,15 @@ def _merged(readings: Mapping[str, Reading]) -> Reading:
     classes = next((one.classes for one in found if one.classes), ())
     image_folder = next((one.image_folder for one in found if one.image_folder), None)
     csv = {name: how for one in found for name, how in one.csv.items()}
-    return Reading(columns=columns, classes=classes, image_folder=image_folder, csv=csv)
+    measured = next((one for one in found if one.mean), Reading())
+    return Reading(
+        columns=columns,
+        classes=classes,
+        image_folder=image_folder,
+        csv=csv,
+        mean=measured.mean,
+        deviation=measured.deviation,
+    )
 
 
 def site_part(
@@ -670,6 +682,10 @@ def site_part(
 ) -> Part:
     """Return a whole model as a part: from samples as they are to outputs, or from a table's columns."""
     columns, csv = reading.columns, reading.common_csv
+    preprocessing = Preprocessing.unmeasured(columns, csv) if columns else None
+    if preprocessing is not None and reading.mean:
+        mean, deviation = (np.asarray(numbers, np.float32) for numbers in (reading.mean, reading.deviation))
+        preprocessing = replace(preprocessing, mean=mean, deviation=deviation)
     return Part(
         protocol=protocol,
         party=party,
@@ -678,7 +694,7 @@ def site_part(
         class_names=reading.classes,
         parties=(party,),
         models={"bottom": model},
-        preprocessing=Preprocessing.unmeasured(columns, csv) if columns else None,
+        preprocessing=preprocessing,
     )
 
 

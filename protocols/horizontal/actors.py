@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,9 +21,11 @@ from fedactors.actors.remote import DRIVER, SERVER, remote
 from fedactors.data.layouts.horizontal import (
     HorizontalFile,
     HorizontalPart,
+    Reading,
     check_names,
     check_widths,
     csv_text,
+    read_reading,
     reading_of,
     rows_key,
     rows_of,
@@ -43,6 +46,18 @@ from protocols.horizontal.algorithm import NOTHING, ServerModel
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import check_code, model_spec
 from protocols.horizontal.messages import Floats
+from protocols.horizontal.standardisation import (
+    Doubles,
+    as_read,
+    column_sums,
+    digit_point,
+    digits_of,
+    means_of,
+    numbers_of,
+    scale_of,
+    scaled_numbers,
+    standardised,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +69,7 @@ class ClientProcess(SecureSummand):
         "controls",
         "total_weight",
         "base",
+        "scale",
         "num_private",
         "num_trained",
         *SecureSummand.state,
@@ -70,6 +86,8 @@ class ClientProcess(SecureSummand):
         """SCAFFOLD's c_i, of the clients that have trained."""
         self.base = ""
         """A digest of what of the model is not trained; empty before it is told."""
+        self.scale: tuple[tuple[float, ...], ...] = ()
+        """Mean and deviation of each number of a row; none before they are told, or where nothing is standardised."""
         self.num_private = 0
         """Rounds in which own clients were in a noised sum."""
         self.num_trained: dict[int, int] = {}
@@ -80,7 +98,7 @@ class ClientProcess(SecureSummand):
         """Open the own clients' rows, and find the device."""
         config, part = self._config, self._part
         self._device = str(find_device(config.device))
-        self._keys = [rows_key(source) for source in part.clients]
+        self._find_rows()
         rows = [rows_of(key) for key in self._keys]
         shapes = {x.shape[1:] for x, _ in rows}
         if len(shapes) > 1 or (part.shape and shapes != {part.shape}):
@@ -89,8 +107,8 @@ class ClientProcess(SecureSummand):
         if part.validation and config.is_noised:
             name = "client_clip_norm" if config.is_private else "record_clip_norm"
             raise BadInput(f"{name}: not allowed with validation rows of the clients, whose scores have no noise")
-        for source in part.validation:
-            rows_of(rows_key(source))
+        for key in self._validation:
+            rows_of(key)
         self._inputs = shapes.pop()
         self._reading = reading_of(part)
         self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
@@ -126,6 +144,31 @@ class ClientProcess(SecureSummand):
         self._is_restored = bool(self.num_private or self.num_trained)
         if self.base:
             check_base(self._spec, self.base, "before the run was resumed")
+        self._find_rows()
+
+    def _find_rows(self) -> None:
+        """Name the own rows, as they are standardised."""
+        self._keys, self._validation = (
+            [rows_key(standardised(source, *self.scale) if self.scale else source) for source in sources]
+            for sources in (self._part.clients, self._part.validation)
+        )
+
+    @remote(caller=SERVER, at_most=lambda config: 2 * config.measures_columns)
+    async def sum_columns(self, order: messages.ColumnMeans) -> messages.ColumnSums | Masked:
+        """Give sums of the columns of all own clients' rows to train on: of the numbers, then about the means."""
+        scaled_D = scaled_numbers(self._config, self._reading)
+        sums = column_sums([rows_of(key)[0] for key in self._keys], scaled_D, order.values)
+        if not self._config.secure_aggregation:
+            return messages.ColumnSums(sums)
+        return self.masked(digits_of(sums), digit_point(len(self.clients)))
+
+    @remote(caller=SERVER, at_most=lambda config: int(config.measures_columns))
+    async def take_scale(self, found: messages.ColumnScale) -> None:
+        """Standardise the own rows, once."""
+        if self.scale:
+            raise Refused(self.caller, f"tells {self.name} the scale of columns a second time")
+        self.scale = (found.mean, found.deviation)
+        self._find_rows()
 
     @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
     async def weigh(self) -> Masked:
@@ -199,8 +242,8 @@ class ClientProcess(SecureSummand):
     @remote(caller=SERVER, at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements)
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:
         """Measure a model on the own validation rows."""
-        (source,) = self._part.validation  # own files: a client a site
-        key, size = rows_key(source), order.parameters.size
+        (key,) = self._validation  # own files: a client a site
+        size = order.parameters.size
         num_rows = len(rows_of(key)[1])
         arguments = (self._spec, order.parameters, key, self._part.task, self._config.user_metric, self._device)
         found, _ = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
@@ -318,7 +361,7 @@ class HorizontalServer(Server):
         if self._part.test is None:
             raise BadInput(f"test: {self._part.name} names no test rows")
         self._device = str(find_device(self._config.device))
-        self._key = rows_key(self._part.test)
+        self._find_rows()
         rows_of(self._key)
 
     async def open(self) -> None:
@@ -326,6 +369,12 @@ class HorizontalServer(Server):
         self._is_restored = self.num_private > 0
         if self.base:
             check_base(self._spec, self.base, "before the run was resumed")
+        self._find_rows()
+
+    def _find_rows(self) -> None:
+        """Name the rows to measure on, as they are standardised."""
+        assert self._part.test is not None
+        self._key = rows_key(as_read(self._part.test, read_reading(self.reading) if self.reading else Reading()))
 
     @property
     def _spec(self) -> ModelSpec:
@@ -340,7 +389,7 @@ class HorizontalServer(Server):
         local = reading_of(self._part)
         names = () if self._part.columns else local.names
         check_names({"test": names, **{name: one.columns for name, one in found.items()}})
-        self.reading = local.with_csv({name: one.csv for name, one in found.items()}).text
+        reading = local.with_csv({name: one.csv for name, one in found.items()})
         self.sizes = {name: one.num_clients for name, one in found.items()}
         self.facts["inputs"] = self.facts["inputs"] or (next(iter(widths.values())),)
         check_code(self._config, self._spec, self._part.task)
@@ -349,6 +398,8 @@ class HorizontalServer(Server):
         self.base = base_of(self._spec)
         for name, one in found.items():
             check_base(self._spec, one.base, name)
+        self.reading = (await self._with_scale(reading)).text
+        self._find_rows()
         if self._config.secure_aggregation and not self._config.is_private:
             await self._sums.prepare(1)
             work, point = Work("aggregate", float(len(self.sizes))), count_point(len(self.sites.names))
@@ -358,6 +409,29 @@ class HorizontalServer(Server):
         vector_P = initial_vector(self._spec, derived_seed(self._run_seed, "all clients", "model"))
         self.model = ServerModel.begin(self._config, vector_P)
         return messages.Federation(sum(self.sizes.values()), vector_P.size)
+
+    async def _with_scale(self, reading: Reading) -> Reading:
+        """Return how rows are read, with the mean and the deviation of each number over all sites' rows."""
+        scaled_D = scaled_numbers(self._config, reading)
+        if not scaled_D.any():
+            return reading
+        means = means_of(await self._column_sums(np.zeros(0)))
+        mean_D, deviation_D = scale_of(await self._column_sums(means), means, scaled_D)
+        found = messages.ColumnScale(tuple(mean_D.tolist()), tuple(deviation_D.tolist()))
+        await self.sites.ask(lambda site: site.take_scale(found))
+        return replace(reading, mean=found.mean, deviation=found.deviation)
+
+    async def _column_sums(self, means: Floats) -> Doubles:
+        """Return the sums of columns over all sites."""
+        order = messages.ColumnMeans(means)
+        if not self._config.secure_aggregation:
+            parts = await self.sites.ask(lambda site: site.sum_columns(order))
+            found = [parts[name] for name in sorted(parts)]
+            return np.asarray(sum(one.values for one in found if isinstance(one, messages.ColumnSums)), np.float64)
+        await self._sums.prepare(1)
+        point, work = digit_point(len(self.sites.names)), Work("aggregate", float(len(self.sizes)))
+        total, _ = await self._sums.total(await self.sites.ask(lambda site: site.sum_columns(order)), point, work)
+        return numbers_of(total)
 
     @remote(caller=DRIVER, at_most="num_rounds", of="round")
     async def train(self, order: messages.RoundOrder) -> messages.Progress:

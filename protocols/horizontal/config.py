@@ -27,7 +27,7 @@ class HorizontalConfig(StepSettings):
         "local_epochs": "Local training",
         "schedule": "Local training",
         "secure_aggregation": "Privacy",
-        "dirichlet": "Data",
+        "standardisation": "Data",
         "together": "Running",
     }
     only_with: ClassVar[OnlyWith] = {
@@ -129,6 +129,10 @@ class HorizontalConfig(StepSettings):
     max_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Refuse at the start a run whose rounds cost a client, or a row of one, more than this epsilon (it is there or
     not)."""
+    standardisation: Literal["sums", "none"] = "sums"
+    """Of tables of your own: ``sums`` brings columns to mean 0 and deviation 1 over all clients' rows, by sums over the
+    sites (under masks with `secure_aggregation`); columns whose rule says ``range`` or ``none`` are left alone. Under
+    differential privacy no sums leave and columns are taken as they are: give ranges."""
     dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
     """Concentration of the label distribution of clients; none for equal random shares."""
     num_training: int | None = Field(default=None, ge=1)
@@ -244,6 +248,11 @@ class HorizontalConfig(StepSettings):
             sampling="full" if self.client_sampling_rate is None else "poisson",
             sample_rate=self.client_sampling_rate or 1.0,
         )
+
+    @property
+    def measures_columns(self) -> bool:
+        """Whether columns are standardised by sums: never where noise hides clients or rows."""
+        return self.standardisation == "sums" and not self.is_noised
 
     @property
     def user_loss(self) -> str:

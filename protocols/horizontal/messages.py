@@ -47,6 +47,30 @@ class TotalWeight:
     value: float
 
 
+@message(reveals="the means of the columns over all sites' rows, or nothing about data before they are known")
+class ColumnMeans:
+    """What squares are counted from: a mean of each column that is standardised (S), or nothing (0)."""
+
+    values: Floats
+
+
+@message(
+    reveals="how many rows a site's clients have, and of each column their sum, or that of differences and squares"
+)
+class ColumnSums:
+    """Rows, then sums of columns, without means (1 + S), or of differences from them and of their squares (1 + 2S)."""
+
+    values: Floats
+
+
+@message(reveals="mean and deviation of each column over all sites' rows")
+class ColumnScale:
+    """What columns are brought to mean 0 and deviation 1 by (D each); one that is left alone has 0 and 1."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
 @message(reveals="the server's model (SCAFFOLD: and the mean control), and which of a site's clients are wanted")
 class TrainOrder:
     """Train from this model in these clients, counted from 0 at each site; parameters (P), control (P or 0)."""
@@ -154,7 +178,10 @@ def sent(config: HorizontalConfig) -> tuple[type, ...]:
         return (Introduction, PrivateOrder, *summed, RoundOrder, Federation, Progress, Scores)
     parts = (TotalWeight, *MESSAGES) if config.secure_aggregation else (Change,)
     local = () if config.secure_aggregation else (MeasureOrder, LocalScores)
-    return (Introduction, TrainOrder, *parts, *local, RoundOrder, Federation, Progress, Scores)
+    scale = (ColumnMeans, ColumnScale, *(() if config.secure_aggregation else (ColumnSums,)))
+    if not config.measures_columns:
+        scale = ()
+    return (Introduction, *scale, TrainOrder, *parts, *local, RoundOrder, Federation, Progress, Scores)
 
 
 def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
@@ -162,6 +189,8 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
     summed = (
         "the server reads the sum over all sites only" if config.secure_aggregation else "each site's change is read"
     )
+    whose = "over all sites only" if config.secure_aggregation else "of each site"
+    scaled = f"of tables of your own the server reads the number of rows and sums of columns {whose}"
     noised = "changes leave without noise, and no budget is promised"
     if config.is_private:
         who = "the sites add" if config.secure_aggregation else "the server, which reads changes and is trusted, adds"
@@ -181,7 +210,12 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
             means=noised,
         ),
         Protection(kind="labels", on=True, means="they stay with their client; changes of the model depend on them"),
-        Protection(kind="standardisation", on=True, means="none is done: rows are taken as they are given"),
+        Protection(
+            kind="standardisation",
+            settings=("standardisation",),
+            on=not config.measures_columns,
+            means="none is done: rows are taken as they are given" if not config.measures_columns else scaled,
+        ),
     )
 
 

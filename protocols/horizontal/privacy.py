@@ -14,7 +14,7 @@ import numpy as np
 
 from fedactors.actors.context import derived_seed
 from fedactors.auditing.attacks import MOST_HOLDERS, Surface, models_surface
-from fedactors.data.layouts.horizontal import HorizontalBlock, HorizontalData, Rows, rows_key, rows_of
+from fedactors.data.layouts.horizontal import HorizontalBlock, HorizontalData, Rows, read_reading, rows_key, rows_of
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
 from fedactors.messages.codec import wire_type
@@ -24,6 +24,7 @@ from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
 from protocols.horizontal.run import SERVER
 from protocols.horizontal.serving import make_part
+from protocols.horizontal.standardisation import as_read
 
 _FACTORS = (1.0, 100.0, 0.0, -1.0)
 
@@ -109,10 +110,10 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
     Each site's model, or with `secure_aggregation` their mean only; SCAFFOLD's clients train here without its controls.
     """
     part = make_part(config, actor_state(states, SERVER))
-    model = part.models["bottom"]
+    model, reading = part.models["bottom"], read_reading(actor_state(states, SERVER)["reading"])
     models, weights, rows = {}, [], {}
     for name, clients in list(sites_of(config, data).items())[:MOST_HOLDERS]:
-        keys = [rows_key(data.client(client)) for client in clients]
+        keys = [rows_key(as_read(data.client(client), reading)) for client in clients]
         found = algorithm.train(
             model.spec,
             model.vector,
@@ -134,7 +135,7 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
     if config.is_private:
         models = dict.fromkeys(models, _noised_model(config, data, model, part.task, seed))
     others, masked = (
-        rows_of(rows_key(data.test())),
+        rows_of(rows_key(as_read(data.test(), reading))),
         weights if config.secure_aggregation and not config.is_private else None,
     )
     return models_surface(model.spec, part.task, part.num_classes, model.vector, models, rows, others, seed, masked)

@@ -101,7 +101,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     # the best of several test measurements would be a score that the test rows chose
     chosen = {best: state.best, "best_round": state.best_round} if split == "validation" else {}
     metrics = {**state.scores, **chosen}
-    notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data)
+    as_given = bool(data.files) and config.standardisation == "none"
+    notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data, as_given)
     extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
     if config.is_noised:
         await server.ask_one(lambda one: one.account())
@@ -136,12 +137,15 @@ def spread_of(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return made
 
 
-def unlearned(unpredicted: int, split: Split, data: HorizontalData) -> list[str]:
-    """Return what to tell of a model that predicts some classes for no row; nothing of one that predicts all."""
+def unlearned(unpredicted: int, split: Split, data: HorizontalData, as_given: bool) -> list[str]:
+    """Return what to tell of a model that predicts some classes for no row; nothing of one that predicts all.
+
+    `as_given`: its columns were not standardised.
+    """
     if not unpredicted:
         return []
     what = "1 class is" if unpredicted == 1 else f"{unpredicted} classes are"
-    ranges = "public ranges of the columns (fedactors data check suggests them), " if data.files else ""
+    ranges = "standardisation=sums, " if as_given else ""
     weights = ", or weights of classes" if data.files else ""
     return [f"{what} predicted for no {split} row; try {ranges}another learning_rate, more rounds{weights}"]
 

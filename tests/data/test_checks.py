@@ -210,8 +210,8 @@ def test_scales_of_clients_are_compared(tmp_path):
     assert "another unit?" in "; ".join(one.text for one in check_data(path))
     path = horizontal(tmp_path, 1, 1, 1)
     found = check_data(path)
-    assert {one.column for one in found if "not standardised" in one.text} == {"income", "share"}
-    assert any("horizontal data are not standardised" in note for note in warnings_of(load_description(path)))
+    assert {one.column for one in found if "numbers as they are" in one.text} == {"income", "share"}
+    assert any("take numbers as they are" in note for note in warnings_of(load_description(path)))
     assert not check_data(edited(path))
 
 

@@ -187,6 +187,10 @@ class HorizontalFile:
     validation_fraction: float = 0.0
     """Of the rows that are measured on, where no column of the file tells them; drawn by `seed`."""
     seed: int = 0
+    mean: tuple[float, ...] = ()
+    """What is taken off each number of a row before training; none: numbers are as they are."""
+    deviation: tuple[float, ...] = ()
+    """What it is divided by then."""
 
     @property
     def holds_out(self) -> bool:
@@ -212,6 +216,8 @@ class HorizontalFile:
             BadInput: as `FileSource.load` or `read_image_folder`, a label that is not among `classes`, or no such row.
         """
         block, parts_N = self._load_all()
+        if self.mean:
+            block = replace(block, features=standardised(block.features, self.mean, self.deviation))
         if self.part == "all":
             return block
         if parts_N is None:
@@ -319,6 +325,15 @@ class HorizontalFile:
             if found is not None:
                 return self._targets(found)
         return self.load().labels
+
+
+def standardised(
+    features_ND: NDArray[np.float32], mean: Sequence[float], deviation: Sequence[float]
+) -> NDArray[np.float32]:
+    """Return numbers less a mean, over a deviation: to the bit what `Preprocessing.finish` makes of new rows."""
+    made = features_ND - np.asarray(mean, np.float32)
+    made /= np.asarray(deviation, np.float32)
+    return made
 
 
 Rows = HorizontalSource | HorizontalFile
@@ -566,11 +581,15 @@ class Reading:
     """What samples look like that are images."""
     csv: Mapping[str, CsvFormat] = dataclasses.field(default_factory=dict)
     """How the clients' files were written, by party, where their description said so."""
+    mean: tuple[float, ...] = ()
+    """Of each number that a row of a table becomes, over all clients' rows; none: numbers are as they are."""
+    deviation: tuple[float, ...] = ()
+    """Likewise."""
 
     @property
     def text(self) -> str:
         """The same as JSON."""
-        return _ADAPTER.dump_json(self).decode()
+        return _ADAPTER.dump_json(self, exclude=None if self.mean else {"mean", "deviation"}).decode()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,0 +1,112 @@
+"""Columns to mean 0 and deviation 1 over all clients' rows, by sums: no client tells its own mean under masks.
+
+    first sums     n and sum of x                  ->  m, the mean
+    second sums    n, sum of (x - m) and (x - m)^2 ->  mean and deviation
+
+Squares are counted from the mean, so that a column of large numbers that differ little keeps its digits. What secure
+sums add are small whole numbers: a number becomes digits to the base 256 on a grid of 2^-128, so that no range of the
+columns need be known, and sums come out exactly.
+
+Shapes: N rows, D numbers of a row after encoding, L digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedactors.data.layouts.horizontal import HorizontalFile, Reading, Rows
+from fedactors.errors import BadInput
+from fedactors.secure_sums.primitives import FixedPoint
+from protocols.horizontal.config import HorizontalConfig
+from protocols.horizontal.messages import Floats
+
+Doubles = NDArray[np.float64]
+_BASE, _FRACTION, _DIGITS = 256, 128, 32
+_LARGEST = 2.0**120
+_CONSTANT = 1e-7
+"""A deviation below this share of the mean is rounding: the column is left at its scale."""
+
+
+def scaled_numbers(config: HorizontalConfig, reading: Reading) -> NDArray[np.bool_]:
+    """Return which numbers of a row are standardised (D); none where nothing is (images, named data sets)."""
+    columns = reading.columns if reading.image_folder is None else ()
+    keeps = [kept for column in columns for kept in column.keeps_scale]
+    return ~np.asarray(keeps, np.bool_) & config.measures_columns
+
+
+def column_sums(blocks: Sequence[NDArray[Any]], scaled_D: NDArray[np.bool_], means: Floats) -> Doubles:
+    """Return the number of rows and the sums of columns; with `means` of differences from them, and of their squares.
+
+    Raises:
+        BadInput: numbers so large that their squares have no sum.
+    """
+    of_powers = [
+        np.sum([_powers(block[:, scaled_D], means, power) for block in blocks], axis=0)
+        for power in ((1, 2) if means.size else (1,))
+    ]
+    found: Doubles = np.concatenate([[float(sum(map(len, blocks)))], *of_powers])
+    if not (np.abs(found) < _LARGEST).all():
+        raise BadInput(
+            'data: numbers of columns are too large to be standardised: give public ranges, scaling = "range" under '
+            "task.columns, or standardisation=none"
+        )
+    return found
+
+
+def _powers(rows_ND: NDArray[Any], means_D: Floats, power: int) -> Doubles:
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart_ND = rows_ND.astype(np.float64) - (means_D if means_D.size else 0.0)
+        total: Doubles = (apart_ND**power).sum(axis=0)
+    return total
+
+
+def means_of(total: Doubles) -> Doubles:
+    """Return the columns' means, of the first sums."""
+    found: Doubles = total[1:] / total[0]
+    return found
+
+
+def scale_of(total: Doubles, means: Doubles, scaled_D: NDArray[np.bool_]) -> tuple[Doubles, Doubles]:
+    """Return mean and deviation of each number (D), of the second sums; a constant column becomes 0."""
+    apart, squares = (part / total[0] for part in np.split(total[1:], 2))
+    mean, deviation = means + apart, np.sqrt(np.maximum(squares - apart**2, 0.0))
+    deviation = np.where(deviation > _CONSTANT * np.abs(mean), deviation, 1.0)
+    mean_D, deviation_D = np.zeros(len(scaled_D)), np.ones(len(scaled_D))
+    mean_D[scaled_D], deviation_D[scaled_D] = mean, np.where(deviation > 0, deviation, 1.0)
+    return mean_D, deviation_D
+
+
+def digit_point(num_sites: int) -> FixedPoint:
+    """Return how digits become words; of fewer than 2,896 sites their sums come out exactly."""
+    return FixedPoint(limit=float(_BASE), num_clients=num_sites)
+
+
+def digits_of(values: Doubles) -> Doubles:
+    """Return the digits of numbers (their number x L), each with the number's sign."""
+    found = np.zeros((len(values), _DIGITS))
+    for row, value in enumerate(values.tolist()):
+        whole = int(abs(value) * 2.0**_FRACTION)  # exact: a power of two
+        found[row] = np.frombuffer(whole.to_bytes(_DIGITS, "little"), np.uint8) * np.sign(value)
+    return found
+
+
+def numbers_of(digits: Doubles) -> Doubles:
+    """Return the numbers of digits that were added up."""
+    weights = [_BASE**digit for digit in range(_DIGITS)]
+    rows = np.rint(digits).astype(np.int64).tolist()
+    return np.array([sum(map(int.__mul__, row, weights)) / 2**_FRACTION for row in rows])
+
+
+def standardised(rows: Rows, mean: Sequence[float], deviation: Sequence[float]) -> Rows:
+    """Return where rows are that are read to mean 0 and deviation 1; those of a named data set are already."""
+    return replace(rows, mean=tuple(mean), deviation=tuple(deviation)) if isinstance(rows, HorizontalFile) else rows
+
+
+def as_read(rows: Rows, reading: Reading) -> Rows:
+    """Return where rows are, read as those were that were trained on."""
+    return standardised(rows, reading.mean, reading.deviation)

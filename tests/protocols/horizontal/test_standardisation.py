@@ -1,0 +1,154 @@
+"""Columns are brought to mean 0 and deviation 1 over all clients' rows, by sums that tell no site's own under masks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import fedactors
+from fedactors.data.layouts.horizontal import rows_key, rows_of
+from fedactors.errors import BadInput, Stopped
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.simulation.network import Wire
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.secure_sums.messages import Masked
+from protocols.horizontal import serving
+from protocols.horizontal.data import load_data
+from protocols.horizontal.messages import ColumnMeans, ColumnScale, ColumnSums, sent
+from protocols.horizontal.run import run
+from protocols.horizontal.standardisation import digits_of, numbers_of
+from tests.protocols.horizontal.federation import CutRecorder, changed, play, rounds, state_of, user_files, vector_of
+
+CONFIG = dataclasses.replace(changed(num_rounds=3), num_clients=None, num_training=None)
+
+
+def rows_written(folder, name):
+    return np.loadtxt(folder / f"{name}.csv", delimiter=",", skiprows=1, dtype=np.float32)[:, :3]
+
+
+def in_thousands(folder):
+    """Give the middle column another scale and origin at each client."""
+    for index, name in enumerate(("north", "south", "west", "test")):
+        head, *lines = (folder / f"{name}.csv").read_text().splitlines()
+        cells = [line.split(",") for line in lines]
+        made = [",".join([a, str(30_000 + 9_000 * float(b) + 5_000 * index), c, y]) for a, b, c, y in cells]
+        (folder / f"{name}.csv").write_text("\n".join([head, *made]))
+
+
+@pytest.fixture
+def data(tmp_path):
+    name = user_files(tmp_path)
+    in_thousands(tmp_path)
+    return name
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_the_scale_is_that_of_all_clients_rows_together(tmp_path, data, is_secure):
+    _, recorder, _ = play(dataclasses.replace(CONFIG, secure_aggregation=is_secure), name=data)
+    pooled = np.concatenate([rows_written(tmp_path, name) for name in ("north", "south", "west")]).astype(np.float64)
+    for name in ("north", "south", "west"):
+        mean, deviation = state_of(recorder, name)["scale"]
+        assert np.allclose(mean, pooled.mean(axis=0), rtol=1e-12)
+        assert np.allclose(deviation, pooled.std(axis=0), rtol=1e-12)
+    part = serving.part(CONFIG, "server", recorder.checkpoints["final"].actors)
+    assert np.array_equal(part.preprocessing.mean, np.asarray(mean, np.float32))
+
+
+def test_under_masks_no_sum_of_a_site_crosses(data, monkeypatch):
+    crossed, back = [], Wire._send_back
+
+    def listen(self, call, reply):
+        crossed.append((call.sender, reply))
+        return back(self, call, reply)
+
+    monkeypatch.setattr(Wire, "_send_back", listen)
+    play(dataclasses.replace(CONFIG, secure_aggregation=True, num_rounds=1), name=data)
+    answers = [reply for _, reply in crossed]
+    assert not any(isinstance(one, ColumnSums) for one in answers)
+    assert any(isinstance(one, Masked) for one in answers)
+    told = sent(changed(secure_aggregation=True, secure_range=10.0))
+    assert {ColumnMeans, ColumnScale} <= set(told)
+    assert ColumnSums not in told
+
+
+def test_a_resumed_run_keeps_the_scale(data):
+    _, whole, _ = play(CONFIG, name=data)
+    before = CutRecorder(after=1)
+    runtime = before.runtime = SimulatedRuntime(seed=0, recorder=before)
+    loaded = load_data(CONFIG, data, 0)
+    with pytest.raises(Stopped):
+        runtime.execute(lambda: run(CONFIG, loaded, runtime))
+    kept = before.checkpoints["last"]
+    _, after, _ = play(CONFIG, name=data, resume=Snapshot(kept.actors, kept.driver))
+    assert rounds(before) + rounds(after) == rounds(whole)
+    assert np.array_equal(vector_of(after), vector_of(whole))
+
+
+def test_columns_of_a_rule_keep_their_scale(tmp_path, data):
+    text = (tmp_path / "parties.toml").read_text()
+    rule = '[task.columns]\nb = { scaling = "range", range = [0, 100000] }\na = { scaling = "none" }\n'
+    (tmp_path / "parties.toml").write_text(
+        text.replace("[parties.north]", f"{rule}[parties.north]").replace(
+            'label = "y"', 'label = "y"\nfeatures = ["a", "b", "c"]'
+        )
+    )
+    _, recorder, _ = play(CONFIG, name=data)
+    mean, deviation = state_of(recorder, "north")["scale"]
+    assert (mean[:2], deviation[:2]) == ((0.0, 0.0), (1.0, 1.0))
+    assert deviation[2] != 1.0
+
+
+def test_nothing_is_asked_where_rows_are_taken_as_they_are(data):
+    _, recorder, _ = play(dataclasses.replace(CONFIG, standardisation="none"), name=data)
+    assert state_of(recorder, "north")["scale"] == ()
+    part = serving.part(CONFIG, "server", recorder.checkpoints["final"].actors)
+    assert part.preprocessing.deviation.tolist() == [1, 1, 1]
+
+
+def test_an_income_in_thousands_needs_no_setting(tmp_path):
+    rng = np.random.default_rng(0)
+    age, income = rng.normal(size=1200), rng.normal(30_000, 9_000, size=1200)
+    y = (2 * age + 2 * (income - 30_000) / 9_000 + 0.2 * rng.logistic(size=1200) > 0).astype(int)
+    tables = [pa.table({"age": age[k::4], "income": income[k::4], "y": y[k::4]}) for k in range(4)]
+    held = dict(zip(("a", "b", "c"), tables, strict=False))
+    data = fedactors.horizontal(held, label="y", test=tables[3], task="binary")
+    accuracy = {
+        how: fedactors.simulate("horizontal", data, standardisation=how).metrics["test/accuracy"]
+        for how in ("none", "sums")
+    }
+    assert accuracy["none"] < 0.9 < 0.94 < accuracy["sums"]
+
+
+def test_new_rows_are_standardised_alike(tmp_path, data):
+    _, recorder, _ = play(CONFIG, name=data)
+    part = serving.part(CONFIG, "server", recorder.checkpoints["final"].actors)
+    source = load_data(CONFIG, data, 0).files[0]
+    mean, deviation = state_of(recorder, "north")["scale"]
+    trained = rows_of(rows_key(dataclasses.replace(source, mean=mean, deviation=deviation)))[0]
+    assert np.array_equal(part.preprocess(tmp_path / "north.csv").numpy(), trained)
+
+
+def test_digits_are_exact_sums():
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(5, 40)) * 10.0 ** rng.integers(-9, 20, size=(5, 40))
+    total = numbers_of(sum(digits_of(one) for one in values))
+    assert np.allclose(total, values.sum(axis=0), rtol=1e-13, atol=1e-22)
+    assert np.array_equal(numbers_of(digits_of(values[0]) + 1e-3), values[0])
+
+
+def test_numbers_without_a_sum_are_refused(tmp_path, data):
+    text = (tmp_path / "north.csv").read_text().splitlines()
+    text[1] = "1e30," + text[1].split(",", 1)[1]
+    (tmp_path / "north.csv").write_text("\n".join(text))
+    with pytest.raises(BadInput, match="standardisation=none"):
+        play(CONFIG, name=data)
+
+
+def test_under_noise_no_sums_leave(data):
+    private = dataclasses.replace(CONFIG, client_clip_norm=1.0, client_noise_multiplier=1.0, num_rounds=1)
+    assert not {ColumnMeans, ColumnSums, ColumnScale} & set(sent(private))
+    _, recorder, _ = play(private, name=data)
+    assert state_of(recorder, "north")["scale"] == ()
