@@ -344,7 +344,7 @@ _BLURRED = 1e-3
 def merges_in_single(values_N: NDArray[np.float64]) -> bool:
     """Say whether single precision rounds numbers by as much as what makes them different."""
     finite = values_N[np.isfinite(values_N)]
-    if not len(finite):
+    if not len(finite) or finite.min() == finite.max():
         return False
     with np.errstate(over="ignore", invalid="ignore"):
         allowed = _BLURRED * float(finite.std())

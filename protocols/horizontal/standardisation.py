@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.layouts.horizontal import HorizontalFile, Reading, Rows
+from fedactors.data.values import blocks_of
 from fedactors.errors import BadInput
 from fedactors.secure_sums.primitives import FixedPoint
 from protocols.horizontal.config import HorizontalConfig
@@ -45,8 +46,9 @@ def column_sums(blocks: Sequence[NDArray[Any]], scaled_D: NDArray[np.bool_], mea
     Raises:
         BadInput: numbers so large that their squares have no sum.
     """
+    pieces = [block[rows] for block in blocks for rows in blocks_of(len(block), block.shape[1] * 8)]
     of_powers = [
-        np.sum([_powers(block[:, scaled_D], means, power) for block in blocks], axis=0)
+        np.sum([_powers(piece[:, scaled_D], means, power) for piece in pieces], axis=0)
         for power in ((1, 2) if means.size else (1,))
     ]
     found: Doubles = np.concatenate([[float(sum(map(len, blocks)))], *of_powers])

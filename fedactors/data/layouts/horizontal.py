@@ -35,7 +35,7 @@ from fedactors.data.party_rows import (
 )
 from fedactors.data.readers import ImageFolder, class_texts, holds_images, read_image_folder, read_labels
 from fedactors.data.sources import FileSource
-from fedactors.data.values import CsvFormat, taken
+from fedactors.data.values import CsvFormat, allocate, blocks_of, read_only, taken
 from fedactors.errors import BadInput
 from fedactors.messages.codec import decode, encode, wire_type
 
@@ -215,9 +215,9 @@ class HorizontalFile:
         Raises:
             BadInput: as `FileSource.load` or `read_image_folder`, a label that is not among `classes`, or no such row.
         """
-        block, parts_N = self._load_all()
         if self.mean:
-            block = replace(block, features=standardised(block.features, self.mean, self.deviation))
+            return self.scaled(self.as_given().load())
+        block, parts_N = self._load_all()
         if self.part == "all":
             return block
         if parts_N is None:
@@ -231,6 +231,14 @@ class HorizontalFile:
         if not len(kept):
             raise BadInput(f"{where}: no row is in the {self.part} part")
         return block.take(kept)
+
+    def as_given(self) -> HorizontalFile:
+        """Return where the same rows are, as the file has them."""
+        return replace(self, mean=(), deviation=())
+
+    def scaled(self, block: HorizontalBlock) -> HorizontalBlock:
+        """Return rows that were read as the file has them, less the mean and over the deviation."""
+        return replace(block, features=standardised(block.features, self.mean, self.deviation))
 
     def _load_all(self) -> tuple[HorizontalBlock, NDArray[np.uint8] | None]:
         """Read the file: its rows, and their parts if a column tells them."""
@@ -331,9 +339,10 @@ def standardised(
     features_ND: NDArray[np.float32], mean: Sequence[float], deviation: Sequence[float]
 ) -> NDArray[np.float32]:
     """Return numbers less a mean, over a deviation: to the bit what `Preprocessing.finish` makes of new rows."""
-    made = features_ND - np.asarray(mean, np.float32)
-    made /= np.asarray(deviation, np.float32)
-    return made
+    made: NDArray[np.float32] = allocate(features_ND.shape, np.float32)
+    for rows in blocks_of(len(made), made.nbytes / max(len(made), 1)):
+        made[rows] = (features_ND[rows] - np.asarray(mean, np.float32)) / np.asarray(deviation, np.float32)
+    return read_only(made)
 
 
 Rows = HorizontalSource | HorizontalFile
@@ -345,12 +354,17 @@ def rows_key(source: Rows) -> bytes:
     return encode(source, arguments=True)
 
 
-@functools.cache
+_BLOCKS: dict[bytes, HorizontalBlock] = {}
+_LABELS: dict[bytes, NDArray[Any]] = {}
+
+
 def rows_of(key: bytes) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Return the samples and labels that a key names, loaded once in this process; until they are forgotten."""
     block = _block_of(key)
-    labels = np.asarray(block.labels)
-    return block.features, labels if labels.dtype.kind == "f" else labels.astype(np.int64)
+    if key not in _LABELS:
+        labels = np.asarray(block.labels)
+        _LABELS[key] = labels if labels.dtype.kind == "f" else labels.astype(np.int64)
+    return block.features, _LABELS[key]
 
 
 def weights_of(key: bytes) -> NDArray[np.float32] | None:
@@ -365,14 +379,20 @@ def table_columns(key: bytes) -> tuple[FittedColumn, ...]:
 
 def forget_blocks() -> None:
     """Forget what `rows_of` loaded: files may have changed since an earlier run of this process."""
-    rows_of.cache_clear()
-    _block_of.cache_clear()
+    _BLOCKS.clear()
+    _LABELS.clear()
 
 
-@functools.cache
 def _block_of(key: bytes) -> HorizontalBlock:
-    block: HorizontalBlock = decode(key, arguments=True).load()
-    return block
+    if key in _BLOCKS:
+        return _BLOCKS[key]
+    source: Rows = decode(key, arguments=True)
+    if isinstance(source, HorizontalFile) and source.mean:  # of rows as they were given nothing is needed any more
+        given = source.as_given()
+        block = source.scaled(_BLOCKS.pop(rows_key(given), None) or given.load())
+    else:
+        block = source.load()
+    return _BLOCKS.setdefault(key, block)
 
 
 @wire_type
