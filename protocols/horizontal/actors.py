@@ -157,6 +157,8 @@ class ClientProcess(SecureSummand):
     async def sum_columns(self, order: messages.ColumnMeans) -> messages.ColumnSums | Masked:
         """Give sums of the columns of all own clients' rows to train on: of the numbers, then about the means."""
         scaled_D = scaled_numbers(self._config, self._reading)
+        if not scaled_D.any():
+            raise Refused(self.caller, f"asks {self.name} for sums of columns, none of which is standardised")
         sums = column_sums([rows_of(key)[0] for key in self._keys], scaled_D, order.values)
         if not self._config.secure_aggregation:
             return messages.ColumnSums(sums)
@@ -183,7 +185,7 @@ class ClientProcess(SecureSummand):
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
         self.total_weight = total.value
 
-    @remote(caller=SERVER, at_most=lambda config: config.num_rounds if config.is_private else 0, of="round")
+    @remote(caller=SERVER, at_most="num_private_rounds", of="round")
     async def train_private(self, order: messages.PrivateOrder) -> messages.ClippedChanges | Masked:
         """Let the clients that are wanted train from the server's model; say what changed, clipped and summed."""
         config = self._config
@@ -226,7 +228,7 @@ class ClientProcess(SecureSummand):
             made = privacy.record(self.party, "Change", rate, steps, config.delta, is_restored=restored)
         self.record_privacy(without_guarantee(made) if self.draws_reproducibly else made)
 
-    @remote(caller=SERVER, at_most=lambda config: 0 if config.is_private else config.num_rounds, of="round")
+    @remote(caller=SERVER, at_most="num_open_rounds", of="round")
     async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
         self.release("a change", round=order.round, last_round=self._config.num_rounds)

@@ -235,6 +235,16 @@ class HorizontalConfig(StepSettings):
         return self.is_private or self.record_clip_norm is not None
 
     @property
+    def num_private_rounds(self) -> int:
+        """Rounds whose changes are clipped and noised for each client."""
+        return self.num_rounds if self.is_private else 0
+
+    @property
+    def num_open_rounds(self) -> int:
+        """Rounds whose changes are not."""
+        return self.num_rounds - self.num_private_rounds
+
+    @property
     def is_private(self) -> bool:
         """Whether clients' changes are clipped, summed and noised."""
         return self.client_clip_norm is not None

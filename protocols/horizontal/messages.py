@@ -205,7 +205,7 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
         Protection(kind="secure sums", settings=("secure_aggregation",), on=config.secure_aggregation, means=summed),
         Protection(
             kind="noise",
-            settings=("client_clip_norm", "client_noise_multiplier", "record_clip_norm", "record_noise_multiplier"),
+            settings=("client_noise_multiplier", "record_noise_multiplier"),
             on=config.is_noised,
             means=noised,
         ),

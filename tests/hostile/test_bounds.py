@@ -77,7 +77,10 @@ ROUNDS = {
     "svfl": (OTHERS["svfl"][1], "calls shop.step_on for the 4th time; approved: at most 3 times (num_rounds)"),
     "dcpa": (OTHERS["dcpa"][1], "driver: calls shop.run_iterations for the 4th time; approved: at most 3 times"),
     "glasu": (OTHERS["glasu"][1], "server: calls shop.infer_lowest for the 7th time; approved: at most 6 times"),
-    "horizontal": (OTHERS["horizontal"][1], "server: calls shop.train with round 3; approved: at most 2 (num_rounds)"),
+    "horizontal": (
+        OTHERS["horizontal"][1],
+        "server: calls shop.train with round 3; approved: at most 2 (num_open_rounds)",
+    ),
     "rfl-admm": (OTHERS["rfl-admm"][1], ".solve for the 3rd time; approved: at most 2 times (num_solutions)"),
     "rfl-sgd": (OTHERS["rfl-sgd"][1], ".exchange for the "),
 }
@@ -182,6 +185,6 @@ def test_bounds_are_said_with_bytes() -> None:
         protocol = find_protocol(name)
         config = protocol.Config(**settings)
         told |= {entry["message"]: entry["bounds"] for entry in describe_messages(protocol, config)}
-    assert "sync: at most 100 times (num_rounds), 51.2 kB" in told["Representation"]
+    assert "sync: at most 200 times (num_rounds), 102.4 kB" in told["Representation"]
     assert told["Embedding"] == ["each batch at most 2 times in each of 3 epochs, 131.1 kB each"]
     assert told["RowCount"] == ["count_rows: without a bound (always says the same)"]  # of no known shape

@@ -48,13 +48,19 @@ def of_types(*types: type) -> Callable[[Sequence[Any]], int]:
     return lambda left: sum(isinstance(one, types) for one in left)
 
 
-WORKERS = (f"num_epochs={EPOCHS}", *SMALL[1:], "embedding_mu=1", "bottom_training=private", "bottom_mu=1")
+WORKERS: tuple[str, ...] = (
+    f"num_epochs={EPOCHS}",
+    *SMALL[1:],
+    "embedding_mu=1",
+    "bottom_training=private",
+    "bottom_mu=1",
+)
 WORKERS = (*WORKERS, "standardisation=none", "delta=1e-5")
 PAIRS = ("algorithm=vfl-ps", "num_active_workers=2", "num_passive_workers=2")
 NOISE = ("noise=gaussian", f"noise_multiplier={MULTIPLIER}", "clip_norm=1", "learning_rate=0.01", "delta=1e-5")
 TOKENS = (*MTCD, *NOISE)
 FACTS = '["orders=-4:4","returns=-4:4","income=-4:4","age=-4:4","bad=0|1"]'
-STEPS = ("num_rounds=6", "model=logistic", "algorithm=rfl-sgd-v", "batch_size=32", "feature_dp=0.01")
+STEPS: tuple[str, ...] = ("num_rounds=6", "model=logistic", "algorithm=rfl-sgd-v", "batch_size=32", "feature_dp=0.01")
 STEPS = (*STEPS, "learning_rate=0.1", "prediction_clip=1", "prediction_noise=8", "feature_delta=1e-5")
 STEPS = (*STEPS, f"declared_facts={FACTS}")
 SERVED = (*(word for word in MTCD if not word.startswith("num_tokens")), "algorithm=svfl", *NOISE)

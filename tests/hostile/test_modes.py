@@ -53,6 +53,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 ]
 UNUSED = {
     *("answer_alignment", "take_order", "take_labels", "align", "columns"),  # data of named sets need none
+    *("sum_columns", "take_scale"),  # nor these, and a site refuses the first there
     *("measure", "score", "fusion_parameters", "account", "gather", "validate", "remember"),  # as data and noise say
     *("safe_step", "squared_norm", "probe"),  # after a divergence
     *("container_news", "set_present", "center_lost", "center_back", "round_lost", "center_news"),  # after a loss

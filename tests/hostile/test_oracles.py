@@ -45,9 +45,9 @@ def _the_bank_is_hostile(monkeypatch: pytest.MonkeyPatch) -> None:
         if actor.party not in (BANK, "server"):
             count(self, endpoint, bound, sender, actor, value)
 
-    def check(self: ClientProcess, order: messages.TrainOrder) -> None:
+    def check(self: ClientProcess, round: int, clients: tuple[int, ...]) -> None:
         if self.party != BANK:
-            check_wanted(self, order)
+            check_wanted(self, round, clients)
 
     monkeypatch.setattr(CallCounts, "admit", admit)
     monkeypatch.setattr(ClientProcess, "_check_wanted", check)

@@ -47,7 +47,7 @@ def test_a_step_is_the_sum_of_the_rows_clipped_gradients(weighted):
         loss = nn.functional.cross_entropy(module(torch.tensor(x[number : number + 1])), torch.tensor(y[number])[None])
         gradients = torch.autograd.grad(loss * (1.0 if weights is None else weights[number]), list(module.parameters()))
         flat = torch.cat([part.reshape(-1) for part in gradients]).numpy()
-        clipped += np.linalg.norm(flat) > 0.4
+        clipped += int(np.linalg.norm(flat) > 0.4)
         total = total + flat * min(1.0, 0.4 / np.linalg.norm(flat))
     assert clipped > 0
     assert np.abs(found - (start - 0.5 * total / len(x))).max() < 1e-9

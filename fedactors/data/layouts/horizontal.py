@@ -389,7 +389,8 @@ def _block_of(key: bytes) -> HorizontalBlock:
     source: Rows = decode(key, arguments=True)
     if isinstance(source, HorizontalFile) and source.mean:  # of rows as they were given nothing is needed any more
         given = source.as_given()
-        block = source.scaled(_BLOCKS.pop(rows_key(given), None) or given.load())
+        name = rows_key(given)
+        block = source.scaled(_BLOCKS.pop(name) if name in _BLOCKS else given.load())
     else:
         block = source.load()
     return _BLOCKS.setdefault(key, block)

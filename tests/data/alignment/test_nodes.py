@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from typing import Any
 
 import numpy as np
 import pytest
@@ -335,10 +336,11 @@ def test_nodes_called_by_two_columns_have_the_edges_of_nodes_called_by_one(tmp_p
     (tmp_path / "two.toml").write_text(text)
     one, two = (load_description(tmp_path / name) for name in ("graph.toml", "two.toml"))
     for party in ("bank", "shop"):
-        (old, new), edges = ([data.part(party) for data in (one, two)]), []
-        ids = [part.read().ids.tolist() for part in (old, new)]
+        parts: list[Any] = [data.part(party) for data in (one, two)]
+        edges = []
+        ids = [part.read().ids.tolist() for part in parts]
         assert ids[1] == [f"{name[:2]}/{name[2:]}" for name in ids[0]]
-        for part, names in zip((old, new), ids, strict=True):
+        for part, names in zip(parts, ids, strict=True):
             (indptr, indices), count, unknown = part.edges.load(names)
             edges.append((indptr.tolist(), indices.tolist(), count, unknown))
         assert edges[0] == edges[1]

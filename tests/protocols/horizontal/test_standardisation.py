@@ -10,12 +10,13 @@ import pytest
 
 import fedactors
 from fedactors.data.layouts.horizontal import rows_key, rows_of
-from fedactors.errors import BadInput, Stopped
+from fedactors.errors import BadInput, Refused, Stopped
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.network import Wire
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.secure_sums.messages import Masked
 from protocols.horizontal import serving
+from protocols.horizontal.actors import HorizontalServer
 from protocols.horizontal.data import load_data
 from protocols.horizontal.messages import ColumnMeans, ColumnScale, ColumnSums, sent
 from protocols.horizontal.run import run
@@ -152,3 +153,13 @@ def test_under_noise_no_sums_leave(data):
     assert not {ColumnMeans, ColumnSums, ColumnScale} & set(sent(private))
     _, recorder, _ = play(private, name=data)
     assert state_of(recorder, "north")["scale"] == ()
+
+
+def test_a_server_that_asks_for_sums_of_columns_that_stay_as_they_are_is_refused(monkeypatch):
+    async def asking(self, reading):
+        await self._column_sums(np.zeros(0))
+        return reading
+
+    monkeypatch.setattr(HorizontalServer, "_with_scale", asking)
+    with pytest.raises(Refused, match="asks client-0 for sums of columns, none of which is standardised"):
+        fedactors.simulate("horizontal", num_rounds=1, num_clients=2)

@@ -170,7 +170,7 @@ def test_a_submitted_run_gives_the_numbers_of_the_simulation_and_what_crossed_th
     found = submit(hosts, *words, *PARTIES, "--out", str(hosts.folder / "shared"))["result"]
     crossed = hosts.bytes_between(1) - before
     assert found["bytes"] > 40e6
-    assert 1.0 <= crossed / found["bytes"] <= 1.15
+    assert 1.0 <= crossed / found["bytes"] <= 1.25  # what Ray says by itself grows with the time it takes
     expected = simulated(hosts, *words)
     assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-6)
     assert (found["bytes"], found["messages"]) == (expected["bytes"], expected["messages"])

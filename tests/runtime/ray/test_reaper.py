@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -91,6 +92,8 @@ def test_a_driver_that_rays_library_ends_with_its_raylet_has_one_line(tmp_path: 
 def test_a_raylet_that_is_killed_while_ray_starts_ends_the_driver_with_one_line(tmp_path: Path) -> None:
     driver = start(tmp_path)
     raylet_of(driver).kill()
+    with contextlib.suppress(AssertionError):  # its start is tried once more, where it is not ended
+        raylet_of(driver).kill()
     code, lines = ended(driver)
     assert len(lines) == 1, lines
     assert "Ray" in lines[0], lines
