@@ -12,7 +12,7 @@ clients are expected in a round, a number that follows from the settings alone.
 
 Who draws the noise: with `secure_aggregation` the sites together, as discrete Gaussians under the masks, and each
 writes its own account. Else the server does, which reads the changes and is trusted; the account is its own, and holds
-against whoever sees its models. A sample is secret, and amplifies, only where that server draws it (Poisson).
+against all who see its models. A sample is secret, and amplifies, only where that server draws it (Poisson).
 
 Shapes: P parameters.
 """
@@ -137,7 +137,7 @@ def point_of(config: HorizontalConfig, num_sites: int, most_clients: int) -> Fix
 def record(
     config: HorizontalConfig, party: str, num_rounds: int, *, is_restored: bool, is_server: bool
 ) -> PrivacyRecord:
-    """Return the line of a party of the privacy ledger: of whoever noises, or of a site that trusts the server.
+    """Return the line of a party of the privacy ledger: of who adds noise, or of a site that trusts the server.
 
     Args:
         config: of the run.
@@ -158,7 +158,7 @@ def record(
         )
     rate, sigma = config.client_sampling_rate, config.client_noise_multiplier
     uncovered = (INTERRUPTED,) if is_restored else ()
-    who = "the server is trusted: holds against whoever sees its models" if is_server else "discrete Gaussian, in sums"
+    who = "the server is trusted: holds against all who see its models" if is_server else "discrete Gaussian, in sums"
     return PrivacyRecord(
         party=party,
         message_type="PrivateOrder" if is_server else "ClippedChanges",
