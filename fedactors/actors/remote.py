@@ -416,6 +416,11 @@ class CallCounts:
         for old in [old for old in rounds if old < round - 1]:
             del rounds[old]
 
+    @property
+    def has_released(self) -> bool:
+        """Whether anything left that depends on private rows."""
+        return bool(self._released)
+
     def state(self) -> dict[str, Any]:
         """Return the counts for a snapshot."""
         released = [(what, *one) for what, rounds in self._released.items() for one in rounds.items()]

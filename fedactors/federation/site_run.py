@@ -76,7 +76,7 @@ from fedactors.federation.site_folder import (
 from fedactors.inspection import COUNTED, describe_protections, may_leave
 from fedactors.messages.codec import Parts, namespace_of
 from fedactors.plugins import Protocol
-from fedactors.privacy.accounting import Planned, PrivacyRecord, claims
+from fedactors.privacy.accounting import Planned, PrivacyRecord, Released, Unaccounted, claims
 from fedactors.runs.folder import Checkpoint, RunFolder
 from fedactors.runs.metrics import json_line, jsonable
 from fedactors.runs.recorder import FolderRecorder
@@ -357,6 +357,22 @@ def _bytes_in(folder: Path) -> int:
 _MEASURE_SECONDS = 1.0
 
 
+class Unknown(FedactorsError):
+    """Something left, and an actor cannot say what it amounts to."""
+
+
+def recorded(found: Sequence[PrivacyRecord | Planned | Unaccounted | Released]) -> list[PrivacyRecord]:
+    """Return the lines of an account.
+
+    Raises:
+        Unknown: an actor of the party has none, and one of them has released something.
+    """
+    unknown = next((one.reason for one in found if isinstance(one, Unaccounted)), None)
+    if unknown is not None and any(isinstance(one, Released) for one in found):
+        raise Unknown(unknown)
+    return [one for one in found if isinstance(one, PrivacyRecord)]
+
+
 class PrivacyBudget:
     """What a run takes of the site's privacy budget; all of it does nothing where the site's data have none.
 
@@ -420,8 +436,8 @@ class PrivacyBudget:
             await self.measure()
         except Refused:
             raise
-        except Exception as error:  # of what is not aligned yet, nothing has left
-            if self._taken:
+        except Exception as error:  # a process that is gone, which is told elsewhere, or no account of what has left
+            if self._taken or isinstance(error, Unknown):
                 said = f"cannot account for releases: {first_line(error)}"
                 self._refused = self._refuse(Refused(self._folder.name, said))
                 raise self._refused from None
@@ -441,7 +457,9 @@ class PrivacyBudget:
             if self._measured >= asked:
                 return
             measured, found = self._asked, await self._actors.account(me)
-            self._settle(me, [one for one in found if not isinstance(one, Planned)])
+            lines = recorded(found)
+            if not any(isinstance(one, Unaccounted) for one in found):  # else nothing has left
+                self._settle(me, lines)
             if not self._is_planned and (plan := [one.record for one in found if isinstance(one, Planned)]):
                 self._settle(me, plan, is_plan=True)
             self._measured = measured
@@ -765,8 +783,7 @@ class SiteRun:
             return
         async with self._spending.measuring:
             found = await self.actors.account(self._folder.name)
-        taken = (record for record in found if not isinstance(record, Planned))
-        noised = [record for record in taken if record.mechanism not in ("none", "secure-sum")]
+        noised = [record for record in recorded(found) if record.mechanism not in ("none", "secure-sum")]
         await self._on_disk(self._record, Recorded(privacy=noised))
 
     async def _finish(self) -> None:

@@ -111,6 +111,18 @@ class Planned:
     record: PrivacyRecord
 
 
+@dataclass(frozen=True)
+class Unaccounted:
+    """Why an actor cannot say what it released: before its rows are known, for example."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Released:
+    """An actor has released something: from then on its party's account must be known."""
+
+
 def sensitivity(clip_norm: float, neighbours: Neighbours = "replace") -> float:
     """Return the L2 distance that one record can move a clipped row or a sum of clipped rows."""
     return 2 * clip_norm if neighbours == "replace" else clip_norm

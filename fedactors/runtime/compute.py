@@ -49,12 +49,13 @@ import numpy as np
 from fedactors.actors.actor import Actor
 from fedactors.actors.context import Clock, Context, Job, Work
 from fedactors.actors.remote import REPEATS, current_caller, endpoints
-from fedactors.errors import BadInput, FedactorsError
+from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.messages.codec import freeze
 from fedactors.messages.ledger import Ledger, Row
-from fedactors.privacy.accounting import Planned
+from fedactors.privacy.accounting import Planned, Released, Unaccounted
 from fedactors.runs.storage import make_folder, remove_folders
 from fedactors.runtime.interface import ActorSpec
+from fedactors.validation import first_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ManyCalls = Callable[[Sequence[tuple[Any, ...]]], Sequence[Any]]
@@ -310,16 +311,22 @@ class HostedContext(Context):
     async def account(self, actor: Any) -> list[Any]:
         """Return what the actor writes down of privacy when it is asked for its account, which is not kept.
 
-        What it plans comes with it, as `Planned`.
+        What it plans comes with it, as `Planned`; that it has no account yet as `Unaccounted`, and that something left
+        as `Released`.
         """
+        left = [Released()] if self.counts.has_released else []
         if ACCOUNT not in self.endpoints.table:
-            return []
+            return left
         kept, self.privacy = self.privacy, []
         try:
             await actor.account()
+        except Refused:
+            raise
+        except Exception as error:
+            return [*left, Unaccounted(first_line(error))]
         finally:
             found, self.privacy = self.privacy, kept
-        return [*found, *map(Planned, actor.planned_privacy())]
+        return [*left, *found, *map(Planned, actor.planned_privacy())]
 
     def close(self) -> None:
         """Stop what goes on by itself."""

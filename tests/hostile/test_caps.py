@@ -16,7 +16,7 @@ from fedactors.federation.site_folder import SITE, in_all, spent
 from protocols.glasu.messages import Representation as NodeRepresentation
 from protocols.mtcd.actors import LinkedParty
 from protocols.mtcd.messages import Representation, Token
-from protocols.pubsub_vfl.actors import PartyWorker
+from protocols.pubsub_vfl.actors import PartyWorker, PassiveWorker
 from protocols.pubsub_vfl.messages import Embedding
 from protocols.tablepuppet.actors import TableClient
 from protocols.tablepuppet.messages import Predictions
@@ -145,3 +145,26 @@ def test_nothing_leaves_beyond_what_was_announced(
     elif case.allowed:
         assert times > 0
     assert charged.epsilon <= allowed
+
+
+def test_an_actor_that_cannot_say_what_it_released_lets_nothing_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A coordinator that brings a worker to where its account fails has stopped the count of all workers."""
+
+    def none(self: PassiveWorker, counts: Any) -> Any:
+        raise RuntimeError("rows are used before they are aligned")
+
+    world, left = World(tmp_path), arriving(monkeypatch)
+    with_budget(world, "pubsub-vfl")
+    monkeypatch.setattr(PassiveWorker, "_records", none)
+    monkeypatch.setattr(PartyWorker, "planned_privacy", lambda self: ())
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        assert federated(world, CASES["vfl"].words, "--budget", f"{SHOP}=50:1e-4") in (2, 3)
+        refused = world.refusals(SHOP)
+    finally:
+        world.stop()
+    assert epochs(left) == 0
+    assert refused == [f"{SHOP}: cannot account for releases: rows are used before they are aligned"]
