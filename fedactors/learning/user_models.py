@@ -29,6 +29,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -491,7 +492,8 @@ def _is_library(name: str | None) -> bool:
     if name in sys.builtin_module_names:
         return True
     path = getattr(sys.modules.get(str(name)), "__file__", None)
+    if path is None:
+        return False
     found = sysconfig.get_paths()
-    return path is not None and any(
-        path.startswith(found[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")
-    )
+    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)  # also beside the environment
+    return is_installed or any(path.startswith(found[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib"))

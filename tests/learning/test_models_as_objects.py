@@ -212,6 +212,22 @@ def test_identity_is_of_code_and_state_in_any_process(tmp_path):
     assert other_state[2] != first[2]
 
 
+def test_identity_names_packages_that_are_installed_beside_the_environment(tmp_path):
+    outside = tmp_path / "lib" / "site-packages"  # where an environment within another one finds them
+    outside.mkdir(parents=True)
+    library = outside / "installed_beside.py"
+    text = f"import sys; sys.path.insert(0, {str(outside)!r})\nimport installed_beside\n"
+    text += "class Net(installed_beside.Net): pass\ndef make(): return installed_beside.STATE"
+    found = []
+    for number in range(2):
+        library.write_text(f"import torch\nSTATE = {number}\nclass Net(torch.nn.Linear):\n    count = {number}\n")
+        ask = "\nfrom fedactors.learning.user_models import Fingerprint\nprint(Fingerprint().of(Net))\n"
+        environment = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin"}
+        asked = [sys.executable, "-c", text + ask]
+        found.append(subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert found[0] == found[1]
+
+
 def test_identity_is_not_changed_by_calling_a_model():
     for module in (seeded(), FrozenTrunk((1, 8, 8), 10), BatchNet((4,), 2)):
         first = Fingerprint().of(module)
