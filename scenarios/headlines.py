@@ -25,8 +25,8 @@ the ratios, with the 95 % interval of `scenarios.paper.pairs`. A row that is a s
 ``interval`` and of its number of ``pairs``. A claim holds if its whole interval does, and does not if none of it does.
 
 A claim with a ``short`` text is also in the table of its protocol's own page (``<!-- verdicts: FILE PROTOCOL -->``),
-and in its forest plot (``<!-- forest: FILE PROTOCOL -->``) where ``plot`` says what its number is. Cells of a map, ratios
-of the method to the best other one, are ``[[cell]]`` with ``row``, ``column`` and ``measured``
+and in its forest plot (``<!-- forest: FILE PROTOCOL -->``) where ``plot`` says what its number is. Cells of a map,
+ratios of the method to the best other one, are ``[[cell]]`` with ``row``, ``column`` and ``measured``
 (``<!-- map: FILE PROTOCOL -->``). ``<!-- counts: FILE -->`` is the first table alone.
 """
 
@@ -235,7 +235,9 @@ def _ordered(names: Iterable[str]) -> list[str]:
     numbers = [re.match(r"[\d.]+", name) for name in kept]
     if not all(numbers):
         return kept
-    return [name for _, name in sorted((float(found[0]), name) for found, name in zip(numbers, kept) if found)]
+    return [
+        name for _, name in sorted((float(found[0]), name) for found, name in zip(numbers, kept, strict=True) if found)
+    ]
 
 
 def _claims(file: Path) -> Claims:

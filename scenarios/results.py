@@ -10,8 +10,8 @@ and deviation over its seeds; ``deviation=always`` at the end of a mark shows on
 below names what an earlier version made, which kept no command for each row. An attack over several seeds is the mean,
 its 95 % interval if seeds are independent, the least and the most of them, and mean chance.
 ``<!-- record: FILE,FILE -->`` marks the paragraph that says which rows behind a page can be made again
-(`scenarios.replay`) and which are older than that; ``<!-- headlines: FILE -->`` tables over several studies. Parts of them
-are ``<!-- counts: FILE -->``, and ``<!-- verdicts: FILE PROTOCOL -->``, ``<!-- map: FILE PROTOCOL -->`` and
+(`scenarios.replay`) and which are older than that; ``<!-- headlines: FILE -->`` tables over several studies. Parts of
+them are ``<!-- counts: FILE -->``, and ``<!-- verdicts: FILE PROTOCOL -->``, ``<!-- map: FILE PROTOCOL -->`` and
 ``<!-- forest: FILE PROTOCOL -->`` of a protocol, see `scenarios.headlines`.
 ``python -m scenarios.results docs/results`` writes, and with ``--check`` only compares and ends with 1 if a document is
 not current.

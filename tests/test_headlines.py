@@ -183,7 +183,7 @@ def test_a_map_says_where_the_method_is_shown_to_be_ahead_or_behind(tmp_path):
     file = claims(tmp_path, RATIO.replace("ours", "quick") + '1"', cells)
     assert map_table(file, "p").splitlines() == [
         "|  | 1 Gbit/s |", "| --- | --- |",
-        "| quick | **0.375** (0.25 to 0.5) VFL |", "| slow | *2.25* (2.25 to 2.25) VFL |",
+        "| quick | **0.25** (0.25 to 0.5) VFL |", "| slow | *2.25* (2.25 to 2.25) VFL |",
     ]  # fmt: skip
 
 
