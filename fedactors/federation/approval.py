@@ -372,6 +372,11 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
         return
     members = [one.name for one in actors.values() if hasattr(one.cls, "unmask_sum")]
     sites = {name.partition("/")[0] for name in members} & set(proposal.data)
+    if members and (share := getattr(config, "dropout_rate", 0.0)) > 0:  # who does follows from the proposal's seed
+        raise BadInput(
+            f"{folder.name}: dropout_rate: {share:g} is not allowed over a federation with secure_aggregation: who "
+            "drops out adds zeros, so that a sum may be of one organisation; use 0"
+        )
     needed, drawn = folder.policy.colluders + 2, getattr(config, "clients_per_round", None) or len(sites)
     if members and drawn < needed <= len(sites):
         raise BadInput(

@@ -136,6 +136,22 @@ def test_a_sum_is_of_two_more_than_may_collude(tmp_path: Any) -> None:
         check_proposal(proposal, world.folder(SHOP))
 
 
+def test_no_organisation_drops_out_of_a_sum_by_the_proposals_seed(tmp_path: Any) -> None:
+    """With seven in ten dropping out, many rounds' sums are of one organisation: its change, to the bit."""
+    from fedactors.config import as_dict, build, spell_infinities
+    from fedactors.federation.approval import make_proposal
+    from fedactors.plugins import find_protocol
+
+    world, protocol = World(tmp_path, (BANK, SHOP, CLINIC)), find_protocol("horizontal")
+    words = {"on_party_loss": "stop", "secure_aggregation": True, "dropout_rate": 0.7}
+    config = spell_infinities(as_dict(build(protocol.Config, words)))
+    data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
+    with pytest.raises(BadInput, match=r"dropout_rate: 0\.7 is not allowed over a federation with secure_aggregation"):
+        make_proposal(world.folder(BANK), protocol, config, data, None)
+    open_ones = make_proposal(world.folder(BANK), protocol, {**config, "secure_aggregation": False}, data, None)
+    check_proposal(open_ones, world.folder(SHOP))
+
+
 def test_a_sum_counts_organisations_and_not_their_clients() -> None:
     names = ("bank/1", "bank/2", "bank/3", "clinic", "shop")
     entropy = np.random.default_rng(1).bytes

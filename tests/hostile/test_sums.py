@@ -58,7 +58,7 @@ def emptied(told: Any) -> Any:
     return told
 
 
-TOLD = {
+ANNOUNCEMENTS = {
     "the model": ("horizontal", ClientProcess, "train"),
     "the weight of all": ("horizontal", ClientProcess, "take_weight"),
     "what others represent": ("glasu", GraphClient, "infer"),
@@ -69,10 +69,10 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("what", TOLD)
+@pytest.mark.parametrize("what", ANNOUNCEMENTS)
 def test_a_sum_is_of_those_who_were_told_the_same(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """A server that tells all but one something after which they add nothing would read what that one adds."""
-    name, cls, endpoint = TOLD[what]
+    name, cls, endpoint = ANNOUNCEMENTS[what]
     honest = getattr(cls, endpoint)
 
     async def told(self: Any, message: Any) -> Any:
