@@ -372,11 +372,12 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
         return
     members = [one.name for one in actors.values() if hasattr(one.cls, "unmask_sum")]
     sites = {name.partition("/")[0] for name in members} & set(proposal.data)
-    if members and (share := getattr(config, "dropout_rate", 0.0)) > 0:  # who does follows from the proposal's seed
-        raise BadInput(
-            f"{folder.name}: dropout_rate: {share:g} is not allowed over a federation with secure_aggregation: who "
-            "drops out adds zeros, so that a sum may be of one organisation; use 0"
-        )
+    for setting, none in (("dropout_rate", 0.0), ("outages", "")):  # who is away follows from the proposal
+        if members and (value := getattr(config, setting, none)) != none:
+            raise BadInput(
+                f"{folder.name}: {setting}: {shown(value)} is not allowed over a federation with secure_aggregation: "
+                f"who is away adds zeros, so that a sum may be of one organisation; use {none!r}"
+            )
     needed, drawn = folder.policy.colluders + 2, getattr(config, "clients_per_round", None) or len(sites)
     if members and drawn < needed <= len(sites):
         raise BadInput(
@@ -438,8 +439,8 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         found.append(f"{first} may ask for ids that it has made up, and learns which of them you have ({how}){more}")
     if proposal.task.sql:
         found.append(
-            "the query says which of your rows join, by their values too (WHERE, ON): who learns which rows join "
-            "learns for which of your rows that holds"
+            "the query says which of your rows join, by their values too (WHERE, ON), as few as one: who learns which "
+            "rows join learns for which of your rows that holds"
         )
     for one in summed_before(config, proposal, folder):
         differ = ", ".join(sorted(set(one.data) ^ set(proposal.data)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -136,20 +137,35 @@ def test_a_sum_is_of_two_more_than_may_collude(tmp_path: Any) -> None:
         check_proposal(proposal, world.folder(SHOP))
 
 
-def test_no_organisation_drops_out_of_a_sum_by_the_proposals_seed(tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("horizontal", {"dropout_rate": 0.7}, "dropout_rate: 0.7 is not allowed over a federation with secure"),
+        (
+            "nebulafl",
+            {"algorithm": "fedavg-hierarchical", "num_centers": 3, "outages": "shop/0@1-1000 clinic/0@1-1000"},
+            "outages: 'shop/0@1-1000 clinic/0@1-1000' is not allowed over a federation with secure",
+        ),
+    ],
+)
+def test_no_organisation_is_away_from_a_sum_because_the_proposal_says_so(
+    tmp_path: Any, name: str, words: dict[str, Any], said: str
+) -> None:
     """With seven in ten dropping out, many rounds' sums are of one organisation: its change, to the bit."""
     from fedactors.config import as_dict, build, spell_infinities
     from fedactors.federation.approval import make_proposal
     from fedactors.plugins import find_protocol
 
-    world, protocol = World(tmp_path, (BANK, SHOP, CLINIC)), find_protocol("horizontal")
-    words = {"on_party_loss": "stop", "secure_aggregation": True, "dropout_rate": 0.7}
-    config = spell_infinities(as_dict(build(protocol.Config, words)))
+    world, protocol = World(tmp_path, (BANK, SHOP, CLINIC)), find_protocol(name)
+    config = spell_infinities(as_dict(build(protocol.Config, {"on_party_loss": "stop", **words})))
     data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
-    with pytest.raises(BadInput, match=r"dropout_rate: 0\.7 is not allowed over a federation with secure_aggregation"):
-        make_proposal(world.folder(BANK), protocol, config, data, None)
-    open_ones = make_proposal(world.folder(BANK), protocol, {**config, "secure_aggregation": False}, data, None)
-    check_proposal(open_ones, world.folder(SHOP))
+    made = make_proposal(world.folder(BANK), protocol, config, data, None)
+    check_proposal(made, world.folder(SHOP))
+    with pytest.raises(BadInput, match=re.escape(f"shop: {said}")):
+        check_proposal(replace(made, config={**config, "secure_aggregation": True}), world.folder(SHOP))
+    survives = {**config, "secure_aggregation": True, "on_party_loss": "continue"}
+    with pytest.raises(BadInput, match="on_party_loss: 'continue' is not allowed"):  # whoever is called lost is read
+        check_proposal(replace(made, config=survives), world.folder(SHOP))
 
 
 def test_a_sum_counts_organisations_and_not_their_clients() -> None:
