@@ -182,11 +182,11 @@ class SecureSummand(Client):
     def heard(self, *told: Any) -> None:
         """Remember what all clients are told alike, before it changes what they add up: messages, arrays, values.
 
-        Where a loss ends the run a sum is of clients that heard the same, all along: a server that tells most of them
-        something after which they add nothing would read what the others add.
+        A sum is of clients that heard the same, all along, or where a run survives losses the same last: a server that
+        tells most of them something after which they add nothing would read what the others add.
         """
-        if not self._survives_loss:
-            self._heard = hashlib.sha256(framed(self._heard, *map(_as_bytes, told))).digest()
+        before = b"" if self._survives_loss else self._heard
+        self._heard = hashlib.sha256(framed(before, *map(_as_bytes, told))).digest()
 
     def forget_values(self) -> None:
         """Learn that what ids stand for has changed; values that turn out to be equal are remembered all the same."""

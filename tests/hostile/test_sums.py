@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -75,10 +76,10 @@ def test_a_sum_is_of_those_who_were_told_the_same(monkeypatch: pytest.MonkeyPatc
     name, cls, endpoint = ANNOUNCEMENTS[what]
     honest = getattr(cls, endpoint)
 
+    @functools.wraps(honest)
     async def told(self: Any, message: Any) -> Any:
         return await honest(self, message if self.name == max(self.clients) else emptied(message))
 
-    told.__dict__.update(honest.__dict__)
     monkeypatch.setattr(cls, endpoint, told)
     words = {**find_protocol(name).smoke, **RUNS[name], "on_party_loss": "stop", "secure_aggregation": True}
     with pytest.raises(FedactorsError, match="has not confirmed the same survivors, or was told otherwise what to add"):
