@@ -21,6 +21,8 @@ from fedactors.secure_sums.messages import Identity, SumCall, parties_of
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumError
 from protocols.horizontal.actors import ClientProcess
 from tests.federation.hostile_sites import Rogue
+from tests.federation.test_centers import SMALL as CENTERS
+from tests.federation.test_centers import flags, write_centers
 from tests.federation.test_runs import OTHERS, SMALL, federated
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
@@ -157,7 +159,12 @@ def test_no_organisation_is_away_from_a_sum_because_the_proposal_says_so(
     from fedactors.plugins import find_protocol
 
     world, protocol = World(tmp_path, (BANK, SHOP, CLINIC)), find_protocol(name)
-    config = spell_infinities(as_dict(build(protocol.Config, {"on_party_loss": "stop", **words})))
+    if name == "nebulafl":
+        write_centers(world)
+        words = {**dict(word.split("=", 1) for word in (*CENTERS, *flags(world))), **words}
+    made_of: Any = build(protocol.Config, {"on_party_loss": "stop", **words})
+    made_of = made_of.with_contents() if name == "nebulafl" else made_of
+    config = spell_infinities(as_dict(made_of))
     data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
     made = make_proposal(world.folder(BANK), protocol, config, data, None)
     check_proposal(made, world.folder(SHOP))
