@@ -321,11 +321,9 @@ class UsageWatch:
 
         What does not fit then is an error in the actor that asked for it, and not the end of the site's process.
         """
-        data = self._process.memory_info().data  # allocated, whether or not it was written to
-        wanted = {
-            resource.RLIMIT_DATA: (self._most.memory_gib, data),
-            resource.RLIMIT_FSIZE: (self._most.disk_gib, 0),
-        }
+        wanted = {resource.RLIMIT_FSIZE: (self._most.disk_gib, 0)}
+        if hasattr(memory := self._process.memory_info(), "data"):  # Linux: allocated, whether or not it was written to
+            wanted[resource.RLIMIT_DATA] = (self._most.memory_gib, memory.data)
         for kind, (most, before) in wanted.items():
             soft, hard = resource.getrlimit(kind)
             if most is not None:
