@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -53,18 +54,26 @@ def test_an_actor_that_asks_for_more_memory_than_there_may_be_ends_the_run_and_n
     async def large(self: PassiveWorker, order: EpochOrder) -> None:
         if self.party == SHOP and asked:
             asked.pop()
-            np.empty(8 * GIB, np.uint8)
+            try:
+                np.empty(8 * GIB, np.uint8)
+            except MemoryError as error:
+                refused.append(str(error))
+                raise
         await honest(self, order)
 
     large.__dict__.update(honest.__dict__)
     monkeypatch.setattr(PassiveWorker, "run_epoch", large)
-    asked, world = [1], World(tmp_path)
+    asked, refused, world = [1], list[str](), World(tmp_path)
     limited(world, SHOP, memory_gib=2.0)
     world.start(BANK)
     world.start(SHOP)
     try:
         assert federated(world, SMALL) != 0
-        assert any("Unable to allocate 8.00 GiB" in line for line in world.output[SHOP]), world.output
+        assert ["Unable to allocate 8.00 GiB" in said for said in refused] == [True]
+        end = time.monotonic() + 20
+        while world.processes[SHOP].run is not None:  # it hears that the driver has gone
+            assert time.monotonic() < end
+            time.sleep(0.02)
         assert [line["status"] for line in world.audit(SHOP) if line["what"] == "ended"][-1:] == ["failed"]
         assert federated(world, SMALL) == 0, world.output
     finally:
