@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import signal
 import time
 from collections.abc import Collection, Sequence
@@ -498,6 +499,7 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     """Return what a run would mean for a site, before anything runs, JSON-ready."""
+    from fedactors.config import as_dict, spell_infinities
     from fedactors.federation.approval import (
         as_tree,
         check_proposal,
@@ -513,6 +515,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     return {
         "site": folder.name,
         **as_tree(proposal),
+        "config": spell_infinities(as_dict(config)),  # as it is read, with what the proposal leaves out
         "hosts": dict(folder.federation.hosts),
         "most": vars(proposal.limits.within(folder.policy.limits, folder.name)),
         "federation_version": folder.federation.version,
@@ -569,10 +572,13 @@ def _print_proposal(shown: dict[str, Any]) -> None:
 
 
 def _word(value: Any) -> str:
-    return one_line(str(value), _LONGEST_WORD)
+    """Return a value of somebody else's in one line, whole; in quotes where it could be taken for several."""
+    text = str(value)
+    is_word = not isinstance(value, str) or re.fullmatch(r"[\w.:/+-]*", text)
+    return one_line(text if is_word else json.dumps(text, ensure_ascii=False), _LONGEST_PROPOSAL)
 
 
-_LONGEST_WORD = 1000
+_LONGEST_PROPOSAL = 1 << 16
 _ROWS = ("alignment", "split")
 """What a task says of vertical rows alone."""
 

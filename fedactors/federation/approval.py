@@ -372,6 +372,12 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
         return
     members = [one.name for one in actors.values() if hasattr(one.cls, "unmask_sum")]
     sites = {name.partition("/")[0] for name in members} & set(proposal.data)
+    for setting, none in (("dropout_rate", 0.0), ("outages", "")):  # who is away follows from the proposal
+        if members and (value := getattr(config, setting, none)) != none:
+            raise BadInput(
+                f"{folder.name}: {setting}: {shown(value)} is not allowed over a federation with secure_aggregation: "
+                f"who is away adds zeros, so that a sum may be of one organisation; use {none!r}"
+            )
     needed, drawn = folder.policy.colluders + 2, getattr(config, "clients_per_round", None) or len(sites)
     if members and drawn < needed <= len(sites):
         raise BadInput(
@@ -386,6 +392,36 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
         )
 
 
+def summed_before(config: Any, proposal: Proposal, folder: SiteFolder) -> list[Proposal]:
+    """Return approved runs that summed the same data of this site, under masks, among other organisations.
+
+    Of equal values, such as the first round's, the difference of two such sums is what the others' parts were.
+    """
+    if not getattr(config, "secure_aggregation", False) or proposal.purpose != "train":
+        return []
+    name, me = proposal.data.get(folder.name), folder.name
+    return [
+        one
+        for one in kept_proposals(folder).values()
+        if one.run != proposal.run and one.purpose == "train" and one.protocol == proposal.protocol
+        if one.config.get("secure_aggregation") and one.data.get(me) == name and set(one.data) != set(proposal.data)
+        if (answer := decision(folder, one)) is not None and answer[0]
+    ]
+
+
+def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
+    """Return why a proposal waits for this site's person whatever its policy allows; empty: it does not."""
+    if proposal.shared_seed is not None:
+        return "it shares its seed"
+    if proposal.purpose != "train":  # of what was answered before
+        return ""
+    if proposal.task.sql and proposal.task.sql not in (folder.policy.queries or ()):
+        return "its query is not among policy.queries"
+    if before := summed_before(config, proposal, folder):
+        return f"run {before[-1].run} summed the same data among other organisations"
+    return ""
+
+
 def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteFolder) -> list[str]:
     """Return what a coordinator may still do within the bounds of a proposal, a sentence each."""
     has_noise = any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config))
@@ -397,6 +433,21 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
     if proposal.purpose != "predict" and hasattr(config, "min_aligned_rows") and proposal.task.layout == "vertical":
         first, fewest = next(iter(proposal.data)), config.min_aligned_rows
         found.append(f"{first} chooses which shared rows are aligned: {fewest} at least (min_aligned_rows)")
+    if proposal.task.layout == "vertical" and proposal.task.alignment != "already-aligned":
+        first, how = next(iter(proposal.data)), proposal.task.alignment
+        more = ", and may guess at all ids of yours that it is told digests of" if how == "hash" else ""
+        found.append(f"{first} may ask for ids that it has made up, and learns which of them you have ({how}){more}")
+    if proposal.task.sql:
+        found.append(
+            "the query says which of your rows join, by their values too (WHERE, ON), as few as one: who learns which "
+            "rows join learns for which of your rows that holds"
+        )
+    for one in summed_before(config, proposal, folder):
+        differ = ", ".join(sorted(set(one.data) ^ set(proposal.data)))
+        found.append(
+            f"run {one.run} summed the same data here with {', '.join(one.data)}: of equal values, as in its first "
+            f"round, the difference of its sums and this run's is what {differ} added"
+        )
     if getattr(config, "clients_per_round", None) is not None:
         found.append(
             f"{proposal.coordinator} proposes the seed from which follows whom a round wants (clients_per_round), and "

@@ -32,6 +32,7 @@ from fedactors.federation.approval import (
     keep_proposal,
     read_proposal,
     stop_reason,
+    why_a_person,
 )
 from fedactors.federation.handshake import accept
 from fedactors.federation.hosting import Life
@@ -399,11 +400,13 @@ class SiteProcess:
         facts = {"run": run, "coordinator": peer, "protocol": proposal.protocol, "proposal": proposal.digest}
         self.folder.audit.add("proposed", **facts)
         name = self.folder.name
-        # a run that shares its seed shows others what is drawn here: that a person must have seen
-        is_allowed = self.folder.policy.approve == "policy" and proposal.shared_seed is None
+        by_policy = self.folder.policy.approve == "policy"
+        why_not = await asyncio.to_thread(why_a_person, config, proposal, self.folder) if by_policy else ""
+        is_allowed = by_policy and not why_not
         if is_allowed:
             decide(self.folder, proposal, approved=True, why="the policy allows it")
         said = "the policy allows it" if is_allowed else f"fedactors site show {run}, then answer"
+        said += f" (not the policy's to answer: {why_not})" if why_not else ""
         self._waiting = self._proposed = proposal
         self._show()
         self._tell("proposed", f"run {run}: {peer} proposes {proposal.protocol}; {said}")

@@ -17,6 +17,7 @@ In site.toml:
     [policy]
     approve = "policy"                        # what this table allows runs at once; "person" (default): each is asked
     coordinators = ["bank"]                   # who may propose; left out: every site
+    queries = ["SELECT ..."]                  # over tables; any other query waits for a person
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
     [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
@@ -182,6 +183,8 @@ class Policy:
     approve: Literal["person", "policy"] = "person"
     coordinators: list[str] | None = None
     protocols: dict[str, dict[str, Any]] | None = None
+    queries: list[str] | None = None
+    """Queries over tables that the policy may answer for; another one waits for a person."""
     colluders: Annotated[int, Field(ge=0)] = 1
     """Organisations that may tell one another all they know: sums under masks are of two more at least."""
     continuations: Annotated[int, Field(ge=0)] = 20

@@ -30,6 +30,7 @@ import dataclasses
 import hashlib
 import math
 import re
+import resource
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -292,6 +293,8 @@ def _rebuilt(value: Any, resolve: Callable[[Any], Any]) -> Any:
 
 _GIB = 1 << 30
 _DISK_SECONDS = 5.0
+_SLACK = _GIB
+"""What the system holds a process to at once lies so much above what a run may take, which is measured."""
 
 
 class UsageWatch:
@@ -310,6 +313,30 @@ class UsageWatch:
         self._cpu: dict[int, float] = {}
         self._memory_before, self._cpu_before = self._measure()
         self._disk, self._disk_seen = 0, -math.inf
+        self._released: dict[int, int] = {}
+        """Limits of the process before it was held to others."""
+
+    def hold(self) -> None:
+        """Let the system refuse memory, and a file's growth, a GiB beyond the limits: between two measurements, too.
+
+        What does not fit then is an error in the actor that asked for it, and not the end of the site's process.
+        """
+        wanted = {resource.RLIMIT_FSIZE: (self._most.disk_gib, 0)}
+        if hasattr(memory := self._process.memory_info(), "data"):  # Linux: allocated, whether or not it was written to
+            wanted[resource.RLIMIT_DATA] = (self._most.memory_gib, memory.data)
+        for kind, (most, before) in wanted.items():
+            soft, hard = resource.getrlimit(kind)
+            if most is not None:
+                highest = before + int(most * _GIB) + _SLACK
+                bounds = [one for one in (highest, soft) if one != resource.RLIM_INFINITY]
+                self._released.setdefault(kind, soft)
+                resource.setrlimit(kind, (min(bounds), hard))
+
+    def release(self) -> None:
+        """Let the process have again what it could before the run."""
+        for kind, soft in self._released.items():
+            resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
+        self._released.clear()
 
     def exceeded(self) -> str | None:
         """Return which limit the run has passed, by what, and what to do; None: none."""
@@ -497,6 +524,8 @@ T = TypeVar("T")
 CALLS, PAYLOADS = "calls", "payloads"
 _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""
+_MOST_LABELS = 8
+"""Checkpoints that a run keeps, of which a driver needs a few; one under the same label takes the place of the last."""
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -542,6 +571,7 @@ class SiteRun:
         """Label of a checkpoint that is being written,"""
         self._written: str | None = None
         """and of one that is, and is not yet counted on."""
+        self._labels: set[str] = set()
         self._released: list[Any] = []
         self._is_accounted = False
         """What predictions recorded of privacy."""
@@ -648,6 +678,8 @@ class SiteRun:
             proposal.limits.within(folder.policy.limits, folder.name),
             lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), folder.path / "predictions" / proposal.run],
         )
+        if isinstance(self.actors, LocalActorHost):  # else they are processes of a Ray
+            self.usage.hold()
         hosts = self._folder.federation.hosts
         is_spawned = isinstance(actor_specs, tuple) and all(type(one) is tuple and len(one) == 3 for one in actor_specs)
         if not (is_spawned and actor_specs):
@@ -738,6 +770,9 @@ class SiteRun:
             raise Refused(DRIVER, f"asks for a checkpoint called {label[:40]!r}")
         if self._writing is not None or self._written is not None:
             raise Refused(DRIVER, "asks for a checkpoint before it counts on the one before")
+        self._labels.add(label)
+        if len(self._labels) > _MOST_LABELS:
+            raise Refused(DRIVER, f"asks for checkpoints under {len(self._labels)} labels; kept: {_MOST_LABELS}")
         await self.actors.settle()
         found, frames = self.actors.recorded(), await self.actors.snapshots()
         site_part = seal(label, number, self._seed, self._clock.now(), frames, self.actors)
@@ -949,6 +984,8 @@ class SiteRun:
         last = self._disk.submit(self._record, self.actors.recorded())
         charged = as_logged(self._spending.charged(status, was_open=self.life >= Life.OPEN))
         self.life = Life.ENDED
+        if self.usage is not None:
+            self.usage.release()
         for task in self._tasks:
             task.cancel()
         for connection in (*self._out.values(), *self._in.values()):

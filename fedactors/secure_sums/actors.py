@@ -14,14 +14,17 @@ identity and 32 random bytes. A greeting is believed because the runtime proves 
 makes: a lying server cannot pass for a client, a lying driver could. All members of the first call for keys derive
 ``common_secret`` from their greetings: what they agree upon without the server follows from it.
 
-A client that is lost leaves its sums to the others: they are completed with who is left, if these are enough. Not so
-after a resume: rounds that were done before the cut are done again with the same values, and a sum of them among others
-would show somebody's part. A client restored from a checkpoint sums among those of its last sum only (`Fellows`).
+Where a run goes on without a lost client, it leaves its sums to the others: they are completed with who is left, if
+these are enough. Elsewhere, as between sites and in predictions, each sum is of all clients (`SumMembers`), and of
+clients that were told the same (`SecureSummand.heard`): a server that calls one lost, or tells all others something
+after which they add nothing, would read what that one adds. After a resume rounds that were done before the cut are
+done again with the same values: a client restored from a checkpoint sums among those of its last sum.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -84,7 +87,7 @@ MESSAGES = (
 
 
 class SumMembers:
-    """With whom a client was in its last sum; restored from a checkpoint, it is in sums with exactly these (`stay`).
+    """With whom a client is in sums: where a loss ends the run with all clients, else with whom it was last (`stay`).
 
     Args:
         clients: all of the run: before its first sum they count as those of the last.
@@ -93,13 +96,10 @@ class SumMembers:
     def __init__(self, clients: Sequence[str]) -> None:
         self.last = tuple(sorted(clients))
         self.only: tuple[str, ...] | None = None
-        """Those whom it may be in sums with; None: the process began with the run, so that it knows of all its sums."""
+        """Those whom it may be in sums with; None: any, the process began with the run and knows of all its sums."""
 
     def stay(self) -> None:
-        """Be in sums with exactly those of the last one, before the first with all clients: for predictions, too.
-
-        Their values may be asked for again, and no process remembers from one prediction to the next.
-        """
+        """Be in sums with exactly those of the last one, before the first with all clients."""
         self.only = self.last
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,11 +118,13 @@ class SecureSummand(Client):
     Args:
         clients: names of all clients of the run, as its driver spawned them; a sum takes more than half of them.
         adder: name of the actor that may ask for sums.
+        survives_loss: whether the run goes on without a client that is lost; else every sum is of all clients, and
+            nobody who asks for sums may call one lost to see its part as the difference of two.
     """
 
     state: ClassVar[tuple[str, ...]] = ("common_secret", "company", "fellows")
 
-    def __init__(self, clients: Sequence[str], adder: str = "server") -> None:
+    def __init__(self, clients: Sequence[str], adder: str = "server", *, survives_loss: bool = False) -> None:
         self._clients = tuple(clients)
         self._adder = adder
         self.common_secret = b""
@@ -130,6 +132,9 @@ class SecureSummand(Client):
         self.company: dict[str, tuple[str, ...]] = {}
         """With whom values were summed, by their id."""
         self.fellows = SumMembers(self._clients)
+        if not survives_loss:  # a prediction survives none
+            self.fellows.stay()
+        self._survives_loss, self._heard = survives_loss, b""
         self._public_keys: dict[str, IdentityShare] = {}
         self._local_public_key: IdentityShare | None = None
         self._summand: SecureSumClient | None = None
@@ -169,10 +174,19 @@ class SecureSummand(Client):
             BadInput: the setting `secure_range` (`limit`, if not the point's) is too small for `what`.
         """
         try:
-            return self._sums.mask(values, point, values_id, sigma)
+            return self._sums.mask(values, point, values_id, sigma, heard=self._heard)
         except ValueError as error:
             given = point.limit if limit is None else limit
             raise BadInput(f"secure_range: {given:g} is too small for {what or self.name}: {error}") from None
+
+    def heard(self, *told: Any) -> None:
+        """Remember what all clients are told alike, before it changes what they add up: messages, arrays, values.
+
+        A sum is of clients that heard the same, all along, or where a run survives losses the same last: a server that
+        tells most of them something after which they add nothing would read what the others add.
+        """
+        before = b"" if self._survives_loss else self._heard
+        self._heard = hashlib.sha256(framed(before, *map(_as_bytes, told))).digest()
 
     def forget_values(self) -> None:
         """Learn that what ids stand for has changed; values that turn out to be equal are remembered all the same."""
@@ -252,6 +266,14 @@ class SecureSummand(Client):
     async def unmask_sum(self, proof: Confirmations) -> Unmasking:
         """Help to remove the masks of one sum."""
         return self._sums.unmask(proof)
+
+
+def _as_bytes(told: Any) -> bytes:
+    if dataclasses.is_dataclass(told):
+        return framed(*(_as_bytes(getattr(told, field.name)) for field in dataclasses.fields(told)))
+    if isinstance(told, np.ndarray):
+        return framed(repr((told.dtype, told.shape)).encode(), told.tobytes())
+    return repr(told).encode()
 
 
 class SecureSums:

@@ -206,9 +206,9 @@ def keys_text(call: SumCall, name: str, sealing: bytes, masking: Bytes) -> bytes
     return framed(b"keys", *plan, name.encode(), sealing, masking.tobytes())
 
 
-def arrived_text(session: bytes, arrived: Arrived) -> bytes:
-    """What a client signs when it confirms who arrived."""
-    return framed(b"arrived", session, number(arrived.slot), names_of(arrived.members))
+def arrived_text(session: bytes, arrived: Arrived, heard: bytes) -> bytes:
+    """What a client signs when it confirms who arrived; `heard` is what it was told before it masked its part."""
+    return framed(b"arrived", session, number(arrived.slot), names_of(arrived.members), heard)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,9 +17,10 @@ above 20 clients. Keys and shares are prepared for several sums at once; no key 
 What a client refuses, whatever the server asks: fewer than three members, or not more than half of the run's
 clients; keys without their owner's signature, or signed for other sums; to mask a slot twice; to confirm
 two sets of survivors for one sum; to reveal anything without the signatures of more than half for the set that it
-confirmed itself; and to confirm a sum over values, or with a row in it, that it has been summed with before, in another
-company (the difference of the two would show somebody's). One set of survivors can gather these signatures as long as
-fewer than ``2 * threshold - n`` of the n clients help the server.
+confirmed itself, and for what it was told itself to add up; and to confirm a sum over values, or with a row in it,
+that it has been summed with before, in another company (the difference of the two would show somebody's). One set
+of survivors can gather these signatures as long as fewer than ``2 * threshold - n`` of the n clients help the server;
+where a loss ends the run there is one set only, of all, whoever helps (`only`).
 
 Not promised: that a client's vector is honest, that a sum of few hides much of each, or anything from other rounds
 whose values are close but not equal; noise is for that (`fedactors.privacy.noise`). Identities must reach
@@ -109,7 +110,8 @@ class SecureSumClient:
         num_clients: of the run, whether their identities are known or not; they decide the threshold.
         num_parties: organisations that every sum needs, however many clients they have.
         company: with whom values were summed, by their id; its owner keeps it for as long as these values may return.
-        only: it is in sums among exactly these, which is for a client that does not know all sums it was in; None: any.
+        only: it is in sums among exactly these: all clients where a loss ends the run, and of a client that does not
+            know all sums it was in those of its last; None: any.
         entropy: of all its secrets.
         noise: of its noise; None: the same.
     """
@@ -149,6 +151,7 @@ class SecureSumClient:
         self._held: dict[str, Bytes] = {}
         self._ids: list[list[str]] = []
         self._rows: list[set[bytes]] = []
+        self._heard: list[bytes] = []
         self._confirmed: dict[int, Arrived] = {}
         self._revealed: set[int] = set()
         self._ready = False
@@ -218,7 +221,15 @@ class SecureSumClient:
 
     # --- each sum ---
 
-    def mask(self, values: NDArray[Any], point: FixedPoint, values_id: str | None = None, sigma: float = 0.0) -> Masked:
+    def mask(
+        self,
+        values: NDArray[Any],
+        point: FixedPoint,
+        values_id: str | None = None,
+        sigma: float = 0.0,
+        *,
+        heard: bytes = b"",
+    ) -> Masked:
         """Return an array under the masks of the next sum.
 
         Args:
@@ -228,6 +239,7 @@ class SecureSumClient:
                 equal ones whatever their id, are summed in one company only.
             sigma: deviation of the noise that the sum has, even without one member's part and with the fewest members,
                 in the unit of the values; the client's own part of it is discrete Gaussian.
+            heard: a digest of what the values follow from, the same for all: a sum is of those who heard the same.
 
         Raises:
             ValueError: a value that fixed point cannot hold; nothing has been masked then.
@@ -245,6 +257,7 @@ class SecureSumClient:
         digest = EXACT + hashlib.sha256(framed(flat.tobytes())).hexdigest()
         self._ids.append([one for one in (values_id, digest if flat.any() else None) if one is not None])
         self._rows.append(_digests(values))
+        self._heard.append(heard)
         return Masked(slot, tuple(np.shape(values)), words)
 
     def confirm(self, arrived: Arrived) -> Confirmation:
@@ -266,20 +279,24 @@ class SecureSumClient:
         _remember(self._company, self._ids[slot], members, MOST_REMEMBERED)
         _remember(self._rows_company, self._rows[slot], members, MOST_ROWS)
         self._confirmed[slot] = arrived
-        return Confirmation(self._identity.sign(arrived_text(session.id, arrived)))
+        return Confirmation(self._identity.sign(arrived_text(session.id, arrived, self._heard[slot])))
 
     def unmask(self, proof: Confirmations) -> Unmasking:
-        """Give the shares that remove the masks of a sum, once, if enough members were told the same survivors."""
+        """Give the shares that remove the masks of a sum, once, if enough members were told the same.
+
+        All must have been, where sums are of all.
+        """
         session, slot = self._agreed(), proof.slot
         arrived = self._confirmed.get(slot)
         if arrived is None or slot in self._revealed:
             self._refuse(f"the survivors of sum {slot} were not confirmed, or its shares were given before")
-        text = arrived_text(session.id, arrived)
+        text = arrived_text(session.id, arrived, self._heard[slot])
         for name, signature in proof.signatures.items():
             if name not in arrived.members or not signed_by(self._identities[name], signature, text):
-                self._refuse(f"{name} has not confirmed the same survivors")
-        if len(proof.signatures) < self.threshold:
-            self._refuse(f"{len(proof.signatures)} confirmations are not allowed: {self.threshold} at least")
+                self._refuse(f"{name} has not confirmed the same survivors, or was told otherwise what to add up")
+        needed = self.threshold if self._only is None else len(arrived.members)
+        if len(proof.signatures) < needed:
+            self._refuse(f"{len(proof.signatures)} confirmations are not allowed: {needed} at least")
         self._revealed.add(slot)
         self._seeds[slot] = b""
         shares = {}
@@ -305,8 +322,8 @@ class SecureSumClient:
             missing, more = sorted(set(self._only) - set(members)), sorted(set(members) - set(self._only))
             what = [f"without {name}" for name in missing] + [f"with {name}" for name in more]
             self._refuse(
-                f"it was restored from a checkpoint, and {', '.join(what)} a sum of values from before would show "
-                "somebody's part; resume when the same clients are there"
+                f"its sums are of {', '.join(self._only)} together, and {', '.join(what)} a sum would show, beside "
+                "another, somebody's part; resume when the same clients are there"
             )
 
     def _agreed(self) -> Session:

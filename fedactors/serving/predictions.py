@@ -419,7 +419,6 @@ class SummingParty(SecureSummand, PredictingParty):
     def __init__(self, config: Any, data: Any, stored: StoredState) -> None:
         PredictingParty.__init__(self, config, data, stored)
         SecureSummand.__init__(self, tuple(data.parties), EXCHANGE)
-        self.fellows.stay()
         self._unusable = np.zeros(0, np.bool_)
         self._order: RowOrder | None = None
         """Of the rows to add up, once another party or the exchange has asked for it: they are fixed then."""

@@ -78,7 +78,7 @@ class ClientProcess(SecureSummand):
     def __init__(
         self, config: HorizontalConfig, part: HorizontalPart, first: int, run_seed: int, sites: tuple[str, ...]
     ) -> None:
-        super().__init__(sites)
+        super().__init__(sites, survives_loss=config.on_party_loss == "continue")
         self.total_weight = 0.0
         """Of all sites' clients, under masks."""
         self._config, self._part, self._first, self._run_seed = config, part, first, run_seed
@@ -162,6 +162,7 @@ class ClientProcess(SecureSummand):
         sums = column_sums([rows_of(key)[0] for key in self._keys], scaled_D, order.values)
         if not self._config.secure_aggregation:
             return messages.ColumnSums(sums)
+        self.heard(order)
         return self.masked(digits_of(sums), digit_point(len(self.clients)))
 
     @remote(caller=SERVER, at_most=lambda config: int(config.measures_columns))
@@ -169,6 +170,7 @@ class ClientProcess(SecureSummand):
         """Standardise the own rows, once."""
         if self.scale:
             raise Refused(self.caller, f"tells {self.name} the scale of columns a second time")
+        self.heard(found)
         self.scale = (found.mean, found.deviation)
         self._find_rows()
 
@@ -183,6 +185,7 @@ class ClientProcess(SecureSummand):
         """Learn what all sites' clients weigh together, once."""
         if self.total_weight:  # another one would scale the same change anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
+        self.heard(total)
         self.total_weight = total.value
 
     @remote(caller=SERVER, at_most="num_private_rounds", of="round")
@@ -209,6 +212,7 @@ class ClientProcess(SecureSummand):
         )
         if not config.secure_aggregation:
             return messages.ClippedChanges(values)
+        self.heard(order.round, order.parameters, order.clip_norm, order.bit_share)
         point = client_dp.point_of(config, len(self.clients), config.clients_per_site)
         return self.masked(values, point, f"{order.round}", config.client_noise_multiplier, what=self.name)
 
@@ -235,6 +239,7 @@ class ClientProcess(SecureSummand):
         change = await self._train(order)
         if not self._config.secure_aggregation:
             return change
+        self.heard(order.round, order.parameters, order.control)
         limit = self._config.secure_range
         part = algorithm.summand(change, self.total_weight, order, limit)
         point = FixedPoint(limit=limit, num_clients=len(self.clients))
