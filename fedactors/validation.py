@@ -189,7 +189,8 @@ def _addresses_at(address: str) -> list[str]:
     import fsspec
 
     files, root = fsspec.core.url_to_fs(address)
-    if glob.has_magic(root):
+    is_query = address.startswith(("http://", "https://")) and "?" in address
+    if glob.has_magic(root) and not is_query:
         found = sorted(files.glob(root))
     elif files.isdir(root):
         inside = sorted(one["name"] for one in files.ls(root, detail=True) if one["type"] == "file")
