@@ -332,10 +332,9 @@ def _origin(column: Column, rule: ColumnRule, where: str, dtype: Any) -> float:
     is_tiny = bool(np.abs(values_N[np.isfinite(values_N)]).max() < np.finfo(np.float32).tiny)
     if rule.scaling == "none" or is_tiny:
         one, other = told_apart(values_N)
-        raise BadInput(
-            f"{where}: column {column.name}: {one} and {other} are one number in single precision; say under columns "
-            f'{column.name} = {{ scaling = "range", range = [LOWEST, LARGEST] }}'
-        )
+        rule_text = f'say under columns {column.name} = {{ scaling = "range", range = [LOWEST, LARGEST] }}'
+        advice = "write them in another unit, in which they are larger" if is_tiny else rule_text
+        raise BadInput(f"{where}: column {column.name}: {one} and {other} are one number in single precision; {advice}")
     return float(values_N[np.isfinite(values_N)].mean())
 
 

@@ -132,10 +132,8 @@ def _misfit(reason: str, names: Sequence[str]) -> str:
     column, kind, value = f"column {names[int(found[1])]}", found[2].partition("[")[0], found[3]
     if value == "UTF8 data":
         return f"{column} holds a text that is not in UTF-8; a view may tell it: convert_from(column::bytea, 'LATIN1')"
-    return (
-        f"{column} holds {value.removeprefix('value ')}, which is no {kind.rstrip('0123456789')} of the years 1 to 9999; "
-        "write NULL for it, or CAST the column to TEXT, in a view"
-    )
+    told = f"{value.removeprefix('value ')}, which is no {kind.rstrip('0123456789')} of the years 1 to 9999"
+    return f"{column} holds {told}; write NULL for it, or CAST the column to TEXT, in a view"
 
 
 def _blocks(rows: Iterable[Any]) -> Iterator[io.BytesIO]:
@@ -342,7 +340,7 @@ def _fetched(connection: Any, sql: str) -> Any:
     schema = connection.sql(f"SELECT * FROM ({sql}) LIMIT 0").to_arrow_table().schema
     ((num_rows,),) = connection.sql(f"SELECT COUNT(*) FROM ({sql})").fetchall()
     if _wide_columns(relation) or not is_large(num_rows * row_bytes(schema)):
-        return _as_arrow(relation)
+        return rows_of_relation(relation)
     size = min(_FETCH_ROWS, max(_VECTOR_ROWS, int(_BLOCK // row_bytes(schema))))
     return mapped_table(schema, num_rows, pieces_of(connection.sql(sql).to_arrow_reader(size)))
 
@@ -683,7 +681,7 @@ def _wide_columns(relation: Any) -> dict[str, str]:
     return {name: kind for name, kind in kinds.items() if kind in (*_WIDE, *_AS_THEY_SHOW)}
 
 
-def _as_arrow(relation: Any) -> Any:
+def rows_of_relation(relation: Any) -> Any:
     """Return DuckDB's rows as Arrow: whole numbers of more than 64 bits exactly, which it would give as others.
 
     Raises:

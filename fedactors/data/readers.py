@@ -343,7 +343,7 @@ class _Lines:
         number, text, names = first
         if found := _SEP_LINE.fullmatch(text):
             raise BadInput(
-                f"{self.where}: line {number} is Excel's word for what stands between fields, and no part of the table: "
+                f"{self.where}: line {number} tells Excel what stands between fields, and is no part of the table: "
                 f"csv = {{ separator = {json.dumps(found[1])}, skip = {number} }}"
             )
         if csv.names:
@@ -957,7 +957,7 @@ def _image_fault(image: Any, image_folder: ImageFolder) -> str:
         return f"has {frames} frames or pages, of which a sample is one; save each as an image of its own"
     if mode in _BYTE_MODES and mode != "1" and ";16" in str(image.tile):
         return (
-            f"holds 16 bits of each of several channels, of which Pillow reads 8 (mode {mode}); save it with 8 bits, or "
+            f"holds 16 bits of each of several channels, of which Pillow reads 8 (mode {mode}); save it with 8, or "
             "each channel as an image of its own"
         )
     if mode not in _BYTE_MODES and _is_inverted(image) and not _is_word(image):

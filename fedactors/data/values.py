@@ -289,6 +289,8 @@ def plain_values(values: Any) -> Any:
     if isinstance(values, pa.ExtensionArray):
         if kind.extension_name.startswith("pandas."):  # whose storage is numbers of months, or the like
             raise Inexact(f"values of pandas' type {kind.extension_name.removeprefix('pandas.')}")
+        if kind.extension_name == "arrow.opaque":
+            raise Inexact(f"values of a type that Arrow does not have ({kind.type_name})")
         found = values.to_pylist() if kind.extension_name == "arrow.uuid" else values.storage
         return pa.array(map(_text_or_none, found), pa.string()) if isinstance(found, list) else plain_values(found)
     if types.is_dictionary(kind):
