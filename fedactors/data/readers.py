@@ -189,7 +189,7 @@ def read_csv(
     """
     import pyarrow.csv as pa_csv
 
-    where = f"{party}: {path}"
+    where = f"{party}: {address_of(path) or path}"
     lines = _Lines(_in_utf8(content, csv, where), _separator(path, csv), csv, where)
     present, rows = lines.head_and_rows()
     _refuse_other_separator(where, present, wanted, csv)

@@ -135,8 +135,10 @@ class FileSource:
 
     @property
     def user_files(self) -> tuple[str, ...]:
-        """What it reads."""
-        return (self.path,) if self.view is None else tuple(one.where for one in self.view.tables)
+        """The files that it reads; a server's tables are none."""
+        if self.view is None:
+            return (self.path,)
+        return tuple(one.where for one in self.view.tables if one.kind != "postgres")
 
     @property
     def where(self) -> str:

@@ -8,7 +8,9 @@ import pytest
 
 from fedactors.data import databases as copying
 from fedactors.data.databases import SourceError, TableSource
-from tests.databases import postgres_address
+from fedactors.data.description import load_description
+from fedactors.runtime.snapshots import digests_of_files
+from tests.databases import PASSWORD, postgres_address
 
 SETUP = """
 DROP SCHEMA IF EXISTS shop CASCADE; CREATE SCHEMA shop;
@@ -168,3 +170,21 @@ def test_texts_of_a_database_of_another_encoding(postgres, encoding):
         return
     with pytest.raises(SourceError, match=r"0xfc|not in UTF-8"):
         found.load()
+
+
+def test_a_partys_own_tables_may_be_a_servers(postgres, tmp_path, monkeypatch):
+    """A run looks at the digests of files first, of which a server's table is none."""
+    execute(postgres, SETUP + "CREATE OR REPLACE VIEW public.paid AS SELECT * FROM shop.paid")
+    monkeypatch.setenv("SHOP_TABLES", postgres_address(postgres))
+    for where in ("env:SHOP_TABLES", postgres_address(postgres, "").replace(":@", "@")):
+        view = f'tables = {{ paid = "{where}" }}\nsql = "SELECT CAST(id AS VARCHAR) AS id, paid FROM paid"'
+        (tmp_path / "bank.csv").write_text("id,age,y\n1,30,0\n3,40,1\n")
+        path = tmp_path / "parties.toml"
+        path.write_text(
+            '[task]\ntype = "binary"\nalignment = "hash"\n[parties.bank]\npath = "bank.csv"\nid = "id"\nlabel = "y"\n'
+            f'[parties.shop]\nid = "id"\n{view}\n'
+        )
+        monkeypatch.setenv("PGPASSWORD", PASSWORD)
+        data = load_description(path)
+        assert digests_of_files(data.part("shop").source) == ()
+        assert data.part("shop").load().ids.tolist() == ["1", "3"]
