@@ -117,14 +117,14 @@ def copied(connection: Any, statement: str, schema: Any) -> Any:
             try:
                 table = pa_csv.read_csv(block, read_options=read, parse_options=parse, convert_options=convert)
             except pa.ArrowInvalid as error:
-                raise ValueError(_misfit(str(error), schema.names)) from None
+                raise ValueError(_conversion_error(str(error), schema.names)) from None
             yield from table.to_batches()
 
     with connection.cursor() as cursor, cursor.copy(f"COPY ({statement}) TO STDOUT (FORMAT csv)") as rows:
         return gathered(schema, batches(rows))
 
 
-def _misfit(reason: str, names: Sequence[str]) -> str:
+def _conversion_error(reason: str, names: Sequence[str]) -> str:
     """Return what to say of a value that Arrow's type of its column does not have."""
     found = re.search(r"In CSV column #([0-9]+): .*? to ([a-z0-9\[\]]+): invalid (value '.*'|UTF8 data)", reason)
     if found is None:

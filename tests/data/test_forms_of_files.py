@@ -120,7 +120,7 @@ def test_numbers_below_single_precision_are_refused_and_read_in_another_unit(tmp
 # --- files ------------------------------------------------------------------------------------------------------------
 
 ROWS = b"id,v\na,1\nb,2\n"
-TOLD = {
+OTHER_CONTENTS = {
     "JSON lines": (b'{"id": "a", "v": 1}\n{"id": "b", "v": 2}\n', {}, "is JSON, which is not allowed"),
     "JSON": (b'[\n {"id": "a"}]', {}, "is JSON"),
     "a page to log in": (b"\n<!DOCTYPE html><html>", {}, "is HTML or XML, as a server's page to log in is"),
@@ -131,9 +131,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("kind", TOLD)
+@pytest.mark.parametrize("kind", OTHER_CONTENTS)
 def test_a_file_of_another_kind_is_told_as_what_it_is(kind, tmp_path):
-    content, said, reason = TOLD[kind]
+    content, said, reason = OTHER_CONTENTS[kind]
     (tmp_path / "shop.csv").write_bytes(content)
     with pytest.raises(BadInput, match=reason):
         read_columns(tmp_path / "shop.csv", "shop", wanted=None, csv=CsvFormat(**said))
