@@ -46,7 +46,7 @@ PATH = CallPath(Endpoints("Echo", {"note": ENDPOINT}, ()), ENDPOINT, "a", "b", C
 
 
 def recognise(hello: memoryview) -> Caller | None:
-    name, shown = decode(hello)
+    name, shown, _ = decode(hello)
     return Caller(name, "client") if shown == ticket(KEY, name) else None
 
 
@@ -261,7 +261,7 @@ def test_a_place_that_is_not_in_the_senders_own_memory_is_not_looked_at(tmp_path
         path = str(tmp_path / f"lane{file}")
         server = await loop.create_unix_server(lambda: Incoming(recognise, serve, None, Memory()), path)
         reader, writer = await asyncio.open_unix_connection(path)
-        hello, location = encode(("a", ticket(KEY, "a"))), struct.pack("<QQQ40x", 5, file, 0)
+        hello, location = encode(("a", ticket(KEY, "a"), "b")), struct.pack("<QQQ40x", 5, file, 0)
         for kind, body in ((HELLO, hello), (SHARED | REQUEST, location)):
             writer.write(struct.pack("<QIB51x", len(body), 1, kind) + body)
         async with asyncio.timeout(5.0):
