@@ -187,6 +187,9 @@ _MOST_UNTOLD = 4
 PAYLOAD = CallPath(Endpoints("", {}, ()), Endpoint("a fetch", (), (), frozenset()), "", "", "")
 """Stands for the path where it is a payload that is asked for, by its key."""
 _SWEEP_SECONDS = 1.0
+_BACKLOG = 1024
+"""Connections that wait to be accepted: those of all peers of all actors of a process may come at once."""
+_ACCEPT_SECONDS, _ACCEPT_AGAIN = 600.0, 0.02
 _NUMBER_BYTES = 4
 
 
@@ -489,18 +492,31 @@ class Incoming(_Frames):
 
 async def listen(path: str, *served: Any) -> asyncio.AbstractServer:
     """Listen at a path; `served` are the arguments of `Incoming`."""
-    return await asyncio.get_running_loop().create_unix_server(lambda: Incoming(*served), path)
+    return await asyncio.get_running_loop().create_unix_server(lambda: Incoming(*served), path, backlog=_BACKLOG)
 
 
 async def connect(path: str, connection: Outgoing) -> Outgoing:
     """Connect to an actor's socket.
 
     Raises:
-        PartyLost: nobody listens there any more.
+        PartyLost: nobody listens there any more, or accepts for so long.
     """
+    loop = asyncio.get_running_loop()
+    end = socket.socket(socket.AF_UNIX)
     try:
-        await asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
+        end.setblocking(False)
+        deadline = loop.time() + _ACCEPT_SECONDS
+        while True:
+            try:
+                end.connect(path)  # by itself: asyncio takes a full queue for a connection that is under way
+                break
+            except BlockingIOError:  # more connect at once than the queue holds: it may compute, and accepts later
+                if loop.time() > deadline:
+                    raise
+            await asyncio.sleep(_ACCEPT_AGAIN)
+        await loop.create_unix_connection(lambda: connection, sock=end)
     except BaseException as error:  # also where nobody waits for it any more
+        end.close()
         connection.give_up()
         if not isinstance(error, OSError):
             raise
