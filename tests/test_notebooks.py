@@ -7,7 +7,7 @@ import re
 import nbformat
 import pytest
 
-from docs.notebooks import FOLDER, NAMES, ROOT, cells_of, execute
+from docs.notebook_pages import FOLDER, NAMES, ROOT, cells_of, execute
 
 # a bar, a run's table and its curve, a data frame: what a cell shows
 SHOWN = ("<progress ", "<caption>", "<svg ", 'class="dataframe"')
@@ -35,7 +35,7 @@ def test_a_notebook_is_its_source_with_short_outputs(name):
     nbformat.validate(notebook)
     assert [(c.cell_type, c.source, c.id) for c in notebook.cells] == [
         (c.cell_type, c.source, c.id) for c in source.cells
-    ], f"python -m docs.notebooks {name}"
+    ], f"python -m docs.notebook_pages {name}"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     text = (FOLDER / f"{name}.ipynb").read_text()
@@ -52,7 +52,7 @@ def test_all_are_in_the_navigation():
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(1, family="notebooks", subjects=["docs/notebooks", "docs/notebooks.py"])
+@pytest.mark.drawn(1, family="notebooks", subjects=["docs/notebooks", "docs/notebook_pages.py"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_and_shows_what_it_showed(name, tmp_path, monkeypatch):
     for variable in ("PYTHONPATH", "IPYTHONDIR"):

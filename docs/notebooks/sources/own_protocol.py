@@ -118,8 +118,14 @@ from fedactors.plugins import Headline
 from fedactors.scenario import Scenario
 
 protocol = Scenario(
-    name="notebook-mean", summary="federated logistic regression", partition="horizontal", default_data="breast-cancer",
-    headline=Headline(name="test/accuracy"), Config=MeanConfig, run=run, load_data=load_data,
+    name="notebook-mean",
+    summary="federated logistic regression",
+    partition="horizontal",
+    default_data="breast-cancer",
+    headline=Headline(name="test/accuracy"),
+    Config=MeanConfig,
+    run=run,
+    load_data=load_data,
 )
 result = fedactors.simulate(protocol)
 result

@@ -1,6 +1,6 @@
 """Write the notebooks of the documentation: each from a script of cells, executed, with its outputs.
 
-    python -m docs.notebooks [NAME ...]
+    python -m docs.notebook_pages [NAME ...]
 
 The sources are docs/notebooks/sources/NAME.py, in jupytext's percent format: edit those. Outputs hold nothing of this
 machine: paths of temporary folders are shortened, and times of cells left out.
