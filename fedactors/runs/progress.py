@@ -242,7 +242,7 @@ class NotebookProgress:
 
     def _draw(self, done: int, text: str) -> None:
         self._shown = self._now()
-        value = f' value="{done}" max="{self._total}"' if self._total else ' value="1"' if done else ""
+        value = f' value="{done}" max="{self._total or done}"' if done else ""  # none: a bar that moves by itself
         self._show(f"<progress{value}></progress> {html.escape(text)}", text)
 
 
