@@ -254,7 +254,7 @@ def in_notebook() -> bool:
 
 def below_cell() -> Callable[[str, str], None]:
     """Return what puts HTML and its text below the cell of a notebook that runs, each time in place of the last."""
-    display = importlib.import_module("IPython.display").display
+    display = sys.modules["IPython.display"].display  # a kernel has loaded it
     handle = display({"text/plain": ""}, raw=True, display_id=True)
 
     def show(drawn: str, text: str) -> None:

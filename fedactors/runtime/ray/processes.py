@@ -367,11 +367,11 @@ class Processes:
                 f"{self._start_timeout:g} s; the cluster has {len(known)} host(s)"
             ) from None
         for index, (process, resources) in enumerate(asked.items()):
-            place = {
+            reserved = {
                 **(resources.ray_options() if resources.demand() else {"num_cpus": 0.001}),
                 "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
             }
-            self._placements |= {spec.name: place for spec in groups[process]}  # whoever of them comes back has it
+            self._placements |= {spec.name: reserved for spec in groups[process]}  # whoever of them comes back has it
         return self._placements
 
     def _elsewhere(
