@@ -428,7 +428,20 @@ class Run:
             facts |= {"seconds": _text(used.seconds), "messages": f"{used.messages:,}", "bytes": f"{used.bytes:,}"}
             facts |= {name: _text(value) for name, value in self.metrics.items()}
         rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(str(v))}</td></tr>" for k, v in facts.items())
-        return f"<table><caption>{html.escape(self.protocol)}</caption>{rows}</table>"
+        return f"<table><caption>{html.escape(self.protocol)}</caption>{rows}</table>{self._picture()}"
+
+    def _picture(self) -> str:
+        """Return the curve of the main metric over the rounds as a picture; nothing of fewer than two."""
+        from fedactors.report.charts import inline_chart
+        from fedactors.runs.compare import Group, LoadedRun, make_curve, shared_metrics
+
+        if self.status != "finished":
+            return ""
+        loaded = LoadedRun(summary=self.summary, config=self.folder.config, folder=self.folder)
+        group = Group(label=self.protocol, runs=(loaded,))
+        metric = next(iter(shared_metrics([group])), None)
+        curve = None if metric is None else make_curve(group, metric)
+        return "" if metric is None or curve is None or len(curve.x) < 2 else inline_chart(curve, metric)
 
 
 def load_run(path: str | Path) -> Run:
@@ -1022,8 +1035,10 @@ def _location(given: Run | str | Path) -> str:
 
 
 def _is_quiet() -> bool:
-    """Whether no progress is shown: it is for terminals."""
-    return not sys.stderr.isatty()
+    """Whether no progress is shown: it is for terminals and notebooks."""
+    from fedactors.runs.progress import in_notebook
+
+    return not sys.stderr.isatty() and not in_notebook()
 
 
 def _text(value: Any) -> str:

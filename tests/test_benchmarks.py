@@ -32,6 +32,7 @@ class Tiny:
 TINY: dict[str, tuple[Tiny, ...]] = {
     "combined_adversary": (Tiny("--smoke --only glasu --out made"),),
     "batched_clients": (Tiny("--clients 16 --samples 20 --models cnn8"),),
+    "clients_on_ray": (Tiny("--data digits --clients 6 --samples 20 --rounds 3 --repeats 1 --each 2", ray=True),),
     "compute_costs": (Tiny("--repetitions 1 --output made.json"),),
     "local_transport": (Tiny("262144"),),
     "defaults": (Tiny("--smoke --only /iris"), Tiny("--smoke --only tablepuppet/orders-2000-regression")),

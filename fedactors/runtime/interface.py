@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, cast
 
@@ -77,13 +77,14 @@ class Costs:
 
 @dataclass(frozen=True)
 class ActorSpec:
-    """One actor to be: its class, name, constructor arguments and resources."""
+    """One actor to be: its class, name, constructor arguments, resources, and the process that it may share."""
 
     cls: type[Actor]
     name: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     resources: Resources
+    process: str = ""
 
     def counts(self, repeats: int = REPEATS) -> CallCounts:
         """Return what counts the actor's calls, from nothing; see `REPEATS`."""
@@ -144,6 +145,8 @@ class Runtime(Caller):
         """Which parties keep their states themselves; set before the run is executed."""
         self.privacy_records: list[Any] = []
         self.spent = 0.0
+        self.num_cores = 0
+        """Of the machines that actors' processes are on, once they are known; none where actors are no processes."""
         self.tell: Callable[[str], None] = lambda text: None  # takes what is under way, in words
         self.way_on = ""  # how to go on from a checkpoint that is kept, in a line
         self.watched = False  # whether the records of other processes are wanted every second, not only every round
@@ -160,7 +163,9 @@ class Runtime(Caller):
 
     # --- the driver's verbs ---
 
-    def spawn(self, cls: type[T], name: str, *args: Any, resources: Resources | None = None, **kwargs: Any) -> T:
+    def spawn(
+        self, cls: type[T], name: str, *args: Any, resources: Resources | None = None, process: str = "", **kwargs: Any
+    ) -> T:
         """Spawn an actor and return its handle; it comes to life at the next `start`.
 
         Args:
@@ -169,6 +174,9 @@ class Runtime(Caller):
             args: small constructor arguments: plain values, arrays, messages, configurations and dataclasses declared
                 with `plain`; each actor gets a copy of its own. Data is loaded by the actor itself.
             resources: what it asks of its host; the class's own by default.
+            process: actors that give the same name share a process where actors are processes, and are objects in it:
+                for many small ones of one trust domain (see `shared_processes`). Those that ask for other resources do
+                not share it, and what they ask is asked once. By default each has a process.
             kwargs: more constructor arguments.
 
         Raises:
@@ -189,9 +197,25 @@ class Runtime(Caller):
             ) from None
         actor_cls = cast("type[Actor]", cls)
         asked = resources if resources is not None else actor_cls.resources
-        self._actor_specs[name] = ActorSpec(actor_cls, name, args, kwargs, asked)
+        self._actor_specs[name] = ActorSpec(actor_cls, name, args, kwargs, asked, process)
         self._new.append(name)
         return self.handle(name, cls)
+
+    def shared_processes(self, names: Sequence[str], per_process: int | None = None) -> dict[str, str]:
+        """Return for actors of one trust domain the processes to `spawn` them in, neighbours together.
+
+        Where actors are no processes this changes nothing.
+
+        Args:
+            names: of the actors.
+            per_process: how many share one; by default there are as many processes as cores, if there are more actors.
+        """
+        if per_process is None:
+            num_cores = self.num_cores or len(names)
+            per_process = max(1, -(-len(names) // num_cores))
+        if per_process == 1:
+            return dict.fromkeys(names, "")
+        return {name: names[index - index % per_process] for index, name in enumerate(names)}
 
     @contextlib.contextmanager
     def phase(self, label: str) -> Iterator[None]:

@@ -148,6 +148,9 @@ class HorizontalConfig(StepSettings):
     """Where sites and server compute: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Share of a GPU that each process asks Ray for."""
+    clients_per_process: int | None = Field(default=None, ge=1)
+    """On Ray: clients that share a process, each with messages and a state of its own; 1 for a process each. None: of a
+    named data set as many processes as cores, if there are more clients; else, and with `num_gpus`, a process each."""
     float64: bool = False
     """Double precision."""
 
@@ -164,6 +167,11 @@ class HorizontalConfig(StepSettings):
         for name, usual in (("loss", "auto"), ("metric", "none")):
             if (value := getattr(self, name)) != usual and not is_code(value):
                 raise ValueError(f"{name}: {value!r} is not allowed: give {usual}, or package.module:function")
+        if self.clients_per_process is not None and self.clients_per_process < self.clients_per_site:
+            raise ValueError(
+                f"clients_per_process: {self.clients_per_process} is not allowed: the {self.clients_per_site} clients "
+                "of a site (clients_per_site) are in one process"
+            )
         if self.num_clients is not None and (self.clients_per_round or 0) > self.num_clients:
             raise ValueError(f"clients_per_round: {self.clients_per_round} is more than the {self.num_clients} clients")
         return self

@@ -57,10 +57,10 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
             f"{math.ceil(config.clients_per_round / most)} of the sites, and the others add zeros; use more than "
             f"{(FEWEST - 1) * most}"
         )
+    processes = runtime.shared_processes(list(sites), sites_per_process(config, data))
     for name, clients in sites.items():
-        runtime.spawn(
-            ClientProcess, name, config, data.part(clients), clients[0], runtime.seed, tuple(sites), resources=resources
-        )
+        arguments = (config, data.part(clients), clients[0], runtime.seed, tuple(sites))
+        runtime.spawn(ClientProcess, name, *arguments, resources=resources, process=processes[name])
     handle = runtime.spawn(
         HorizontalServer, SERVER, config, data.part(test=True), tuple(sites), runtime.seed, resources=resources
     )
@@ -109,6 +109,16 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         await runtime.settle()
         extra["privacy"] = budgets(runtime.privacy_records)
     return await rounds.result(metrics, extra)
+
+
+def sites_per_process(config: HorizontalConfig, data: HorizontalData) -> int | None:
+    """Return how many sites share a process where each has messages of its own; None: as the machines' cores say.
+
+    An organisation's own files are opened by its own process, unless it is said otherwise.
+    """
+    if config.clients_per_process is not None:
+        return config.clients_per_process // config.clients_per_site
+    return 1 if data.parties or config.num_gpus else None
 
 
 async def train(server: ActorGroup[HorizontalServer], order: RoundOrder) -> Progress:
