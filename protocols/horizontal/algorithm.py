@@ -185,6 +185,8 @@ def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTra
         proximal=config.proximal if config.algorithm == "fedprox" else 0.0,
         task=task,
         loss=config.user_loss,
+        precision=config.precision,
+        micro_batch_size=config.micro_batch_size,
     )
 
 

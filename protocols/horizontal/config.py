@@ -116,6 +116,12 @@ class HorizontalConfig(StepSettings):
     """Passes over a client's rows in a round."""
     batch_size: int = Field(default=32, ge=1)
     """Rows of a local step."""
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    """Rows whose gradients are computed at once and added up to a step's (gradient accumulation), for models that leave
+    no room for `batch_size` rows; none for all of them."""
+    precision: Literal["full", "bf16"] = "full"
+    """``bf16``: models compute local steps in bfloat16 where torch can (autocast), for speed and memory of large ones;
+    parameters, losses, what travels and measurements stay in full precision."""
     secure_aggregation: bool = False
     """Whether the server sees only the sum over all sites, under masks, of what their clients changed; for three
     sites or more. Every site takes part in every round's sum, with zeros if none of its clients is wanted."""
@@ -175,6 +181,8 @@ class HorizontalConfig(StepSettings):
             )
         self._check_aggregation()
         self._check_personal()
+        if self.precision == "bf16" and self.float64:
+            raise ValueError("precision: bf16 is not allowed with float64")
         self._check_privacy()
         self._check_record_privacy()
         for name, usual in (("loss", "auto"), ("metric", "none")):
@@ -254,6 +262,9 @@ class HorizontalConfig(StepSettings):
             )
         if self.record_clip_norm is not None and self.client_clip_norm is not None:
             raise ValueError("record_clip_norm: not allowed with client_clip_norm: choose rows or clients")
+        if self.record_clip_norm is not None and (self.precision != "full" or self.micro_batch_size is not None):
+            name = "micro_batch_size" if self.precision == "full" else "precision"
+            raise ValueError(f"{name}: not allowed with record_clip_norm, which has a gradient of each row in full")
         if self.record_clip_norm is not None and is_code(self.loss):
             raise ValueError("record_clip_norm: not allowed with a loss of one's own, which is a mean over a batch")
 

@@ -109,9 +109,7 @@ def _fitting(config: HorizontalConfig, user_data: HorizontalData, seed: int) -> 
         raise BadInput(f"parties.{party}.center: {center!r} is not allowed: horizontal has no centers, nebulafl has")
     user_data.test()
     if config.validation_fraction:
-        user_data = replace(
-            user_data, files=tuple(file.holding_out(config.validation_fraction, seed) for file in user_data.files)
-        )
+        user_data = user_data.holding_out(config.validation_fraction, seed)
     return _held_out(config, user_data)
 
 

@@ -500,6 +500,10 @@ class HorizontalData:
         """Whether clients have rows of their own to measure on: all of them, or none."""
         return self.validation_fraction > 0 or any(file.holds_out for file in self.files)
 
+    def holding_out(self, share: float, seed: int) -> HorizontalData:
+        """Return data whose user-provided files hold rows out to measure on; see `HorizontalFile.holding_out`."""
+        return replace(self, files=tuple(file.holding_out(share, seed) for file in self.files))
+
     def test(self) -> Rows:
         """Return the source of the rows to measure on, which belong to no client: validation or test rows.
 
