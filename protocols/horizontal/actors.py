@@ -98,7 +98,8 @@ class ClientProcess(SecureSummand):
         """What each client that has trained keeps of its model: local parameters (L), or Ditto's own model (P)."""
         self.best: dict[str, Any] = {}
         """The clients' own models of the round that did best, and what they are made for; none before it."""
-        self._measured, self._first_kept = NOTHING, NOTHING
+        self._measured: Floats = NOTHING
+        self._first_kept: Floats = NOTHING
         self._is_restored = False
 
     async def load(self) -> None:
@@ -485,8 +486,8 @@ class HorizontalServer(Server):
         vector_P = initial_vector(self._spec, derived_seed(self._run_seed, "all clients", "model"))
         patterns = self._config.local_parameters
         self.model = ServerModel.begin(self._config, algorithm.shared(self._spec, patterns, vector_P))
-        local = local_entries(self._spec, patterns) if patterns else ()
-        return messages.Federation(sum(self.sizes.values()), self.model.vector.size, local)
+        stays = local_entries(self._spec, patterns) if patterns else ()
+        return messages.Federation(sum(self.sizes.values()), self.model.vector.size, stays)
 
     async def _with_scale(self, reading: Reading) -> Reading:
         """Return how rows are read, with the mean and the deviation of each number over all sites' rows."""

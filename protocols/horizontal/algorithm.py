@@ -93,7 +93,8 @@ def train(
 ) -> SiteResult:
     """Let clients train from the server's model x (`model_P`); return their mean change.
 
-    With `patterns` of local parameters x is what is shared (S), and `local` has z_i of each client. SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
+    With `patterns` of local parameters x is what is shared (S), and `local` has z_i of each client.
+    SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
     With `privacy` each client trains by DP-SGD from a secret of its own, and no loss is returned (0).
     """
     corrections: list[Floats] | None = [control_P - local_P for local_P in controls] or None

@@ -218,7 +218,9 @@ class HorizontalConfig(StepSettings):
     def _check_personal(self) -> None:
         if not self.is_personal:
             return
-        stated = "algorithm: ditto" if self.algorithm == "ditto" else f"local_parameters: {','.join(self.local_parameters)}"
+        stated = (
+            "algorithm: ditto" if self.algorithm == "ditto" else f"local_parameters: {','.join(self.local_parameters)}"
+        )
         if self.algorithm == "ditto" and self.local_parameters:
             raise ValueError("local_parameters: not allowed with algorithm=ditto, whose clients own a whole model each")
         if self.secure_aggregation:
@@ -227,7 +229,9 @@ class HorizontalConfig(StepSettings):
             name = "client_clip_norm" if self.is_private else "record_clip_norm"
             raise ValueError(f"{stated} is not allowed with {name}: clients' scores leave without noise")
         if self.num_validation:
-            raise ValueError(f"{stated} is not allowed with num_validation: give validation_fraction, of each client's rows")
+            raise ValueError(
+                f"{stated} is not allowed with num_validation: give validation_fraction, of each client's rows"
+            )
 
     def _check_privacy(self) -> None:
         if (self.client_clip_norm is None) != (self.client_noise_multiplier == 0):

@@ -30,9 +30,10 @@ def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -
             "with validation_fraction or a column"
         )
     if config.is_personal and not data.holds_out:
+        setting = "local_parameters" if config.local_parameters else "algorithm"
         raise BadInput(
-            f"{'local_parameters' if config.local_parameters else 'algorithm'}: each client has a model of its own, and "
-            "needs rows of its own to measure it on: give validation_fraction=0.2, or own files a column split"
+            f"{setting}: each client has a model of its own, and needs rows of its own to measure it on: give "
+            "validation_fraction=0.2, or own files a column split"
         )
     if (config.clients_per_round or 0) > data.num_clients:
         raise BadInput(f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients}")

@@ -238,7 +238,8 @@ def stays(config: HorizontalConfig) -> str:
         return "; each client's own model (Ditto) stays too"
     if not config.local_parameters:
         return ""
-    return f"; parameters and running statistics that {','.join(config.local_parameters)} names stay too, all others travel"
+    names = ",".join(config.local_parameters)
+    return f"; parameters and running statistics that {names} names stay too, all others travel"
 
 
 def shapes(config: HorizontalConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:

@@ -89,7 +89,9 @@ def late(state, updates, weights):
 
 
 def test_a_function_that_fails_in_a_later_round_ends_the_run_with_its_name():
-    with pytest.raises(FedactorsError, match=r"aggregation: late is not allowed: its 'model' must be 650 finite numbers"):
+    with pytest.raises(
+        FedactorsError, match=r"aggregation: late is not allowed: its 'model' must be 650 finite numbers"
+    ):
         fedactors.simulate("horizontal", aggregation=late, **SMALL)
 
 
@@ -99,8 +101,14 @@ def test_a_function_that_fails_in_a_later_round_ends_the_run_with_its_name():
         (lambda state, updates, weights: None, "it must return the state, a dictionary with 'model', not a NoneType"),
         (lambda state, updates, weights: {"m": 1}, "it must return the state, a dictionary with 'model', not a dict"),
         (lambda state, updates, weights: {"model": updates}, r"must be 650 finite numbers, .* of shape \(3, 650\)"),
-        (lambda state, updates, weights: state | {"model": state["model"] * np.inf}, "must be 650 finite numbers.*not all"),
-        (lambda state, updates, weights: state | {"own": object()}, "a checkpoint cannot hold its state: state holds a"),
+        (
+            lambda state, updates, weights: state | {"model": state["model"] * np.inf},
+            "must be 650 finite numbers.*not all",
+        ),
+        (
+            lambda state, updates, weights: state | {"own": object()},
+            "a checkpoint cannot hold its state: state holds a",
+        ),
         (lambda state, updates: state, "given state, 3 updates and weights it fails: TypeError"),
     ],
 )
