@@ -359,9 +359,7 @@ class Trainings:
         for assignment in self.scheduler.assign(self._actor.clock.now(), self._gap_of):
             request, container = self.scheduler.requests[assignment.slot], self.names[assignment.container]
             rate = request.rate_factor * self._config.rate_at(self.now)
-            order = ContainerOrder(
-                assignment.number, assignment.turn, assignment.seconds, rate, request.parameters
-            )
+            order = ContainerOrder(assignment.number, assignment.turn, assignment.seconds, rate, request.parameters)
             if self._order is not None:
                 self._actor.background(self._order(container, order))
             else:
