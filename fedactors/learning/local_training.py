@@ -42,6 +42,7 @@ from fedactors.learning.models import ModelSpec, build_skeleton, find_code, fork
 from fedactors.learning.network import (
     Array,
     load_vector,
+    local_mask,
     on_host,
     to_device,
     to_vector,
@@ -80,11 +81,16 @@ class LocalTraining:
     """``bf16``: modules compute in bfloat16 where torch can (autocast); parameters and losses are as they are."""
     micro_batch_size: int | None = None
     """Samples whose gradients are computed at once and added up to those of a step; None: all of them."""
+    only: Literal["all", "local", "shared"] = "all"
+    """Which parameters follow their gradients: those that `local` names, all others, or all of them."""
+    local: tuple[str, ...] = ()
+    """Patterns of `fedactors.learning.network.local_entries`."""
 
     @property
     def is_plain(self) -> bool:
         """Whether a batched call over clients does the same."""
-        return not self.loss and self.precision == "full" and self.micro_batch_size is None
+        whole = self.micro_batch_size is None and self.only == "all"
+        return not self.loss and self.precision == "full" and whole
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
         """Return the context that a module is called in."""
@@ -321,6 +327,7 @@ class _Workspace:
     """
 
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
+        self._spec = spec
         self.module = build_skeleton(spec, device="cpu").to(device)
         self._smallest_batch = smallest_batch(self.module)
         self._draws = is_code(spec.name) or draws(self.module)  # of a module of the user's own nobody knows
@@ -364,14 +371,17 @@ class _Workspace:
         rule = training.optimizer.unclipped
         start_P = values_P.clone() if training.proximal else None
         added_P = None if correction_P is None else self._trained(correction_P)
+        kept_P, kept = self._kept(training)
         num_steps, loss_sum, squares = 0, 0.0, 0.0
         with fork_draws(seed, values_P.device) if self._draws or training.loss else contextlib.nullcontext():
             for _ in range(training.num_epochs):
                 loss_sum = 0.0
                 for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):
                     loss = self._backward(index_B, loss_of, training)
-                    gradient_P = self._gradient(training, start_P, added_P)
+                    gradient_P = self._gradient(training, start_P, added_P, kept_P)
                     optimizer_step(rule, [values_P], [gradient_P], moments, in_place=True)
+                    if kept_P is not None:  # weight decay would move them
+                        values_P[kept_P] = kept
                     num_steps += 1
                     value = loss.item()
                     loss_sum += value * len(index_B)
@@ -396,13 +406,26 @@ class _Workspace:
             losses[-1].backward()  # type: ignore[no-untyped-call]
         return losses[0] if len(losses) == 1 else torch.stack([loss.detach() for loss in losses]).sum()
 
-    def _gradient(self, training: LocalTraining, start_P: Tensor | None, added_P: Tensor | None) -> Tensor:
+    def _kept(self, training: LocalTraining) -> tuple[Tensor | None, Tensor]:
+        """Return which values stay as they are, None where none do, and what they are."""
+        if training.only == "all":
+            return None, self._values_P[:0]
+        local_P = local_mask(self._spec, training.local)
+        mask_P = torch.from_numpy(np.concatenate([local_P[part] for part in self._slices])).to(self._values_P.device)
+        kept_P = ~mask_P if training.only == "local" else mask_P
+        return kept_P, self._values_P[kept_P].clone()
+
+    def _gradient(
+        self, training: LocalTraining, start_P: Tensor | None, added_P: Tensor | None, kept_P: Tensor | None
+    ) -> Tensor:
         """Return the gradient of a step's loss with FedProx's pull to the start and SCAFFOLD's correction, clipped."""
         gradient_P, clip_norm = self._gradient_P, training.optimizer.clip_norm
         if start_P is not None:
             gradient_P.add_(self._values_P - start_P, alpha=training.proximal)
         if added_P is not None:
             gradient_P.add_(added_P)
+        if kept_P is not None:
+            gradient_P.masked_fill_(kept_P, 0.0)
         return gradient_P if clip_norm is None else gradient_P.mul_(clip_factor(self._gradients, clip_norm))
 
     def _trained(self, vector_P: Array) -> Tensor:

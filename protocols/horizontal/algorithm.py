@@ -6,6 +6,7 @@ weights. Every method is the same round with two differences:
     FedAvg       y_i: steps on f_i                                   x <- x + eta_s sum p_i Delta_i
     FedProx      y_i: steps on f_i + mu/2 |y - x|^2                  as FedAvg
     SCAFFOLD     y_i: steps along g_i - c_i + c                      as FedAvg, and c <- c + sum Delta c_i / N
+    FedRep       z_i: steps with x fixed; then y_i: steps with z_i fixed (Collins et al., 2021); as FedAvg
     Ditto        as FedAvg, and v_i: steps on f_i + lambda/2 |v - x|^2, from where it was (Li et al., 2021)
     FedAvgM      as FedAvg                                           m <- beta m + Delta;  x <- x + eta_s m
     FedAdagrad,  as FedAvg                                           m <- beta1 m + (1 - beta1) Delta
@@ -30,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.actors.context import derived_seed
 from fedactors.data.layouts.horizontal import rows_of, weights_of
 from fedactors.learning.local_training import LocalResult, LocalTraining, model_outputs, train_privately
 from fedactors.learning.many_clients import rows_on, train_clients
@@ -114,6 +116,16 @@ def train(
             together=together,
             device=device,
         )
+        if training.only == "local":  # FedRep: then what is shared, from there
+            results = train_clients(
+                spec,
+                [result.vector for result in results],
+                rows,
+                seeds=[derived_seed(seed, "client", "shared parameters") for seed in seeds],
+                training=replace(training, only="shared"),
+                weights=weighing,
+                device=device,
+            )
     else:
         nothing: list[Floats | None] = [None] * len(keys)
         results = [
@@ -188,6 +200,8 @@ def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTra
         loss=config.user_loss,
         precision=config.precision,
         micro_batch_size=config.micro_batch_size,
+        only="local" if config.algorithm == "fedrep" else "all",
+        local=config.local_parameters if config.algorithm == "fedrep" else (),
     )
 
 

@@ -10,7 +10,7 @@ from fedactors.config import Device, NamedCode, OnlyWith, config, is_code
 from fedactors.learning.optimizers import StepSettings
 from fedactors.privacy.accounting import RecordPrivacy, dpsgd_epsilon
 
-Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "ditto"]
+Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedrep", "ditto"]
 ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")
 AGGREGATIONS = ("mean", "median", "trimmed-mean", "multi-krum")
 DEFAULT_CLIENTS = 10
@@ -54,8 +54,9 @@ class HorizontalConfig(StepSettings):
     }
 
     algorithm: Algorithm = "fedavg"
-    """What the server makes of the clients' changes, and what clients add to their steps; ``ditto``: as ``fedavg``, and
-    each client trains a model of its own besides, near the server's."""
+    """What the server makes of the clients' changes, and what clients add to their steps; ``fedrep``: clients train
+    `local_parameters` first, then the others; ``ditto``: as ``fedavg``, and each client trains a model of its own
+    besides, near the server's."""
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     """FedProx: weight of the distance to the server's model in a client's loss (mu); Ditto: in that of a client's own
     model (lambda)."""
@@ -216,6 +217,8 @@ class HorizontalConfig(StepSettings):
             raise ValueError(f"{stated} weighting=samples: sites count alike")
 
     def _check_personal(self) -> None:
+        if self.algorithm == "fedrep" and not self.local_parameters:
+            raise ValueError("algorithm: fedrep is not allowed without local_parameters: name the head, by name")
         if not self.is_personal:
             return
         stated = (

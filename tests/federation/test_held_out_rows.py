@@ -21,9 +21,8 @@ CONFIG = HorizontalConfig(model="mlp", local_parameters=("head",), validation_fr
 
 
 def source(name: str) -> HorizontalFile:
-    file = FileSource(
-        party=name, path=f"/{name}.csv", task="binary", num_classes=2, id_column=None, features=None, label="y", csv=None
-    )  # fmt: skip
+    columns = {"id_column": None, "features": None, "label": "y", "csv": None}
+    file = FileSource(party=name, path=f"/{name}.csv", task="binary", num_classes=2, **columns)  # type: ignore[arg-type]
     return HorizontalFile(file=file, classes=("0", "1"))
 
 

@@ -30,6 +30,7 @@ SMALL = {"num_clients": 3, "num_training": 150, "validation_fraction": 0.2, "num
 NORM, HEAD = {"model": NET, "local_parameters": "norm"}, {"model": NET, "local_parameters": "head"}
 DITTO = {"algorithm": "ditto", "proximal": 0.5}
 WAYS = {"norm": NORM, "head": HEAD, "ditto": DITTO}
+FEDREP = {**HEAD, "algorithm": "fedrep", "weight_decay": 0.1, "max_gradient_norm": 0.5}
 
 
 class Net(nn.Module):
@@ -52,9 +53,11 @@ def client_rows(config):
     return [(one.load().features.astype(float), one.load().labels) for one in part.clients], part
 
 
-def descend(module, x, y, seed, config, pull=None):
-    """Local training by torch's own optimiser; `pull`: parameters to stay near to."""
-    optimizer, order = torch.optim.SGD(module.parameters(), lr=config.learning_rate), np.random.default_rng(seed)
+def descend(module, x, y, seed, config, pull=None, only=None):
+    """Local training by torch's own optimiser; `pull`: parameters to stay near to; `only`: those that are trained."""
+    chosen = list(only if only is not None else module.parameters())
+    optimizer = torch.optim.SGD(chosen, lr=config.learning_rate, weight_decay=config.weight_decay)
+    order = np.random.default_rng(seed)
     module.train()
     for _ in range(config.local_epochs):
         shuffled = order.permutation(len(y))
@@ -66,6 +69,8 @@ def descend(module, x, y, seed, config, pull=None):
                 pairs = zip(module.parameters(), pull, strict=True)
                 loss = loss + config.proximal / 2 * sum(((one - other) ** 2).sum() for one, other in pairs)
             loss.backward()
+            if config.max_gradient_norm:
+                nn.utils.clip_grad_norm_(chosen, config.max_gradient_norm)
             optimizer.step()
 
 
@@ -73,18 +78,23 @@ def seeds_of(word, config, t):
     return [derived_seed(0, f"client {client}", f"{word} {t}") for client in range(config.num_clients)]
 
 
-@pytest.mark.parametrize("way", ["norm", "head"])
+@pytest.mark.parametrize("way", ["norm", "head", "fedrep"])
 def test_local_parameters_are_those_of_an_independent_run_in_plain_torch(way):
-    config = changed(**{**SMALL, **WAYS[way]}, batch_size=20)
+    config = changed(**{**SMALL, **(FEDREP if way == "fedrep" else WAYS[way])}, batch_size=20)
     _, recorder, _ = play(config)
     spec = spec_of(config)
     names = local_entries(spec, config.local_parameters)
-    assert (names[0], len(names)) == {"norm": ("body.2.weight", 4), "head": ("head.weight", 2)}[way]
+    assert (names[0], len(names)) == (("body.2.weight", 4) if way == "norm" else ("head.weight", 2))
     rows, _ = client_rows(config)
     modules = [build_model(spec, derived_seed(0, "all clients", "model")) for _ in rows]
     for t in range(1, config.num_rounds + 1):
         for module, (x, y), seed in zip(modules, rows, seeds_of("rows", config, t), strict=True):
-            descend(module, x, y, seed, config)
+            if way == "fedrep":
+                descend(module, x, y, seed, config, only=module.head.parameters())
+                then = derived_seed(seed, "client", "shared parameters")
+                descend(module, x, y, then, config, only=module.body.parameters())
+            else:
+                descend(module, x, y, seed, config)
         sizes = [len(y) for _, y in rows]
         for name in shared_entries(modules[0]):
             if name in names:
@@ -253,6 +263,7 @@ def test_a_server_that_sends_another_model_is_refused(monkeypatch):
         ({**HEAD, "local_parameters": "*"}, r"\* names the whole model, and nothing is left to share"),
         ({**HEAD, "validation_fraction": 0}, "local_parameters: each client has a model of its own, and needs rows"),
         ({**DITTO, "validation_fraction": 0}, "algorithm: each client has a model of its own, and needs rows"),
+        ({"algorithm": "fedrep"}, "algorithm: fedrep is not allowed without local_parameters"),
         ({**HEAD, **DITTO}, "local_parameters: not allowed with algorithm=ditto"),
         ({**HEAD, "secure_aggregation": True}, "local_parameters: head is not allowed with secure_aggregation"),
         (

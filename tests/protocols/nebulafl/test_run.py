@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fedactors.actors.context import derived_seed
-from fedactors.data.layouts.horizontal import rows_key
 from fedactors.config import build
+from fedactors.data.layouts.horizontal import rows_key
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import train_locally, weighted_mean
 from fedactors.messages.ledger import INTER_DATA_CENTER
