@@ -318,6 +318,9 @@ class ClientProcess(SecureSummand):
             self._device,
             work=Work("train", float(num_rows * order.parameters.size)),
         )
+        if not all(np.isfinite(vector_P).all() for vector_P in found):
+            remedy = Remedy("proximal", config.proximal)
+            raise remedy.error(order.round, f"an own model at {self.name}", math.nan)
         self.own |= dict(zip(clients, found, strict=True))
 
     def _check_wanted(self, round: int, clients: tuple[int, ...]) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 import fedactors
 from fedactors.actors.context import derived_seed
 from fedactors.config import build
-from fedactors.errors import BadInput, FedactorsError
+from fedactors.errors import BadInput, Diverged, FedactorsError
 from fedactors.inspection import describe_messages, describe_protections
 from fedactors.learning.local_training import evaluate_model
 from fedactors.learning.models import ModelSpec, build_model
@@ -282,6 +282,11 @@ def test_what_cannot_be_is_one_line(words, line):
     with pytest.raises(FedactorsError, match=line) as found:
         fedactors.simulate("horizontal", **{**SMALL, **words})
     assert "\n" not in str(found.value)
+
+
+def test_an_own_model_that_is_no_number_ends_the_run_with_its_site_s_name():
+    with pytest.raises(Diverged, match=r"proximal: 1e\+06 diverges \(an own model at client-\d nan in round 1\)"):
+        play(changed(**{**SMALL, **DITTO, "proximal": 1e6, "local_epochs": 60, "num_rounds": 1}))
 
 
 def test_norm_is_every_normalisation_layer_and_a_tied_name_counts():
