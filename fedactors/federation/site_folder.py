@@ -43,7 +43,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cryptography import x509
 from pydantic import ConfigDict, Field
@@ -354,12 +354,19 @@ class DataName:
     name: str
     is_test: bool = False
     """Whether the test rows are meant that the data named so come with."""
-    holds_out: ClassVar[bool] = False
-    """Over a federation clients measure on no rows of their own yet."""
+    part: Literal["all", "train", "validation"] = "all"
+    """As of a `HorizontalFile`, like the following."""
+    validation_fraction: float = 0.0
+    seed: int = 0
 
-    def holding_out(self, share: float, seed: int) -> Any:
-        """Refuse: as `holds_out`."""
-        raise BadInput(f"validation_fraction: {share:g} is not allowed over a federation: sites hold no rows out there")
+    @property
+    def holds_out(self) -> bool:
+        """Whether the site has rows of its own to measure on."""
+        return self.validation_fraction > 0
+
+    def holding_out(self, share: float, seed: int) -> DataName:
+        """Return the name of the same data with a share of the rows, drawn by `seed`, to measure on."""
+        return replace(self, validation_fraction=share, seed=seed)
 
     def load(self, trained: Any = None) -> Any:
         """Refuse: only the site's own process has the data."""
@@ -821,7 +828,7 @@ class SiteFolder:
         horizontal = HorizontalFile(file=found, classes=facts.labels)
         if horizontal.holds_out:
             raise BadInput(
-                f"{where}.split: {found.split_column!r} is not allowed: sites hold no rows out over a federation"
+                f"{where}.split: {found.split_column!r} is not allowed over a federation: give validation_fraction"
             )
         return horizontal
 

@@ -43,7 +43,7 @@ import numpy as np
 import psutil
 
 from fedactors.actors.remote import DRIVER
-from fedactors.data.layouts.horizontal import HorizontalPart
+from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart
 from fedactors.data.layouts.relational import TableOwner
 from fedactors.data.layouts.vertical import RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.data.new_rows import StoredState
@@ -243,6 +243,9 @@ def built_with(
     protocol = namespace_of(type(config))
     sites = (folder.name,) if folder.name in proposal.data else ()
     as_asked, as_here = proposal.described(), proposal.described(folder)
+    share = getattr(config, "validation_fraction", 0.0) if proposal.purpose != "predict" else 0.0
+    if share and isinstance(as_asked, HorizontalData) and isinstance(as_here, HorizontalData):
+        as_asked, as_here = (data.holding_out(share, proposal.seed) for data in (as_asked, as_here))
     parts = [
         pair for site in sites for pair in zip(parts_of_name(as_asked, site), parts_of_name(as_here, site), strict=True)
     ]

@@ -33,7 +33,7 @@ from fedactors.data.layouts.horizontal import (
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.local_training import check_private
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import find_device, initial_vector
+from fedactors.learning.network import find_device, initial_vector, local_entries, local_mask
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
@@ -72,6 +72,8 @@ class ClientProcess(SecureSummand):
         "scale",
         "num_private",
         "num_trained",
+        "own",
+        "best",
         *SecureSummand.state,
     )
 
@@ -92,6 +94,12 @@ class ClientProcess(SecureSummand):
         """Rounds in which own clients were in a noised sum."""
         self.num_trained: dict[int, int] = {}
         """Rounds of each own client that trained under noise."""
+        self.own: dict[int, Floats] = {}
+        """What each client that has trained keeps of its model: local parameters (L), or Ditto's own model (P)."""
+        self.best: dict[str, Any] = {}
+        """The clients' own models of the round that did best, and what they are made for; none before it."""
+        self._measured: Floats = NOTHING
+        self._first_kept: Floats = NOTHING
         self._is_restored = False
 
     async def load(self) -> None:
@@ -248,13 +256,77 @@ class ClientProcess(SecureSummand):
 
     @remote(caller=SERVER, at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements)
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:
-        """Measure a model on the own validation rows."""
-        (key,) = self._validation  # own files: a client a site
-        size = order.parameters.size
-        num_rows = len(rows_of(key)[1])
-        arguments = (self._spec, order.parameters, key, self._part.task, self._config.user_metric, self._device)
-        found, _ = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
-        return messages.LocalScores(num_rows, found)
+        """Measure a model, or each client's own with what is shared of it, on the own validation rows."""
+        config, scores = self._config, []
+        self._check_size(order.parameters)
+        self._measured = order.parameters
+        for client, key in enumerate(self._validation):
+            vector_P = self._model_of(client, order.parameters)
+            num_rows = len(rows_of(key)[1])
+            arguments = (self._spec, vector_P, key, self._part.task, config.user_metric, self._device)
+            work = Work("measure", float(num_rows * vector_P.size))
+            scores.append((num_rows, (await self.compute(algorithm.measure, *arguments, work=work))[0]))
+        means = algorithm.mean_scores(scores) if len(scores) > 1 else scores[0][1]
+        return messages.LocalScores(sum(rows for rows, _ in scores), means)
+
+    @remote(caller=SERVER, at_most=lambda config: config.num_measurements if config.is_personal else 0)
+    async def remember(self) -> None:
+        """Keep the clients' own models as they were just measured: the best so far."""
+        models = {
+            str(self._first + client): self._model_of(client, self._measured) for client in range(len(self._keys))
+        }
+        reading = replace(self._reading, mean=self.scale[0], deviation=self.scale[1]) if self.scale else self._reading
+        part = self._part
+        facts = {"inputs": self._inputs, "task": part.task, "num_classes": part.num_classes}
+        self.best = {"models": models, "facts": facts, "reading": reading.text, "base": self.base}
+
+    def _model_of(self, client: int, shared_S: Floats) -> Floats:
+        """Return a client's model (P): the server's, its own with what is shared, or Ditto's own."""
+        config = self._config
+        if not config.is_personal:
+            return shared_S
+        if config.algorithm == "ditto":
+            return self._kept(client)
+        return algorithm.joined(self._spec, config.local_parameters, shared_S, self._kept(client))
+
+    def _kept(self, client: int) -> Floats:
+        """Return what a client keeps of its model; before it has trained, what all begin with."""
+        if client in self.own:
+            return self.own[client]
+        if not self._first_kept.size:
+            first_P = initial_vector(self._spec, derived_seed(self._run_seed, "all clients", "model"))
+            patterns = self._config.local_parameters
+            self._first_kept = first_P[local_mask(self._spec, patterns)] if patterns else first_P
+        return self._first_kept
+
+    def _check_size(self, shared_S: Floats) -> None:
+        """Refuse a vector that is not what clients share of their models."""
+        size = int(np.count_nonzero(~local_mask(self._spec, self._config.local_parameters)))
+        if shared_S.shape != (size,):
+            raise Refused(self.caller, f"sends {self.name} {shared_S.size} numbers of a model that shares {size}")
+
+    async def _train_own(self, order: messages.TrainOrder, clients: list[int]) -> None:
+        """Let clients train their own models near the server's (Ditto); nothing of them leaves."""
+        config = self._config
+        num_rows = sum(self._sizes[client] for client in clients) * config.local_epochs
+        seeds = [derived_seed(self._run_seed, self._client(client), f"own rows {order.round}") for client in clients]
+        found = await self.compute(
+            algorithm.personal_models,
+            self._spec,
+            order.parameters,
+            [self._kept(client) for client in clients],
+            [self._keys[client] for client in clients],
+            seeds,
+            algorithm.local_training(config, self._part.task, order.round),
+            config.proximal,
+            config.together,
+            self._device,
+            work=Work("train", float(num_rows * order.parameters.size)),
+        )
+        if not all(np.isfinite(vector_P).all() for vector_P in found):
+            remedy = Remedy("proximal", config.proximal)
+            raise remedy.error(order.round, f"an own model at {self.name}", math.nan)
+        self.own |= dict(zip(clients, found, strict=True))
 
     def _check_wanted(self, round: int, clients: tuple[int, ...]) -> None:
         """Refuse an order for other clients than follow from the approved run: of one client a mean is its own change.
@@ -278,6 +350,7 @@ class ClientProcess(SecureSummand):
 
     async def _train(self, order: messages.TrainOrder) -> messages.Change:
         self._check_wanted(order.round, order.clients)
+        self._check_size(order.parameters)
         config = self._config
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         if not clients:
@@ -300,6 +373,8 @@ class ClientProcess(SecureSummand):
             self._device,
             config.record_privacy,
             [tuple(self.noise_rng(f"{client} {order.round}").integers(0, 2**63, 4).tolist()) for client in clients],
+            config.local_parameters,
+            [self._kept(client) for client in clients] if config.local_parameters else [],
             work=Work("train", float(num_rows * order.parameters.size)),
         )
         if config.record_privacy is not None:
@@ -308,6 +383,9 @@ class ClientProcess(SecureSummand):
             remedy = Remedy("learning_rate", config.learning_rate)
             raise remedy.error(order.round, f"{self.name}'s loss", found.loss)
         self.controls |= dict(zip(clients, found.controls, strict=bool(controls)))
+        self.own |= dict(zip(clients, found.local, strict=bool(config.local_parameters)))
+        if config.algorithm == "ditto":
+            await self._train_own(order, clients)
         return messages.Change(len(clients), found.weight, found.loss, found.change, found.control_change)
 
     def _seeds(self, clients: list[int], round: int) -> list[int]:
@@ -414,8 +492,10 @@ class HorizontalServer(Server):
             weight = messages.TotalWeight(float(total[0]))
             await self.sites.ask(lambda site: site.take_weight(weight))
         vector_P = initial_vector(self._spec, derived_seed(self._run_seed, "all clients", "model"))
-        self.model = ServerModel.begin(self._config, vector_P)
-        return messages.Federation(sum(self.sizes.values()), vector_P.size)
+        patterns = self._config.local_parameters
+        self.model = ServerModel.begin(self._config, algorithm.shared(self._spec, patterns, vector_P))
+        stays = local_entries(self._spec, patterns) if patterns else ()
+        return messages.Federation(sum(self.sizes.values()), self.model.vector.size, stays)
 
     async def _with_scale(self, reading: Reading) -> Reading:
         """Return how rows are read, with the mean and the deviation of each number over all sites' rows."""
@@ -450,7 +530,8 @@ class HorizontalServer(Server):
             return messages.Progress(math.nan, 0)
         work = Work("aggregate", float(self.model.vector.size * len(changes)))
         num_clients = sum(self.sizes.values())
-        arguments = (self._config, self._spec, self.model, changes, num_clients)
+        seed = derived_seed(self._run_seed, "all clients", f"aggregation {order.round}")
+        arguments = (self._config, self._spec, self.model, changes, num_clients, seed)
         self.model = await self.compute(algorithm.advance, *arguments, work=work)
         weight = sum(one.weight for one in changes)
         loss = sum(one.weight * one.loss for one in changes) / weight
@@ -560,3 +641,5 @@ class HorizontalServer(Server):
     async def remember(self, order: messages.RoundOrder) -> None:
         """Keep the model as the best so far."""
         self.best = self.model.vector
+        if self._config.is_personal:
+            await self.sites.ask(lambda site: site.remember())

@@ -36,6 +36,8 @@ class State(RunState):
     """Of the last measurement."""
     unpredicted: int = 0
     """Classes that the model predicts for no row of it."""
+    local: list[str] = field(default_factory=list)
+    """Names of what stays at each client."""
 
 
 async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
@@ -76,6 +78,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     if await rounds.start():
         found = await server.ask_one(lambda one: one.prepare())
         state.num_clients, state.num_parameters = found.num_clients, found.num_parameters
+        state.local = list(found.local)
         await rounds.checkpoint()
     async for t in rounds:
         order = RoundOrder(t)
@@ -93,7 +96,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
             elif is_best:
                 await remember(server, order)
                 state.scores = scores | of_split(split, spread_of(measured.clients))
-    if data.holds_out:  # of the round that the clients' validation rows chose
+    # of the round that the clients' validation rows chose; with local parameters no whole model is the server's
+    if data.holds_out and not config.local_parameters:
         tested = await measure(server, RoundOrder(state.round))
         state.scores |= of_split("test", tested.metrics)
         state.unpredicted = tested.unpredicted
@@ -104,6 +108,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     as_given = bool(data.files) and config.standardisation == "none"
     notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data, as_given)
     extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
+    if config.local_parameters:
+        extra["local_parameters"] = state.local
     if config.is_noised:
         await server.ask_one(lambda one: one.account())
         await runtime.settle()
