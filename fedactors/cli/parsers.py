@@ -60,6 +60,13 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "firewall must let the other sites in; the name that they dial is federation admit --address",
     )
     site.add_argument("--relay", metavar="HOST:PORT", help="init, start: nobody can dial the site; it is called there")
+    site.add_argument(
+        "--web",
+        nargs="?",
+        const="0",
+        metavar="PORT",
+        help="status: a page for a browser on this machine (127.0.0.1), at this port or any that is free",
+    )
     _add_key_flags(site)
     site.add_argument(
         "--dns", action="append", default=[], metavar="NAME", help="init, renew: a DNS name that the request asks for"

@@ -11,8 +11,9 @@ import argparse
 import asyncio
 import json
 import signal
+import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from fedactors.validation import one_line, party_name, path_of, writing
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
+    from fedactors.cli.operator_page import ShownProposal
     from fedactors.federation.approval import Proposal
     from fedactors.federation.identity import Federation, Member, Passphrase
     from fedactors.federation.site_folder import SiteFolder
@@ -33,6 +35,8 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
     """Show what the site's process does; the exit code says whether there is one."""
     from fedactors.federation.operations import read_status
 
+    if args.web is not None:
+        return _show_page(folder, args)
     found = read_status(folder)
     code = PartyLost.exit_code if found["state"] == "stopped" else 0
     if args.format == "json":
@@ -43,6 +47,9 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
         say(f"run {run['run']}: {run['protocol']} of {run['coordinator']}, {run['stage']}")
         for side, crossed in (run["crossed"] or {}).items():
             say(f"  {side}: {crossed['messages']} messages, {crossed['bytes']} bytes")
+        for one in run["waits"]:
+            so_far = "" if one["seconds"] is None else f", {one['seconds']:g} s so far"
+            say(f"  {one['who']} waits for {one['for']}: {one['what']}{so_far}")
     certificate = found["certificate"]
     say(f"certificate: until {certificate['until']} ({certificate['days_left']:.0f} days)")
     signed = "signed by its authority" if found["federation_signed"] else "not signed"
@@ -207,7 +214,8 @@ SITE_ACTIONS = {
     "the federation's organiser",
     "start": "run the site's process, which answers other sites and hosts this site's actors, until it is stopped: "
     "Ctrl-C, or SIGTERM",
-    "status": "say what the site's process does; exit code 3 where none runs",
+    "status": "say what the site's process does; exit code 3 where none runs; --web: show it on a page of this "
+    "machine, where you can answer proposals too",
     "check": "read all data that site.toml names, and dial every other site: is it reached, has it the same code, is "
     "the clock right? Exit code 2: own data cannot be read; 3: a site cannot be worked with",
     "renew": "make the site's next key, and a request for a certificate, for fedactors federation admit --renew",
@@ -233,6 +241,7 @@ FEDERATION_ACTIONS = {
 _AUTHORITY_KEY = "authority.pem"
 _OF_SITE = {
     "name": "a word",
+    "web": "--web",
     "listen": "--listen",
     "why": "--why",
     "verify": "--verify",
@@ -247,6 +256,7 @@ _SITE_TAKES = {
     "init": ("name", "listen", "relay", "key_type", "passphrase_file", "pkcs11", "dns"),
     "renew": ("key_type", "pkcs11", "dns"),
     "start": ("relay",),
+    "status": ("web",),
     "show": ("name",),
     "approve": ("name", "why"),
     "reject": ("name", "why"),
@@ -422,7 +432,8 @@ def _status(folder: SiteFolder, proposal: Proposal, ended: dict[str, str]) -> st
     return ended.get(proposal.run, "approved")
 
 
-def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
+def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
+    """Return every run that was proposed to a site, and how it stands, JSON-ready."""
     from fedactors.federation.approval import kept_proposals
     from fedactors.federation.audit_log import AUDIT, read
 
@@ -431,7 +442,7 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
         for line in read(folder.path / AUDIT)
         if line["what"] == "ended" and line.get("who") == "site" and {"run", "status"} <= line.keys()
     }
-    found = [
+    return [
         {
             "run": run,
             "coordinator": proposal.coordinator,
@@ -442,6 +453,10 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
         }
         for run, proposal in kept_proposals(folder).items()
     ]
+
+
+def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
+    found = _runs(folder)
     if args.action == "pending":
         found = [entry for entry in found if entry["status"] == "pending"]
     if args.format == "json":
@@ -472,7 +487,7 @@ def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 
 def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
-    from fedactors.federation.approval import check_proposal, decide, decision, kept_proposals
+    from fedactors.federation.approval import decision, kept_proposals
 
     known = kept_proposals(folder)
     run = _need(args.name, "RUN")
@@ -489,11 +504,117 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
                 say(f"\nto answer: fedactors site approve {run}, or fedactors site reject {run} --why TEXT")
         return 0
     approved = args.action == "approve"
-    if approved:
-        check_proposal(proposal, folder)
-    decide(folder, proposal, approved=approved, why=args.why or "")
+    _answer(folder, proposal, approved, args.why or "")
     said = f"{run}: {'approved' if approved else 'rejected'}"
     return answer(args.format, {"run": run, "approved": approved, "why": args.why or ""}, said)
+
+
+def _answer(folder: SiteFolder, proposal: Proposal, approved: bool, why: str) -> None:
+    """Answer a proposal; one that this site cannot take part in can only be rejected."""
+    from fedactors.federation.approval import check_proposal, decide
+
+    if approved:
+        check_proposal(proposal, folder)
+    decide(folder, proposal, approved=approved, why=why)
+
+
+class SiteSource:
+    """What the operator's page shows of a site: read anew each time, as a command reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder
+
+    @property
+    def _folder(self) -> SiteFolder:
+        from fedactors.federation.site_folder import SiteFolder
+
+        return SiteFolder(self._path)
+
+    def status(self) -> dict[str, Any]:
+        """Return what `site status` prints."""
+        from fedactors.federation.operations import read_status
+
+        return read_status(self._folder)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return what `site runs` prints."""
+        return _runs(self._folder)
+
+    def budgets(self) -> list[dict[str, Any]]:
+        """Return of each of the data with a privacy budget its amounts."""
+        from fedactors.federation.approval import kept_proposals
+        from fedactors.federation.site_folder import in_all, spent
+
+        folder = self._folder
+        caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
+        if not caps:
+            return []
+        lines = folder.log()
+        purposes = {run: one.purpose for run, one in kept_proposals(folder).items()}
+        taken = spent(lines)
+        by_purpose = {
+            purpose: spent(line for line in lines if purposes.get(str(line.get("run"))) == purpose)
+            for purpose in dict.fromkeys(purposes.values())
+        }
+        return [
+            {
+                "data": name,
+                "budget": cap,
+                "left": cap.less(in_all(taken.get(name, {}))),
+                "taken": {purpose: in_all(of[name]) for purpose, of in by_purpose.items() if name in of},
+            }
+            for name, cap in caps.items()
+        ]
+
+    def show(self, run: str) -> ShownProposal | None:
+        """Return a proposal as `site show` prints it."""
+        from fedactors.cli.operator_page import ShownProposal
+        from fedactors.federation.approval import check_proposal, classes_of, kept_proposals
+        from fedactors.inspection import most_at_one_actor
+
+        folder = self._folder
+        proposal = kept_proposals(folder).get(run)
+        if proposal is None:
+            return None
+        status = next(one["status"] for one in _runs(folder) if one["run"] == run)
+        sides = ("left", "arrived")
+        ends = [one for one in folder.log() if one["what"] == "ended" and one.get("run") == run]
+        crossed = {side: [row for one in ends for row in one[side]] for side in sides} if ends else None
+        facts: dict[str, Any] = {"run": run, "digest": proposal.digest, "status": status, "crossed": crossed}
+        lines: list[str] = []
+        try:
+            shown = describe(folder, proposal)
+            protocol, config = check_proposal(proposal, folder)
+            most = most_at_one_actor(classes_of(protocol, config, proposal.purpose).values(), config)
+        except FedactorsError as error:
+            return ShownProposal(text="", problem=str(error), **facts)
+        _print_proposal(shown, lines.append)
+        bounds = {one["message"]: one["bounds"] for one in shown["messages"]}
+        return ShownProposal(text="\n".join(lines), bounds=bounds, most=most, **facts)
+
+    def answer(self, run: str, digest: str, *, approved: bool, why: str) -> None:
+        """Approve or reject the very proposal that was shown."""
+        from fedactors.federation.approval import kept_proposals
+
+        folder = self._folder
+        proposal = kept_proposals(folder).get(run)
+        if proposal is None or proposal.digest != digest:
+            raise BadInput(f"run: {run} is another proposal than the one that was shown: open it again")
+        _answer(folder, proposal, approved, why)
+
+
+def _show_page(folder: SiteFolder, args: argparse.Namespace) -> int:
+    from fedactors.cli.operator_page import LOOPBACK, listening, parse_port
+
+    with listening(SiteSource(folder.path), folder.path, parse_port(args.web)) as server:
+        url = f"http://{LOOPBACK}:{server.port}/"
+        if args.format == "json":  # as a service has it, whose output others may read
+            print_json({"site": folder.name, "url": url, "token_file": str(server.token_file)})
+        else:
+            say(f"{url}  (password: {server.token}, also in {server.token_file}; any user name; Ctrl-C ends it)")
+        sys.stdout.flush()
+        asyncio.run(wait_for_stop())
+    raise Stopped("the page was stopped", 143)
 
 
 def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
@@ -525,7 +646,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     }
 
 
-def _print_proposal(shown: dict[str, Any]) -> None:
+def _print_proposal(shown: dict[str, Any], say: Callable[[str], object] = say) -> None:
     mine = shown["data"].get(shown["site"])
     say(f"run {shown['run']}: {shown['coordinator']} proposes {shown['protocol']} {shown['version']}")
     if shown["purpose"] != "train":

@@ -56,6 +56,8 @@ SLOW_SECONDS = 5.0
 SOON_DAYS = 30
 """Days before its end from which on a certificate is said to end."""
 _LONGEST = 1000
+_MOST_ROWS = 1000
+_NUM_TRIES, _PAUSE_SECONDS = 5, 0.05
 
 Tell = Callable[[str, str], None]
 """Takes the kind of what happened, and a line for people."""
@@ -96,6 +98,11 @@ class Operations:
         if target is not None and not os.access(target.parent, os.W_OK):
             raise BadInput(f"metrics: {shown(str(target))} is not allowed: its folder is not there or not writable")
         lock = _lock(self._folder.path)
+        for _ in range(_NUM_TRIES):  # whoever asks for the status has it for a moment
+            if lock is not None:
+                break
+            time.sleep(_PAUSE_SECONDS)
+            lock = _lock(self._folder.path)
         if lock is None:
             raise BadInput(f"--folder: a process of {self._folder.name} runs already; see fedactors site status")
         self._lock = lock
@@ -173,10 +180,15 @@ class Operations:
         found: dict[str, Any] | None = None
         if run is not None:
             sides = {"left": run.gate.left, "arrived": run.gate.arrived}
-            crossed = {name: {"messages": side.messages(), "bytes": side.bytes()} for name, side in sides.items()}
-            found = {**self._about, "stage": run.life.name.lower(), "crossed": crossed}
+            crossed = {
+                name: {"messages": side.messages(), "bytes": side.bytes(), "rows": _greatest(run.gate.crossed(side))}
+                for name, side in sides.items()
+            }
+            found = {**self._about, "stage": run.life.name.lower(), "crossed": crossed, "waits": run.waits()}
         elif self._about:
-            found = {**self._about, "stage": "proposed", "crossed": None}
+            answer = {"who": self._about["coordinator"], "for": folder.name, "what": "its answer to the proposal"}
+            waits = [{**answer, "replies": None, "seconds": round(time.time() - self._since, 1)}]
+            found = {**self._about, "stage": "proposed", "crossed": None, "waits": waits}
         return {
             "site": folder.name,
             "federation": federation.name,
@@ -218,6 +230,11 @@ class Operations:
             os.replace(part, self._folder.path / STATUS)
             if (target := self._folder.metrics) is not None:
                 _write_metrics(target, status)
+
+
+def _greatest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what crossed by sender, receiver and type, the most bytes first; of very many those with the most."""
+    return sorted((row for row in rows if row["from"] != row["to"]), key=lambda row: -row["bytes"])[:_MOST_ROWS]
 
 
 def read_status(folder: SiteFolder) -> dict[str, Any]:

@@ -109,6 +109,11 @@ class Amount:
     def __add__(self, other: Amount) -> Amount:
         return Amount(epsilon=self.epsilon + other.epsilon, delta=self.delta + other.delta)
 
+    def less(self, taken: Amount) -> Amount:
+        """Return what is left when so much is taken; nothing where it is more."""
+        epsilon = 0.0 if math.isinf(taken.epsilon) else max(0.0, self.epsilon - taken.epsilon)
+        return Amount(epsilon=epsilon, delta=max(0.0, self.delta - taken.delta))
+
     def within(self, cap: Amount) -> bool:
         """Say whether it is no more than `cap`, which it is not if either is no number."""
         return self.epsilon <= cap.epsilon and self.delta <= cap.delta
