@@ -49,16 +49,18 @@ _STYLE = """
 @media(prefers-color-scheme:dark){:root{--page:#111827;--ink:#e5e7eb;--soft:#a3abb8;--grid:#374151;--card:#1f2937}
 :root{--link:#93c5fd;--good:#6ee7b7;--bad:#fca5a5;--wait:#fcd34d}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1080px;padding:1rem;font:16px/1.5 system-ui,sans-serif}
-body{background:var(--page);color:var(--ink);overflow-wrap:anywhere}a{color:var(--link)}
-h1{font-size:1.4rem;margin:.2rem 0}h2{font-size:1.1rem;margin:1.6rem 0 .4rem}.soft{color:var(--soft);font-size:.875rem}
+body{background:var(--page);color:var(--ink);overflow-wrap:break-word}a{color:var(--link)}
+h1,h2,p,code{overflow-wrap:anywhere}h1{font-size:1.4rem;margin:.2rem 0}h2{font-size:1.1rem;margin:1.6rem 0 .4rem}
+.soft{color:var(--soft);font-size:.875rem}
 .state{display:inline-block;padding:.05rem .6rem;border-radius:1rem;border:1px solid;font-size:.875rem}
 .good{color:var(--good)}.bad{color:var(--bad)}.wait{color:var(--wait)}
 .card{background:var(--card);border:1px solid var(--grid);border-radius:.5rem;padding:.7rem 1rem;margin:.6rem 0}
-.table{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;width:100%}
+.table{overflow-x:auto}.table+.table{margin-top:1.2rem}table{border-collapse:collapse;font-size:.875rem;width:100%}
 th,td{text-align:left;vertical-align:top;padding:.3rem .7rem .3rem 0;border-bottom:1px solid var(--grid)}
 th{font-weight:600;white-space:nowrap}td.number,th.number{text-align:right;white-space:nowrap}
 td{min-width:4rem}td.wide{min-width:14rem}meter{width:6rem}
-pre{white-space:pre-wrap;background:var(--card);border:1px solid var(--grid);border-radius:.5rem;padding:.8rem}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card)}
+pre{border:1px solid var(--grid);border-radius:.5rem;padding:.8rem}
 pre{font-size:.82rem;margin:.6rem 0}label{display:block;margin:.4rem 0}
 input[type=text]{width:100%;max-width:36rem;padding:.45rem;font:inherit;border:1px solid var(--soft)}
 input[type=text]{border-radius:.3rem;background:var(--page);color:var(--ink)}
@@ -193,7 +195,7 @@ def _head(status: Mapping[str, Any], folder: Path) -> Iterator[str]:
 
 
 def _pending(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "<h2>Waiting for your answer</h2>"
+    yield '<h2 id="pending">Waiting for your answer</h2>'
     waiting = [one for one in runs if one["status"] == "pending"]
     if not waiting:
         yield '<p class="soft">Nothing is proposed.</p>'
