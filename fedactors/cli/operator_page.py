@@ -16,20 +16,19 @@ import contextlib
 import hashlib
 import hmac
 import html
-import os
 import re
-import secrets
 import threading
 import urllib.parse
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedactors.errors import BadInput, FedactorsError
+from fedactors.federation.operations import BoundedServer, Refusal, token_in
 from fedactors.runs.progress import format_bytes
 from fedactors.validation import one_line, shown, without_controls
 
@@ -38,7 +37,6 @@ TOKEN_FILE = "web.token"
 _REFRESH_SECONDS = 5
 _IDLE_SECONDS = 10.0
 """That a client may take to send its request."""
-_MOST_CONNECTIONS = 16
 _MOST_FORM = 16 * 1024
 _MOST_RUNS = 50
 _LONGEST_WHY = 300
@@ -351,79 +349,31 @@ def _form(found: ShownProposal, code: str) -> str:
 # --- how it is asked ---
 
 
-class Server(ThreadingHTTPServer):
+class Server(BoundedServer):
     """Answers one operator's browser on the loopback.
 
     Args:
         source: what it shows.
-        folder: of the site; the token is in a file there.
+        folder: of the site.
+        token: the password.
         port: 0: any that is free.
     """
 
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, source: Source, folder: Path, port: int = 0) -> None:
-        try:
-            super().__init__((LOOPBACK, port), Handler)
-        except (OSError, OverflowError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise BadInput(f"--web: {LOOPBACK}:{port} cannot be listened at: {said}") from None
-        self.source = source
-        self.folder = folder
-        self.port = int(self.server_address[1])
+    def __init__(self, source: Source, folder: Path, token: str, port: int = 0) -> None:
+        super().__init__((LOOPBACK, port), Handler, "--web")
+        self.source, self.folder, self.token = source, folder, token
         self.hosts = frozenset({f"{LOOPBACK}:{self.port}", f"localhost:{self.port}"})
-        self.token = secrets.token_urlsafe(32)
         self.rendering = threading.Lock()
         """Held while a page is made: pages are made one after the other."""
-        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
 
     @property
     def token_file(self) -> Path:
         """The file with the token, which its owner alone may read."""
         return self.folder / TOKEN_FILE
 
-    def write_token(self) -> None:
-        """Write the file with the token."""
-        part = self.folder / f".{TOKEN_FILE}.{secrets.token_hex(4)}.part"
-        with open(part, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            file.write(f"{self.token}\n")
-        os.replace(part, self.token_file)
-
-    def remove_token(self) -> None:
-        """Remove the file, unless another page has written its own there."""
-        with contextlib.suppress(OSError):
-            if self.token_file.read_text().strip() == self.token:
-                self.token_file.unlink()
-
     def code_of(self, run: str, digest: str) -> str:
         """Return what the page of a proposal holds, and nobody else who has not read it."""
         return hmac.new(self.token.encode(), f"{run} {digest}".encode(), "sha256").hexdigest()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a thread; what is too many is closed."""
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away."""
-
-
-class Refusal(Exception):
-    """A request that is not answered: its HTTP status, and why."""
-
-    def __init__(self, status: HTTPStatus, why: str) -> None:
-        super().__init__(why)
-        self.status = status
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -562,16 +512,7 @@ def parse_port(given: str) -> int:
 @contextlib.contextmanager
 def listening(source: Source, folder: Path, port: int) -> Iterator[Server]:
     """Answer in a thread while the block lasts; the file with the token is there as long."""
-    server = Server(source, folder, port)
-    try:
-        server.write_token()
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
-        thread.start()
-        try:
+    with token_in(folder / TOKEN_FILE) as token:
+        server = Server(source, folder, token, port)
+        with server.answering():
             yield server
-        finally:
-            server.shutdown()
-            thread.join(_IDLE_SECONDS)
-    finally:
-        server.remove_token()
-        server.server_close()

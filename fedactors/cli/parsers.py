@@ -218,6 +218,37 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     add_flags(predict, "runtime", "address", "placement", "checkpoint_dir", "checkpoint_key", "allow_import")
 
+    serve = add("serve", "answer for single new rows over HTTP with a trained model that stays loaded")
+    serve.add_argument(
+        "run", metavar="RUN", help="run folder with a checkpoint; at a site that of the site: runs/*-ID-0"
+    )
+    serve.add_argument(
+        "--rows",
+        action="append",
+        required=True,
+        metavar="FILE|PARTY=FILE|NAME",
+        help="the rows that are asked for by their ids; with --folder a name of data in site.toml",
+    )
+    serve.add_argument("--id", metavar="COLUMN", help="what rows are called by, where training knew of no such column")
+    serve.add_argument("--listen", default="127.0.0.1:7450", metavar="HOST:PORT", help="default: 127.0.0.1:7450")
+    serve.add_argument("--token-file", default="serve.token", metavar="FILE", help="a new token is there (serve.token)")
+    serve.add_argument("--log", metavar="FILE", help="a line of JSON for each request, without its ids")
+    serve.add_argument("--checkpoint", metavar="LABEL", help="checkpoint to use (default: best, else the newest)")
+    serve.add_argument("--folder", metavar="DIR", help="of the site, where the other parties are at theirs")
+    serve.add_argument(
+        "--from",
+        dest="remote",
+        action="append",
+        default=[],
+        metavar="SITE=HOST:PORT",
+        help="at the site with the labels: where another party serves",
+    )
+    serve.add_argument("--to", metavar="SITE", help="at another party: the site with the labels, which alone may ask")
+    serve.add_argument(
+        "--most-rows", type=_count, metavar="N", help="with --to: rows that it gives at most, each question counts"
+    )
+    add_flags(serve, "checkpoint_dir", "checkpoint_key", "allow_import")
+
     export = add("export", "write each party's part of the trained model, for use without actors")
     export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")
     export.add_argument("--party", metavar="P", help="party name (default: all)")

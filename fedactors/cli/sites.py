@@ -2,14 +2,18 @@
 
 ``fedactors site status``, ``check``, ``renew``, ``audit`` and ``stop``: what those do who keep a site running.
 
-``fedactors relay``: run a relay for sites behind NAT or a firewall.
+``fedactors relay``: run a relay for sites behind NAT or a firewall. ``fedactors serve``: predictions online.
+
+It is one file because an organisation's commands read, print and refuse alike.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from fedactors.federation.approval import Proposal
     from fedactors.federation.identity import Federation, Member, Passphrase
     from fedactors.federation.site_folder import SiteFolder
+    from fedactors.serving.parts import Part
 
 
 def status(folder: SiteFolder, args: argparse.Namespace) -> int:
@@ -883,3 +888,103 @@ def relay_command(args: argparse.Namespace) -> int:
 
     asyncio.run(listen())
     raise Stopped("the relay was stopped", 143)
+
+
+def serve_parts(parts: dict[str, Part], model: str, args: argparse.Namespace) -> int:
+    """Answer for single rows with parts of a trained model until stopped."""
+    from fedactors.federation.identity import parse_address
+    from fedactors.federation.site_folder import SiteFolder
+
+    if (args.to is not None or args.remote) and args.folder is None:
+        raise BadInput("--folder: missing: the folder of this site, whose key the other sites know")
+    if (args.to is None) != (args.most_rows is None):
+        raise BadInput("--most-rows: goes with --to: how many rows that site may ask for")
+    if args.to is not None and args.remote:
+        raise BadInput("--from: is not allowed with --to: the site with the labels asks the others")
+    address = parse_address(args.listen, "--listen")
+    folder = None if args.folder is None else SiteFolder(path_of(args.folder, "--folder"))
+    if folder is not None and args.to is not None:
+        return _give(folder, parts, model, address, args)
+    return _predict_online(folder, parts, model, address, args)
+
+
+def _give(
+    folder: SiteFolder, parts: dict[str, Part], model: str, address: tuple[str, int], args: argparse.Namespace
+) -> int:
+    from fedactors.federation.online import contributions
+
+    if len(args.rows) != 1:
+        raise BadInput("--rows: give one name of data in site.toml")
+    if folder.name not in parts:
+        raise BadInput(f"serve: {folder.name} has no part of this model: {', '.join(parts)}")
+    before = sum(line["what"] == "serving" and line["model"] == model for line in folder.log())
+    ends = {"to": args.to, "model": model, "most_rows": args.most_rows, "tell": lambda text: say(text, flush=True)}
+    with contributions(folder, parts[folder.name], args.rows[0], address, **ends) as (port, given):
+        noise = "no noise is added" if given.privacy is None else f"epsilon {given.privacy.epsilon:.4g} of one row"
+        facts = {"party": folder.name, "to": args.to, "listen": f"{address[0]}:{port}", "served_before": before}
+        said = f"{folder.name}: answers {args.to} at {address[0]}:{port}, {args.most_rows} rows at most; {noise}"
+        answer(args.format, facts, said, f"these rows were served {before} times before, each under noise of its own")
+        asyncio.run(wait_for_stop())
+    raise Stopped(f"{folder.name} serves no longer", 143)
+
+
+def _predict_online(
+    folder: SiteFolder | None, parts: dict[str, Part], model: str, address: tuple[str, int], args: argparse.Namespace
+) -> int:
+    from dataclasses import replace
+
+    from fedactors.federation.identity import parse_address
+    from fedactors.federation.online import RemoteContributor, predictions
+    from fedactors.federation.operations import token_in
+    from fedactors.runs.metrics import json_line
+
+    remote = []
+    for pair in args.remote:
+        name, equals, where = pair.partition("=")
+        member = None if folder is None else folder.federation.members.get(name)
+        if not equals or member is None or folder is None or name == folder.name:
+            raise BadInput(f"--from: {pair[:80]!r} is not allowed: give SITE=HOST:PORT of another site")
+        host, port = parse_address(where, "--from")
+        remote.append(RemoteContributor(folder, replace(member, host=host, port=port, is_relayed=False, url=""), model))
+    rows = _files_of_rows(folder, parts, args.rows)
+    token_file = path_of(args.token_file, "--token-file")
+    with contextlib.ExitStack() as stack:
+        lines = None if args.log is None else stack.enter_context(_log_file(path_of(args.log, "--log")))
+
+        def log(line: dict[str, Any]) -> None:
+            if lines is not None:
+                lines.write(f"{json_line(line)}\n")
+
+        token = stack.enter_context(token_in(token_file))
+        chosen = {name: parts[name] for name in rows}
+        ends = {"id_column": args.id, "remote": remote, "tell": lambda text: say(text, flush=True), "log": log}
+        server = stack.enter_context(predictions(chosen, rows, address, token, **ends))
+        url = f"http://{address[0]}:{server.port}/predict"
+        facts = {"url": url, "token_file": str(token_file)}
+        answer(args.format, facts, f"{url}  (Authorization: Bearer TOKEN, which is in {token_file}; Ctrl-C ends it)")
+        sys.stdout.flush()
+        asyncio.run(wait_for_stop())
+    raise Stopped("predictions are served no longer", 143)
+
+
+def _log_file(path: Path) -> Any:
+    with writing("--log", path):
+        return open(path, "a", buffering=1, opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def _files_of_rows(folder: SiteFolder | None, parts: dict[str, Part], given: Sequence[str]) -> dict[str, Path]:
+    """Return the file of each party's rows; a bare file is of the only part."""
+    if folder is not None:
+        if len(given) != 1 or folder.name not in parts:
+            raise BadInput(f"--rows: give one name of data in site.toml, of {', '.join(parts)}")
+        return {folder.name: folder.rows_file(given[0])}
+    if len(given) == 1 and len(parts) == 1:
+        only = next(iter(parts))
+        return {only: path_of(given[0].removeprefix(f"{only}="), "--rows")}
+    found: dict[str, Path] = {}
+    for one in given:
+        party, equals, file = one.partition("=")
+        if not equals or party not in parts or party in found:
+            raise BadInput(f"--rows: {one[:80]!r} is not allowed: give PARTY=FILE once for each of {', '.join(parts)}")
+        found[party] = path_of(file, "--rows")
+    return found

@@ -792,6 +792,18 @@ class SiteFolder:
         given = self._table(name).get("budget")
         return None if given is None else checked(Amount, self.path / SITE, given)
 
+    def rows_file(self, name: str) -> Path:
+        """Return the file of data whose rows are predicted online.
+
+        Raises:
+            BadInput: no such data, they are no file, or they have a privacy budget, which counts no such predictions.
+        """
+        if self.budget(name) is not None:
+            raise BadInput(f"{self.name}: data.{name}.budget: predictions of such data are not counted there yet")
+        if not isinstance(found := self._table(name).get("path"), str):
+            raise BadInput(f"{self.name}: data.{name}: only rows of a file (path) are served")
+        return self.path / found
+
     def source(self, asked: DataName, facts: TaskFacts, table: Mapping[str, Any] | None = None) -> Any:
         """Return where the rows of data of this site are, in a run of this task; `table`: not as site.toml says.
 
