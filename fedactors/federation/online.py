@@ -68,6 +68,8 @@ MOST_ALIGNMENTS = 10
 """That a party answers while its process lasts: each tells which of the asker's ids it has."""
 _CALL_SECONDS, _AWAY_SECONDS = 10.0, 5.0
 _AGAIN_SECONDS, _LONGEST_PAUSE = 1.0, 30.0
+_LAST_SECONDS = 1.1
+"""For connections to say that they close."""
 _LIMITS = Limits(call=_CALL_SECONDS, away=_AWAY_SECONDS)
 T = TypeVar("T")
 Array = NDArray[Any]
@@ -156,7 +158,11 @@ def _encoded(part: Part, columns: Mapping[str, Column], where: str) -> tuple[Arr
     if len(part.parties) == 1:  # of a whole model nothing says what stands for a missing number
         for row in np.flatnonzero(~np.isfinite(found.features).all(axis=1)).tolist():
             rejections.setdefault(row, "missing values")
-    return fitted.finish(found.features), rejections
+    features = fitted.finish(found.features)
+    for row in np.flatnonzero(~np.isfinite(features).all(axis=1)).tolist():
+        rejections.setdefault(row, "numbers too large for the model")
+    features[list(rejections)] = 0  # nobody reads what becomes of them
+    return features, rejections
 
 
 # --- what another party gives ---
@@ -346,15 +352,16 @@ class Predictor:
             others = ", ".join(self._others)
             raise Refused(others, f"gave values that do not fit the model: {first_line(error)}") from None
         found = probabilities(self.part, output)
+        return [self._answer(row) for row in found]
+
+    def _answer(self, row: NDArray[np.float64]) -> dict[str, Any]:
+        """Return the entry of a row, from the probability of each class, or the value of a regression."""
+        if not np.isfinite(row).all():
+            return {"prediction": None, "reason": "the model gives no number"}
         if self.part.task == "regression":
-            return [{"prediction": float(one)} for one in found[:, 0]]
-        return [
-            {
-                "prediction": self._names[int(row.argmax())],
-                "probability": {name: float(one) for name, one in zip(self._names, row, strict=True)},
-            }
-            for row in found
-        ]
+            return {"prediction": float(row[0])}
+        probability = {name: float(one) for name, one in zip(self._names, row, strict=True)}
+        return {"prediction": self._names[int(row.argmax())], "probability": probability}
 
 
 # --- between sites ---
@@ -541,6 +548,7 @@ class PredictionServer(BoundedServer):
         token: which each request has (``Authorization: Bearer TOKEN``).
         call: runs a coroutine where the other parties' connections are, and returns its result.
         log: takes an object for each request: its time, how many ids, how many were predicted, milliseconds.
+        tell: takes a line for people.
     """
 
     def __init__(
@@ -550,9 +558,10 @@ class PredictionServer(BoundedServer):
         token: str,
         call: Callable[[Coroutine[Any, Any, Any]], Any],
         log: Callable[[dict[str, Any]], None],
+        tell: Callable[[str], None] = print,
     ) -> None:
         super().__init__(address, PredictionHandler, "--listen")
-        self.predictor, self.token, self.call, self._log = predictor, token, call, log
+        self.predictor, self.token, self.call, self._log, self.tell = predictor, token, call, log, tell
         self.is_ready = predictor.is_whole
         """Whether all parties are reached and their rows aligned."""
         self._counting = threading.Lock()
@@ -638,6 +647,12 @@ class PredictionHandler(BaseHTTPRequestHandler):
             status, found = HTTPStatus.BAD_REQUEST, {"error": str(error)}
         except (FedactorsError, TimeoutError) as error:  # another party: lost, late, or it refuses
             status, found = HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error) or "the other parties are late"}
+        except OSError:
+            raise
+        except Exception as error:
+            self.server.tell(f"a request failed: {type(error).__name__}: {first_line(error)}")
+            said = f"{type(error).__name__}: see the log of fedactors serve"
+            status, found = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": said}
         self._send(status, found)
         return int(status)
 
@@ -655,7 +670,7 @@ class PredictionHandler(BaseHTTPRequestHandler):
             self.close_connection = True
             raise Refusal(HTTPStatus.BAD_REQUEST, f"give JSON of a known length, at most {_MOST_BODY} bytes")
         try:
-            found = json.loads(self.rfile.read(int(length)))
+            found = json.loads(self.rfile.read(int(length)), parse_constant=_no_number)
         except (ValueError, RecursionError):
             raise Refusal(HTTPStatus.BAD_REQUEST, "this is no JSON") from None
         match found:
@@ -682,6 +697,10 @@ class PredictionHandler(BaseHTTPRequestHandler):
 
 
 _MOST_BODY = 1 << 20
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _are_columns(found: dict[str, Any]) -> bool:
@@ -715,17 +734,21 @@ class Loop:
         asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
-        """End it."""
+        """End it, once connections that are closing have said so."""
 
         async def end() -> None:
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
                 task.cancel()
-            await asyncio.sleep(0)
+            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.sleep(_LAST_SECONDS)
 
         with contextlib.suppress(TimeoutError):
             self.call(end(), 5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        if not self._thread.is_alive():
+            self._loop.close()
 
 
 async def keep_ready(
@@ -792,7 +815,7 @@ def predictions(
     predictor = Predictor(made[name], found[name], here | {one.name: one for one in remote})
     loop = Loop()
     try:
-        server = PredictionServer(predictor, address, token, loop.call, log)
+        server = PredictionServer(predictor, address, token, loop.call, log, tell)
         with server.answering():
             if remote:
                 loop.begin(keep_ready(server, remote, tell))
@@ -801,6 +824,12 @@ def predictions(
                 server.is_ready = True
             yield server
     finally:
+
+        async def close() -> None:
+            for one in remote:
+                one.close()
+
+        loop.call(close())
         loop.stop()
 
 
