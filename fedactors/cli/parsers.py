@@ -243,9 +243,14 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         metavar="SITE=HOST:PORT",
         help="at the site with the labels: where another party serves",
     )
-    serve.add_argument("--to", metavar="SITE", help="at another party: the site with the labels, which alone may ask")
     serve.add_argument(
-        "--most-rows", type=_count, metavar="N", help="with --to: rows that it gives at most, each question counts"
+        "--for",
+        dest="label_site",
+        metavar="SITE",
+        help="at another party: the site with the labels, which alone may ask",
+    )
+    serve.add_argument(
+        "--most-rows", type=_count, metavar="N", help="with --for: rows that it gives at most, each question counts"
     )
     add_flags(serve, "checkpoint_dir", "checkpoint_key", "allow_import")
 

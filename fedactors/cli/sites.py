@@ -895,15 +895,15 @@ def serve_parts(parts: dict[str, Part], model: str, args: argparse.Namespace) ->
     from fedactors.federation.identity import parse_address
     from fedactors.federation.site_folder import SiteFolder
 
-    if (args.to is not None or args.remote) and args.folder is None:
+    if (args.label_site is not None or args.remote) and args.folder is None:
         raise BadInput("--folder: missing: the folder of this site, whose key the other sites know")
-    if (args.to is None) != (args.most_rows is None):
-        raise BadInput("--most-rows: goes with --to: how many rows that site may ask for")
-    if args.to is not None and args.remote:
-        raise BadInput("--from: is not allowed with --to: the site with the labels asks the others")
+    if (args.label_site is None) != (args.most_rows is None):
+        raise BadInput("--most-rows: goes with --for: how many rows that site may ask for")
+    if args.label_site is not None and args.remote:
+        raise BadInput("--from: is not allowed with --for: the site with the labels asks the others")
     address = parse_address(args.listen, "--listen")
     folder = None if args.folder is None else SiteFolder(path_of(args.folder, "--folder"))
-    if folder is not None and args.to is not None:
+    if folder is not None and args.label_site is not None:
         return _give(folder, parts, model, address, args)
     return _predict_online(folder, parts, model, address, args)
 
@@ -918,11 +918,18 @@ def _give(
     if folder.name not in parts:
         raise BadInput(f"serve: {folder.name} has no part of this model: {', '.join(parts)}")
     before = sum(line["what"] == "serving" and line["model"] == model for line in folder.log())
-    ends = {"to": args.to, "model": model, "most_rows": args.most_rows, "tell": lambda text: say(text, flush=True)}
+    ends = {
+        "to": args.label_site,
+        "model": model,
+        "most_rows": args.most_rows,
+        "tell": lambda text: say(text, flush=True),
+    }
     with contributions(folder, parts[folder.name], args.rows[0], address, **ends) as (port, given):
         noise = "no noise is added" if given.privacy is None else f"epsilon {given.privacy.epsilon:.4g} of one row"
-        facts = {"party": folder.name, "to": args.to, "listen": f"{address[0]}:{port}", "served_before": before}
-        said = f"{folder.name}: answers {args.to} at {address[0]}:{port}, {args.most_rows} rows at most; {noise}"
+        facts = {"party": folder.name, "to": args.label_site, "listen": f"{address[0]}:{port}", "served_before": before}
+        said = (
+            f"{folder.name}: answers {args.label_site} at {address[0]}:{port}, {args.most_rows} rows at most; {noise}"
+        )
         answer(args.format, facts, said, f"these rows were served {before} times before, each under noise of its own")
         asyncio.run(wait_for_stop())
     raise Stopped(f"{folder.name} serves no longer", 143)

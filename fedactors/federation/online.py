@@ -232,7 +232,7 @@ class Contributions:
         self.salt = order.salt
 
     async def contribute(self, positions: NDArray[np.int64], salt: bytes) -> tuple[Array, NDArray[np.bool_]]:
-        """Return the values of rows, while so many may still be given; places of an order of before mean other rows."""
+        """Return the values of rows, while so many may be given; positions of an earlier order mean other rows."""
         if not hmac.compare_digest(salt, self.salt):
             raise Refused(self.part.party, "is asked for rows of an order that is no longer the common one")
         if len(positions) > MOST_IDS or (len(positions) and not 0 <= positions.min() <= positions.max() < self._size):
@@ -270,11 +270,11 @@ class Predictor:
         self.part, self.rows, self._others = part, rows, dict(others)
         self._names = part.class_names or tuple(map(str, range(max(part.num_classes, 2))))
         self._values = contribution(part, rows.features)
-        self._places = np.arange(len(rows.ids))
+        self._positions = np.arange(len(rows.ids))
         """Of each own row in the common order; -1: not all parties have it."""
         self._absent: dict[int, str] = {}
         self._salt = b""
-        """Of the order that the places are of."""
+        """Of the order that the positions are of."""
 
     @property
     def is_whole(self) -> bool:
@@ -291,35 +291,35 @@ class Predictor:
             return
         rng = np.random.default_rng(secrets.randbits(128))
         common = await align(self.rows.ids, self.part.party, _alignment(self.part), self._others, rng)
-        places = np.full(len(self.rows.ids), -1)
-        places[common.rows] = np.arange(len(common.rows))
+        positions = np.full(len(self.rows.ids), -1)
+        positions[common.rows] = np.arange(len(common.rows))
         absent = {int(row): name for name, rows in common.absent.items() for row in rows}
-        self._places, self._absent, self._salt = places, absent, next(iter(self._others.values())).salt
+        self._positions, self._absent, self._salt = positions, absent, next(iter(self._others.values())).salt
 
     async def predict(self, ids: Sequence[str]) -> list[dict[str, Any]]:
         """Return an entry for each id: a prediction, or the reason why there is none."""
-        reasons: dict[int, str] = {}
+        rejections: dict[int, str] = {}
         rows = np.array([self.rows.row_of.get(one, -1) for one in ids], np.int64)
         for number, row in enumerate(rows.tolist()):
             if row < 0:
-                reasons[number] = "no such row"
+                rejections[number] = "no such row"
             elif row in self.rows.rejections:
-                reasons[number] = self.rows.rejections[row]
-            elif self._places[row] < 0:
-                reasons[number] = f"not at {self._absent.get(row, 'all parties')}"
-        asked = [number for number in range(len(ids)) if number not in reasons]
+                rejections[number] = self.rows.rejections[row]
+            elif self._positions[row] < 0:
+                rejections[number] = f"not at {self._absent.get(row, 'all parties')}"
+        asked = [number for number in range(len(ids)) if number not in rejections]
         values = {self.part.party: self._values[rows[asked]]}
         if asked and not self.is_whole:
-            places, salt = self._places[rows[asked]], self._salt
-            found = await asyncio.gather(*(one.contribute(places, salt) for one in self._others.values()))
+            positions, salt = self._positions[rows[asked]], self._salt
+            found = await asyncio.gather(*(one.contribute(positions, salt) for one in self._others.values()))
             for name, (theirs, unusable) in zip(self._others, found, strict=True):
                 values[name] = theirs
-                reasons |= {asked[n]: f"{name} cannot use its row" for n in np.flatnonzero(unusable).tolist()}
+                rejections |= {asked[n]: f"{name} cannot use its row" for n in np.flatnonzero(unusable).tolist()}
         answers = self._answers([values[name] for name in self.part.parties]) if asked else []
         by_number = dict(zip(asked, answers, strict=True))
         return [
-            {"id": one, "prediction": None, "reason": reasons[number]}
-            if number in reasons
+            {"id": one, "prediction": None, "reason": rejections[number]}
+            if number in rejections
             else {"id": one, **by_number[number]}
             for number, one in enumerate(ids)
         ]
@@ -389,7 +389,7 @@ class RemoteContributor:
 
     async def _ask(self, verb: str, *args: Any) -> Any:
         if self._connection is None or self.is_lost:
-            raise PartyLost(self._member.name, f"does not serve at {self._member.where}: there: fedactors serve --to")
+            raise PartyLost(self._member.name, f"does not serve at {self._member.where}: there: fedactors serve --for")
         return await self._connection.ask((verb, *args), verb)
 
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
@@ -449,7 +449,7 @@ class ContributionServer:
     ) -> None:
         if to not in folder.federation.members or to == folder.name:
             known = ", ".join(sorted(set(folder.federation.members) - {folder.name}))
-            raise BadInput(f"--to: {shown(to)} is not allowed: one of {known}")
+            raise BadInput(f"--for: {shown(to)} is not allowed: one of {known}")
         self._folder, self._given, self._to, self._model, self._tell = folder, given, to, model, tell
         self._links: dict[tuple[str, str], Connection] = {}
         self._server: asyncio.Server | None = None
@@ -805,7 +805,7 @@ def predictions(
     first = next(iter(parts.values()))
     name = first.party if len(first.parties) == 1 else first.parties[0]
     if name not in parts:
-        raise BadInput(f"serve: {name} has the labels, and its part is not here: give --to {name}")
+        raise BadInput(f"serve: {name} has the labels, and its part is not here: give --for {name}")
     made = {one: loaded(part) for one, part in parts.items()}
     found = {one: read_rows(made[one], path, id_column) for one, path in rows.items()}
     if missing := [one for one in made if one not in found]:
@@ -851,7 +851,7 @@ def contributions(
         BadInput: the rows cannot be read, no such site, or nobody may listen there.
     """
     if part.parties[0] != to:
-        raise BadInput(f"--to: {shown(to)} is not allowed: {part.parties[0]} has the labels of this model")
+        raise BadInput(f"--for: {shown(to)} is not allowed: {part.parties[0]} has the labels of this model")
     made = loaded(part)
     rng = np.random.default_rng(secrets.randbits(128))
     given = Contributions(made, read_rows(made, folder.rows_file(data)), most_rows, rng)

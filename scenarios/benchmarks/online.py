@@ -131,7 +131,7 @@ def serve(folder: Path, *words: str) -> Iterator[int]:
 def serving_at_two(folder: Path) -> Iterator[int]:
     """Serve the parts at both sites; return the port of the label party's."""
     paths = {name: str(next((folder / name / "runs").glob("*-0"))) for name in NAMES}
-    shop = ("--folder", str(folder / "shop"), "--rows", "new", "--to", "bank", "--most-rows", "1000000000")
+    shop = ("--folder", str(folder / "shop"), "--rows", "new", "--for", "bank", "--most-rows", "1000000000")
     with serve(folder, paths["shop"], *shop) as there:
         bank = ("--folder", str(folder / "bank"), "--rows", "new", "--from", f"shop=127.0.0.1:{there}")
         with serve(folder, paths["bank"], *bank) as port:

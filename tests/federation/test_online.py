@@ -290,18 +290,18 @@ def ordered(given: Contributions, ids: list[str]) -> bytes:
     return salt
 
 
-def places(*numbers: int) -> Any:
+def positions(*numbers: int) -> Any:
     return np.array(numbers, np.int64)
 
 
 def test_noise_is_drawn_once_for_as_long_as_a_party_serves() -> None:
     given = given_by(["r1", "r2", "r3"], sigma=0.5, clip_norm=1.0)
     salt = ordered(given, ["r3", "r1"])
-    first, _ = asyncio.run(given.contribute(places(0, 1), salt))
-    again = [asyncio.run(given.contribute(places(0, 1), salt))[0] for _ in range(5)]
+    first, _ = asyncio.run(given.contribute(positions(0, 1), salt))
+    again = [asyncio.run(given.contribute(positions(0, 1), salt))[0] for _ in range(5)]
     assert all((one == first).all() for one in again), "asking often averages nothing out"
     bare = given_by(["r1", "r2", "r3"])
-    plain, _ = asyncio.run(bare.contribute(places(0, 1), ordered(bare, ["r3", "r1"])))
+    plain, _ = asyncio.run(bare.contribute(positions(0, 1), ordered(bare, ["r3", "r1"])))
     assert not np.allclose(first, plain, atol=1e-3)
     assert given.privacy is not None
     assert given.privacy.epsilon > 0
@@ -312,10 +312,10 @@ def test_a_party_gives_so_many_rows_and_no_more() -> None:
     given = given_by(["r1", "r2"], most_rows=5)
     salt = ordered(given, ["r1", "r2"])
     for _ in range(2):
-        asyncio.run(given.contribute(places(0, 1), salt))
+        asyncio.run(given.contribute(positions(0, 1), salt))
     with pytest.raises(Refused, match=r"gave 4 of 5 rows: .* larger --most-rows"):
-        asyncio.run(given.contribute(places(0, 1), salt))
-    asyncio.run(given.contribute(places(1), salt))
+        asyncio.run(given.contribute(positions(0, 1), salt))
+    asyncio.run(given.contribute(positions(1), salt))
     assert given.num_given == 5
 
 
@@ -324,7 +324,7 @@ def test_rows_that_are_not_shared_are_not_given(numbers: tuple[int, ...]) -> Non
     given = given_by(["r1", "r2", "r3"], most_rows=10_000)
     salt = ordered(given, ["r1", "r2"])
     with pytest.raises(Refused, match="rows that are not shared, or for too many"):
-        asyncio.run(given.contribute(places(*numbers), salt))
+        asyncio.run(given.contribute(positions(*numbers), salt))
     assert given.num_given == 0
 
 
@@ -333,7 +333,7 @@ def test_places_of_an_earlier_order_mean_no_rows() -> None:
     before = ordered(given, ["r1", "r2"])
     ordered(given, ["r2", "r1"])
     with pytest.raises(Refused, match="no longer the common one"):
-        asyncio.run(given.contribute(places(0), before))
+        asyncio.run(given.contribute(positions(0), before))
 
 
 def test_alignments_are_few_because_each_tells_which_ids_are_there() -> None:
@@ -495,7 +495,7 @@ def test_parts_of_different_models_are_never_fused(world: World, facts: Any, sai
 def test_only_the_site_with_the_labels_may_ask(world: World) -> None:
     shop, model = parts_at(world, SHOP)
     with (
-        pytest.raises(BadInput, match=r"--to: 'clinic' is not allowed: bank has the labels"),
+        pytest.raises(BadInput, match=r"--for: 'clinic' is not allowed: bank has the labels"),
         contributions(world.folder(SHOP), shop, "new", ("127.0.0.1", 0), to=CLINIC, model=model, most_rows=5),
     ):
         pass
