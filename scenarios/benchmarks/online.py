@@ -83,8 +83,8 @@ def two_sites(folder: Path, values: Any, labels: Any) -> None:
             file.write(f'\n[data.rows]\npath = "rows.csv"\nid = "id"\n{task if name == "bank" else ""}')
             file.write('\n[data.new]\npath = "new.csv"\nid = "id"\n')
     with listening(folder):
-        file = ["--federation", str(folder / "bank" / "federation.toml"), "--data", "bank=rows,shop=rows"]
-        quiet(["run", "pubsub-vfl", *file, "--out", str(folder / "runs"), "--quiet", *WORDS])
+        where = ["--federation", str(folder / "bank" / "federation.toml"), "--data", "bank=rows,shop=rows"]
+        quiet(["run", "pubsub-vfl", *where, "--out", str(folder / "runs"), "--quiet", *WORDS])
 
 
 @contextlib.contextmanager

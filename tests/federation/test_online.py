@@ -519,31 +519,32 @@ def test_only_the_site_with_the_labels_may_ask(world: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "question",
-    [None, (), ("contribute",), ("contribute", [1], b""), ("contribute", np.zeros(1), b""), ("fail", "x"),
-     ("contribute", np.zeros((1, 1), np.int64), b""), ("contribute", np.zeros(1, np.int64), "x"),
-     ("take_order", b"x", np.zeros((1, 31), np.uint8)), ("take_order", b"", np.zeros((1, 32), np.uint8)),
-     ("answer_alignment", "hash", b"x" * 32), ("answer_alignment", "psi", b"x")],
-    ids=range(12),
-)  # fmt: skip
-def test_what_is_no_question_gets_nothing(world: World, question: Any) -> None:
+def test_what_is_no_question_gets_nothing(world: World) -> None:
     shop, model = parts_at(world, SHOP)
     ends: dict[str, Any] = {"to": BANK, "model": model, "most_rows": 5, "tell": lambda _: None}
     folder = world.folder(BANK)
+    questions: list[Any] = [None, (), ("contribute",), ("contribute", [1], b""), ("contribute", np.zeros(1), b"")]
+    questions += [("contribute", np.zeros((1, 1), np.int64), b""), ("contribute", np.zeros(1, np.int64), "x")]
+    questions += [("contribute", np.zeros(1, np.int64), b""), ("fail", "x"), ("answer_alignment", "psi", b"x")]
+    questions += [("take_order", b"x", np.zeros((1, 31), np.uint8)), ("take_order", b"", np.zeros((1, 32), np.uint8))]
+    questions += [("take_order", b"x", np.zeros((1, 32), np.uint8)), ("answer_alignment", "hash", b"x" * 32)]
     with contributions(world.folder(SHOP), shop, "new", ("127.0.0.1", 0), **ends) as (port, given):
         remote = RemoteContributor(folder, replace(folder.federation.members[SHOP], host="127.0.0.1", port=port), model)
+        answered = []
 
-        async def ask_it() -> Any:
+        async def ask_all() -> None:
             await remote.connect()
             assert remote._connection is not None
-            try:
-                return await remote._connection.ask(question, "something")
-            finally:
-                remote.close()
+            for question in questions:
+                try:
+                    answered.append((question, await remote._connection.ask(question, "something")))
+                except fedactors.FedactorsError:
+                    continue
+            remote.close()
+            await asyncio.sleep(1.1)
 
-        with pytest.raises(fedactors.FedactorsError):
-            asyncio.run(ask_it())
+        asyncio.run(ask_all())
+        assert answered == []
         assert given.num_given == 0
 
 
