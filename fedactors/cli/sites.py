@@ -970,7 +970,11 @@ def _predict_online(
         facts = {"url": url, "token_file": str(token_file)}
         answer(args.format, facts, f"{url}  (Authorization: Bearer TOKEN, which is in {token_file}; Ctrl-C ends it)")
         sys.stdout.flush()
+        if folder is not None:
+            folder.audit.add("serving", model=model, asks=[one.name for one in remote])
         asyncio.run(wait_for_stop())
+        if folder is not None:
+            folder.audit.add("served", model=model, **server.counts)
     raise Stopped("predictions are served no longer", 143)
 
 

@@ -580,6 +580,12 @@ class PredictionServer(BoundedServer):
             facts = {"status": int(status), "ids": num_ids, "predicted": num_predicted}
             self._log({"time": time.time(), **facts, "ms": round(milliseconds, 3)})
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many requests and ids came, how many were predicted, and how many requests refused."""
+        with self._counting:
+            return dict(self._counts)
+
     def status(self) -> dict[str, Any]:
         """Return what was counted, and how long answers took, of the last 10,000."""
         with self._counting:

@@ -21,6 +21,7 @@ import pytest
 
 import fedactors
 from fedactors.api import Run
+from fedactors.cli.main import main
 from fedactors.data.alignment.ids import AlignmentOrder, AlignmentQuestion, announce_order, make_key
 from fedactors.data.columns import ColumnRule, FittedColumn, Preprocessing
 from fedactors.errors import BadInput, PartyLost, Refused
@@ -132,6 +133,33 @@ def test_answers_are_the_numbers_of_predict(whole: tuple[Run, Path], tmp_path: P
     assert [one["ids"] for one in log] == [60, 1, 3, 1, 1]
     assert [one["predicted"] for one in log] == [59, 1, 2, 1, 0]
     assert not any("p1" in json.dumps(one) for one in log), "ids are in no log"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--rows", "new.csv", "--from", "shop=h:1"), "--folder: missing: the folder of this site"),
+        (("--rows", "new.csv", "--for", "bank", "--most-rows", "5"), "--folder: missing: the folder of this site"),
+        (("--rows", "new.csv", "--most-rows", "5"), "--most-rows: goes with --for"),
+        (("--rows", "new.csv", "--rows", "east=new.csv"), "--rows: 'new.csv' is not allowed: give PARTY=FILE once"),
+        (("--rows", "nowhere.csv"), "nowhere.csv"),
+        (("--rows", "new.csv", "--id", "name"), "column 'name' is absent"),
+        (("--rows", "twice.csv", "--id", "patient"), "'p1' is the id of several rows"),
+        (("--rows", "new.csv", "--listen", "nowhere"), "--listen: 'nowhere' is not allowed: give HOST:PORT"),
+        (("--rows", "new.csv", "--token-file", "nowhere/token"), "token"),
+    ],
+)
+def test_words_that_are_wrong_end_with_a_line(
+    whole: tuple[Run, Path], words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    run, folder = whole
+    monkeypatch.chdir(folder)
+    (folder / "twice.csv").write_text("patient,a,b,c\np1,1,1,1\np2,1,1,1\np1,2,2,2\n")
+    assert main(["serve", str(run.path), *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (folder / "serve.token").exists()
 
 
 # --- whom and what the server refuses: a model of one number ---
