@@ -131,7 +131,13 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iter
     right = set(numbers)
 
     def cell(tag: str, column: int, content: str) -> str:
-        kind = ' class="number"' if column in right else ' class="wide"' if len(content) > _WIDE else ""
+        kind = (
+            ' class="number"'
+            if column in right
+            else ' class="wide"'
+            if len(content) > _WIDE and "<" not in content
+            else ""
+        )
         return f"<{tag}{kind}>{content}</{tag}>"
 
     head = "".join(cell("th", column, _text(name)) for column, name in enumerate(heads))
@@ -261,7 +267,8 @@ def _used(message: str, rows: Sequence[Mapping[str, Any]], proposal: ShownPropos
         return "-"
     share, count, limit = max(found)
     text = f"{count:,} of {limit:,}"
-    return f'<meter min="0" max="1" high="0.9" value="{min(share, 1.0):.4f}">{text}</meter> {text}'
+    kind = ' class="bad"' if share > 1 else ""
+    return f'<meter min="0" max="1" value="{min(share, 1.0):.4f}">{text}</meter> <span{kind}>{text}</span>'
 
 
 def _budgets(budgets: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -282,8 +289,8 @@ def _runs(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if not ended:
         yield '<p class="soft">None yet.</p>'
         return
-    names = ("coordinator", "protocol", "purpose", "data", "status")
-    heads = ("run", "coordinator", "protocol", "purpose", "your data", "how it stands")
+    names = ("status", "coordinator", "protocol", "purpose", "data")
+    heads = ("run", "how it stands", "coordinator", "protocol", "purpose", "your data")
     yield _table(heads, [[_link(one["run"]), *(_text(one[name]) for name in names)] for one in ended[:_MOST_RUNS]])
     if len(ended) > _MOST_RUNS:
         yield f'<p class="soft">The newest {_MOST_RUNS} of {len(ended)}; fedactors site runs lists all.</p>'
