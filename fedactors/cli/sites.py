@@ -524,10 +524,22 @@ def _answer(folder: SiteFolder, proposal: Proposal, approved: bool, why: str) ->
 
 
 class SiteSource:
-    """What the operator's page shows of a site: read anew each time, as a command reads it."""
+    """What the operator's page shows of a site: read as a command reads it, whenever files of the site changed."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder
+        self._seen: dict[str, tuple[object, list[dict[str, Any]]]] = {}
+
+    def _unless_known(self, what: str, make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Return what was made last, while neither the log, a proposal, an answer nor site.toml has changed."""
+        from fedactors.federation.approval import PROPOSALS
+        from fedactors.federation.audit_log import AUDIT
+        from fedactors.federation.site_folder import SITE, stamp
+
+        now = [stamp(self._path / name) for name in (AUDIT, PROPOSALS, SITE)]
+        if what not in self._seen or self._seen[what][0] != now:
+            self._seen[what] = now, make()
+        return self._seen[what][1]
 
     @property
     def _folder(self) -> SiteFolder:
@@ -543,10 +555,13 @@ class SiteSource:
 
     def runs(self) -> list[dict[str, Any]]:
         """Return what `site runs` prints."""
-        return _runs(self._folder)
+        return self._unless_known("runs", lambda: _runs(self._folder))
 
     def budgets(self) -> list[dict[str, Any]]:
         """Return of each of the data with a privacy budget its amounts."""
+        return self._unless_known("budgets", self._budgets)
+
+    def _budgets(self) -> list[dict[str, Any]]:
         from fedactors.federation.approval import kept_proposals
         from fedactors.federation.site_folder import in_all, spent
 
