@@ -337,6 +337,21 @@ class Run:
         options = RunOptions.checked(**_where({**where, "data": new}))
         return in_thread_if_needed(lambda _: predict(self.folder, str(to), options, checkpoint))
 
+    def parts(self, checkpoint: str | None = None, **where: Any) -> tuple[dict[str, Part], str]:
+        """Return the parties' parts of the trained model that this folder has, and which model they are of.
+
+        Args:
+            checkpoint: see `predict`.
+            where: see `predict`.
+
+        Raises:
+            BadInput: there is none.
+        """
+        from fedactors.trained import parts_of
+
+        options = RunOptions.checked(**_where(self._with_code(where)))
+        return parts_of(self.folder, options, checkpoint)
+
     def export(
         self,
         to: str | Path | None = None,

@@ -53,6 +53,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "nebulafl_containers": (Tiny("--seconds 1 --repeats 1 --data digits", ray=True),),
     "nebulafl_speed": (Tiny("overhead --containers 20 --per-round 5 --rounds 1", data="fashion_mnist"),),
     "nebulafl_batched_clients": (Tiny("--smoke"),),
+    "online": (Tiny("--requests 20 --rows 120 --clients 2"),),
     "reading": (Tiny("2000"),),
     "large_tables": (Tiny("horizontal 3000 4"), Tiny("tablepuppet 3000 4")),
     "postgres_reading": (),  # `test_reads_a_table_of_postgresql`

@@ -492,6 +492,16 @@ def predict_command(args: argparse.Namespace) -> int:
     return 0
 
 
+def serve_command(args: argparse.Namespace) -> int:
+    """Answer for single rows until stopped."""
+    from fedactors.api import Run
+    from fedactors.cli.sites import serve_parts
+
+    given = given_options(args)
+    parts, model = Run(args.run).parts(checkpoint=args.checkpoint, **given)
+    return serve_parts(parts, model, args)
+
+
 def export_command(args: argparse.Namespace) -> int:
     """Write the parties' parts of the trained model, each into a folder of its own."""
     from fedactors.api import Run

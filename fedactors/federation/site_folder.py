@@ -110,6 +110,11 @@ class Amount:
     def __add__(self, other: Amount) -> Amount:
         return Amount(epsilon=self.epsilon + other.epsilon, delta=self.delta + other.delta)
 
+    def less(self, taken: Amount) -> Amount:
+        """Return what is left when so much is taken; nothing where it is more."""
+        epsilon = 0.0 if math.isinf(taken.epsilon) else max(0.0, self.epsilon - taken.epsilon)
+        return Amount(epsilon=epsilon, delta=max(0.0, self.delta - taken.delta))
+
     def within(self, cap: Amount) -> bool:
         """Say whether it is no more than `cap`, which it is not if either is no number."""
         return self.epsilon <= cap.epsilon and self.delta <= cap.delta
@@ -796,6 +801,18 @@ class SiteFolder:
         """
         given = self._table(name).get("budget")
         return None if given is None else checked(Amount, self.path / SITE, given)
+
+    def rows_file(self, name: str) -> Path:
+        """Return the file of data whose rows are predicted online.
+
+        Raises:
+            BadInput: no such data, they are no file, or they have a privacy budget, which counts no such predictions.
+        """
+        if self.budget(name) is not None:
+            raise BadInput(f"{self.name}: data.{name}.budget: predictions of such data are not counted there yet")
+        if not isinstance(found := self._table(name).get("path"), str):
+            raise BadInput(f"{self.name}: data.{name}: only rows of a file (path) are served")
+        return self.path / found
 
     def source(self, asked: DataName, facts: TaskFacts, table: Mapping[str, Any] | None = None) -> Any:
         """Return where the rows of data of this site are, in a run of this task; `table`: not as site.toml says.

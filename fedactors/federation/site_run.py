@@ -525,6 +525,14 @@ class PrivacyBudget:
 
 T = TypeVar("T")
 CALLS, PAYLOADS = "calls", "payloads"
+_UNTIL = {
+    Life.APPROVED: "all sites to approve",
+    Life.PREPARED: "all sites to make their actors",
+    Life.CONNECTED: "all sites to connect",
+    Life.LOADED: "all sites to load their data",
+    Life.CLOSED: "all sites to finish",
+}
+"""What a site waits for at a barrier, by how far its run has come."""
 _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""
 _MOST_LABELS = 8
@@ -933,6 +941,24 @@ class SiteRun:
         folder = self._folder.path / "predictions" / self.proposal.run
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder / to
+
+    def waits(self) -> list[dict[str, Any]]:
+        """Return which site waits for which other one, as far as this one knows, JSON-ready."""
+        me = self._folder.name
+        found: list[dict[str, Any]] = []
+        if barrier := _UNTIL.get(self.life):
+            driver = self.proposal.coordinator
+            found.append({"who": me, "for": driver, "what": barrier, "replies": None, "seconds": None})
+        for (site, _), link in sorted(self._out.items()):
+            number, what, seconds = link.awaited()
+            if away := link.away_seconds:
+                number, what, seconds = 0, "its connection to come back", away
+            if what:
+                found.append({"who": me, "for": site, "what": what, "replies": number, "seconds": round(seconds, 1)})
+        for (site, purpose), known in sorted(self._in.items()):
+            if known is not None and (number := known.num_unanswered):
+                found.append({"who": site, "for": me, "what": purpose, "replies": number, "seconds": None})
+        return found
 
     # --- what goes wrong ---
 
