@@ -42,11 +42,11 @@ def resolved(part: Any, config: HorizontalConfig = CONFIG) -> Any:
     return built_with("shop", frame, folder, proposal, config, None)[0][0]  # type: ignore[arg-type]
 
 
-ASKED = described().holding_out(0.25, SEED).part((1,))
+REQUEST = described().holding_out(0.25, SEED).part((1,))
 
 
 def test_a_site_trains_on_some_of_its_rows_and_measures_on_the_others() -> None:
-    found = resolved(ASKED)
+    found = resolved(REQUEST)
     (train,), (held,) = found.clients, found.validation
     assert (train.part, held.part) == ("train", "validation")
     for one in (train, held):
@@ -59,8 +59,8 @@ def test_a_site_trains_on_some_of_its_rows_and_measures_on_the_others() -> None:
         described().holding_out(0.5, SEED).part((1,)),
         described().holding_out(0.25, SEED + 1).part((1,)),
         described().part((1,)),
-        replace(ASKED, validation=ASKED.clients),
-        replace(ASKED, clients=ASKED.validation),
+        replace(REQUEST, validation=REQUEST.clients),
+        replace(REQUEST, clients=REQUEST.validation),
         described().holding_out(0.25, SEED).part((0,)),
     ],
     ids=["more rows", "another seed", "none held out", "training rows", "validation rows", "another's"],
@@ -74,4 +74,4 @@ def test_without_the_setting_nothing_is_held_out() -> None:
     config = replace(CONFIG, validation_fraction=0.0, local_parameters=())
     assert resolved(described().part((1,)), config).validation == ()
     with pytest.raises(Refused, match="with other data than the approved ones"):
-        resolved(ASKED, config)
+        resolved(REQUEST, config)
