@@ -739,7 +739,8 @@ def resolve_federated(protocol: Protocol, words: Words, options: RunOptions) -> 
     if options.data is None:
         raise BadInput("--data: missing: give SITE=NAME,SITE=NAME, the names that the sites have for their data")
     preset = protocol.smoke if options.smoke else protocol.paper if options.paper else {}
-    if any(field.name == "on_party_loss" for field in dataclasses.fields(protocol.Config)):
+    named = set(words) if isinstance(words, Mapping) else {word.partition("=")[0] for word in words}
+    if "min_sites" not in named and any(one.name == "on_party_loss" for one in dataclasses.fields(protocol.Config)):
         preset = {"on_party_loss": "stop", **preset}
     preset = {**protocol.between_sites, **preset}
     seeds = options.seeds or (options.seed or 0,)

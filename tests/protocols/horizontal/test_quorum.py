@@ -57,7 +57,7 @@ def slow(name: str) -> Costs:
 
 
 def test_a_late_site_has_no_part_and_takes_part_again_after_its_answer():
-    _, recorder, runtime = play(changed(**{**QUORUM, "num_rounds": 6, "min_sites": 2}), costs=slow("client-1"))
+    _, recorder, _ = play(changed(**{**QUORUM, "num_rounds": 6, "min_sites": 2}), costs=slow("client-1"))
     # a simulated checkpoint waits until all calls are answered, so that it is asked, and late, in each round
     assert away(recorder) == [["client-1"]] * 6
     assert [one["clients"] for one in recorder.rounds] == [3] * 6
