@@ -245,7 +245,7 @@ class Actor:
         )
 
     def catch_up(self, left: Mapping[str, tuple[int, int]]) -> None:
-        """Learn what left after the checkpoint that this actor was restored from, before it is opened; overridden.
+        """Learn what left, be it after the checkpoint that this actor goes on from, before it is opened; overridden.
 
         Args:
             left: by endpoint with a number that grows (a round's): how many answers left, and the last number.

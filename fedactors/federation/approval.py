@@ -403,8 +403,8 @@ def on_loss(config: Any, proposal: Proposal) -> str:
         f"a round counts with {fewest} of {num_sites} sites (min_sites) that answer within {config.client_timeout:g} s "
         "(client_timeout), and goes on without the others; with fewer it changes nothing, and opens no sum. The next "
         f"one waits {config.quorum_timeout:g} s (quorum_timeout) for sites to come back, then the run ends and can be "
-        "resumed. If yours is lost, it comes back by itself when it is started: from its own last checkpoint, asked for "
-        "no round twice, and charged for the rounds that it answered. fedactors site stop takes your site out"
+        "resumed. If yours is lost, it comes back by itself when it is started: from its own last checkpoint, asked "
+        "for no round twice, and charged for the rounds that it answered. fedactors site stop takes your site out"
     )
 
 

@@ -57,8 +57,8 @@ class Journal:
         self._path = path
         self._left: dict[str, dict[str, tuple[int, int]]] = {}
         if path.exists():
-            found = json.loads(path.read_text())
-            self._left = {actor: {name: (int(n), int(m)) for name, (n, m) in one.items()} for actor, one in found.items()}
+            for actor, one in json.loads(path.read_text()).items():
+                self._left[actor] = {name: (int(answers), int(last)) for name, (answers, last) in one.items()}
 
     def left(self, actor: str) -> Mapping[str, tuple[int, int]]:
         """Return of an actor's endpoints how many answers left, and the last number."""

@@ -502,7 +502,8 @@ class PrivacyBudget:
     def charged(self, status: str, *, was_open: bool) -> dict[str, Amount]:
         """Return what counts against the budget: what was measured, and of a run that broke off all it announced.
 
-        More than it announced has not left. With a journal what is charged when it goes on holds all of it. A run whose plan was refused takes what it had taken by then.
+        More than it announced has not left. A run whose plan was refused takes what it had taken by then. With a
+        journal what is charged when the site comes back holds what was charged before.
         """
         if self._announced is None or not was_open:
             return {}
@@ -930,7 +931,9 @@ class SiteRun:
         await self._opened(receiver)
         try:
             with self._refusing():
-                async with self._spending.measuring if method == ACCOUNT else contextlib.nullcontext():
+                # of the own party alone: a server that is hosted here calls others meanwhile, for which is measured
+                is_own = method == ACCOUNT and receiver.partition("/")[0] == self._folder.name
+                async with self._spending.measuring if is_own else contextlib.nullcontext():
                     reply = await self.actors.serve(path, value)
                 await self._spending.check()
                 self.gate.reply_out(path, reply)

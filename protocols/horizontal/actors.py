@@ -159,13 +159,12 @@ class ClientProcess(SecureSummand):
 
     def catch_up(self, left: Mapping[str, tuple[int, int]]) -> None:
         """Count what left since the checkpoint, under noise too."""
-        calls, last = max(left.get(name, (0, 0)) for name in ("train", "train_private"))
-        self.last_round = last
+        answers, self.last_round = max(left.get(name, (0, 0)) for name in ("train", "train_private"))
         if self._config.is_private:
-            self.num_private += calls
+            self.num_private = max(self.num_private, answers)
         elif self._config.record_privacy is not None:
             for client in range(len(self._part.clients)):
-                self.num_trained[client] = self.num_trained.get(client, 0) + calls
+                self.num_trained[client] = max(self.num_trained.get(client, 0), answers)
 
     @remote(caller=SERVER, unbounded="a number of rounds, which the server ordered itself")
     async def tell_last_round(self) -> messages.LastRound:
@@ -405,6 +404,7 @@ class HorizontalServer(Server):
         self._is_restored = self.num_private > 0
         if self.base:
             check_base(self._spec, self.base, "before the run was resumed")
+        if self.sizes:
             self._survive_losses()
         self._find_rows()
 

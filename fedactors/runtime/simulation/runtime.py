@@ -403,7 +403,7 @@ class SimulatedRuntime(Runtime):
             return
         actors = {name: context.capture() for name, context in sorted(self.contexts.items()) if context.alive}
         if self.deadline is not None and self._last_snapshot is not None:  # who comes back has its state of before
-            lost = {name for name, one in self.contexts.items() if not one.alive and self.loss_policy(name) == "restart"}
+            lost = {name for name in self.contexts.keys() - actors.keys() if self.loss_policy(name) == "restart"}
             actors |= {name: frame for name, frame in self._last_snapshot.actors.items() if name in lost}
         driver = snapshots.seal_driver(
             {
