@@ -542,6 +542,12 @@ def num_continuations(folder: SiteFolder, proposal: Proposal) -> int:
     return sum(line["what"] == "continued" and line["first"] == first for line in folder.log())
 
 
+def num_returns(folder: SiteFolder, proposal: Proposal) -> int:
+    """Return how often this site came back to a run, by its log."""
+    first = first_of(folder, proposal).run
+    return sum(line["what"] == "returned" and line.get("first") == first for line in folder.log())
+
+
 def num_predictions(folder: SiteFolder, proposal: Proposal) -> int:
     """Return how often a run, from whichever checkpoint, predicted here, by the log of the site."""
     first = first_of(folder, proposal).run

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from fedactors.actors.remote import ordinal
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.approval import (
     RUN_ID,
@@ -32,6 +33,7 @@ from fedactors.federation.approval import (
     has_quorum,
     keep_proposal,
     kept_proposals,
+    num_returns,
     read_proposal,
     stop_reason,
 )
@@ -430,13 +432,18 @@ class SiteProcess:
         """Say whether a run was approved here before, so that this site comes back to it.
 
         Raises:
-            BadInput: its person has stopped it.
+            BadInput: its person has stopped it, or it came back as often as the policy allows.
         """
         known, answer = kept_proposals(self.folder).get(proposal.run), decision(self.folder, proposal)
         if known is None or known.digest != proposal.digest or answer is None or not answer[0]:
             return False
         if (why := stop_reason(self.folder, proposal.run)) is not None:
             raise BadInput(f"{self.folder.name}: left the run{f': {why}' if why else ''}")
+        if (done := num_returns(self.folder, proposal)) >= (most := self.folder.policy.continuations):
+            raise BadInput(
+                f"{self.folder.name}: comes back to the run for the {ordinal(done + 1)} time; approved: at most {most} "
+                "(policy.continuations): a restart forgets how often that left which has no round's number, like scores"
+            )
         return True
 
     async def _begin(self, proposal: Proposal, protocol: Protocol, config: Any, *, is_return: bool) -> None:

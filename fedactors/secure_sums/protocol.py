@@ -400,9 +400,7 @@ class SecureSumServer:
             TooFewLeft: too few.
         """
         if len(found) < self.threshold:
-            raise TooFewLeft(
-                f"secure sum: {len(found)} confirmed the survivors, too few: {self.threshold} are needed"
-            )
+            raise TooFewLeft(f"secure sum: {len(found)} confirmed the survivors, too few: {self.threshold} are needed")
         return Confirmations(arrived.slot, {name: one.signature for name, one in found.items()})
 
 

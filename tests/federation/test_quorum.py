@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,10 +21,12 @@ from fedactors.federation.audit_log import Journal
 from fedactors.federation.hosting import SiteContext
 from fedactors.federation.site_folder import SITE, as_logged, taken_by
 from fedactors.plugins import find_protocol
+from fedactors.runs.folder import ROUND_METRICS
 from protocols.horizontal import client_dp
 from protocols.horizontal.config import HorizontalConfig
+from tests.campaign.sites import Sites, until
 from tests.federation.test_going_on import after_rounds, rounds_of
-from tests.federation.test_runs import command, federated, last_line
+from tests.federation.test_runs import OF_THREE, command, federated, last_line
 from tests.federation.world import BANK, CLINIC, DATA, SHOP, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="quorum")]
@@ -234,3 +238,41 @@ def test_a_policy_of_many_colluders_needs_a_large_quorum(tmp_path: Path) -> None
             contextlib.nullcontext() if is_enough else pytest.raises(BadInput, match="as few as 3 of them; the policy")
         ):
             check_proposal(proposal, world.folder(SHOP))
+
+
+def test_a_killed_site_and_a_frozen_one_come_back(tmp_path: Path) -> None:
+    """Real processes; each step waits for what it is about, however busy the machine is."""
+    sites = Sites(tmp_path)
+    words = ("num_rounds=100000", "hidden_size=4", "min_sites=1", "client_timeout=5", "quorum_timeout=300")
+    driver = sites.drive("horizontal", "--data", OF_THREE["horizontal"], *words)
+    try:
+
+        def last() -> dict[str, Any]:
+            (run,) = sites.runs.iterdir()
+            return json.loads((run / ROUND_METRICS).read_text().splitlines()[-1])
+
+        def becomes(num_sites: int, *gone: str) -> bool:
+            def holds() -> bool:
+                assert driver.poll() is None, driver.communicate()[1]
+                found = last()
+                return found["sites"] == num_sites and all(f"{name}/away" in found for name in gone)
+
+            return until(holds, 240.0)
+
+        assert becomes(3)
+        sites.started[CLINIC].kill()
+        sites.started[CLINIC].wait(10)
+        assert becomes(2, CLINIC)
+        sites.started[SHOP].send_signal(signal.SIGSTOP)
+        assert becomes(1, CLINIC, SHOP)
+        sites.begin(CLINIC)
+        assert becomes(2, SHOP)
+        sites.started[SHOP].send_signal(signal.SIGCONT)
+        assert becomes(3)
+        driver.send_signal(signal.SIGINT)
+        _, err = driver.communicate(timeout=120)
+        assert driver.returncode == 130, err
+    finally:
+        driver.kill()
+        driver.communicate()
+        sites.end()
