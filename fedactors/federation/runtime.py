@@ -177,7 +177,12 @@ class FederatedRuntime(Runtime):
     def _watch(self, site: str) -> None:
         link = self._sites[site]
         watched = link.request(encode_parts(("watch", ())), "watch", is_limited=False)
-        watched.add_done_callback(lambda _: self._sites.get(site) is link and self._failed(watched))
+
+        def ended(watched: asyncio.Future[Any]) -> None:
+            if self._sites.get(site) is link:  # else the run goes on without it
+                self._failed(watched)
+
+        watched.add_done_callback(ended)
         self._watching.append(watched)
 
     def _failed(self, watched: asyncio.Future[Any]) -> None:

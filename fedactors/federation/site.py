@@ -429,13 +429,15 @@ class SiteProcess:
         await self._begin(proposal, protocol, config, is_return=False)
 
     def _is_known(self, proposal: Proposal) -> bool:
-        """Say whether a run was approved here before, so that this site comes back to it.
+        """Say whether a run was approved here before and has not come to its end, so that this site comes back to it.
 
         Raises:
             BadInput: its person has stopped it, or it came back as often as the policy allows.
         """
         known, answer = kept_proposals(self.folder).get(proposal.run), decision(self.folder, proposal)
-        if known is None or known.digest != proposal.digest or answer is None or not answer[0]:
+        is_same = known is not None and known.digest == proposal.digest and answer is not None and answer[0]
+        ends = [line for line in self.folder.log() if line["what"] == "ended" and line["run"] == proposal.run]
+        if not is_same or any(line["status"] == "finished" for line in ends):
             return False
         if (why := stop_reason(self.folder, proposal.run)) is not None:
             raise BadInput(f"{self.folder.name}: left the run{f': {why}' if why else ''}")

@@ -508,7 +508,7 @@ class PrivacyBudget:
         if self._announced is None or not was_open:
             return {}
         was_refused = self._refused is not None and bool(self._taken) and not self._is_planned
-        is_known = status == "finished" or self.is_exact or was_refused
+        is_known = status == "finished" or (self.is_exact and bool(self._taken)) or was_refused
         return self._taken if is_known else {ANY: self._announced}
 
 
