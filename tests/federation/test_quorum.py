@@ -249,7 +249,9 @@ def test_a_killed_site_and_a_frozen_one_come_back(tmp_path: Path) -> None:
 
         def last() -> dict[str, Any]:
             (run,) = sites.runs.iterdir()
-            return json.loads((run / ROUND_METRICS).read_text().splitlines()[-1])
+            lines = (run / ROUND_METRICS).read_text().splitlines()
+            found: dict[str, Any] = json.loads(lines[-1] if lines else '{"sites": 0}')
+            return found
 
         def becomes(num_sites: int, *gone: str) -> bool:
             def holds() -> bool:
