@@ -933,8 +933,8 @@ class SiteRun:
         try:
             with self._refusing():
                 # of the own party alone: a server that is hosted here calls others meanwhile, for which is measured
-                is_own = method == ACCOUNT and receiver.partition("/")[0] == self._folder.name
-                async with self._spending.measuring if is_own else contextlib.nullcontext():
+                is_of_site = method == ACCOUNT and receiver.partition("/")[0] == self._folder.name
+                async with self._spending.measuring if is_of_site else contextlib.nullcontext():
                     reply = await self.actors.serve(path, value)
                 await self._spending.check()
                 self.gate.reply_out(path, reply)
