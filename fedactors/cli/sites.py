@@ -647,6 +647,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         left_open,
         num_continuations,
         num_predictions,
+        on_loss,
     )
     from fedactors.inspection import describe_messages, describe_predictions, describe_protections
     from fedactors.runs.metrics import jsonable
@@ -663,6 +664,7 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "continuations": num_continuations(folder, proposal),
         "most_continuations": folder.policy.continuations,
         "predictions": num_predictions(folder, proposal),
+        "on_loss": on_loss(config, proposal),
         "left_open": left_open(protocol, config, proposal, folder),
         "protections": jsonable(describe_protections(protocol, config)),
         "messages": tell(protocol, config),
@@ -698,6 +700,7 @@ def _print_proposal(shown: dict[str, Any], say: Callable[[str], object] = say) -
     say(f"\nsettings: {settings}\n")
     for one in shown["protections"]:
         say(f"{one['kind']}: {'ON' if one['on'] else 'off'}; {one['means']}")
+    say(f"lost sites: {shown['on_loss']}")
     say("\nWhat stays open\n")
     for sentence in shown["left_open"]:
         say(f"- {sentence}")

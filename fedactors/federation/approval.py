@@ -228,8 +228,9 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         raise BadInput(f"proposal: config.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if named := code_named_in(config):
         raise BadInput(f"proposal: config.{next(iter(named))}: code of one's own does not run over a federation yet")
-    if getattr(config, "on_party_loss", "stop") != "stop":
-        raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: 'stop'")
+    if getattr(config, "on_party_loss", "stop") != "stop" and not has_quorum(config):
+        how = "'stop'; or give min_sites" if hasattr(config, "min_sites") else "'stop'"
+        raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: {how}")
     if proposal.purpose != "train":
         _check_earlier(proposal, folder)
     classes_of(protocol, config, proposal.purpose)
@@ -256,6 +257,11 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     if most.gpus is not None and gpus > most.gpus:
         raise BadInput(f"{folder.name}: limits.gpus: its actors here ask for {gpus:g}; at most {most.gpus:g}")
     return protocol, config
+
+
+def has_quorum(config: Any) -> bool:
+    """Say whether a run goes on without sites that are lost, as long as so many as its setting says are there."""
+    return getattr(config, "min_sites", None) is not None
 
 
 class _Listed(Exception):
@@ -379,16 +385,24 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
                 f"who is away adds zeros, so that a sum may be of one organisation; use {none!r}"
             )
     needed, drawn = folder.policy.colluders + 2, getattr(config, "clients_per_round", None) or len(sites)
+    fewest = max(threshold_of(len(sites)), getattr(config, "min_sites", None) or 0)
     if members and drawn < needed <= len(sites):
         raise BadInput(
             f"{folder.name}: clients_per_round: a sum is of {drawn} organisations, the others add zeros; the policy "
             f"allows sums of at least {needed} (policy.colluders = {folder.policy.colluders})"
         )
-    if members and (len(sites) < needed or threshold_of(len(sites)) < needed):
+    if members and (len(sites) < needed or fewest < needed):
         raise BadInput(
             f"{folder.name}: secure_aggregation: sums are of {len(sites)} organisations that bring data "
-            f"({', '.join(sorted(sites))}), or of as few as {threshold_of(len(sites))} of them; the policy allows sums "
+            f"({', '.join(sorted(sites))}), or of as few as {fewest} of them; the policy allows sums "
             f"of at least {needed} (policy.colluders = {folder.policy.colluders})"
+        )
+    helpers = 2 * fewest - len(sites)  # so many sign two sets of survivors of one sum, if they help the server
+    if members and has_quorum(config) and helpers <= folder.policy.colluders:
+        enough = (len(sites) + folder.policy.colluders) // 2 + 1
+        raise BadInput(
+            f"{folder.name}: min_sites: of {fewest} of {len(sites)} organisations a sum may have two sets of survivors, "
+            f"if {folder.policy.colluders} of them help the server (policy.colluders); give {enough} at least"
         )
 
 
@@ -420,6 +434,21 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     if before := summed_before(config, proposal, folder):
         return f"run {before[-1].run} summed the same data among other organisations"
     return ""
+
+
+def on_loss(config: Any, proposal: Proposal) -> str:
+    """Return in a sentence what becomes of the run when a site is lost."""
+    if not has_quorum(config):
+        return "a site that is lost, and not back within wait_seconds, ends the run, which can be resumed"
+    num_sites = len(proposal.data)
+    fewest = config.fewest_sites(num_sites)
+    return (
+        f"a round counts with {fewest} of {num_sites} sites (min_sites) that answer within {config.client_timeout:g} s "
+        "(client_timeout), and goes on without the others; with fewer it changes nothing, and opens no sum. The next "
+        f"one waits {config.quorum_timeout:g} s (quorum_timeout) for sites to come back, then the run ends and can be "
+        "resumed. If yours is lost, it comes back by itself when it is started: from its own last checkpoint, asked "
+        "for no round twice, and charged for the rounds that it answered. fedactors site stop takes your site out"
+    )
 
 
 def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteFolder) -> list[str]:
@@ -569,6 +598,12 @@ def num_continuations(folder: SiteFolder, proposal: Proposal) -> int:
     """Return how often a run was gone on from here in all, by the log of the site, which no checkpoint rolls back."""
     first = first_of(folder, proposal).run
     return sum(line["what"] == "continued" and line["first"] == first for line in folder.log())
+
+
+def num_returns(folder: SiteFolder, proposal: Proposal) -> int:
+    """Return how often this site came back to a run, by its log."""
+    first = first_of(folder, proposal).run
+    return sum(line["what"] == "returned" and line.get("first") == first for line in folder.log())
 
 
 def num_predictions(folder: SiteFolder, proposal: Proposal) -> int:

@@ -23,7 +23,7 @@ import secrets
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -582,7 +582,7 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
     """Return what the checked logs of two sites say of each run that is in both or ended in one, oldest first.
 
     In a run that came to its end, what left one must have arrived at the other. In one that was cut, what left may be
-    lost on the way; what never left cannot arrive.
+    lost on the way; what never left cannot arrive, unless the site that sent it was killed and came back (`_has_gap`).
 
     Raises:
         BadInput: a line is signed by its site, and is not what a site writes.
@@ -596,7 +596,21 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
         for run in ends[one]
         if run not in ends[far] and any(far in (e["from"], e["to"]) for line in ends[one][run] for e in _all(line))
     ]
-    return [_compared(run, site, ends[site].get(run, []), other, ends[other].get(run, [])) for run in runs]
+    gaps = {(name, run) for name, log in ((site, lines), (other, others)) for run in runs if _has_gap(log, run)}
+    return [_compared(run, site, ends[site].get(run, []), other, ends[other].get(run, []), gaps) for run in runs]
+
+
+def _has_gap(lines: Log, run: str) -> bool:
+    """Say whether a site came back to a run without having written how it ended before: its process was killed."""
+    written = 0
+    for line in lines:
+        if line.get("run") == run and line.get("who") != DRIVER:
+            if line["what"] == "returned" and "site" not in line:
+                if written == 0:
+                    return True
+                written = 0
+            written += line["what"] == "ended"
+    return False
 
 
 def _of_runs(site: str, lines: Log) -> dict[str, list[Mapping[str, Any]]]:
@@ -624,7 +638,7 @@ def _all(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*line["left"], *line["arrived"]]
 
 
-def _compared(run: str, site: str, lines: Log, other: str, others: Log) -> Compared:
+def _compared(run: str, site: str, lines: Log, other: str, others: Log, gaps: Set[tuple[str, str]]) -> Compared:
     both = (*lines, *others)
     is_whole = bool(both) and all(line["status"] == "finished" for line in both)
     differences: list[str] = []
@@ -643,7 +657,8 @@ def _compared(run: str, site: str, lines: Log, other: str, others: Log) -> Compa
             (sent_here, size), (taken, taken_size) = left.get(key, (0, 0)), arrived.get(key, (0, 0))
             total["messages"] += sent_here
             total["bytes"] += size
-            is_lost = not is_whole and sent_here >= taken and size >= taken_size
+            # of a process that was killed nobody knows what left it; what it took is not missed either
+            is_lost = not is_whole and ((sent_here >= taken and size >= taken_size) or (one, run) in gaps)
             if (sent_here, size) != (taken, taken_size) and not is_lost:
                 sender, receiver, type_ = (one_line(part, 80) for part in key)
                 differences.append(

@@ -321,7 +321,8 @@ def check_budget(
         raise BadInput(f"{where}: the run announces none: give --budget {site}=EPSILON:DELTA")
     if not any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config)):
         raise BadInput(f"{where}: the run adds no noise, so that it would take all of it")
-    before = in_all(spent(folder.log()).get(name, {}))
+    # of a run that the site comes back to, what was announced holds all that it has taken
+    before = in_all(spent(line for line in folder.log() if line.get("run") != proposal.run).get(name, {}))
     if not (before + announced).within(cap):
         raise BadInput(f"{where}: {announced} is not allowed: {before} of {cap} is taken already")
 

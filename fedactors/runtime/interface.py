@@ -126,6 +126,8 @@ class Runtime(Caller):
     ledger: Ledger
     network: Network
     state: dict[str, Any]
+    keeps_journals = False
+    """Whether parties note what left where no checkpoint rolls it back: one that was lost can be in sums again."""
 
     def __init__(
         self,
@@ -154,6 +156,9 @@ class Runtime(Caller):
         self._new: list[str] = []
         self._loss_policy: str | Callable[[str], str] = "stop"
         self._loss_handler: LossHandler | None = None
+        self._leaving_handler: LossHandler | None = None
+        self.deadline: float | None = None
+        """Seconds that a site may take where the run can go on without it; None: the runtime's own limit."""
         self._last_snapshot: Snapshot | None = None
         self._num_checkpoints = 0
         self._stop_code: int | None = None
@@ -258,18 +263,25 @@ class Runtime(Caller):
             FedactorsError: the first failure, naming the party; `Stopped` after `request_stop`.
         """
 
-    def on_loss(self, policy: str | Callable[[str], str], handler: LossHandler | None = None) -> None:
+    def on_loss(
+        self,
+        policy: str | Callable[[str], str],
+        handler: LossHandler | None = None,
+        leaving: LossHandler | None = None,
+    ) -> None:
         """Say what follows when an actor's process is gone.
 
         Args:
             policy: "stop" raises `PartyLost`; "continue" goes on without it; "restart" respawns it; or a function
                 from the actor's name to one of these.
             handler: awaited with the actor's name after that, by "continue" and "restart".
+            leaving: between sites awaited with the actor's name before others can reach its new process.
         """
         if isinstance(policy, str) and policy not in LOSS_POLICIES:
             raise BadInput(f"on_party_loss: {policy!r} is not allowed: use {', '.join(LOSS_POLICIES)}")
         self._loss_policy = policy
         self._loss_handler = handler
+        self._leaving_handler = leaving
 
     async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         """Record one round's metrics: numbers of the mathematics, never wall time (which `usage` tells)."""

@@ -120,12 +120,23 @@ class SecureSummand(Client):
         adder: name of the actor that may ask for sums.
         survives_loss: whether the run goes on without a client that is lost; else every sum is of all clients, and
             nobody who asks for sums may call one lost to see its part as the difference of two.
+        fewest: members that every sum needs, if that is more than half of the clients.
+        may_return: whether a client that was lost may greet again, as a new process with another identity.
     """
 
     state: ClassVar[tuple[str, ...]] = ("common_secret", "company", "fellows")
 
-    def __init__(self, clients: Sequence[str], adder: str = "server", *, survives_loss: bool = False) -> None:
+    def __init__(
+        self,
+        clients: Sequence[str],
+        adder: str = "server",
+        *,
+        survives_loss: bool = False,
+        fewest: int = 0,
+        may_return: bool = False,
+    ) -> None:
         self._clients = tuple(clients)
+        self._fewest, self._may_return = fewest, may_return
         self._adder = adder
         self.common_secret = b""
         """32 bytes that all clients derive alike once they have met, and that no server learns."""
@@ -205,6 +216,7 @@ class SecureSummand(Client):
                 identities,
                 num_clients=len(self.clients),
                 num_parties=min(FEWEST, len(parties_of(self.clients))),
+                fewest=self._fewest,
                 company=self.company,
                 only=self.fellows.only,
                 entropy=self._secrets,
@@ -229,12 +241,18 @@ class SecureSummand(Client):
         """Take another client's identity; who it is, the connection proves.
 
         Raises:
-            Refused: it is none of the run's clients, or was here before under another identity.
+            Refused: it is none of the run's clients, or was here before under another identity and may not return.
         """
         if self.caller not in self.clients:
             raise Refused(self.caller, f"greets {self.name}, whose fellows are {', '.join(self.clients)}")
-        if self._public_keys.setdefault(self.caller, public_key) != public_key:
+        known = self._public_keys.get(self.caller)
+        if known == public_key:
+            return
+        if known is not None and not self._may_return:
             raise Refused(self.caller, f"greets {self.name} a second time, under another identity")
+        self._public_keys[self.caller] = public_key
+        if self._summand is not None:
+            self._summand.meet(self.caller, public_key.identity)
 
     @remote(caller=_ADDERS, only="adder", unbounded="whoever masks a value counts it")
     async def advertise_keys(self, call: SumCall) -> SumKeys:
@@ -283,13 +301,22 @@ class SecureSums:
         caller: the actor whose group it is.
         clients: the group; who is lost in it leaves its sums to the others, or ends the run, as the group decides.
         num_sums: for how many sums keys are prepared at once.
+        fewest: members that every sum needs, if that is more than half of the clients.
     """
 
-    def __init__(self, caller: Actor, clients: ActorGroup[Any], *, num_sums: int = 32) -> None:
+    def __init__(self, caller: Actor, clients: ActorGroup[Any], *, num_sums: int = 32, fewest: int = 0) -> None:
         self._caller, self._clients, self._num_sums = caller, clients, num_sums
+        self._fewest = fewest
         self._number = self._left = 0
         self._server: SecureSumServer | None = None
         self._have_met = False
+
+    def renew(self) -> None:
+        """Let everybody meet, and agree upon keys, anew: somebody is back, or a sum was left by some or by all.
+
+        Who was lost has no keys, or has masked other sums with them than the others: none of them is used again.
+        """
+        self._have_met, self._left = False, 0
 
     async def prepare(self, num_sums: int) -> None:
         """Make sure that keys for so many sums are ready among those who are there; at first, let them meet.
@@ -309,7 +336,8 @@ class SecureSums:
         """Exchange keys and shares; return whether everybody is still there."""
         self.check_members()
         self._number += 1
-        server = SecureSumServer(SumCall(self._number, num_sums, self._members), len(self._clients.names))
+        call = SumCall(self._number, num_sums, self._members)
+        server = SecureSumServer(call, len(self._clients.names), self._fewest)
         members = server.call.members
         keys = await self._clients.ask(lambda client: client.advertise_keys(server.call))
         if self._members != members:
@@ -340,6 +368,8 @@ class SecureSums:
         self._left -= 1
         self.check_members()
         arrived = server.arrived(parts)
+        if arrived.members != server.call.members:
+            self._left = 0  # who is missing may have masked fewer sums than the others: the next keys are new
         confirmed = await self._clients.ask_each(
             lambda client, given: client.confirm_sum(given), dict.fromkeys(arrived.members, arrived)
         )
@@ -362,7 +392,7 @@ class SecureSums:
         Raises:
             PartyLost: naming the first who is not.
         """
-        needed = threshold_of(len(self._clients.names))
+        needed = max(threshold_of(len(self._clients.names)), self._fewest)
         if len(self._members) < needed:
             lost = next(name for name in self._clients.names if name not in self._members)
             raise PartyLost(lost, f"it was lost, and too few clients are left: secure aggregation needs {needed}")

@@ -92,6 +92,10 @@ class SecureSumError(FedactorsError):
     exit_code = 3
 
 
+class TooFewLeft(SecureSumError):
+    """So many were lost during a sum that nobody can read it, or what is left of it."""
+
+
 # --- a client ---
 
 
@@ -109,6 +113,7 @@ class SecureSumClient:
         identities: the public identity of each client by name, its own included, learnt past the server.
         num_clients: of the run, whether their identities are known or not; they decide the threshold.
         num_parties: organisations that every sum needs, however many clients they have.
+        fewest: members that every sum needs, if that is more than the threshold of `num_clients`.
         company: with whom values were summed, by their id; its owner keeps it for as long as these values may return.
         only: it is in sums among exactly these: all clients where a loss ends the run, and of a client that does not
             know all sums it was in those of its last; None: any.
@@ -124,13 +129,14 @@ class SecureSumClient:
         *,
         num_clients: int,
         num_parties: int = 1,
+        fewest: int = 0,
         company: dict[str, tuple[str, ...]] | None = None,
         only: tuple[str, ...] | None = None,
         entropy: Entropy = os.urandom,
         noise: Entropy | None = None,
     ) -> None:
         self.name = name
-        self.threshold = threshold_of(num_clients)
+        self.threshold = max(threshold_of(num_clients), fewest)
         """Members and signatures that every sum needs."""
         self._num_parties = num_parties
         self._identity, self._identities, self._entropy = identity, dict(identities), entropy
@@ -142,6 +148,10 @@ class SecureSumClient:
         self._forget_session()
         if identities.get(name) != identity.public or len(set(identities.values())) != len(identities):
             raise SecureSumError(f"{name}: the identities do not hold its own, or two are the same")
+
+    def meet(self, name: str, identity: bytes) -> None:
+        """Know a client by another identity from now on: its process is a new one, which has none of the old keys."""
+        self._identities[name] = identity
 
     def _forget_session(self) -> None:
         self._keys: SumKeys | None = None
@@ -370,9 +380,9 @@ def _remember(known: dict[Any, tuple[str, ...]], ids: Iterable[Any], members: tu
 class SecureSumServer:
     """The server's side of the sums of one call; it keeps public keys and sealed shares only."""
 
-    def __init__(self, call: SumCall, num_clients: int) -> None:
+    def __init__(self, call: SumCall, num_clients: int, fewest: int = 0) -> None:
         self.call = call
-        self.threshold = threshold_of(num_clients)
+        self.threshold = max(threshold_of(num_clients), fewest)
         self.session = Session(b"", {}, {})
 
     def roster(self, keys: Mapping[str, SumKeys]) -> Roster:
@@ -391,24 +401,23 @@ class SecureSumServer:
         """State whose vectors arrived.
 
         Raises:
-            SecureSumError: they belong to different sums or have different shapes, or too few arrived.
+            SecureSumError: they belong to different sums or have different shapes.
+            TooFewLeft: too few arrived.
         """
         if len({(one.slot, one.shape, len(one.words)) for one in masked.values()}) > 1:
             raise SecureSumError(f"secure sum: {', '.join(sorted(masked))} sent vectors of different sums or shapes")
         if len(masked) < self.threshold:
-            raise SecureSumError(f"secure sum: {len(masked)} vectors arrived, too few: {self.threshold} are needed")
+            raise TooFewLeft(f"secure sum: {len(masked)} vectors arrived, too few: {self.threshold} are needed")
         return Arrived(next(iter(masked.values())).slot, tuple(sorted(masked)))
 
     def confirmations(self, arrived: Arrived, found: Mapping[str, Confirmation]) -> Confirmations:
         """Collect signatures.
 
         Raises:
-            SecureSumError: too few.
+            TooFewLeft: too few.
         """
         if len(found) < self.threshold:
-            raise SecureSumError(
-                f"secure sum: {len(found)} confirmed the survivors, too few: {self.threshold} are needed"
-            )
+            raise TooFewLeft(f"secure sum: {len(found)} confirmed the survivors, too few: {self.threshold} are needed")
         return Confirmations(arrived.slot, {name: one.signature for name, one in found.items()})
 
 
@@ -416,7 +425,8 @@ def unmasked_sum(session: Session, masked: Mapping[str, Masked], unmaskings: Map
     """Return the sum of the vectors that arrived (flat); exact, in any order of arrival.
 
     Raises:
-        SecureSumError: too few shares of somebody's secret, or shares that do not fit its key.
+        TooFewLeft: too few shares of somebody's secret.
+        SecureSumError: shares that do not fit its key.
     """
     names = sorted(masked)
     slot, length = masked[names[0]].slot, len(masked[names[0]].words)
@@ -443,6 +453,6 @@ def _secret(session: Session, name: str, unmaskings: Mapping[str, Unmasking]) ->
         :threshold
     ]
     if len(indices) < threshold:
-        raise SecureSumError(f"secure sum: {len(indices)} shares of {name}'s secret, too few: {threshold} are needed")
+        raise TooFewLeft(f"secure sum: {len(indices)} shares of {name}'s secret, too few: {threshold} are needed")
     shares = [np.frombuffer(unmaskings[holders[index - 1]].shares[name], dtype=np.uint8) for index in indices]
     return join(np.stack(shares), np.array(indices)).tobytes()

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from fedactors.config import Device, NamedCode, OnlyWith, config, is_code
 from fedactors.learning.optimizers import StepSettings
 from fedactors.privacy.accounting import RecordPrivacy, dpsgd_epsilon
+from fedactors.secure_sums.messages import threshold_of
 
 Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedrep", "ditto"]
 ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")
@@ -46,6 +47,8 @@ class HorizontalConfig(StepSettings):
         "adaptivity": {"algorithm": ADAPTIVE},
         "secure_range": {"secure_aggregation": (True,)},
         "num_byzantine": {"aggregation": ("trimmed-mean", "multi-krum")},
+        "min_sites": {"on_party_loss": ("continue",)},
+        "quorum_timeout": {"min_sites": None},
         "clip_quantile": {"client_clip_norm": None},
         "clip_learning_rate": {"clip_quantile": None},
         "client_sampling_rate": {"client_clip_norm": None},
@@ -110,9 +113,15 @@ class HorizontalConfig(StepSettings):
     """Stop after so many measurements without a better ``validation/accuracy`` (``validation/rmse``); needs
     `num_validation`, or validation rows of the clients'."""
     client_timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """Seconds within which a site must answer."""
+    """Seconds within which a site must answer; with `min_sites` the deadline of each round, after which it goes on."""
     on_party_loss: Literal["stop", "continue"] = "continue"
-    """When a site is lost: stop, or go on without its clients."""
+    """When a site is lost: stop, or go on without its clients. Between sites ``stop``, unless `min_sites` is given."""
+    min_sites: int | None = Field(default=None, ge=1)
+    """Quorum: sites that must answer for a round to change the model. A site that is lost or late has no part in a
+    round, and takes part again once it is back. None: who is lost stays lost."""
+    quorum_timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Seconds that a round waits for sites to come back where fewer than `min_sites` are there; then the run ends, and
+    can be resumed."""
     local_epochs: int = Field(default=1, ge=1)
     """Passes over a client's rows in a round."""
     batch_size: int = Field(default=32, ge=1)
@@ -196,6 +205,13 @@ class HorizontalConfig(StepSettings):
             raise ValueError(
                 f"clients_per_process: {self.clients_per_process} is not allowed: the {self.clients_per_site} clients "
                 "of a site (clients_per_site) are in one process"
+            )
+        if self.min_sites is not None and self.on_party_loss == "stop":
+            raise ValueError("min_sites: not allowed with on_party_loss=stop: with a quorum the run goes on")
+        if self.min_sites is not None and self.secure_aggregation and self.clients_per_round is not None:
+            raise ValueError(
+                "clients_per_round: not allowed with min_sites and secure_aggregation: of those who are drawn all but "
+                "one may be lost, and the others add zeros"
             )
         if self.num_clients is not None and (self.clients_per_round or 0) > self.num_clients:
             raise ValueError(f"clients_per_round: {self.clients_per_round} is more than the {self.num_clients} clients")
@@ -282,6 +298,10 @@ class HorizontalConfig(StepSettings):
             raise ValueError(f"{name}: not allowed with record_clip_norm, which has a gradient of each row in full")
         if self.record_clip_norm is not None and is_code(self.loss):
             raise ValueError("record_clip_norm: not allowed with a loss of one's own, which is a mean over a batch")
+
+    def fewest_sites(self, num_sites: int) -> int:
+        """Return how many sites' changes a round needs; under masks more than half of them at least."""
+        return max(self.min_sites or 1, threshold_of(num_sites) if self.secure_aggregation else 1)
 
     @property
     def record_privacy(self) -> RecordPrivacy | None:

@@ -165,6 +165,29 @@ class Progress:
     num_clients: int
 
 
+@message(reveals="nothing about data: which round a site last took part in")
+class LastRound:
+    """0: none that it knows of."""
+
+    number: int
+
+
+@message(reveals="nothing about data: whether a site is lost, or is there again")
+class SiteStatus:
+    """Its name, and which of both."""
+
+    site: str
+    is_there: bool
+
+
+@message(reveals="which sites' changes are in a round's model, and which sites were away")
+class Attendance:
+    """Names of sites."""
+
+    present: tuple[str, ...]
+    away: tuple[str, ...]
+
+
 @message(
     reveals="how good the model is on rows that belong to no client, or on all clients' validation rows together and "
     "each client's, and how many classes it predicts for none of the former"
@@ -181,15 +204,16 @@ class Scores:
 
 def sent(config: HorizontalConfig) -> tuple[type, ...]:
     """Return the messages that a run sends."""
+    quorum = (LastRound, SiteStatus, Attendance) if config.min_sites is not None else ()
     if config.is_private:
         summed = MESSAGES if config.secure_aggregation else (ClippedChanges,)
-        return (Introduction, PrivateOrder, *summed, RoundOrder, Federation, Progress, Scores)
+        return (Introduction, PrivateOrder, *summed, RoundOrder, Federation, Progress, Scores, *quorum)
     parts = (TotalWeight, *MESSAGES) if config.secure_aggregation else (Change,)
     local = () if config.secure_aggregation else (MeasureOrder, LocalScores)
     scale = (ColumnMeans, ColumnScale, *(() if config.secure_aggregation else (ColumnSums,)))
     if not config.measures_columns:
         scale = ()
-    return (Introduction, *scale, TrainOrder, *parts, *local, RoundOrder, Federation, Progress, Scores)
+    return (Introduction, *scale, TrainOrder, *parts, *local, RoundOrder, Federation, Progress, Scores, *quorum)
 
 
 def protections(config: HorizontalConfig) -> tuple[Protection, ...]:

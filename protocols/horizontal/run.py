@@ -21,7 +21,7 @@ from fedactors.secure_sums.messages import FEWEST
 from protocols.horizontal.actors import ClientProcess, HorizontalServer
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
-from protocols.horizontal.messages import Progress, RoundOrder, Scores
+from protocols.horizontal.messages import Progress, RoundOrder, Scores, SiteStatus
 
 SERVER = "server"
 
@@ -38,6 +38,10 @@ class State(RunState):
     """Classes that the model predicts for no row of it."""
     local: list[str] = field(default_factory=list)
     """Names of what stays at each client."""
+    missed: dict[str, int] = field(default_factory=dict)
+    """Rounds in which a site had no part, of those that had a quorum."""
+    unchanged: int = 0
+    """Rounds without a quorum."""
 
 
 async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
@@ -52,6 +56,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
             f"secure_aggregation: {len(sites)} sites are too few: of a sum of two each knows the other's "
             f"part; use {FEWEST}"
         )
+    if (config.min_sites or 0) > len(sites):
+        raise BadInput(f"min_sites: {config.min_sites} is not allowed: there are {len(sites)} sites")
     most = max(map(len, sites.values()))
     if config.secure_aggregation and config.clients_per_round and config.clients_per_round <= (FEWEST - 1) * most:
         raise BadInput(
@@ -66,8 +72,23 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     handle = runtime.spawn(
         HorizontalServer, SERVER, config, data.part(test=True), tuple(sites), runtime.seed, resources=resources
     )
-    server = ActorGroup(runtime, {SERVER: handle}, timeout=3 * config.client_timeout)
-    runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
+    waits = 0.0 if config.min_sites is None else config.quorum_timeout + 4 * config.client_timeout
+    server = ActorGroup(runtime, {SERVER: handle}, timeout=3 * config.client_timeout + waits)
+
+    async def note(name: str, is_there: bool) -> None:
+        await server.ask_one(lambda one: one.note_site(SiteStatus(name, is_there)))
+
+    if config.min_sites is None:
+        runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
+    else:
+        # a new process in one cluster does not know which sums it was in
+        returns = runtime.keeps_journals or not config.secure_aggregation
+        runtime.deadline = config.client_timeout
+        runtime.on_loss(
+            lambda name: "stop" if name == SERVER else "restart" if returns else "continue",
+            (lambda name: note(name, is_there=True)) if returns else None,
+            lambda name: note(name, is_there=False),
+        )
     split: Split = "validation" if config.num_validation or data.holds_out else "test"
     watch = Watch(f"{split}/accuracy", patience=config.patience, target=config.target_accuracy)
     if data.task == "regression":
@@ -86,6 +107,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         # where every client dropped out, or losses would leave without noise, there is none: no divergence
         loss = progress.loss if progress.num_clients and not config.is_noised else None
         rounds.record({"training/loss": loss, "clients": progress.num_clients})
+        if config.min_sites is not None:
+            rounds.record(await attendance(server, state, runtime))
         if t % config.evaluate_every == 0 or t == config.num_rounds:
             measured = await measure(server, order, by_clients=data.holds_out)
             scores = of_split(split, measured.metrics)
@@ -107,6 +130,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     metrics = {**state.scores, **chosen}
     as_given = bool(data.files) and config.standardisation == "none"
     notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data, as_given)
+    notes += absences(state)
     extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
     if config.local_parameters:
         extra["local_parameters"] = state.local
@@ -130,6 +154,29 @@ def sites_per_process(config: HorizontalConfig, data: HorizontalData) -> int | N
 async def train(server: ActorGroup[HorizontalServer], order: RoundOrder) -> Progress:
     """Let a round be done."""
     return await server.ask_one(lambda one: one.train(order))
+
+
+async def attendance(server: ActorGroup[HorizontalServer], state: State, runtime: Runtime) -> dict[str, int]:
+    """Note who had a part in a round, tell who had none, and return how many sites had one."""
+    found = await server.ask_one(lambda one: one.attend())
+    if not found.present:
+        state.unchanged += 1
+        runtime.tell("the round changes nothing: fewer sites than min_sites answered in time")
+    elif found.away:
+        state.missed |= {name: state.missed.get(name, 0) + 1 for name in found.away}
+        runtime.tell(f"goes on without {', '.join(found.away)}")
+    return {"sites": len(found.present), "sites_away": len(found.away)} | {f"{name}/away": 1 for name in found.away}
+
+
+def absences(state: State) -> list[str]:
+    """Return what to tell of sites that were lost or late."""
+    told = [
+        f"{name} had no part in {count} of {state.round} rounds; their models follow from the other sites"
+        for name, count in sorted(state.missed.items())
+    ]
+    if state.unchanged:
+        told.append(f"{state.unchanged} of {state.round} rounds changed nothing: fewer sites than min_sites answered")
+    return told
 
 
 async def remember(server: ActorGroup[HorizontalServer], order: RoundOrder) -> None:

@@ -43,7 +43,8 @@ AWAY = 10.0
 """Seconds that sites wait for one that is away."""
 ATTEMPTS = 3
 """To go on from a run: on a machine that is busy a site may be found away without any fault."""
-ROUNDS = 30
+ROUNDS, MANY_ROUNDS = 30, 400
+"""The latter where the run goes on without a site, which comes back before the end."""
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "pubsub-vfl": (f"num_epochs={ROUNDS}", *SMALL[1:], "algorithm=vfl", "num_parties=3", "embedding_mu=4",
                    "bottom_training=frozen", "standardisation=none"),
@@ -52,6 +53,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "glasu": (f"num_rounds={ROUNDS}", "num_clients=3", "evaluate_every=10", "hidden_size=8", "noise_multiplier=2",
               "clip_norm=1", "max_degree=60"),
     "horizontal": (f"num_rounds={ROUNDS}", "hidden_size=4", "secure_aggregation=true"),
+    "horizontal with a quorum": (f"num_rounds={MANY_ROUNDS}", "hidden_size=4", "min_sites=2", "client_timeout=8",
+                                 "quorum_timeout=40"),
     "tablepuppet": (f"num_rounds={ROUNDS}", "algorithm=rfl-sgd-v", "feature_dp=4.0", "label_dp=1.0"),
     "nebulafl": (*(word for word in CENTERS if "interval" not in word and "duration" not in word), "duration=10",
                  "rotation_interval=1", "evaluation_interval=1", "algorithm=fedavg-hierarchical",
@@ -179,13 +182,17 @@ class Campaign:
     def tell(self, number: int, protocol: str, fault: str, target: str) -> Trial:
         """Do a trial."""
         sites, begun, before = self._sites, time.monotonic(), set(self._sites.runs.iterdir())
-        words = [protocol, "--data", OF_THREE.get(protocol, f"{VERTICAL},{CLINIC}=visits")]
+        name = protocol.partition(" ")[0]
+        words = [name, "--data", OF_THREE.get(name, f"{VERTICAL},{CLINIC}=visits")]
         words += [*SUBJECTS[protocol], *self._extra.get(protocol, ())]
         driver = sites.drive(*words)
         moment = self._await(driver, before)
         codes, message, outcome = [], "", "over before" if driver.poll() is not None else ""
         if not outcome:
             self._strike(fault, sites.started.get(target, driver))
+            if protocol.endswith("quorum") and target == SHOP:  # it comes back while the others go on
+                time.sleep(self._random.uniform(0.0, 4.0))
+                sites.mend()
         try:
             _, err = self._ended(driver, before)
             codes, message = (
