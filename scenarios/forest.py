@@ -77,10 +77,10 @@ def _draw_panel(axes: Axes, name: str, lines: Sequence[ForestLine]) -> None:
         low, high = min([*ends, 0.0]) - 0.05 * span, max([*ends, 0.0]) + 0.05 * span
     axes.set_xlim(low, high)
     axes.axvline(1.0 if name == "ratio" else 0.0, color="0.55", linewidth=0.8, zorder=0)
-    for place, line in enumerate(lines):
-        _draw_line(axes, len(lines) - place, line, high)
+    for index, line in enumerate(lines):
+        _draw_line(axes, len(lines) - index, line, high)
     axes.set_ylim(0.3, len(lines) + 0.7)
-    axes.set_yticks([len(lines) - place for place in range(len(lines))], [line.label for line in lines])
+    axes.set_yticks([len(lines) - index for index in range(len(lines))], [line.label for line in lines])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(_TITLES[name])
     for side in ("left", "right", "top"):

@@ -397,11 +397,11 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
             f"({', '.join(sorted(sites))}), or of as few as {fewest} of them; the policy allows sums "
             f"of at least {needed} (policy.colluders = {folder.policy.colluders})"
         )
-    helpers = 2 * fewest - len(sites)  # so many sign two sets of survivors of one sum, if they help the server
+    helpers = 2 * fewest - len(sites)  # who sign two sets of survivors of one sum, if they help the server
     if members and has_quorum(config) and helpers <= folder.policy.colluders:
         enough = (len(sites) + folder.policy.colluders) // 2 + 1
         raise BadInput(
-            f"{folder.name}: min_sites: of {fewest} of {len(sites)} organisations a sum may have two sets of survivors, "
+            f"{folder.name}: min_sites: of {fewest} of {len(sites)} sites a sum may have two sets of survivors, "
             f"if {folder.policy.colluders} of them help the server (policy.colluders); give {enough} at least"
         )
 

@@ -11,6 +11,7 @@
 Files are read again when they have changed, for connections that are made from then on; those that are open go on.
 A newer federation.toml with the authority's signature is taken from whichever site or relay has it (`take_over`).
 Files that are wrong, or do not fit each other yet, change nothing: what was before holds, and `config_errors` says why.
+It is one file because these files are read and checked against each other.
 
 In site.toml:
 

@@ -74,7 +74,7 @@ class ClientProcess(SecureSummand):
         "scale",
         "num_private",
         "num_trained",
-        "own",
+        "personal",
         "best",
         *SecureSummand.state,
     )
@@ -102,7 +102,7 @@ class ClientProcess(SecureSummand):
         """Rounds in which own clients were in a noised sum."""
         self.num_trained: dict[int, int] = {}
         """Rounds of each own client that trained under noise."""
-        self.own: dict[int, Floats] = {}
+        self.personal: dict[int, Floats] = {}
         """What each client that has trained keeps of its model: local parameters (L), or Ditto's own model (P)."""
         self.best: dict[str, Any] = {}
         """The clients' own models of the round that did best, and what they are made for; none before it."""
@@ -322,8 +322,8 @@ class ClientProcess(SecureSummand):
 
     def _kept(self, client: int) -> Floats:
         """Return what a client keeps of its model; before it has trained, what all begin with."""
-        if client in self.own:
-            return self.own[client]
+        if client in self.personal:
+            return self.personal[client]
         if not self._first_kept.size:
             first_P = initial_vector(self._spec, derived_seed(self._run_seed, "all clients", "model"))
             patterns = self._config.local_parameters
@@ -336,7 +336,7 @@ class ClientProcess(SecureSummand):
         if shared_S.shape != (size,):
             raise Refused(self.caller, f"sends {self.name} {shared_S.size} numbers of a model that shares {size}")
 
-    async def _train_own(self, order: messages.TrainOrder, clients: list[int]) -> None:
+    async def _train_personal(self, order: messages.TrainOrder, clients: list[int]) -> None:
         """Let clients train their own models near the server's (Ditto); nothing of them leaves."""
         config = self._config
         num_rows = sum(self._sizes[client] for client in clients) * config.local_epochs
@@ -357,7 +357,7 @@ class ClientProcess(SecureSummand):
         if not all(np.isfinite(vector_P).all() for vector_P in found):
             remedy = Remedy("proximal", config.proximal)
             raise remedy.error(order.round, f"an own model at {self.name}", math.nan)
-        self.own |= dict(zip(clients, found, strict=True))
+        self.personal |= dict(zip(clients, found, strict=True))
 
     def _check_wanted(self, round: int, clients: tuple[int, ...]) -> None:
         """Refuse an order for other clients than follow from the approved run: of one client a mean is its own change.
@@ -416,9 +416,9 @@ class ClientProcess(SecureSummand):
             remedy = Remedy("learning_rate", config.learning_rate)
             raise remedy.error(order.round, f"{self.name}'s loss", found.loss)
         self.controls |= dict(zip(clients, found.controls, strict=bool(controls)))
-        self.own |= dict(zip(clients, found.local, strict=bool(config.local_parameters)))
+        self.personal |= dict(zip(clients, found.local, strict=bool(config.local_parameters)))
         if config.algorithm == "ditto":
-            await self._train_own(order, clients)
+            await self._train_personal(order, clients)
         return messages.Change(len(clients), found.weight, found.loss, found.change, found.control_change)
 
     def _seeds(self, clients: list[int], round: int) -> list[int]:

@@ -79,7 +79,7 @@ _SITES = 3
 MODEL = "model"
 
 
-def own_step(
+def user_step(
     address: str, state: Mapping[str, Any], changes: Sequence[NDArray[Any]], weights: Sequence[float], seed: int
 ) -> dict[str, Any]:
     """Return what a user's function makes of the state, in which `MODEL` is the model (P), and of the sites' changes.
@@ -124,7 +124,7 @@ def check_aggregation(config: HorizontalConfig, spec: ModelSpec) -> None:
     state: dict[str, Any] = {MODEL: rng.normal(size=size).astype(np.float64 if config.float64 else np.float32)}
     for number in range(2):
         changes = [0.01 * rng.normal(size=size) for _ in range(_SITES)]
-        state = own_step(config.aggregation, state, changes, [1.0, 2.0, 3.0], number)
+        state = user_step(config.aggregation, state, changes, [1.0, 2.0, 3.0], number)
 
 
 def _kind(value: Any) -> str:

@@ -41,7 +41,7 @@ from fedactors.learning.network import local_mask, statistics_mask
 from fedactors.learning.user_models import user_metrics
 from fedactors.privacy.accounting import RecordPrivacy
 from fedactors.runtime.snapshots import Stateful
-from protocols.horizontal.aggregation import MODEL, own_step, robust_mean
+from protocols.horizontal.aggregation import MODEL, robust_mean, user_step
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 
@@ -166,7 +166,7 @@ def train(
 def personal_models(
     spec: ModelSpec,
     model_P: Floats,
-    own: Sequence[Floats],
+    personal: Sequence[Floats],
     keys: Sequence[bytes],
     seeds: Sequence[int],
     training: LocalTraining,
@@ -174,14 +174,14 @@ def personal_models(
     together: bool,
     device: str,
 ) -> list[Floats]:
-    """Return Ditto's v_i (P) after steps from `own` on the clients' losses and pull/2 |v - x|^2."""
+    """Return Ditto's v_i (P) after steps from `personal` on the clients' losses and pull/2 |v - x|^2."""
     results = train_clients(
         spec,
-        own,
+        personal,
         [rows_on(rows_of, key, device) for key in keys],
         seeds=seeds,
         training=replace(training, proximal=pull),  # towards where v_i began; the rest of the way to x is constant
-        corrections=[(pull * (one - model_P)).astype(model_P.dtype) for one in own],
+        corrections=[(pull * (one - model_P)).astype(model_P.dtype) for one in personal],
         weights=[weights_of(key) for key in keys],
         together=together,
         device=device,
@@ -245,7 +245,7 @@ def advance(
     """
     if config.user_aggregation:
         made = replace(model)
-        state = own_step(
+        state = user_step(
             config.user_aggregation,
             {**model.kept, MODEL: model.vector},
             [one.change for one in changes],

@@ -49,7 +49,7 @@ def make_part(config: HorizontalConfig, state: ActorState) -> Part:
     return site_part(SERVER, model, facts["task"], facts["num_classes"], reading, protocol="horizontal")
 
 
-def own_parts(config: HorizontalConfig, party: str, state: ActorState) -> dict[str, tuple[Part, Reading]]:
+def personal_parts(config: HorizontalConfig, party: str, state: ActorState) -> dict[str, tuple[Part, Reading]]:
     """Return a site's clients' own models by client, each of the round that did best on the clients' own rows."""
     if not (best := state["best"]):
         raise NoPart(f"{party} has measured no model of its own yet")
@@ -89,7 +89,7 @@ class PersonalClient(PersonalSite):
 
     def make_part(self, state: ActorState) -> tuple[Part, Reading]:
         """Return the own model."""
-        return next(iter(own_parts(self.config, self.party, state).values()))
+        return next(iter(personal_parts(self.config, self.party, state).values()))
 
 
 async def predict(config: HorizontalConfig, data: HorizontalData, runtime: Runtime, asked: Application) -> Outcomes:
@@ -110,7 +110,8 @@ def predictors(config: HorizontalConfig) -> Mapping[str, type]:
 def part(config: HorizontalConfig, party: str, states: Mapping[str, bytes]) -> Part | dict[str, Part]:
     """Return the server's model, or a site's client's own; of several clients each one's by name."""
     if party != SERVER and config.is_personal:
-        found = {client: part for client, (part, _) in own_parts(config, party, actor_state(states, party)).items()}
+        parts = personal_parts(config, party, actor_state(states, party))
+        found = {client: one for client, (one, _) in parts.items()}
         return found if len(found) > 1 else next(iter(found.values()))
     if party != SERVER:
         raise NoPart(f"--party: {party!r} is not allowed: the model is the {SERVER}'s")

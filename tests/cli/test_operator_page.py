@@ -44,7 +44,7 @@ class Hostile:
         row = {"from": EVIL, "to": "bank", "sender": "shop/w0", "receiver": "bank/w0", "type": EVIL}
         rows = [{**row, "messages": 3, "bytes": 4096}, {**row, "type": "Embedding", "messages": 9, "bytes": 10**9}]
         waits = [{"who": EVIL, "for": EVIL, "what": EVIL, "replies": 3, "seconds": 1.5}]
-        run = {"run": EVIL, "protocol": EVIL, "coordinator": EVIL, "stage": EVIL, "waits": waits}
+        run: dict[str, Any] = {"run": EVIL, "protocol": EVIL, "coordinator": EVIL, "stage": EVIL, "waits": waits}
         run["crossed"] = {"left": {"rows": rows}, "arrived": {"rows": rows}}
         peer = {"sent_bytes": 5, "received_bytes": 7, "clock_seconds": 0.25}
         return {
@@ -248,8 +248,8 @@ def test_an_answer_has_token_code_and_a_form(server: Server, source: Hostile) ->
         (400, good, {"Content_Length": "1e3"}),
         (413, b"why=" + b"x" * 20_000, {}),
     ]
-    for status, body, headers in cases:
-        assert post(server, body, **headers) == status, (body[:80], headers)
+    for status, body, changed in cases:
+        assert post(server, body, **changed) == status, (body[:80], changed)
     assert source.answers == []
     for path in ("/", f"/run/{RUN}", "/run/../answer", f"/run/{RUN}/answer/", f"/run/{RUN}/answer?x=1"):
         assert post(server, good, path) == 404, path

@@ -366,6 +366,7 @@ def test_places_of_an_earlier_order_mean_no_rows() -> None:
 
 def test_alignments_are_few_because_each_tells_which_ids_are_there() -> None:
     given = given_by(["r1"])
+    assert given.part.preprocessing is not None
     given.part = replace(given.part, preprocessing=replace(given.part.preprocessing, alignment="hash"))
     for _ in range(MOST_ALIGNMENTS):
         asyncio.run(given.answer_alignment(AlignmentQuestion("hash", make_key())))

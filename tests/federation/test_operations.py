@@ -123,14 +123,14 @@ def test_who_waits_for_whom_is_known_at_both_ends(kept: World) -> None:
             await held.wait()
             return await original(*words)
 
-        run.serve_call = slow  # type: ignore[method-assign]
+        run.serve_call = slow  # type: ignore[method-assign, assignment]
 
         def watch() -> None:
             end = time.monotonic() + 20
             while time.monotonic() < end and not any(one["for"] == SHOP for one in seen.get(BANK, [])):
                 time.sleep(0.3)
                 for name in (BANK, SHOP):
-                    seen[name] = kept.on(name, lambda name=name: kept.processes[name].run.waits())
+                    seen[name] = kept.on(name, lambda name=name: kept.processes[name].run.waits())  # type: ignore[misc]
             kept.on(SHOP, held.set)
 
         threading.Thread(target=watch, daemon=True).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,11 +27,17 @@ from tests.protocols.horizontal.federation import changed, cut, play, rounds, st
 from tests.serving.predicting import predicted
 
 NET = "tests.protocols.horizontal.test_personal:Net"
-SMALL = {"num_clients": 3, "num_training": 150, "validation_fraction": 0.2, "num_rounds": 3, "dirichlet": None}
+SMALL: dict[str, Any] = {
+    "num_clients": 3,
+    "num_training": 150,
+    "validation_fraction": 0.2,
+    "num_rounds": 3,
+    "dirichlet": None,
+}
 NORM, HEAD = {"model": NET, "local_parameters": "norm"}, {"model": NET, "local_parameters": "head"}
 DITTO = {"algorithm": "ditto", "proximal": 0.5}
-WAYS = {"norm": NORM, "head": HEAD, "ditto": DITTO}
-FEDREP = {**HEAD, "algorithm": "fedrep", "weight_decay": 0.1, "max_gradient_norm": 0.5}
+WAYS: dict[str, dict[str, Any]] = {"norm": NORM, "head": HEAD, "ditto": DITTO}
+FEDREP: dict[str, Any] = {**HEAD, "algorithm": "fedrep", "weight_decay": 0.1, "max_gradient_norm": 0.5}
 
 
 class Net(nn.Module):
@@ -106,10 +113,10 @@ def test_local_parameters_are_those_of_an_independent_run_in_plain_torch(way):
     for client, module in enumerate(modules):
         found = state_of(recorder, f"client-{client}")
         whole = algorithm.joined(
-            spec, config.local_parameters, np.asarray(state_of(recorder)["model"]["vector"]), found["own"][0]
+            spec, config.local_parameters, np.asarray(state_of(recorder)["model"]["vector"]), found["personal"][0]
         )
         np.testing.assert_allclose(whole, to_vector(module), rtol=0, atol=1e-12)
-    assert not np.allclose(state_of(recorder, "client-0")["own"][0], state_of(recorder, "client-1")["own"][0])
+    assert not np.allclose(state_of(recorder, "client-0")["personal"][0], state_of(recorder, "client-1")["personal"][0])
 
 
 def test_ditto_is_that_of_an_independent_run_in_plain_torch():
@@ -132,7 +139,7 @@ def test_ditto_is_that_of_an_independent_run_in_plain_torch():
         x_P = sizes / sizes.sum() @ np.stack(ends)
     np.testing.assert_allclose(state_of(recorder)["model"]["vector"], x_P, rtol=0, atol=1e-12)
     for number, module in enumerate(own):
-        found = state_of(recorder, f"client-{number}")["own"][0]
+        found = state_of(recorder, f"client-{number}")["personal"][0]
         np.testing.assert_allclose(found, to_vector(module), rtol=0, atol=1e-12)
 
 
@@ -223,7 +230,7 @@ def test_a_small_model_is_trained_in_batched_calls_and_the_numbers_are_the_same(
     ]  # fmt: skip
     for one, other in (pair[:2], pair[2:]):
         for client in range(3):
-            left, right = (state_of(found, "site-0")["own"][client] for found in (one, other))
+            left, right = (state_of(found, "site-0")["personal"][client] for found in (one, other))
             np.testing.assert_allclose(left, right, rtol=0, atol=1e-12)
 
 

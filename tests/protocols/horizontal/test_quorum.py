@@ -78,9 +78,10 @@ def test_below_the_quorum_a_round_waits_and_the_run_ends_with_what_to_do():
 
 def test_under_masks_a_round_below_the_quorum_changes_nothing_and_opens_nothing(monkeypatch):
     from fedactors.secure_sums import actors as sums
+    from fedactors.secure_sums import protocol
 
     opened = []
-    unmasked = sums.unmasked_sum
+    unmasked = protocol.unmasked_sum
 
     def keep(session, masked, unmaskings):
         opened.append(sorted(masked))
