@@ -124,7 +124,7 @@ def test_ditto_is_that_of_an_independent_run_in_plain_torch():
     _, recorder, _ = play(config)
     rows, _ = client_rows(config)
     start = build_model(spec_of(config), derived_seed(0, "all clients", "model"))
-    own = [build_model(spec_of(config), derived_seed(0, "all clients", "model")) for _ in rows]
+    personal = [build_model(spec_of(config), derived_seed(0, "all clients", "model")) for _ in rows]
     x_P = to_vector(start)
     for t in range(1, config.num_rounds + 1):
         load_vector(start, x_P)
@@ -134,11 +134,11 @@ def test_ditto_is_that_of_an_independent_run_in_plain_torch():
             load_vector(start, x_P)
             descend(start, x, y, seeds_of("rows", config, t)[number], config)
             ends.append(to_vector(start))
-            descend(own[number], x, y, seeds_of("own rows", config, t)[number], config, pull=anchor)
+            descend(personal[number], x, y, seeds_of("own rows", config, t)[number], config, pull=anchor)
         sizes = np.array([len(y) for _, y in rows])
         x_P = sizes / sizes.sum() @ np.stack(ends)
     np.testing.assert_allclose(state_of(recorder)["model"]["vector"], x_P, rtol=0, atol=1e-12)
-    for number, module in enumerate(own):
+    for number, module in enumerate(personal):
         found = state_of(recorder, f"client-{number}")["personal"][0]
         np.testing.assert_allclose(found, to_vector(module), rtol=0, atol=1e-12)
 
