@@ -384,7 +384,7 @@ class Server(BoundedServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request; see the module for what is checked."""
+    """One request: Host, token, and of answers Origin and form are checked."""
 
     server: Server
     server_version, sys_version = "fedactors", ""
@@ -417,7 +417,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, page)
 
     def _check(self) -> None:
-        """Refuse whoever comes by another name of this machine, or without the token."""
+        """Refuse a request by another name of this machine, or without the token."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
             raise Refusal(HTTPStatus.MISDIRECTED_REQUEST, f"open http://{LOOPBACK}:{self.server.port}/")

@@ -310,7 +310,7 @@ TEXT_NODES = (
 )  # fmt: skip
 """Functions of texts: a numeral in one is the text that stands in its file."""
 _SAME_KIND = (exp.Coalesce, exp.Nullif, exp.Paren, exp.If, exp.Case)
-"""What gives a value of the kind of those that stand in it."""
+"""Functions of which the result has the kind of the arguments."""
 _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.In, exp.Between)
 _ALLOWED_NODES = (
     exp.Select, exp.Union, exp.Subquery, exp.From, exp.Join, exp.Where, exp.Table, exp.TableAlias, exp.Star, exp.Alias,

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,6 +56,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._adding = threading.Lock()
         self._left: dict[str, dict[str, tuple[int, int]]] = {}
         if path.exists():
             for actor, one in json.loads(path.read_text()).items():
@@ -66,16 +68,17 @@ class Journal:
 
     def add(self, actor: str, endpoint: str, number: int) -> None:
         """Note that an answer leaves; it is on disk when this returns."""
-        of = self._left.setdefault(actor, {})
-        answers, last = of.get(endpoint, (0, 0))
-        of[endpoint] = answers + 1, max(last, number)
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        part = self._path.with_suffix(".part")
-        with part.open("w") as file:
-            json.dump(self._left, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self._path)
+        with self._adding:  # answers of two endpoints may leave at once, each from a thread
+            of = self._left.setdefault(actor, {})
+            answers, last = of.get(endpoint, (0, 0))
+            of[endpoint] = answers + 1, max(last, number)
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            part = self._path.with_suffix(".part")
+            with part.open("w") as file:
+                json.dump(self._left, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, self._path)
 
 
 class AuditLog:

@@ -102,7 +102,7 @@ class Operations:
         if target is not None and not os.access(target.parent, os.W_OK):
             raise BadInput(f"metrics: {shown(str(target))} is not allowed: its folder is not there or not writable")
         lock = _lock(self._folder.path)
-        for _ in range(_NUM_TRIES):  # whoever asks for the status has it for a moment
+        for _ in range(_NUM_TRIES):  # a command that reads the status holds the lock for a moment
             if lock is not None:
                 break
             time.sleep(_PAUSE_SECONDS)

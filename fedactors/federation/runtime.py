@@ -9,7 +9,7 @@
 
 The driver runs at the coordinator's site, under its key. It reads no data: actors are spawned by (class, name, plain
 arguments), and each site builds its own from its installed code. What is lost stops the run; with a quorum
-(`Runtime.deadline`) it goes on from its first checkpoint on, whoever else is lost than the coordinator's site:
+(`Runtime.deadline`) it survives from its first checkpoint on the loss of any site but the coordinator's:
 
     lost        no barrier waits for the site, and the protocol's server goes on with who answers
     dialled     every few seconds, until it is there again: it goes on from its own last checkpoint, the others open

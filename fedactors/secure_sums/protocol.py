@@ -20,7 +20,7 @@ two sets of survivors for one sum; to reveal anything without the signatures of 
 confirmed itself, and for what it was told itself to add up; and to confirm a sum over values, or with a row in it,
 that it has been summed with before, in another company (the difference of the two would show somebody's). One set
 of survivors can gather these signatures as long as fewer than ``2 * threshold - n`` of the n clients help the server;
-where a loss ends the run there is one set only, of all, whoever helps (`only`).
+where a loss ends the run there is one set only, of all, however many help (`only`).
 
 Not promised: that a client's vector is honest, that a sum of few hides much of each, or anything from other rounds
 whose values are close but not equal; noise is for that (`fedactors.privacy.noise`). Identities must reach

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedactors.runs.folder import RunFolder
 from fedactors.runtime.addresses import free_port
@@ -107,6 +107,7 @@ class Sites(World):
         self.runs.mkdir()
         write_centers(self)
         self.started: dict[str, subprocess.Popen[str]] = {}
+        self.readers: list[threading.Thread] = []
         self.env = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
         for name in self.names:
             self.begin(name)
@@ -118,7 +119,9 @@ class Sites(World):
         assert site.stdout is not None
         line = site.stdout.readline()
         assert f"{name}: listens at" in line, line
-        threading.Thread(target=site.stdout.read, daemon=True).start()
+        reader = threading.Thread(target=read_out, args=(site.stdout,), daemon=True)
+        reader.start()
+        self.readers.append(reader)
         self.started[name] = site
 
     def drive(self, *words: str) -> subprocess.Popen[str]:
@@ -148,7 +151,15 @@ class Sites(World):
         for site in self.started.values():
             site.kill()
             site.wait(10)
+        for reader in self.readers:
+            reader.join(10)
         self.way.stop()
+
+
+def read_out(stream: IO[str]) -> None:
+    """Read what a process says, so that it never waits, until it has ended."""
+    with stream:
+        stream.read()
 
 
 def until(holds: Callable[[], bool], seconds: float = LIMIT) -> bool:

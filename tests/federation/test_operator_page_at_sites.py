@@ -185,10 +185,17 @@ def test_a_form_of_another_page_approves_nothing(
 def test_a_site_that_is_down_is_said_and_comes_back(
     world: World, browser: Browser, server: Server, tmp_path: Path
 ) -> None:
+    before = set(kept_proposals(world.folder(SHOP)))
+    thread, found = proposing(world, *LONG)
+    watched(thread, lambda: bool(set(kept_proposals(world.folder(SHOP))) - before))
+    (run,) = set(kept_proposals(world.folder(SHOP))) - before
+    assert main(["site", "reject", run, "--folder", str(world.path / SHOP), "--why", "not now"]) == 0
+    thread.join(60)
+    assert found == [3]
     world.end(SHOP)
     until(browser, server, "document.body.innerText.includes('The site is down')")
     assert "fedactors site start --folder" in text(browser)
-    assert "rejected: not this quarter" in text(browser), "what is on record is still there"
+    assert "rejected: not now" in text(browser), "what is on record is still there"
     pictures(browser, server, tmp_path, "down")
     world.start(SHOP)
     until(browser, server, "document.querySelector('.state').innerText === 'idle'")

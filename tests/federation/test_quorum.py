@@ -7,6 +7,7 @@ import json
 import re
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -261,7 +262,7 @@ def test_a_killed_site_and_a_frozen_one_come_back(tmp_path: Path) -> None:
 
         assert becomes(3)
         sites.started[CLINIC].kill()
-        sites.started[CLINIC].communicate(timeout=30)
+        sites.started[CLINIC].wait(30)
         assert becomes(2, CLINIC)
         sites.started[SHOP].send_signal(signal.SIGSTOP)
         assert becomes(1, CLINIC, SHOP)
@@ -276,3 +277,16 @@ def test_a_killed_site_and_a_frozen_one_come_back(tmp_path: Path) -> None:
         driver.kill()
         driver.communicate()
         sites.end()
+
+
+def test_answers_that_leave_at_once_are_all_in_the_journal(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journals" / "run.json")
+
+    def leave(endpoint: str) -> None:
+        for number in range(1, 60):
+            journal.add("shop/client", endpoint, number)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(leave, ("train", "measure", "sum", "weight")))
+    read = Journal(tmp_path / "journals" / "run.json").left("shop/client")
+    assert read == dict.fromkeys(("train", "measure", "sum", "weight"), (59, 59))

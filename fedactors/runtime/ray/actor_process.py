@@ -177,7 +177,7 @@ class SharedParts:
         loop.set_exception_handler(self.unawaited)
 
     def fail(self, name: str, error: BaseException) -> None:
-        """Stop the run: whoever watches this process is told the first failure."""
+        """Stop the run: the driver is told the first failure."""
         if not self.failure.done():
             self.failure.set_result((name, error))
 

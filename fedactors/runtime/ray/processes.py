@@ -371,7 +371,7 @@ class Processes:
                 **(resources.ray_options() if resources.demand() else {"num_cpus": 0.001}),
                 "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
             }
-            self._placements |= {spec.name: reserved for spec in groups[process]}  # whoever of them comes back has it
+            self._placements |= {spec.name: reserved for spec in groups[process]}  # also of one that comes back
         return self._placements
 
     def _elsewhere(
