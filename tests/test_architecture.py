@@ -235,6 +235,14 @@ def test_importing_the_package_is_light() -> None:
     assert not {"torch", "ray", "numpy", "pydantic", "msgpack"} & loaded_by("import fedactors")
 
 
+def test_the_settings_of_protocols_load_nothing_heavy() -> None:
+    """Help, completion and `.ci/light` read them where none of these is installed."""
+    modules = sorted(relative(p).removesuffix(".py").replace("/", ".") for p in ROOT.glob("protocols/*/config.py"))
+    assert len(modules) == 6
+    loaded = loaded_by("\n".join(f"import {module}" for module in modules))
+    assert not {"torch", "ray", "cryptography", "pyarrow", "sklearn", "duckdb", "scipy"} & loaded
+
+
 @pytest.mark.slow
 def test_importing_the_mathematics_does_not_load_ray() -> None:
     modules = [relative(p).removesuffix(".py").replace("/", ".") for p in ALGORITHMS]

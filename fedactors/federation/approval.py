@@ -47,7 +47,7 @@ from fedactors.network.links import Network
 from fedactors.plugins import Protocol, find_protocol, loader
 from fedactors.runtime.compute import WallClock
 from fedactors.runtime.interface import ActorSpec, Runtime, Snapshot
-from fedactors.secure_sums.messages import threshold_of
+from fedactors.secure_sums.primitives import threshold_of
 from fedactors.validation import first_line, shown
 
 RUN_ID = re.compile(r"[0-9a-f]{16}")

@@ -40,7 +40,6 @@ from fedactors.actors.remote import CLIENT, DATA_CENTER, SERVER, remote
 from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.messages.codec import message
 from fedactors.secure_sums.messages import (
-    FEWEST,
     Arrived,
     Confirmation,
     Confirmations,
@@ -55,9 +54,8 @@ from fedactors.secure_sums.messages import (
     Unmasking,
     framed,
     parties_of,
-    threshold_of,
 )
-from fedactors.secure_sums.primitives import FixedPoint
+from fedactors.secure_sums.primitives import FEWEST, FixedPoint, threshold_of
 from fedactors.secure_sums.protocol import EXACT, SecureSumClient, SecureSumError, SecureSumServer, unmasked_sum
 
 SECRET_BYTES = 32

@@ -73,9 +73,8 @@ from fedactors.secure_sums.messages import (
     raw_private,
     session_of,
     signed_by,
-    threshold_of,
 )
-from fedactors.secure_sums.primitives import FixedPoint, Words, join, split
+from fedactors.secure_sums.primitives import FixedPoint, Words, join, split, threshold_of
 
 MOST_SUMS = 4096
 MOST_REMEMBERED = 1 << 16

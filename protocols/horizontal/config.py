@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from fedactors.config import Device, NamedCode, OnlyWith, config, is_code
 from fedactors.learning.optimizers import StepSettings
 from fedactors.privacy.accounting import RecordPrivacy, dpsgd_epsilon
-from fedactors.secure_sums.messages import threshold_of
+from fedactors.secure_sums.primitives import threshold_of
 
 Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedrep", "ditto"]
 ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")

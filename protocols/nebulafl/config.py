@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from fedactors.config import Device, NamedCode, OnlyWith, config, named_files
 from fedactors.errors import BadInput
 from fedactors.learning.optimizers import OptimizerSpec, StepSettings
+from fedactors.secure_sums.primitives import FEWEST
 from fedactors.validation import read_text, shown
 
 Algorithm = Literal[
@@ -250,8 +251,6 @@ class NebulaFLConfig(StepSettings):
 
     def _check_secure_aggregation(self) -> None:
         """Refuse methods that take single models as they arrive: there is no sum that could hide them."""
-        from fedactors.secure_sums.messages import FEWEST  # it loads cryptography
-
         why = "its exchange takes each container's model by itself, as it arrives"
         if self.algorithm == "nebulafl":
             why = "its masters go one by one from center to center, and to the auditor"
