@@ -248,7 +248,7 @@ class Actor:
         """Learn what left, be it after the checkpoint that this actor goes on from, before it is opened; overridden.
 
         Args:
-            left: by endpoint with a number that grows (a round's): how many answers left, and the last number.
+            left: by bounded endpoint: how many answers left, and the last number that grows (a round's; else 0).
         """
 
     def count_forwarded(self, method: str, value: Any) -> None:

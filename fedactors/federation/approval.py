@@ -482,6 +482,11 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             f"{proposal.coordinator} proposes the seed from which follows whom a round wants (clients_per_round), and "
             "may have tried many"
         )
+    if getattr(config, "secure_aggregation", False) and has_quorum(config):
+        found.append(
+            "who adds up says who was late (min_sites): of two rounds that begin with nearly the same model, one "
+            "without yours, the difference of the sums is nearly what you added"
+        )
     if getattr(config, "secure_aggregation", False):
         number = len(proposal.data)
         found.append(

@@ -45,7 +45,7 @@ _LONGEST = 1000
 
 
 class Journal:
-    """How many answers of each numbered endpoint (a round's) have left, and for which number the last one did.
+    """How many answers of each bounded endpoint have left, and for which number (a round's; else 0) the last one did.
 
     It is written before an answer leaves, outside of all checkpoints: a process that goes on from an older one counts
     what it forgot, and gives no answer for the same number twice, whatever it is asked.

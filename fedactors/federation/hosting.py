@@ -449,14 +449,16 @@ class SiteContext(HostedContext):
             raise failed from error
 
     def _number_of(self, path: CallPath, value: Any) -> int | None:
-        """Return the number (of a round) that another actor asks for, if answers to it are in a journal.
+        """Return the number (of a round; 0: it has none) that another actor asks for, if answers are in a journal.
 
         Raises:
             Refused: an answer for it, or for a later one, has left, be it before this process began.
         """
         journal, bound = self._site.journal, path.endpoint.bound
-        if journal is None or bound is None or bound.of is None or path.sender == DRIVER:
+        if journal is None or bound is None or path.sender == DRIVER:
             return None
+        if bound.of is None:
+            return 0
         number, (_, last) = int(getattr(value, bound.of)), journal.left(self.name).get(path.endpoint.name, (0, 0))
         if number <= last:
             asked = f"calls {self.name}.{path.endpoint.name} with {bound.of} {number}, where {last} has left"

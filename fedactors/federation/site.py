@@ -15,7 +15,7 @@ import contextlib
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -273,10 +273,14 @@ class SiteProcess:
 
     async def _expect(self, driving: Connection) -> None:
         """Let a driver go that proposes nothing, or stays when its proposal was refused: others may want to ask."""
-        while not driving.is_closed and self._driving is driving:
-            is_asking = self._is_considering or self.run is not None
+
+        def is_asking() -> bool:
+            return self._asked == driving.name and (self._is_considering or self.run is not None)
+
+        while not driving.is_closed:
+            was_asking = is_asking()
             await asyncio.sleep(2 * self.limits.piece)
-            if not (is_asking or self._is_considering or self.run is not None or driving.is_closed):
+            if not (was_asking or is_asking() or driving.is_closed):
                 driving.give_up("is connected as a driver and asks for no run", is_refused=True)
 
     def _refused(self, who: str, why: str) -> None:
@@ -348,6 +352,10 @@ class SiteProcess:
         if type(found) is not tuple or [type(part) for part in found] != [str, tuple]:
             raise self._note(Refused(peer, "sends what is no request"))
         verb, args = found
+        if run != self._asked:
+            if verb == "fail":  # the last word on a run that has ended here
+                return None
+            raise self._note(Refused(peer, f"asks for {verb[:40]!r} of a run that is not under way, or is another's"))
         if verb == "fail" and [type(part) for part in args] == [str]:
             self._why = one_line(args[0], _LONGEST_WHY)
             return None
@@ -398,7 +406,8 @@ class SiteProcess:
             self._check_name(peer, proposal.data.get(self.folder.name))
             await asyncio.to_thread(_get_ready)
             protocol, config = await self._checked(proposal)
-            is_return = has_quorum(config) and self._is_known(proposal)
+            hosts = dict(self.folder.federation.hosts)
+            is_return = has_quorum(config) and self._is_known(proposal, hosts)
             if not is_return:
                 keep_proposal(self.folder, proposal)
         except (FedactorsError, FileExistsError) as error:
@@ -407,9 +416,9 @@ class SiteProcess:
         name = self.folder.name
         if is_return:
             self._proposed = proposal
-            await self._begin(proposal, protocol, config, is_return=True)
+            await self._begin(proposal, protocol, config, hosts, is_return=True)
             return
-        self.folder.audit.add("proposed", **facts)
+        self.folder.audit.add("proposed", **facts, hosts=hosts)
         by_policy = self.folder.policy.approve == "policy"
         why_not = await asyncio.to_thread(why_a_person, config, proposal, self.folder) if by_policy else ""
         is_allowed = by_policy and not why_not
@@ -427,23 +436,27 @@ class SiteProcess:
         self._look_anew()  # site.toml may have become another, or what is left of a budget, while a person thought
         try:
             protocol, config = await self._checked(proposal)
+            _check_hosts(hosts, dict(self.folder.federation.hosts))
         except FedactorsError as error:
             raise self._cannot_be(peer, error) from None
-        await self._begin(proposal, protocol, config, is_return=False)
+        await self._begin(proposal, protocol, config, hosts, is_return=False)
 
-    def _is_known(self, proposal: Proposal) -> bool:
+    def _is_known(self, proposal: Proposal, hosts: Mapping[str, str]) -> bool:
         """Say whether a run was approved here before and has not come to its end, so that this site comes back to it.
 
         Raises:
-            BadInput: its person has stopped it, or it came back as often as the policy allows.
+            BadInput: its person or its limits have stopped it, it came back as often as the policy allows, or actors
+                without data are hosted elsewhere than when it was proposed.
         """
         known, answer = kept_proposals(self.folder).get(proposal.run), decision(self.folder, proposal)
         is_same = known is not None and known.digest == proposal.digest and answer is not None and answer[0]
-        ends = [line for line in self.folder.log() if line["what"] == "ended" and line["run"] == proposal.run]
-        if not is_same or any(line["status"] == "finished" for line in ends):
+        lines = [line for line in self.folder.log() if line.get("run") == proposal.run]
+        if not is_same or any(line["what"] == "ended" and line["status"] == "finished" for line in lines):
             return False
-        if (why := stop_reason(self.folder, proposal.run)) is not None:
+        stopped = next((line["why"] for line in lines if line["what"] == "stopped"), None)
+        if (why := stop_reason(self.folder, proposal.run) if stopped is None else stopped) is not None:
             raise BadInput(f"{self.folder.name}: left the run{f': {why}' if why else ''}")
+        _check_hosts(next(line["hosts"] for line in lines if line["what"] == "proposed"), hosts)
         if (done := num_returns(self.folder, proposal)) >= (most := self.folder.policy.continuations):
             raise BadInput(
                 f"{self.folder.name}: comes back to the run for the {ordinal(done + 1)} time; approved: at most {most} "
@@ -451,10 +464,12 @@ class SiteProcess:
             )
         return True
 
-    async def _begin(self, proposal: Proposal, protocol: Protocol, config: Any, *, is_return: bool) -> None:
+    async def _begin(
+        self, proposal: Proposal, protocol: Protocol, config: Any, hosts: Mapping[str, str], *, is_return: bool
+    ) -> None:
         """Take part in a run that is approved."""
         self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
-        self.run.is_return = is_return
+        self.run.is_return, self.run.hosts = is_return, hosts
         if self._driving is not None:
             self._driving.limits = self.limits
         self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
@@ -542,6 +557,19 @@ class SiteProcess:
         except TimeoutError:
             return False, f"nobody answered within {self._approval_seconds:g} s"
         return found
+
+
+def _check_hosts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Check that actors without data are hosted where whoever approved the run read that they are.
+
+    Raises:
+        BadInput: a newer federation.toml has them elsewhere.
+    """
+    if then != now:
+        differ = ", ".join(sorted(party for party in {**then, **now} if then.get(party) != now.get(party)))
+        raise BadInput(
+            f"hosts: federation.toml names other hosts than when the run was proposed, of {differ}: propose a new run"
+        )
 
 
 def _is_no_site(site: str, federation: Federation) -> str:

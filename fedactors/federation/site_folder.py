@@ -282,14 +282,18 @@ def as_logged(taken: Mapping[str, Amount]) -> dict[str, list[float | None]]:
 def spent(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Amount]]:
     """Return what runs have taken of each of a site's data, by kind of neighbours, from the lines of its log.
 
-    A run that is under way, or of which nobody knows how it ended, counts with what it announced.
+    A run that is under way, or of which nobody knows how it ended, counts with what it announced. A return to a run
+    that ended before it was open took nothing, and gives nothing back.
     """
     runs: dict[str, tuple[str, dict[str, list[float | None]]]] = {}
+    open_ones: set[str] = set()
     for line in lines:
         if line["what"] == "opened":
             runs[line["run"]] = line["data"], {ANY: line["announced"]}
-        elif line["what"] == "ended" and line["who"] == "site" and line["run"] in runs:
+            open_ones.add(line["run"])
+        elif line["what"] == "ended" and line["who"] == "site" and line["run"] in open_ones:
             runs[line["run"]] = runs[line["run"]][0], line["taken"]
+            open_ones.remove(line["run"])
     found: dict[str, dict[str, Amount]] = {}
     for data, taken in runs.values():
         of = found.setdefault(data, {})

@@ -28,6 +28,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
+import json
 import math
 import re
 import resource
@@ -82,6 +83,7 @@ from fedactors.privacy.accounting import Planned, PrivacyRecord, Released, Unacc
 from fedactors.runs.folder import Checkpoint, RunFolder
 from fedactors.runs.metrics import json_line, jsonable
 from fedactors.runs.recorder import FolderRecorder
+from fedactors.runs.storage import PRIVATE_FILE, write_atomic
 from fedactors.runtime import snapshots
 from fedactors.runtime.compute import ACCOUNT, WallClock
 from fedactors.runtime.failures import UnawaitedCall, errors_for, raised_by, without_words
@@ -323,11 +325,20 @@ class UsageWatch:
     What actors take is counted by their processes, which are the site's own and those that it began. A process that
     computes in a thread of the site's is ended when it returns; one of its own at once. Actors on another host's Ray
     count in `hours` only.
+
+    Args:
+        most: that it may take.
+        folders: of the run.
+        record: where its hours are written down each time, so that they count on if the site comes back to the run.
     """
 
-    def __init__(self, most: RunLimits, folders: Callable[[], Sequence[Path]]) -> None:
+    def __init__(self, most: RunLimits, folders: Callable[[], Sequence[Path]], record: Path | None = None) -> None:
         self._most = most
         self._folders = folders
+        self._record = record
+        self._hours_before = {"cpu_hours": 0.0, "hours": 0.0}
+        if record is not None and record.exists():
+            self._hours_before = {name: float(json.loads(record.read_text())[name]) for name in self._hours_before}
         self._process = psutil.Process()
         self._began = time.monotonic()
         self._cpu: dict[int, float] = {}
@@ -367,10 +378,13 @@ class UsageWatch:
             self._disk, self._disk_seen = sum(map(_bytes_in, self._folders())), time.monotonic()
         taken = {
             "memory_gib": (memory - self._memory_before) / _GIB,
-            "cpu_hours": (cpu - self._cpu_before) / 3600,
-            "hours": (time.monotonic() - self._began) / 3600,
+            "cpu_hours": self._hours_before["cpu_hours"] + (cpu - self._cpu_before) / 3600,
+            "hours": self._hours_before["hours"] + (time.monotonic() - self._began) / 3600,
             "disk_gib": self._disk / _GIB,
         }
+        if self._record is not None:
+            hours = {name: taken[name] for name in self._hours_before}
+            write_atomic(self._record, json.dumps(hours).encode(), "limits", PRIVATE_FILE)
         for name, amount in taken.items():
             most = getattr(self._most, name)
             if most is not None and amount > most:
@@ -580,6 +594,8 @@ class SiteRun:
         """Whether the run goes on without a site that is lost, once it is open."""
         self.is_return = False
         """Whether the run is under way elsewhere, and this site comes back to it."""
+        self.hosts: Mapping[str, str] = folder.federation.hosts
+        """Where actors without data are, as it was when the run was approved."""
         self.journal = None
         if self.has_quorum:
             self.journal = Journal(folder.path / JOURNALS / f"{first_of(folder, proposal).run}.json")
@@ -627,6 +643,8 @@ class SiteRun:
         self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
         self._cpu_before = time.process_time()
         self.usage: UsageWatch | None = None
+        self._steps: set[str] = set()
+        """What the driver has asked for, each once: one that ends late would bring the run back to where it was."""
         self.is_told = asyncio.Event()
         """Whether the driver was told that the run has failed."""
         # known to this site alone, unless the run is a test
@@ -653,6 +671,9 @@ class SiteRun:
         steps |= {"finish": Life.OPEN, "end": Life.CLOSED}
         if verb in steps and self.life is not steps[verb]:
             raise Refused(DRIVER, f"asks {self._folder.name} to {verb}, where the run is {self.life.name.lower()}")
+        if verb in self._steps:
+            raise Refused(DRIVER, f"asks {self._folder.name} to {verb} a second time")
+        self._steps |= {verb} & set(steps)
         match verb, args:
             case "prepare", (actor_specs,):
                 await self._prepare(actor_specs)
@@ -723,10 +744,11 @@ class SiteRun:
         self.usage = UsageWatch(
             proposal.limits.within(folder.policy.limits, folder.name),
             lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), folder.path / "predictions" / proposal.run],
+            folder.path / JOURNALS / f"{proposal.run}.usage.json" if self.has_quorum else None,
         )
         if isinstance(self.actors, LocalActorHost):  # else they are processes of a Ray
             self.usage.hold()
-        hosts = self._folder.federation.hosts
+        hosts = self.hosts
         is_spawned = isinstance(actor_specs, tuple) and all(type(one) is tuple and len(one) == 3 for one in actor_specs)
         if not (is_spawned and actor_specs):
             raise Refused(DRIVER, "spawns what are no actors")

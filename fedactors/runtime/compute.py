@@ -158,20 +158,23 @@ ACCOUNT = "account"
 
 
 class WallClock(Clock):
-    """Seconds since the run began, `scale` wall seconds each, `offset` seconds ahead when a run goes on."""
+    """Seconds since the run began, `scale` wall seconds each, `offset` seconds ahead when a run goes on.
+
+    It goes on evenly if the wall clock is set meanwhile: no bound in seconds grows by that.
+    """
 
     def __init__(self, start: float, offset: float = 0.0, scale: float = 1.0) -> None:
-        self._start = start
         self.offset = offset
         self._scale = scale
+        self.begin(start)
 
     def begin(self, start: float) -> None:
         """Count from `start` (by the wall clock) on."""
-        self._start = start
+        self._start = time.monotonic() - (time.time() - start)
 
     def now(self) -> float:
         """Return the present time."""
-        return (time.time() - self._start) / self._scale + self.offset
+        return (time.monotonic() - self._start) / self._scale + self.offset
 
     async def sleep(self, seconds: float, key: str | None = None) -> None:
         """See `Clock.sleep`; a keyed wait is not continued across a resume, its loop asks for it again."""

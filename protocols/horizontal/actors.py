@@ -111,6 +111,8 @@ class ClientProcess(SecureSummand):
         self.last_round = 0
         """Of the run, for which the own change has left, be it after the checkpoint that this process began with."""
         self._is_restored = False
+        self._has_summed = False
+        """Whether sums of the own rows left before this process began, which may not know among whom."""
 
     async def load(self) -> None:
         """Open the own clients' rows, and find the device."""
@@ -173,6 +175,7 @@ class ClientProcess(SecureSummand):
 
     def catch_up(self, left: Mapping[str, tuple[int, int]]) -> None:
         """Count what left since the checkpoint, under noise too."""
+        self._has_summed = not left.keys().isdisjoint(("sum_columns", "weigh"))
         answers, self.last_round = max(left.get(name, (0, 0)) for name in ("train", "train_private"))
         if self._config.is_private:
             self.num_private = max(self.num_private, answers)
@@ -195,6 +198,7 @@ class ClientProcess(SecureSummand):
     @remote(caller=SERVER, at_most=lambda config: 2 * config.measures_columns)
     async def sum_columns(self, order: messages.ColumnMeans) -> messages.ColumnSums | Masked:
         """Give sums of the columns of all own clients' rows to train on: of the numbers, then about the means."""
+        self._check_no_return()
         scaled_D = scaled_numbers(self._config, self._reading)
         if not scaled_D.any():
             raise Refused(self.caller, f"asks {self.name} for sums of columns, none of which is standardised")
@@ -202,7 +206,17 @@ class ClientProcess(SecureSummand):
         if not self._config.secure_aggregation:
             return messages.ColumnSums(sums)
         self.heard(order)
-        return self.masked(digits_of(sums), digit_point(len(self.clients)))
+        return self.masked(digits_of(sums), digit_point(len(self.clients)), self._first_id)
+
+    def _check_no_return(self) -> None:
+        """Refuse sums before the first round to who asks for them again: beside the first they would show a site's."""
+        if self._has_summed:
+            raise Refused(self.caller, f"asks {self.name} for sums of its rows after a restart; approved: before that")
+
+    @property
+    def _first_id(self) -> str | None:
+        """What values before the first round are: with a quorum, of whom all need be there, among the same sites."""
+        return None if self._config.min_sites is None else "rows"
 
     @remote(caller=SERVER, at_most=lambda config: int(config.measures_columns))
     async def take_scale(self, found: messages.ColumnScale) -> None:
@@ -216,8 +230,9 @@ class ClientProcess(SecureSummand):
     @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
     async def weigh(self) -> Masked:
         """Give the weight of all own clients, under masks."""
+        self._check_no_return()
         weight = float(sum(self._sizes) if self._config.counts_samples else len(self._sizes))
-        return self.masked(np.array([weight]), count_point(len(self.clients)))
+        return self.masked(np.array([weight]), count_point(len(self.clients)), self._first_id)
 
     @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
     async def take_weight(self, total: messages.TotalWeight) -> None:

@@ -1,0 +1,194 @@
+"""A coordinator lets a site come back to its run, or calls one late: neither budgets, limits nor sums give way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+from fedactors.actors.remote import current_caller
+from fedactors.cli.main import main
+from fedactors.errors import Refused, Stopped
+from fedactors.federation import approval, site
+from fedactors.federation.approval import as_tree, kept_proposals
+from fedactors.federation.audit_log import JOURNALS, Journal
+from fedactors.federation.handshake import dial
+from fedactors.federation.runtime import FederatedRuntime
+from fedactors.federation.session import Hello
+from fedactors.federation.site_folder import SITE, RunLimits, in_all, spent
+from fedactors.federation.site_run import UsageWatch
+from fedactors.runtime.failures import errors_for
+from fedactors.secure_sums.actors import SecureSums
+from protocols.horizontal.actors import ClientProcess, HorizontalServer
+from protocols.horizontal.config import HorizontalConfig
+from tests.federation.test_going_on import after_rounds
+from tests.federation.test_policy import limited
+from tests.federation.test_quorum import QUORUM, THREE, hospitals
+from tests.federation.test_runs import federated
+from tests.federation.world import BANK, CLINIC, LIMITS, SHOP, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="returns")]
+ROWS_NOISED = ("record_clip_norm=1.0", "record_noise_multiplier=8.0", "model=linear", "standardisation=none")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, THREE)
+    yield made
+    made.stop()
+
+
+def propose_and_go(world: World, run: str) -> None:
+    """Propose an approved run again, as the bank's driver, and go away as soon as the shop is back in it."""
+    folder, tree = world.folder(BANK), as_tree(kept_proposals(world.folder(SHOP))[run])
+
+    async def work() -> None:
+        ends: dict[str, Any] = {"serve": None, "lost": lambda *_: None, "errors": errors_for(BANK, SHOP)}
+        link = await dial(folder, folder.federation.members[SHOP], Hello("credit", "driver", run, ""), LIMITS, **ends)
+        await link.ask(("propose", (tree,)), "propose")
+        await link.end()
+
+    asyncio.run(work())
+    is_free(world)
+
+
+def test_a_return_that_goes_nowhere_takes_nothing_off_a_budget(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = world.path / SHOP / SITE
+    budget = "[data.cases]\nbudget = { epsilon = 60.0, delta = 1e-4 }\n"
+    file.write_text(file.read_text().replace("[data.cases]\n", budget))
+    for name in THREE:
+        world.start(name)
+    honest, rounds = FederatedRuntime.checkpoint, []
+
+    async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
+        await honest(self, label)
+        rounds.append(label)
+        if len(rounds) == 4:
+            raise Stopped("the coordinator has seen enough", 3)
+
+    monkeypatch.setattr(FederatedRuntime, "checkpoint", checkpoint)
+    words = ("num_rounds=40", *QUORUM[1:], *ROWS_NOISED)
+    assert federated(world, words, "--budget", f"{SHOP}=50:1e-5", protocol="horizontal") == 3
+    (run,) = kept_proposals(world.folder(SHOP))
+    is_free(world)
+    before = in_all(spent(world.folder(SHOP).log())["cases"])
+    assert 0 < before.epsilon < 50, capsys.readouterr().err
+    propose_and_go(world, run)
+    ended = [line for line in world.audit(SHOP) if line["what"] == "ended"]
+    assert len(ended) == 2
+    assert in_all(spent(world.folder(SHOP).log())["cases"]) == before
+
+
+def test_a_site_that_left_at_its_limits_does_not_come_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else each return had the hours anew."""
+    monkeypatch.setattr(site, "_MEASURE_SECONDS", 0.05)
+    limited(world, CLINIC, hours=1.0)
+    for name in THREE:
+        world.start(name)
+    far: list[float] = []
+    honest = UsageWatch.exceeded
+
+    def exceeded(self: UsageWatch) -> str | None:
+        self._began -= sum(far)
+        return honest(self)
+
+    monkeypatch.setattr(UsageWatch, "exceeded", exceeded)
+    acting = after_rounds(world, 3, lambda: far.append(7200.0))
+    assert federated(world, ("num_rounds=150", *QUORUM), protocol="horizontal") == 0, capsys.readouterr().err
+    acting.join(60)
+    stopped = [line["why"] for line in world.audit(CLINIC) if line["what"] == "stopped"]
+    assert len(stopped) == 1
+    assert "limits.hours: it took " in stopped[0]
+    assert not [line for line in world.audit(CLINIC) if line["what"] == "returned"]
+    assert any("left the run: limits.hours" in line for line in world.refusals(CLINIC))
+
+
+def test_nobody_is_late_for_sums_before_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint of before the first sum makes all sites forget among whom it was: a second one lacks one of them.
+
+    The difference would be that site's rows, added up.
+    """
+    world, data = hospitals(tmp_path, 5)
+    total, start, late, read = SecureSums.total, FederatedRuntime.start, [], []
+
+    async def without(self: SecureSums, parts: Mapping[str, Any], point: Any, work: Any) -> Any:
+        return await total(self, {name: part for name, part in parts.items() if name not in late}, point, work)
+
+    async def started(self: FederatedRuntime) -> None:
+        await start(self)
+        if not late:
+            await self.checkpoint("early")
+            await self._saved()
+
+    async def summed(self: HorizontalServer, reading: Any) -> Any:
+        read.append(await self._column_sums(np.zeros(0)))
+        raise Stopped("the coordinator has seen enough", 3)
+
+    monkeypatch.setattr(SecureSums, "total", without)
+    monkeypatch.setattr(FederatedRuntime, "start", started)
+    monkeypatch.setattr(HorizontalServer, "_with_scale", summed)
+    for name in world.names:
+        world.start(name)
+    words = ("num_rounds=2", "min_sites=4", "hidden_size=4", "secure_aggregation=true")
+    flags = ["--federation", str(tmp_path / BANK / "federation.toml"), "--data", data, "--out", str(tmp_path / "runs")]
+    command = ["run", "horizontal", *flags, "--format", "json", "--quiet", *words]
+    try:
+        answering = world.answer()
+        assert main(command) in (1, 2, 3)
+        answering.join(30)
+        assert len(read) == 1, capsys.readouterr().err
+        late.append("h2")
+        (proposal,) = kept_proposals(world.folder(BANK)).values()
+        monkeypatch.setattr(approval, "make_proposal", lambda *_, **__: proposal)
+        is_free(world)
+        assert main(command) in (1, 2, 3)
+        assert read[1:] == [], (read[0] - read[1])[:2]
+        assert any("sums of its rows after a restart" in line for line in world.refusals("h1")), capsys.readouterr().err
+        (journal,) = (tmp_path / "h1" / JOURNALS).iterdir()
+        assert Journal(journal).left("h1")["sum_columns"][0] == 1
+    finally:
+        world.stop()
+
+
+def is_free(world: World) -> None:
+    end = time.monotonic() + 20
+    while any(world.processes[name]._asked for name in world.names) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not any(world.processes[name]._asked for name in world.names)
+
+
+def test_sums_before_the_first_round_are_not_asked_for_after_a_restart() -> None:
+    """A checkpoint that a driver took before them forgets among whom they were."""
+    made = ClientProcess.__new__(ClientProcess)
+    config = HorizontalConfig(secure_aggregation=True, min_sites=4)
+    ClientProcess.__init__(made, config, None, 0, 0, ("a", "b", "c", "d", "e"))  # type: ignore[arg-type]
+    made._context = SimpleNamespace(name="a", keeps_journal=True)  # type: ignore[assignment]
+    made.catch_up({"sum_columns": (1, 0)})
+    token = current_caller.set("server")
+    for asked in (made.sum_columns(None), made.weigh()):  # type: ignore[arg-type]
+        with pytest.raises(Refused, match="server: asks a for sums of its rows after a restart; approved: before"):
+            asyncio.run(asked)
+    current_caller.reset(token)
+
+
+def test_hours_count_on_when_a_site_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    most, record, began = RunLimits(hours=1.0), tmp_path / "usage.json", time.monotonic()
+    for number, said in enumerate((None, None, "limits.hours: it took 1.2; at most 1")):
+        monkeypatch.setattr(time, "monotonic", lambda: began)
+        watch = UsageWatch(most, list, record)
+        monkeypatch.setattr(time, "monotonic", lambda: began + 0.4 * 3600)
+        assert (watch.exceeded() or "").startswith(said or ""), number
+        assert (said is None) == (watch.exceeded() is None)
