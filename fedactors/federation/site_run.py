@@ -480,30 +480,36 @@ class PrivacyBudget:
         """Check once a second until the run is closed, also where nothing leaves."""
         while self._announced is not None and self._is_open:
             await asyncio.sleep(_MEASURE_SECONDS)
-            with contextlib.suppress(Refused):  # which has stopped the run
-                await self.check()
+            with contextlib.suppress(Refused, PartyLost):  # which has stopped the run, or it is over
+                await self.check(leaves=False)
 
     def close(self) -> None:
         """Measure no more: the actors have closed."""
         self._is_open = False
 
-    async def check(self) -> None:
+    async def check(self, *, leaves: bool = True) -> None:
         """Refuse what is about to leave if the run takes more with it than it announced.
 
-        What is drawn is counted before it is drawn, so a measurement that begins now has it.
+        What is drawn is counted before it leaves, so a measurement that begins now has it.
+
+        Args:
+            leaves: whether anything is about to; else what cannot be measured yet may be later.
 
         Raises:
             Refused: it does, or can no longer be accounted for.
+            PartyLost: the run was measured for the last time, or is not open yet.
         """
         try:
             await self.measure()
         except Refused:
             raise
         except Exception as error:  # a process that is gone, which is told elsewhere, or no account of what has left
-            if self._taken or isinstance(error, Unknown):
+            if leaves or self._taken or isinstance(error, Unknown):
                 said = f"cannot account for releases: {first_line(error)}"
                 self._refused = self._refuse(Refused(self._folder.name, said))
                 raise self._refused from None
+        if self._announced is not None and not self._is_open:
+            raise PartyLost(self._folder.name, "the run is over at its site, or not open yet: nothing leaves uncounted")
 
     async def measure(self) -> None:
         """Stop the run if the own actors release more than it announced, by their own account or by their plan.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +16,13 @@ import pytest
 from fedactors.errors import Refused
 from fedactors.federation import site_run
 from fedactors.federation.runtime import FederatedRuntime
-from fedactors.federation.site_folder import SITE, Amount
+from fedactors.federation.site_folder import SITE, Amount, in_all, spent
 from fedactors.federation.site_run import PrivacyBudget, SiteRun
+from fedactors.learning import local_training
 from fedactors.privacy.accounting import PrivacyRecord
+from protocols.horizontal import algorithm
+from protocols.horizontal.actors import HorizontalServer
+from protocols.horizontal.messages import Change
 from tests.federation.hostile_sites import in_mid_run
 from tests.federation.test_policy import BUDGET, NOISED
 from tests.federation.test_runs import federated
@@ -90,3 +96,62 @@ def test_a_coordinator_that_waits_before_it_aligns_is_watched(tmp_path: Path, mo
         assert ended == [False]
     finally:
         world.stop()
+
+
+@pytest.mark.slow
+def test_what_is_under_way_when_a_run_is_ended_does_not_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A driver ends the run while a site computes: the last measurement would not have it, and it would leave then."""
+    ask, call, private = FederatedRuntime._ask, FederatedRuntime.call, local_training.train_privately
+    begun, ended, arrived = threading.Event(), [], []
+
+    def slowly(*args: Any, **more: Any) -> Any:
+        begun.set()
+        time.sleep(1.0)
+        return private(*args, **more)
+
+    async def early(self: FederatedRuntime) -> None:
+        await asyncio.to_thread(begun.wait, 30)
+        ended.append(await ask(self, SHOP, self._sites[SHOP], "finish"))
+        while SHOP not in arrived:
+            await asyncio.sleep(0.02)
+        await ask(self, SHOP, self._sites[SHOP], "end")
+
+    def ordered(self: FederatedRuntime, receiver: str, method: str, value: Any) -> Any:
+        if method == "train":
+            tasks.append(asyncio.get_running_loop().create_task(early(self)))
+        return call(self, receiver, method, value)
+
+    async def but_once(self: FederatedRuntime, site: str, link: Any, verb: str, *args: Any) -> Any:
+        return (None,) if (site, verb) == (SHOP, "finish") else await ask(self, site, link, verb, *args)
+
+    async def taken(self: HorizontalServer, orders: Any) -> Any:
+        found = await self.sites.ask_each(lambda site, message: site.train(message), orders)
+        arrived.extend(found)
+        return [one for one in found.values() if isinstance(one, Change)]
+
+    async def nothing(self: HorizontalServer) -> None:
+        pass
+
+    tasks: list[Any] = []
+    monkeypatch.setattr(algorithm, "train_privately", slowly)
+    monkeypatch.setattr(FederatedRuntime, "call", ordered)
+    monkeypatch.setattr(FederatedRuntime, "_ask", but_once)
+    monkeypatch.setattr(HorizontalServer, "_changes", taken)
+    monkeypatch.setattr(HorizontalServer, "account", functools.wraps(HorizontalServer.account)(nothing))
+    world = World(tmp_path)
+    file = world.path / SHOP / SITE
+    budget = "[data.cases]\nbudget = { epsilon = 60.0, delta = 1e-4 }\n"
+    file.write_text(file.read_text().replace("[data.cases]\n", budget))
+    world.start(BANK)
+    world.start(SHOP)
+    words = ("num_rounds=1", "record_clip_norm=1.0", "record_noise_multiplier=8.0", "model=linear", "on_party_loss=stop")
+    try:
+        code = federated(world, words, "--budget", f"{SHOP}=50:1e-5", protocol="horizontal")
+        charged = in_all(spent(world.folder(SHOP).log()).get("cases", {}))
+    finally:
+        world.stop()
+    assert ended
+    assert SHOP not in arrived, (charged, code, capsys.readouterr().err)
+    assert charged.epsilon == 50.0  # it broke off, and counts with all that it announced

@@ -1,4 +1,4 @@
-"""A driver that asks out of turn: for a step twice, or of another's run; and what changes between approval and start."""
+"""A driver that asks out of turn, for a step twice or in another's run; what changes between approval and start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
 from fedactors.runtime.compute import WallClock
 from tests.federation.hostile_sites import Rogue
-from tests.federation.test_runs import OTHERS, federated
+from tests.federation.test_runs import OTHERS
 from tests.federation.world import BANK, CLINIC, LIMITS, SHOP, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="drivers")]

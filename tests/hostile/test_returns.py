@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-
 from fedactors.actors.remote import current_caller
 from fedactors.cli.main import main
 from fedactors.errors import Refused, Stopped
