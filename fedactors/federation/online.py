@@ -199,7 +199,7 @@ class Contributions:
         if len(part.parties) == 1:
             raise BadInput(f"serve: the part of {part.party} is a whole model: no other party needs what it gives")
         self.part, self.rows = part, rows
-        self.most_rows, self.num_given, self.num_alignments = most_rows, 0, 0
+        self.most_rows, self.num_given, self.num_alignments, self.num_orders = most_rows, 0, 0, 0
         self._values = contribution(part, rows.features)
         self.privacy: PrivacyRecord | None = None
         """Of one row, however often it is asked for."""
@@ -227,7 +227,10 @@ class Contributions:
         return await asyncio.to_thread(answer, self.rows.ids, question, self.alignment)
 
     async def take_order(self, order: AlignmentOrder) -> None:
-        """Follow the common order."""
+        """Follow the common order, as often as an alignment may have led to one: it tells which ids are there, too."""
+        if self.num_orders >= MOST_ALIGNMENTS:
+            raise Refused(self.part.party, f"followed {MOST_ALIGNMENTS} orders: its person starts it again")
+        self.num_orders += 1
         self._order = await asyncio.to_thread(follow, self.rows.ids, order, self.alignment)
         self.salt = order.salt
 

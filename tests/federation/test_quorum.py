@@ -227,12 +227,12 @@ def test_a_site_reads_before_it_approves_what_a_lost_site_means(
 
 
 def test_a_policy_of_many_colluders_needs_a_large_quorum(tmp_path: Path) -> None:
-    world, data = hospitals(tmp_path, 5)
+    world, data = hospitals(tmp_path, 6)
     file = tmp_path / SHOP / SITE
     file.write_text(file.read_text() + "\n[policy]\ncolluders = 2\n")
     folder, protocol = world.folder(BANK), find_protocol("horizontal")
-    said = "min_sites: of {} of 5 sites a sum may have two sets of survivors, if {} of them help"
-    for fewest, why in ((3, said.format(3, 1)), (4, said.format(4, 2)), (5, "")):
+    said = "shop: min_sites: of 4 of 6 sites a sum may have two sets of survivors, if 2 of them help"
+    for fewest, why in ((4, said), (5, "")):
         words = {"secure_aggregation": "true", "min_sites": str(fewest)}
         config = as_dict(build(protocol.Config, words))
         with pytest.raises(BadInput, match=why) if why else contextlib.nullcontext():

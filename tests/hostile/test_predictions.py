@@ -12,12 +12,14 @@ import pytest
 
 from fedactors.actors.remote import CallCounts
 from fedactors.data.alignment import ids
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
+from fedactors.federation.online import MOST_ALIGNMENTS
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
 from fedactors.runtime.interface import ActorSpec
 from fedactors.serving.predictions import PredictingOwner
 from tests.federation.test_going_on import predicted, runs
+from tests.federation.test_online import given_by, ordered
 from tests.federation.test_runs import SMALL, federated
 from tests.federation.world import BANK, SHOP, World
 
@@ -114,3 +116,13 @@ def say(file: Path, text: str) -> None:
 
 def line_of(world: World) -> str:
     return str(next(line["first"] for line in world.audit(SHOP) if line["what"] == "predicted"))
+
+
+def test_orders_of_ids_that_were_made_up_are_few() -> None:
+    """Whoever may ask for predictions would find out one by one which ids there are, without an alignment."""
+    given = given_by(["r1", "r2"])
+    for guess in range(MOST_ALIGNMENTS):
+        with pytest.raises(BadInput, match="1 of the 1 announced ids are not among this party's ids"):
+            ordered(given, [f"guess {guess}"])
+    with pytest.raises(Refused, match="followed 10 orders: its person starts it again"):
+        ordered(given, ["r1"])
