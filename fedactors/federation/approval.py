@@ -482,10 +482,11 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             f"{proposal.coordinator} proposes the seed from which follows whom a round wants (clients_per_round), and "
             "may have tried many"
         )
-    if getattr(config, "secure_aggregation", False) and has_quorum(config):
+    differs = [name for name in ("min_sites", "clients_per_round") if getattr(config, name, None) is not None]
+    if getattr(config, "secure_aggregation", False) and differs:
         found.append(
-            "who adds up says who was late (min_sites): of two rounds that begin with nearly the same model, one "
-            "without yours, the difference of the sums is nearly what you added"
+            f"who is in a sum may differ from round to round ({differs[0]}): of two rounds that the server begins with "
+            "nearly the same model, one without yours, the difference of the sums is nearly what you added"
         )
     if getattr(config, "secure_aggregation", False):
         number = len(proposal.data)

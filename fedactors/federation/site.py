@@ -456,7 +456,7 @@ class SiteProcess:
         stopped = next((line["why"] for line in lines if line["what"] == "stopped"), None)
         if (why := stop_reason(self.folder, proposal.run) if stopped is None else stopped) is not None:
             raise BadInput(f"{self.folder.name}: left the run{f': {why}' if why else ''}")
-        _check_hosts(next(line["hosts"] for line in lines if line["what"] == "proposed"), hosts)
+        _check_hosts(next((line["hosts"] for line in lines if line["what"] == "proposed"), {}), hosts)
         if (done := num_returns(self.folder, proposal)) >= (most := self.folder.policy.continuations):
             raise BadInput(
                 f"{self.folder.name}: comes back to the run for the {ordinal(done + 1)} time; approved: at most {most} "

@@ -146,7 +146,13 @@ def test_what_is_under_way_when_a_run_is_ended_does_not_leave(
     file.write_text(file.read_text().replace("[data.cases]\n", budget))
     world.start(BANK)
     world.start(SHOP)
-    words = ("num_rounds=1", "record_clip_norm=1.0", "record_noise_multiplier=8.0", "model=linear", "on_party_loss=stop")
+    words = (
+        "num_rounds=1",
+        "record_clip_norm=1.0",
+        "record_noise_multiplier=8.0",
+        "model=linear",
+        "on_party_loss=stop",
+    )
     try:
         code = federated(world, words, "--budget", f"{SHOP}=50:1e-5", protocol="horizontal")
         charged = in_all(spent(world.folder(SHOP).log()).get("cases", {}))

@@ -70,10 +70,8 @@ ANNOUNCEMENTS = {
 }
 
 
-@pytest.mark.parametrize("what", ANNOUNCEMENTS)
-def test_a_sum_is_of_those_who_were_told_the_same(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """A server that tells all but one something after which they add nothing would read what that one adds."""
-    name, cls, endpoint = ANNOUNCEMENTS[what]
+def told_to(monkeypatch: pytest.MonkeyPatch, cls: Any, endpoint: str) -> None:
+    """Let all clients but the last be told something after which they add nothing."""
     honest = getattr(cls, endpoint)
 
     @functools.wraps(honest)
@@ -81,9 +79,26 @@ def test_a_sum_is_of_those_who_were_told_the_same(monkeypatch: pytest.MonkeyPatc
         return await honest(self, message if self.name == max(self.clients) else emptied(message))
 
     monkeypatch.setattr(cls, endpoint, told)
+
+
+@pytest.mark.parametrize("what", ANNOUNCEMENTS)
+def test_a_sum_is_of_those_who_were_told_the_same(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """A server that tells all but one something after which they add nothing would read what that one adds."""
+    name, cls, endpoint = ANNOUNCEMENTS[what]
+    told_to(monkeypatch, cls, endpoint)
     words = {**find_protocol(name).smoke, **RUNS[name], "on_party_loss": "stop", "secure_aggregation": True}
     with pytest.raises(FedactorsError, match="has not confirmed the same survivors, or was told otherwise what to add"):
         simulate(name, seed=1, **words)
+
+
+@pytest.mark.parametrize("what", ["the model", "the weight of all"])
+def test_with_a_quorum_too_a_sum_is_of_those_who_were_told_the_same(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """What was told before the round counts, too: of all but one nothing is left if all is said to weigh 1e9 times."""
+    told_to(monkeypatch, *ANNOUNCEMENTS[what][1:])
+    quorum = {"on_party_loss": "continue", "min_sites": 4, "secure_aggregation": True, "quorum_timeout": 1.0}
+    words = {**find_protocol("horizontal").smoke, **RUNS["horizontal"], **quorum}
+    with pytest.raises(FedactorsError, match="has not confirmed the same survivors, or was told otherwise what to add"):
+        simulate("horizontal", seed=1, **words)
 
 
 def read_by_two(sums: Sums, values: dict[str, Any]) -> Any:
