@@ -34,11 +34,31 @@ from fedactors.learning.user_models import user_metrics
 from fedactors.privacy.accounting import RecordPrivacy
 from fedactors.runtime.snapshots import Stateful
 from protocols.horizontal.aggregation import robust_mean
-from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
+from protocols.horizontal.config import (
+    ADAPTIVE,
+    PLAIN_PASSES,
+    PLAIN_ROWS,
+    HorizontalConfig,
+    enough_passes,
+    informative_rows,
+    rows_per_step,
+)
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 
 Doubles = NDArray[np.float64]
 NOTHING = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Rows of a client's local step, its passes in a round, and the decay of its non-linear weights."""
+
+    batch_size: int
+    num_epochs: int
+    decay: float
+
+
+PLAIN = LocalSteps(PLAIN_ROWS, PLAIN_PASSES, 0.0)
 
 
 @dataclass(frozen=True)
@@ -57,7 +77,7 @@ def train(
     model_P: Floats,
     keys: Sequence[bytes],
     seeds: Sequence[int],
-    training: LocalTraining,
+    trainings: Sequence[LocalTraining],
     controls: Sequence[Floats],
     control_P: Floats,
     counts_samples: bool,
@@ -65,21 +85,25 @@ def train(
     device: str,
     privacy: RecordPrivacy | None = None,
     secrets: Sequence[tuple[int, ...]] = (),
+    target: tuple[float, float] = (0.0, 1.0),
 ) -> SiteResult:
     """Let clients train from the server's model x (`model_P`); return their mean change.
 
+    Each has its own way to train. `target` is the mean and deviation of a regression's targets.
     SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
     With `privacy` each client trains by DP-SGD from a secret of its own, and no loss is returned (0).
     """
     corrections: list[Floats] | None = [control_P - local_P for local_P in controls] or None
     rows, weighing = [rows_on(rows_of, key, device) for key in keys], [weights_of(key) for key in keys]
+    if target != (0.0, 1.0):
+        rows = [(x, (y - target[0]) / target[1]) for x, y in rows]
     if privacy is None:
         results = train_clients(
             spec,
             [model_P] * len(keys),
             rows,
             seeds=seeds,
-            training=training,
+            training=trainings,
             corrections=corrections,
             weights=weighing,
             together=together,
@@ -90,7 +114,7 @@ def train(
         results = [
             LocalResult(
                 vector=train_privately(
-                    spec, model_P, *held, secret=secret, privacy=privacy, training=training,
+                    spec, model_P, *held, secret=secret, privacy=privacy, training=how,
                     correction_P=added, weights_N=counts, device=device,
                 ),
                 num_samples=len(held[0]),
@@ -98,14 +122,16 @@ def train(
                 loss=0.0,
                 loss_rms=0.0,
             )
-            for held, secret, added, counts in zip(rows, secrets, corrections or nothing, weighing, strict=True)
+            for held, secret, how, added, counts in zip(
+                rows, secrets, trainings, corrections or nothing, weighing, strict=True
+            )
         ]  # fmt: skip
     weights = [float(result.num_samples) if counts_samples else 1.0 for result in results]
     change_P: Doubles = np.zeros(model_P.shape)
     for weight, result in zip(weights, results, strict=True):
         change_P += weight / sum(weights) * (result.vector.astype(np.float64) - model_P)
     losses = [weight * result.loss for weight, result in zip(weights, results, strict=True)]
-    rate, moved_P = training.optimizer.learning_rate, np.zeros(control_P.shape)
+    rate, moved_P = trainings[0].optimizer.learning_rate, np.zeros(control_P.shape)
     following = []
     for local_P, result in zip(controls, results, strict=bool(controls)):
         following.append(next_control(local_P, control_P, model_P, result.vector, result.num_steps * rate))
@@ -120,16 +146,33 @@ def train(
     )
 
 
-def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTraining:
-    """Return how a client trains in a round."""
+def local_training(
+    config: HorizontalConfig, task: Task, round: int, steps: LocalSteps = PLAIN, inputs: Sequence[int] = ()
+) -> LocalTraining:
+    """Return how a client trains in a round, on samples of a shape."""
+    resolved = config.at(inputs)
     return LocalTraining(
-        optimizer=config.step_rule.scaled(config.rate_schedule.at(round - 1, config.num_rounds)),
-        batch_size=config.batch_size,
-        num_epochs=config.local_epochs,
+        optimizer=resolved.step_rule.scaled(resolved.rate_schedule.at(round - 1, config.num_rounds)),
+        batch_size=config.batch_size or steps.batch_size,
+        num_epochs=config.local_epochs or steps.num_epochs,
         proximal=config.proximal if config.algorithm == "fedprox" else 0.0,
         task=task,
         loss=config.user_loss,
+        decay=steps.decay,
     )
+
+
+def local_steps(
+    config: HorizontalConfig, task: Task, num_classes: int, inputs: Sequence[int], labels_N: NDArray[Any], clients: int
+) -> LocalSteps:
+    """Return the local steps of a client with these labels, one of so many `clients`, on samples of a shape."""
+    counts = [] if task == "regression" else np.unique(labels_N, return_counts=True)[1].tolist()
+    rows = informative_rows(task, len(labels_N), counts, max(2, num_classes)) * clients
+    decay = config.at(inputs).decay_at(task, rows)
+    if not config.follows_rows(inputs):
+        return replace(PLAIN, decay=decay)
+    size = config.batch_size or rows_per_step(len(labels_N))
+    return LocalSteps(size, config.local_epochs or enough_passes(len(labels_N), size), decay)
 
 
 def next_control(local_P: Floats, control_P: Floats, start_P: Floats, end_P: Floats, length: float) -> Floats:
@@ -139,11 +182,19 @@ def next_control(local_P: Floats, control_P: Floats, start_P: Floats, end_P: Flo
 
 
 def measure(
-    spec: ModelSpec, model_P: Floats, key: bytes, task: Any, metric: str, device: str
+    spec: ModelSpec,
+    model_P: Floats,
+    key: bytes,
+    task: Any,
+    metric: str,
+    device: str,
+    target: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[dict[str, float], int]:
     """Return the metrics of the model on some rows, a user's too, and how many classes it never predicts."""
     x_N, _ = rows_on(rows_of, key, device)
     labels_N, outputs = rows_of(key)[1], model_outputs(spec, model_P, x_N, device=device)
+    if target != (0.0, 1.0):
+        outputs = outputs.astype(np.float64) * target[1] + target[0]
     unpredicted = 0 if task == "regression" else num_unpredicted(labels_N, outputs)
     found = task_metrics(task, labels_N, outputs)
     if metric and np.isfinite(outputs).all():

@@ -11,13 +11,16 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedactors.actors.context import derived_seed
 from fedactors.auditing.attacks import MOST_HOLDERS, Surface, models_surface
 from fedactors.data.layouts.horizontal import HorizontalBlock, HorizontalData, Rows, read_reading, rows_key, rows_of
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
+from fedactors.learning.local_training import LocalTraining
 from fedactors.messages.codec import wire_type
+from fedactors.serving.parts import Part
 from protocols.horizontal import algorithm, client_dp
 from protocols.horizontal.algorithm import NOTHING
 from protocols.horizontal.config import HorizontalConfig
@@ -119,7 +122,7 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
             model.vector,
             keys,
             [derived_seed(seed, f"client {client}", "rows of attackers") for client in clients],
-            algorithm.local_training(config, part.task, config.num_rounds),
+            _trainings(config, part, model.spec.inputs, keys, data.num_clients),
             [],
             NOTHING,
             config.counts_samples,
@@ -127,18 +130,34 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
             "cpu",
             config.record_privacy,
             [tuple(np.random.SeedSequence([seed, client]).generate_state(4).tolist()) for client in clients],
+            reading.target,
         )
         models[name] = (model.vector + found.change).astype(model.vector.dtype)
         weights.append(found.weight)
         held = [rows_of(key) for key in keys]
-        rows[name] = (np.concatenate([x for x, _ in held]), np.concatenate([y for _, y in held]))
+        labels = np.concatenate([_as_trained(y, reading.target) for _, y in held])
+        rows[name] = (np.concatenate([x for x, _ in held]), labels)
     if config.is_private:
         models = dict.fromkeys(models, _noised_model(config, data, model, part.task, seed))
-    others, masked = (
-        rows_of(rows_key(as_read(data.test(), reading))),
-        weights if config.secure_aggregation and not config.is_private else None,
-    )
+    x_N, y_N = rows_of(rows_key(as_read(data.test(), reading)))
+    others = x_N, _as_trained(y_N, reading.target)
+    masked = weights if config.secure_aggregation and not config.is_private else None
     return models_surface(model.spec, part.task, part.num_classes, model.vector, models, rows, others, seed, masked)
+
+
+def _trainings(
+    config: HorizontalConfig, part: Part, inputs: tuple[int, ...], keys: Sequence[bytes], num_clients: int
+) -> list[LocalTraining]:
+    """Return how clients train in the last round."""
+    found = [
+        algorithm.local_steps(config, part.task, part.num_classes, inputs, rows_of(key)[1], num_clients) for key in keys
+    ]
+    return [algorithm.local_training(config, part.task, config.num_rounds, steps, inputs) for steps in found]
+
+
+def _as_trained(labels_N: NDArray[Any], target: tuple[float, float]) -> NDArray[Any]:
+    """Return labels as the model was trained on them."""
+    return labels_N if target == (0.0, 1.0) else (labels_N - target[0]) / target[1]
 
 
 def _noised_model(config: HorizontalConfig, data: HorizontalData, model: Any, task: Any, seed: int) -> Any:
