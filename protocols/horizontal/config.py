@@ -218,7 +218,9 @@ class HorizontalConfig(StepSettings):
 
     @model_validator(mode="after")
     def _check(self) -> HorizontalConfig:
-        if self.algorithm == "scaffold" and (self.optimizer not in ("auto", "sgd") or self.momentum or self.max_gradient_norm):
+        if self.algorithm == "scaffold" and (
+            self.optimizer not in ("auto", "sgd") or self.momentum or self.max_gradient_norm
+        ):
             raise ValueError(
                 "algorithm: scaffold is not allowed with momentum, max_gradient_norm or another optimizer than sgd: "
                 "its controls are the mean gradients of plain steps"

@@ -124,7 +124,7 @@ async def compare_alone(
     if not config.measures_alone or not is_measured or len(data.shape) > 1:
         return {}, []
     name, found = HEADLINES[data.task], (await server.ask_one(lambda one: one.measure_alone())).scores
-    joint = state.of_clients or dict.fromkeys(found, {name: state.scores.get(f"{split}/{name}", math.nan)})
+    joint = state.of_clients or {key: {name: state.scores.get(f"{split}/{name}", math.nan)} for key in found}
     notes = [gain_note(client, data.task, joint.get(client, {}), {name: own}, "rows") for client, own in found.items()]
     metrics = {f"{split}/{client}/local_{name}": own for client, own in found.items()}
     return metrics, [line for lines in notes for line in lines]
@@ -186,4 +186,5 @@ def default_costs() -> Costs:
     Between what ``scenarios/benchmarks/batched_clients.py`` measured on one core: 0.7e-9 (wide layers) to 7e-9
     (convolutions) seconds a unit of training.
     """
-    return Costs({"train": (2e-3, 3e-9), "measure": (1e-3, 1e-9), "aggregate": (1e-5, 3e-9), LOCAL_BASELINE: (0.0, 0.0)})
+    kinds = {"train": (2e-3, 3e-9), "measure": (1e-3, 1e-9), "aggregate": (1e-5, 3e-9)}
+    return Costs({**kinds, LOCAL_BASELINE: (0.0, 0.0)})
