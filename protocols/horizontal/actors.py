@@ -479,8 +479,9 @@ class HorizontalServer(Server):
         target = (mean_D[size], deviation_D[size]) if with_targets else (0.0, 1.0)
         found = messages.ColumnScale(tuple(mean_D[:size]), tuple(deviation_D[:size]), target)
         await self.sites.ask(lambda site: site.take_scale(found))
-        scale = {"mean": found.mean, "deviation": found.deviation} if scaled_D[:size].any() else {}
-        return replace(reading, **scale, label_mean=target[0], label_deviation=target[1])
+        if scaled_D[:size].any():
+            reading = replace(reading, mean=found.mean, deviation=found.deviation)
+        return replace(reading, label_mean=target[0], label_deviation=target[1])
 
     async def _column_sums(self, means: Floats) -> Doubles:
         """Return the sums of columns over all sites."""

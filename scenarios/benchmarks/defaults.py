@@ -36,9 +36,10 @@ from threadpoolctl import threadpool_limits
 
 import fedactors
 from fedactors.cli.terminal import guarded
+from fedactors.learning.metrics import Task
 
 Array = NDArray[Any]
-Table = tuple[Array, Array, str]
+Table = tuple[Array, Array, Task]
 """Rows, labels and the task."""
 SHARES = (0.63, 0.07, 0.30)
 """Training, validation and test."""
@@ -205,7 +206,7 @@ def horizontal(name: str, seed: int) -> dict[str, float]:
     }
 
 
-def centrally(x: Array, y: Array, part: Array, task: str, seed: int) -> float:
+def centrally(x: Array, y: Array, part: Array, task: Task, seed: int) -> float:
     """Return the points of the network that clients train, by the same steps on all rows in one place."""
     from fedactors.learning.local_training import evaluate_model, train_locally
     from fedactors.learning.network import initial_vector
