@@ -21,17 +21,17 @@ BY_ROWS = ("fedavg", "fedprox")
 DEFAULT_CLIENTS = 10
 PLAIN_ROWS, PLAIN_PASSES = 32, 1
 """Rows of a step and passes where they do not follow from the rows."""
-LEAST_STEPS, MOST_ROWS = 40, 256
+LEAST_STEPS, MOST_ROWS = 50, 256
 """Local steps of a round at least, and rows of a step at most, that follow from a client's rows."""
 
 
 def rows_per_step(num_rows: int) -> int:
-    """Return a 16th of a client's rows as a power of two between 16 and 256."""
-    return int(min(MOST_ROWS, max(16, 2 ** round(math.log2(max(num_rows, 1) / 16)))))
+    """Return an eighth of a client's rows as a power of two between 16 and 256."""
+    return int(min(MOST_ROWS, max(16, 2 ** round(math.log2(max(num_rows, 1) / 8)))))
 
 
 def enough_passes(num_rows: int, batch_size: int) -> int:
-    """Return the passes that make 40 steps or more of a client's rows."""
+    """Return the passes that make 50 steps or more of a client's rows."""
     return math.ceil(LEAST_STEPS / math.ceil(max(num_rows, 1) / batch_size))
 
 
@@ -157,10 +157,10 @@ class HorizontalConfig(StepSettings):
     """Learning-rate schedule over rounds: constant, half a cosine to 0, or steps; ``auto``: cosine on tables with
     fedavg or fedprox and without noise, else constant."""
     local_epochs: int = Field(default=0, ge=0)
-    """Passes over a client's rows in a round; 0: on tables with fedavg or fedprox and without noise as many as make 40
+    """Passes over a client's rows in a round; 0: on tables with fedavg or fedprox and without noise as many as make 50
     steps of its rows, else 1."""
     batch_size: int = Field(default=0, ge=0)
-    """Rows of a local step; 0: on tables with fedavg or fedprox and without noise a 16th of the client's rows as a
+    """Rows of a local step; 0: on tables with fedavg or fedprox and without noise an eighth of the client's rows as a
     power of two between 16 and 256, else 32."""
     secure_aggregation: bool = False
     """Whether the server sees only the sum over all sites, under masks, of what their clients changed; for three
