@@ -264,6 +264,11 @@ _NUMERAL = rf"^(?:{_NUMBER}|[+-]?(?i:inf|infinity|nan))$"
 """What a number is, in training and in prediction: digits with a point, an exponent, a sign."""
 _FLOATS = r"^[+-]?[0-9]+(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-][0-9]+)$"
 """Whole numbers as programs write floats: 7.0, 7e+00; 12E4 may be a code."""
+_WRITTEN = (
+    r"^(?:-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-][0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
+    r"|-?(?i:inf|infinity|nan))$"
+)
+"""Numbers as programs write them."""
 _PLAIN_WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
 _ZEROS = r"(?:(\.[0-9]*[1-9])0+|\.0+)$"
 """Of seconds, which a type with a finer unit writes."""
@@ -687,7 +692,11 @@ class Column:
         return _as_numpy(pc.cast(texts, pa.float64())), np.flatnonzero(~good)
 
     def numerals(self) -> Any:
-        """Return texts with numbers as programs write them: a point, nothing between thousands, no blanks."""
+        """Return texts with numbers as programs write them: a point, nothing between thousands, no blanks, no plus."""
+        return pc.replace_substring_regex(self.codes(), r"^\+([^+-])", r"\1")
+
+    def codes(self) -> Any:
+        """Return numerals as they stand there: 1.10 and 1.1 are two, and so are +5 and 5."""
         csv, texts = self.csv, pc.utf8_trim_whitespace(self.values)
         if csv.thousands is not None:
             between, point = re.escape(csv.thousands), re.escape(csv.decimal)
@@ -695,7 +704,20 @@ class Column:
             texts = pc.if_else(grouped, pc.replace_substring(texts, csv.thousands, ""), texts)
         if csv.decimal != ".":
             texts = pc.replace_substring(pc.replace_substring(texts, ".", "\0"), csv.decimal, ".")
-        return pc.replace_substring_regex(texts, r"^\+([^+-])", r"\1")
+        return texts
+
+    def code(self) -> str:
+        """Return a text that no program writes for a number, so that these may be codes; empty: there is none.
+
+        Such are 1e3, +5 and 01.5, and 1.10 unless all numbers have two digits behind the point.
+        """
+        texts = self.codes().drop_null()
+        odd = texts.filter(pc.invert(pc.match_substring_regex(texts, _WRITTEN)))
+        if not len(odd):
+            behind = pc.utf8_length(pc.replace_substring_regex(texts, r"^[^.]*\.?", ""))
+            padded = texts.filter(pc.match_substring_regex(texts, r"\.(?:[0-9]*[1-9]0+|00+)$"))
+            odd = padded if len(behind.unique()) > 1 else padded[:0]
+        return str(odd[0].as_py()) if len(odd) else ""
 
     def moments(self, pattern: Formats) -> tuple[NDArray[np.datetime64], dict[int, str]]:
         """Return times in microseconds, NaT where there is none, and the values that are no dates, by row."""
