@@ -278,6 +278,7 @@ class TableSource:
         columns: Sequence[str] | None = None,
         where: str | Sequence[str] | None = None,
         computed: Sequence[str] = (),
+        keys: Sequence[str] = (),
         exact: Sequence[str] = (),
     ) -> Any:
         """Read a `pyarrow.Table` of the columns named, of the rows that every SQL condition of `where` keeps.
@@ -288,7 +289,8 @@ class TableSource:
             columns: their names; None: all.
             where: conditions.
             computed: expressions over the table's columns, which become columns called as they are written.
-            exact: columns by whose numbers rows are found.
+            keys: columns by which rows are found.
+            exact: those of them whose numbers are compared.
 
         Raises:
             BadInput: a column that is not there, a condition that is none, or two texts of a file that are one number.
@@ -313,7 +315,7 @@ class TableSource:
         asked = [name for text in [*left, *computed] for name in _names_in(text, known)]
         needed = list(dict.fromkeys([*wanted, *asked]))
         conditions = [sql for sql in pushed.values() if sql is not None]
-        rows = self._read(needed or list(known)[:1], conditions, known, asked, exact)
+        rows = self._read(needed or list(known)[:1], conditions, known, asked, keys, exact)
         if left or computed:
             with _explained(self), memory_database(**_CLOSED) as connection, _fitting(self.shown):
                 connection.register("rows_in_memory", rows)
@@ -327,6 +329,7 @@ class TableSource:
         where: Sequence[str],
         known: Mapping[str, str],
         asked: Sequence[str],
+        keys: Sequence[str],
         exact: Sequence[str],
     ) -> Any:
         """Read columns of the rows that conditions in the database's own SQL keep, of some with the texts of a file."""
@@ -334,6 +337,9 @@ class TableSource:
 
         if self.kind == "csv":
             found = _csv_columns(self, columns)
+            for name, one in found.items():
+                if name in keys and one.column.is_text and (rounded := one.column.rounded()):
+                    raise SourceError(f"{self.table or 'source'}: {self.shown}: column {name}: holds {rounded}")
             for name in exact:
                 if name in found and (merged := found[name].merged()) is not None:
                     raise SourceError(_one_number(self, name, merged))
@@ -973,6 +979,7 @@ def _postgres(source: TableSource) -> Iterator[Any]:
 
 # --- kinds of what has no types -------------------------------------------------------------------------------------
 
+_TOO_LONG = r"[1-9][0-9]{38}"
 _WHOLE_NUMBER, _TRUTH = r"^[+-]?[0-9]+$", {"true": True, "false": False}
 _DIGITS = 38
 """Of the longest whole number that DuckDB holds."""
@@ -1076,6 +1083,8 @@ def _csv_kind(column: Column) -> tuple[str, Any]:
     numerals = column.numerals()
     present = numerals.drop_null()
     if pc.all(pc.match_substring_regex(present, _WHOLE_NUMBER)).as_py():
+        if pc.any(pc.match_substring_regex(present, _TOO_LONG)).as_py():  # of which Arrow makes another number
+            return "text", texts
         for kind in (pa.int64(), pa.decimal128(_DIGITS, 0)):
             try:
                 return "numeral", pc.cast(numerals, kind)

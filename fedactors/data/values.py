@@ -45,6 +45,8 @@ from fedactors.config import config
 from fedactors.errors import BadInput
 
 _MOST_SHOWN = 40
+OF_VALUES = ("null", "decimal", "thousands")
+"""What of a CSV file's format texts of any file may have."""
 Character = Annotated[str, Field(min_length=1, max_length=1)]
 
 
@@ -92,8 +94,8 @@ class CsvFormat:
         return list(_NULLS) if self.null is None else ["", *self.null]
 
 
-_NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA",
-          "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+_NULLS = ("", "#N/A", "#N/A N/A", "#NA", "(null)", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
+          "N/A", "NA", "NULL", "NaN", "NaT", "[NULL]", "\\N", "n/a", "nan", "null")  # fmt: skip
 
 
 # --- dates ------------------------------------------------------------------------------------------------------------
@@ -257,6 +259,7 @@ _NUMBER_FORMS: tuple[dict[str, Any], ...] = (
 )
 """Ways to write numbers, other than with a point alone."""
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
+_WHOLE_TEXT = re.compile(r"(?:0|-?[1-9][0-9]*)(?:\.0+)?")
 _EXACT = {16: 2.0**11, 32: 2.0**24, 64: 2.0**53}
 """Whole numbers that a float of so many bits holds one by one."""
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -278,6 +281,10 @@ _WORDS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
 
 _BEYOND = "<value out of range"
 """What Arrow writes for dates that are infinite in a database."""
+
+
+_OBJECT = "object:"
+"""What the place of an object begins with."""
 
 
 class Inexact(ValueError):
@@ -554,6 +561,8 @@ class Column:
         texts = self._exact(where, "name")
         if not self.is_text:
             return texts
+        if rounded := self.rounded():
+            raise BadInput(f"{where}: column {self.name}: holds {rounded}")
         trimmed = pc.utf8_trim_whitespace(texts)
         is_float = pa.array(_matches(trimmed, _FLOATS))
         if pc.all(is_float).as_py() or (
@@ -593,6 +602,8 @@ class Column:
         if len(bad):
             text = str(self.values[int(bad[0])].as_py())
             advice = how_it_is_read(text, self.csv) or _as_missing(text)
+            if f" {_OBJECT}" in where and "csv = " in advice:
+                advice = "; in an object write None for what is missing, and numbers as numbers"
             raise BadInput(
                 f"{where}: column {self.name}: holds text such as {text!r} in {self.row(bad[0])}; "
                 f"give numbers, or name the column under categorical or columns{advice}"
@@ -705,6 +716,16 @@ class Column:
         if csv.decimal != ".":
             texts = pc.replace_substring(pc.replace_substring(texts, ".", "\0"), csv.decimal, ".")
         return texts
+
+    def rounded(self) -> str:
+        """Return what to say of a name that a workbook has rounded, such as 1.23457E+11; empty: there is none."""
+        found = self.values.filter(pc.match_substring_regex(self.values, r"^\s*[0-9](?:\.[0-9]+)?E\+[0-9]{2,3}\s*$"))
+        if not len(found):
+            return ""
+        return (
+            f"{found[0].as_py()!r}, as a workbook shows and saves a long number, rounded: give its column there the "
+            "format of a text or of a number without decimals, and save it again"
+        )
 
     def code(self) -> str:
         """Return a text that no program writes for a number, so that these may be codes; empty: there is none.
@@ -847,6 +868,15 @@ def class_text(value: Any) -> str:
     return text.rstrip("0")[:-1] if _WHOLE.fullmatch(text) else text
 
 
+def whole_texts(texts: Iterable[str]) -> dict[str, str]:
+    """Return whole numbers by their texts, where all are some: 7 and 7.0, as pandas writes it beside a missing one, is 7.
+
+    Empty where others are among them: 1.0 beside 1.5 is a code.
+    """
+    found = {text: text.partition(".")[0] for text in texts}
+    return found if all(map(_WHOLE_TEXT.fullmatch, found)) else {}
+
+
 def how_it_is_read(text: str, csv: CsvFormat) -> str:
     """Return how a text that stands where numbers do could be read as a number or a date; empty if nobody knows."""
     text = text.strip()
@@ -863,7 +893,14 @@ def how_it_is_read(text: str, csv: CsvFormat) -> str:
     return f"; {text!r} could be a date: {rule} under columns" if rule else ""
 
 
+_TRUTHS = {"t", "f", "y", "n", "yes", "no", "on", "off", "ja", "nein", "wahr", "falsch", "oui", "non", "vrai", "faux"}
+
+
 def _as_missing(text: str) -> str:
+    if text.lower() in _TRUTHS:
+        return "; if it means that something is so or not, its two texts are categories"
+    if text.startswith("#") and text.endswith(("!", "?")):
+        return f"; what a workbook shows where it cannot compute is missing by csv = {{ null = [{json.dumps(text)}] }}"
     if any(map(str.isdigit, text)):
         return "; a number is digits with a point, a sign and an exponent: leave out what else stands there"
     if 0 < len(text) <= _LONGEST_NULL and text.lower() != "true":

@@ -134,7 +134,9 @@ VIEWS = {
 def test_codes_in_a_view(sql, tmp_path):
     view = view_over(csv_of(tmp_path / "t.csv", ["1.10", "1.1"]), sql)
     if VIEWS[sql] is None:
-        with pytest.raises(SourceError, match=r"column k holds codes such as '1.10', and the view computes with it and"):
+        with pytest.raises(
+            SourceError, match=r"column k holds codes such as '1.10', and the view computes with it and"
+        ):
             view.load()
         return
     assert sorted(map(str, view.load()["k"].to_pylist())) == sorted(map(str, VIEWS[sql]))

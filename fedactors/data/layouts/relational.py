@@ -189,7 +189,9 @@ def read_rows(
     time, and row k must be the same row after a resume. Rows without a value in the columns `needed` are left out as
     those without a key are.
     """
-    found = source.load(table.needed_columns(), table.partitions[index].where, table.computed, table.exact)
+    found = source.load(
+        table.needed_columns(), table.partitions[index].where, table.computed, table.called_by, table.exact
+    )
     found = found.select(list(dict.fromkeys([*table.keys, *found.column_names])))
     kept = rows_with_keys(found.select(table.keys)) if table.keys else np.ones(found.num_rows, dtype=bool)
     kept &= rows_with_values(found.select(list(needed)))
@@ -232,7 +234,7 @@ def read_rows_to_predict(
         BadInput: a column is not there.
     """
     wanted = tuple(dict.fromkeys([*table.needed_columns(), *ids]))
-    whole = source.load(wanted, table.partitions[index].where, table.computed, table.exact)
+    whole = source.load(wanted, table.partitions[index].where, table.computed, table.called_by, table.exact)
     kept = rows_with_keys(whole.select(table.keys)) if table.keys else np.ones(whole.num_rows, dtype=bool)
     return RowsToPredict(whole, order.permutation(np.flatnonzero(kept)))
 
