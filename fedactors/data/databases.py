@@ -56,7 +56,9 @@ from fedactors.runtime.snapshots import object_at
 from fedactors.validation import address_of, files_at
 
 _BLOCK = 1 << 22
-"""Bytes that are parsed at once."""
+"""Bytes that are read from a database at once."""
+_PARSED = 1 << 20
+"""Bytes of them that are parsed at once."""
 
 DESCRIBE = """
 WITH RECURSIVE base (oid, of_type) AS (
@@ -112,6 +114,7 @@ def copied(connection: Any, statement: str, schema: Any) -> Any:
     )
 
     def batches(rows: Iterable[Any]) -> Iterator[Any]:
+        kept: list[Any] = []
         for block in _blocks(rows):
             size = block.seek(0, io.SEEK_END)
             block.seek(0)
@@ -120,10 +123,24 @@ def copied(connection: Any, statement: str, schema: Any) -> Any:
                 table = pa_csv.read_csv(block, read_options=read, parse_options=parse, convert_options=convert)
             except pa.ArrowInvalid as error:
                 raise ValueError(_conversion_error(str(error), schema.names)) from None
-            yield from table.to_batches()
+            kept.append(table)
+            if sum(one.nbytes for one in kept) >= _BLOCK:
+                yield from _compact(kept)
+        yield from _compact(kept)
 
     with connection.cursor() as cursor, cursor.copy(f"COPY ({statement}) TO STDOUT (FORMAT csv)") as rows:
         return gathered(schema, batches(rows))
+
+
+def _compact(tables: list[Any]) -> Iterator[Any]:
+    """Yield tables as one record batch, and forget them: what is parsed has twice the room that it needs."""
+    import pyarrow as pa
+
+    if tables:
+        whole = pa.concat_tables(tables).combine_chunks()
+        tables.clear()
+        pa.default_memory_pool().release_unused()
+        yield from whole.to_batches()
 
 
 def _conversion_error(reason: str, names: Sequence[str]) -> str:
@@ -143,7 +160,7 @@ def _blocks(rows: Iterable[Any]) -> Iterator[io.BytesIO]:
     block = io.BytesIO()
     for row in rows:
         block.write(row)
-        if block.tell() >= _BLOCK:
+        if block.tell() >= _PARSED:
             yield block
             block = io.BytesIO()
     if block.tell():
@@ -1227,20 +1244,31 @@ def _decimals(texts: Any, name: str) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    present = texts.drop_null()
-    if pc.any(pc.match_substring_regex(present, "[A-Za-z]")).as_py():
-        if pc.any(pc.match_substring_regex(present, _BEYOND_FLOATS)).as_py():
+    parts = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]  # one at a time, so that copies are small
+    found = [_digits(part) for part in parts]
+    if any(one is None for one in found):
+        if any(pc.any(pc.match_substring_regex(part, _BEYOND_FLOATS)).as_py() for part in parts):
             raise ValueError(
                 f"column {name} holds NaN or infinity beside decimals of more than 15 digits, which floats "
                 "would round; write NULL for them in a view, or CAST the column to DOUBLE PRECISION"
             )
         return pc.cast(texts, pa.float64())
-    digits = pc.replace_substring_regex(present, r"^-", "")
-    scale = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"^[0-9]*\.?", ""))).as_py() or 0
-    whole = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"\..*$", ""))).as_py() or 1
+    whole, scale = (max(sizes) for sizes in zip(*filter(None, found), (1, 0), strict=True))
     if whole + scale > _DIGITS:
         raise ValueError(f"column {name}: a decimal of {whole + scale} digits; at most {_DIGITS} are read")
-    return pc.cast(texts, pa.decimal128(_DIGITS, scale))
+    return pa.chunked_array([pc.cast(part, pa.decimal128(_DIGITS, scale)) for part in parts], pa.decimal128(_DIGITS, scale))
+
+
+def _digits(texts: Any) -> tuple[int, int] | None:
+    """Return the most digits before and behind the point; None: some are no finite numbers."""
+    import pyarrow.compute as pc
+
+    if pc.any(pc.match_substring_regex(texts, "[A-Za-z]")).as_py():
+        return None
+    digits = pc.replace_substring_regex(texts, r"^-", "")
+    behind = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"^[0-9]*\.?", ""))).as_py()
+    before = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"\..*$", ""))).as_py()
+    return before or 0, behind or 0
 
 
 def _schema(columns: Sequence[str], kinds: Mapping[str, str], decimal: Any = None) -> Any:
