@@ -14,8 +14,9 @@ A party's view is a SELECT over its own tables, which DuckDB evaluates in memory
 exact.
 
 Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other; of CSV files also numeral:
-whole numbers, and code: numbers that no program writes so, such as 1.10 beside 1.1; both are texts as well. A key that is compared as a number is refused where two
-texts of its column, 007 and 7, are one. All sources are one file because they share the rules by which a value has its kind.
+whole numbers, and code: numbers that no program writes so, such as 1.10 beside 1.1; both are texts as well. A key that
+is compared as a number is refused where two texts of its column, 007 and 7, are one. All sources are one file because
+they share the rules by which a value has its kind.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ atexit.register(_database.cache_clear)  # DuckDB complains of what is open when 
 
 TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object", "view"]
 DATABASES = ("duckdb", "sqlite", "postgres")
-"""Kinds of which somebody may change other tables, or this one without changing the file: SQLite and DuckDB write logs."""
+"""Kinds of which another table may change, or this one and not its file: SQLite and DuckDB write logs beside it."""
 _FETCH_ROWS, _VECTOR_ROWS, _LEAST_ROWS = 50_000, 2048, 256
 
 
@@ -377,11 +378,11 @@ class TableSource:
             statement = _statement(columns, f"{_quote(schema)}.{_quote(table)}", where, casts)
             with _postgres(self) as connection, _fitting(self.shown):
                 found = copied(connection, statement, _schema(columns, known, pa.string()))
-                exact, large = {name: found.column(name) for name in columns}, is_large(found.nbytes)
+                made, large = {name: found.column(name) for name in columns}, is_large(found.nbytes)
                 for name in columns:
                     if known[name] == "decimal":
-                        exact[name] = mapped_if_large(_decimals(exact[name], name), large)
-                return pa.table(exact)
+                        made[name] = mapped_if_large(_decimals(made[name], name), large)
+                return pa.table(made)
         with _duckdb(self) as (connection, relation), _fitting(self.shown):
             return _fetched(connection, _statement(columns, relation, where))
 
@@ -819,7 +820,8 @@ def _with_texts(source: TableSource, sql: str) -> Any:
         if as_key and as_number:
             raise SourceError(
                 f"{source.label}: {source.shown}: column {name} holds codes such as {code!r}, and the view computes "
-                f"with it and finds rows by it: write CAST({_plain(name)} AS DOUBLE) or CAST({_plain(name)} AS VARCHAR) in each place"
+                f"with it and finds rows by it: write CAST({_plain(name)} AS DOUBLE) or CAST({_plain(name)} AS "
+                "VARCHAR) in each place"
             )
         if not as_number:
             found = found.set_column(found.column_names.index(name), name, [column.texts()])
@@ -827,7 +829,7 @@ def _with_texts(source: TableSource, sql: str) -> Any:
 
 
 def _uses(sql: str, name: str) -> tuple[bool, bool]:
-    """Say whether a SELECT finds rows by a column of this name, or treats it as a text, and whether it computes with it."""
+    """Say whether a SELECT finds rows by a column, or has it as a text, and whether it computes with it."""
     import sqlglot
     from sqlglot import exp
 
@@ -938,7 +940,8 @@ def postgres_settings(address: str) -> dict[str, Any]:
         # last, so that neither an option of the address nor a setting of the user takes it back; synchronised scans
         # would start in the middle, and parallel workers mix their rows
         "options": f"-c lock_timeout={_LOCK_SECONDS}s {options.get('options', '')} -c default_transaction_read_only=on"
-        " -c synchronize_seqscans=off -c max_parallel_workers_per_gather=0 -c datestyle=ISO -c timezone=UTC -c extra_float_digits=1"
+        " -c synchronize_seqscans=off -c max_parallel_workers_per_gather=0 -c datestyle=ISO -c timezone=UTC"
+        " -c extra_float_digits=1"
         " -c intervalstyle=postgres -c bytea_output=hex -c lc_monetary=C",
     }
 
@@ -1256,7 +1259,8 @@ def _decimals(texts: Any, name: str) -> Any:
     whole, scale = (max(sizes) for sizes in zip(*filter(None, found), (1, 0), strict=True))
     if whole + scale > _DIGITS:
         raise ValueError(f"column {name}: a decimal of {whole + scale} digits; at most {_DIGITS} are read")
-    return pa.chunked_array([pc.cast(part, pa.decimal128(_DIGITS, scale)) for part in parts], pa.decimal128(_DIGITS, scale))
+    kind = pa.decimal128(_DIGITS, scale)
+    return pa.chunked_array([pc.cast(part, kind) for part in parts], kind)
 
 
 def _digits(texts: Any) -> tuple[int, int] | None:

@@ -774,8 +774,8 @@ def _advice_for(keys: Mapping[str, str]) -> str:
     if "code" in keys and number:
         code = keys["code"]
         return (
-            f"the file of {code} has numbers as no program writes them, such as 1.10 beside 1.1: where they are numbers, "
-            f"write CAST({code} AS DOUBLE) = {number}, or CAST({code} AS VARCHAR) = CAST({number} AS VARCHAR)"
+            f"the file of {code} has numbers as no program writes them, such as 1.10 beside 1.1: where they are "
+            f"numbers, write CAST({code} AS DOUBLE) = {number}, or CAST({code} AS VARCHAR) = CAST({number} AS VARCHAR)"
         )
     (text_kind, text), (kind, value) = sorted(keys.items(), key=lambda one: one[0] not in ("text", "other"))
     if text_kind in ("text", "other"):

@@ -869,7 +869,7 @@ def class_text(value: Any) -> str:
 
 
 def whole_texts(texts: Iterable[str]) -> dict[str, str]:
-    """Return whole numbers by their texts, where all are some: 7 and 7.0, as pandas writes it beside a missing one, is 7.
+    """Return whole numbers by their texts, where all are some: 7 is also 7.0, as pandas writes it beside a missing one.
 
     Empty where others are among them: 1.0 beside 1.5 is a code.
     """

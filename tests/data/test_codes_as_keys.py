@@ -69,7 +69,9 @@ def test_whole_codes_that_are_one_number_are_no_key_beside_numbers(kind, tmp_pat
 @pytest.mark.parametrize("keys", [["1.10", "1.1"], ["1e3", "1000"], ["+1.5", "2.5"], ["01.5", "2.5"], ["1.00", "1.5"]])
 def test_numbers_that_no_program_writes_are_no_key_beside_numbers(keys, tmp_path):
     a, b = csv_of(tmp_path / "a.csv", keys), memory_of([float(keys[0]), 99.5])
-    with pytest.raises(KeyTypeError, match=r"a.k is code, b.k is float; the file of a.k has numbers as no") as caught:
+    with pytest.raises(
+        KeyTypeError, match=r"a\.k is code, b\.k is float; the file of a\.k has numbers as no"
+    ) as caught:
         joined(SQL, "a.x", a=a, b=b)
     with pytest.raises(KeyTypeError):
         joined(on("COALESCE(a.k, 0)", "b.k"), "a.x", a=a, b=b)
@@ -84,7 +86,7 @@ def test_fractions_are_one_number_however_programs_write_them(tmp_path):
     a = csv_of(tmp_path / "a.csv", ["1", "2.5", "1e+15", ".75"])  # as R and SAS do
     b = csv_of(tmp_path / "b.csv", ["1.0", "2.5", "1000000000000000.0", "0.75"])
     assert joined(SQL, "a.x", a=a, b=b)[0] == 4
-    with pytest.raises(SourceError, match="'0.5' and '.5' are one number"):
+    with pytest.raises(SourceError, match=r"'0\.5' and '\.5' are one number"):
         joined(SQL, "a.x", a=csv_of(tmp_path / "a.csv", ["0.5", ".5"]), b=memory_of([0.5, 1.5]))
 
 

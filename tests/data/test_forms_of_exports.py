@@ -1,4 +1,4 @@
-"""What programs export: workbooks, databases, SAS and pandas write one value in several forms, and some as another one."""
+"""What programs export: one value in several forms, and some as another one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
+from fedactors.data.checks import check_data
 from fedactors.data.columns import ColumnRule
 from fedactors.data.databases import SourceError, TableSource, in_memory
 from fedactors.data.description import load_description
@@ -152,3 +153,18 @@ def test_codes_are_categories_as_they_stand_there(tmp_path):
     assert trained.feature_names == ("c=1", "c=1.0", "c=E1.0")
     assert categories(path, ["1.00"], trained).features.tolist() == [[0, 0, 0]]
     assert categories(path, ["01", "1", "1.0"]).feature_names == ("c=01", "c=1", "c=1.0")
+
+
+# --- what a check says ------------------------------------------------------------------------------------------------
+
+
+def test_points_that_may_stand_between_thousands_and_a_row_of_totals_are_told(tmp_path):
+    values = [f"{1 + row}.{row:03d}" for row in range(60)]
+    text = lines(values).replace(",", ";") + "Total;99.000\n"
+    path = described(tmp_path, "s.csv", text=text, rules='csv = { separator = ";" }\n')
+    said = [finding.text for finding in check_data(path) if finding.party == "shop"]
+    assert any("all have three digits behind the point" in one for one in said)
+    assert any("the last row is called 'Total'" in one for one in said)
+    (tmp_path / "s.csv").write_text(text.replace("99.000", "99.5").replace("Total", "zz"))
+    said = [finding.text for finding in check_data(path) if finding.party == "shop"]
+    assert not any("three digits" in one or "called" in one for one in said)

@@ -70,7 +70,7 @@ def test_a_changed_row_of_a_database_is_noticed(kind, tmp_path, request):
     source = source_over(table)
     ((name, before),) = snapshots.digests_of_files((source,))
     assert name.startswith("table t of ")
-    assert "secret" not in name and ":" + "password" not in name
+    assert "org:" not in name
     execute("CREATE TABLE other (id INTEGER)")
     assert digest(source) == before
     assert digest(source_over(table, "SELECT id, x FROM t WHERE x > 1")) != before
