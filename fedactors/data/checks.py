@@ -753,7 +753,13 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
             continue
         planned = plan.table(table)
         try:
-            rows = partition.source.load(planned.needed_columns(), planned.partitions[index].where, planned.computed)
+            rows = partition.source.load(
+                planned.needed_columns(),
+                planned.partitions[index].where,
+                planned.computed,
+                planned.called_by,
+                planned.exact,
+            )
             rules = rules_of_features(planned.features, partition)
             given = {one.column: column_of(rows, one.column, rules[one.column]) for one in planned.features}
         except (BadInput, DataMissing) as error:

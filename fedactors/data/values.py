@@ -272,6 +272,8 @@ _WRITTEN = (
     r"|-?(?i:inf|infinity|nan))$"
 )
 """Numbers as programs write them."""
+_ROUNDED = r"^\s*[0-9](?:\.[0-9]+)?E\+(?:1[1-9]|[2-9][0-9]|[0-9]{3})\s*$"
+"""Numbers of twelve digits or more as a workbook shows them."""
 _PLAIN_WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
 _ZEROS = r"(?:(\.[0-9]*[1-9])0+|\.0+)$"
 """Of seconds, which a type with a finer unit writes."""
@@ -719,7 +721,7 @@ class Column:
 
     def rounded(self) -> str:
         """Return what to say of a name that a workbook has rounded, such as 1.23457E+11; empty: there is none."""
-        found = self.values.filter(pc.match_substring_regex(self.values, r"^\s*[0-9](?:\.[0-9]+)?E\+[0-9]{2,3}\s*$"))
+        found = self.values.filter(pc.match_substring_regex(self.values, _ROUNDED))
         if not len(found):
             return ""
         return (

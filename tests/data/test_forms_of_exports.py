@@ -33,8 +33,8 @@ def book_at(path, rows, errors=()):
     book = pytest.importorskip("openpyxl").Workbook()
     for row in rows:
         book.active.append(row)
-    for place, error in errors:
-        book.active[place].value, book.active[place].data_type = error, "e"
+    for cell, error in errors:
+        book.active[cell].value, book.active[cell].data_type = error, "e"
     book.save(path)
     return path
 
