@@ -51,13 +51,13 @@ def changes_of_duckdb(path):
 def changes_of_postgres(server):
     psycopg = pytest.importorskip("psycopg")
     rows = pa.table({"id": [1, 2], "x": [0.5, 1.5]})
-    table = fill_postgres(server, rows, "t", "(id BIGINT, x DOUBLE PRECISION)")
+    table = fill_postgres(server, rows, "noticed", "(id BIGINT, x DOUBLE PRECISION)")
 
     def execute(sql):
         with psycopg.connect(postgres_address(server)) as base:
             base.execute(sql)
 
-    execute("DROP TABLE IF EXISTS other")
+    execute("DROP TABLE IF EXISTS noticed_other")
     return table, execute
 
 
@@ -69,17 +69,17 @@ def test_a_changed_row_of_a_database_is_noticed(kind, tmp_path, request):
         table, execute = {"sqlite": changes_of_sqlite, "duckdb": changes_of_duckdb}[kind](tmp_path / "a.db")
     source = source_over(table)
     ((name, before),) = snapshots.digests_of_files((source,))
-    assert name.startswith("table t of ")
+    assert name.startswith(f"table {table.table} of ")
     assert "org:" not in name
-    execute("CREATE TABLE other (id INTEGER)")
+    execute("CREATE TABLE noticed_other (id INTEGER)")
     assert digest(source) == before
     assert digest(source_over(table, "SELECT id, x FROM t WHERE x > 1")) != before
-    execute("UPDATE t SET x = 7 WHERE id = 2")
+    execute(f"UPDATE {table.table} SET x = 7 WHERE id = 2")
     after = snapshots.digests_of_files((source,))
     assert after[0][1] != before
-    with pytest.raises(RowsChangedError, match=r"^shop: table t of .*: its rows are others, in another order, or read"):
+    with pytest.raises(RowsChangedError, match=r"^shop: table \w+ of .*: its rows are others, in another order, or read"):
         snapshots._check_files(SimpleNamespace(_files=after), [before], "shop")
-    execute("UPDATE t SET x = 1.5 WHERE id = 2")
+    execute(f"UPDATE {table.table} SET x = 1.5 WHERE id = 2")
     assert digest(source) == before
 
 
