@@ -56,6 +56,8 @@ _SCARCE = 0.05
 _MOST_NULLS, _LONGEST_NULL = 3, 12
 _MOST_SHOWN = 3
 _ID_NAME = re.compile(r"(.*[_\- ])?(id|uuid|guid|key|nr|number)|.*Id", re.DOTALL)
+_IN_THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")
+_TOTALS = {"total", "totals", "grand total", "sum", "gesamt", "summe", "somme", "totale", "suma"}
 _WHOLE_AS_FLOAT = re.compile(r"[0-9]+\.0")
 _GIVEN_CSV = re.compile(r"csv = \{[^{}]*\}")
 _CSV = "csv"
@@ -435,6 +437,9 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
         return
     if rule.range is None:
         party.scales[name] = _scale(finite)
+    if _may_be_thousands(column):
+        told = 'if it stands between thousands: csv = { decimal = ",", thousands = "." }'
+        party.add("warning", f"all have three digits behind the point; {told}", name)
     is_whole = bool((finite == np.floor(finite)).all())
     if finite.min() == finite.max():
         party.add("warning", f"every value is {finite[0]:g}: it tells a model nothing", name, leave_out=True)
@@ -447,6 +452,15 @@ def _numbers(party: _Party, column: Column, rule: ColumnRule) -> None:
     elif rule.range is None and not party.is_double and merges_in_single(finite):
         told = f"single precision merges values such as {finite[0]:.15g}, which differ by {np.ptp(finite):g} at most"
         party.add("warning", told, name, **_ranged(finite))
+
+
+def _may_be_thousands(column: Column) -> bool:
+    """Say whether a file that separates by semicolons, as where the comma is decimal, may have points in thousands."""
+    csv = column.csv
+    if not column.is_text or csv.separator != ";" or csv.decimal != "." or csv.thousands is not None:
+        return False
+    texts = [text for text in column.texts() if text is not None]
+    return len(set(texts)) > 1 and all(map(_IN_THOUSANDS.fullmatch, texts))
 
 
 def _kind_of_moments(column: Column) -> dict[str, Any]:
@@ -566,6 +580,8 @@ def _ids(party: _Party, ids: Sequence[str], aligned: bool) -> None:
             party.say(level, told, 'duplicates = "first"', f"parties.{party.name}")
         else:
             party.say("warning", f"{told}; rule: {party.source.duplicates}")
+    if given and given[-1].strip(" :").casefold() in _TOTALS:
+        party.say("warning", f"id: the last row is called {given[-1]!r}: leave it out if it sums the others up")
     if not given or not aligned:
         return
     if all(map(_WHOLE_AS_FLOAT.fullmatch, given)):
@@ -737,7 +753,13 @@ def _relational(data: RelationalData, names: Sequence[str], is_run: bool) -> Ite
             continue
         planned = plan.table(table)
         try:
-            rows = partition.source.load(planned.needed_columns(), planned.partitions[index].where, planned.computed)
+            rows = partition.source.load(
+                planned.needed_columns(),
+                planned.partitions[index].where,
+                planned.computed,
+                planned.called_by,
+                planned.exact,
+            )
             rules = rules_of_features(planned.features, partition)
             given = {one.column: column_of(rows, one.column, rules[one.column]) for one in planned.features}
         except (BadInput, DataMissing) as error:

@@ -48,6 +48,7 @@ from fedactors.data.values import (
     how_it_is_read,
     parse_date,
     value_text,
+    whole_texts,
 )
 from fedactors.errors import BadInput
 from fedactors.validation import first_line
@@ -294,7 +295,7 @@ def fit(
         if rule.declared:
             made.append(FittedColumn(name=name, rule=rule, categories=rule.declared))
             continue
-        texts, codes_N = _categories(column, rule, where)
+        texts, codes_N = _categories(column, rule, where, ())
         if rule.type == "categorical":
             _refuse_measurements(name, texts, where.partition(":")[0])
         counts = dict(zip(texts, np.bincount(codes_N[codes_N >= 0], minlength=len(texts)).tolist(), strict=True))
@@ -563,7 +564,7 @@ def _encode_categories(
     column: Column, one: FittedColumn, where: str, made: NDArray[Any], unseen: dict[str, Counter[str]]
 ) -> dict[int, str]:
     rule, index_of = one.rule, {text: index for index, text in enumerate(one.categories)}
-    texts, codes_N = _categories(column, rule, where)
+    texts, codes_N = _categories(column, rule, where, one.categories)
     bucket = len(index_of) if one.bucket and rule.unknown == "bucket" else -1
     # the last index is that of values that are missing
     indices = np.asarray([*(index_of.get(text, bucket) for text in texts), -1], np.int64)[codes_N]
@@ -587,9 +588,23 @@ def _in_range(values: Any, limits: tuple[float, float]) -> Any:
     return (np.clip(np.asarray(values, np.float64), low, high) - low) / (high - low)
 
 
-def _categories(column: Column, rule: ColumnRule, where: str) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the different texts as they are compared, and the number of each row's (N); -1: missing."""
+def _categories(
+    column: Column, rule: ColumnRule, where: str, known: Sequence[str]
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the different texts as they are compared, and the number of each row's (N); -1: missing.
+
+    A whole number is one category however it is written, 7 or 7.0, where all are whole numbers.
+    """
     texts, codes_N = column.coded(where)
+    whole = whole_texts([text for text in known or texts if text != MISSING])
+    if known:
+        named = {number: text for text, number in whole.items()}
+        texts = [
+            text if text in whole else named.get(whole_texts([text]).get(text, ""), text) if named else text
+            for text in texts
+        ]
+    elif column.is_text:
+        texts = [whole.get(text, text) for text in texts]
     placeholder = {"indicator": MISSING, "constant": None if rule.fill is None else rule.plain(value_text(rule.fill))}
     fill = placeholder.get(rule.missing)
     number: dict[str, int] = {}

@@ -13,14 +13,17 @@ choice of settings, because opening one takes longer than reading a small table;
 A party's view is a SELECT over its own tables, which DuckDB evaluates in memory. Whole numbers of more than 64 bits are
 exact.
 
-Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other; of CSV files also numeral: whole
-numbers, which are texts as well. All sources are one file because they share the rules by which a value has its kind.
+Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other; of CSV files also numeral:
+whole numbers, and code: numbers that no program writes so, such as 1.10 beside 1.1; both are texts as well. A key that
+is compared as a number is refused where two texts of its column, 007 and 7, are one. All sources are one file because
+they share the rules by which a value has its kind.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import importlib
 import io
 import os
@@ -31,12 +34,12 @@ from contextlib import closing, contextmanager
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 import numpy as np
 
-from fedactors.data.query import is_among_texts
+from fedactors.data.query import NUMBER_KINDS, is_among_texts
 from fedactors.data.readers import read_arrays, refuse_pandas_types
 from fedactors.data.values import (
     Column,
@@ -54,7 +57,9 @@ from fedactors.runtime.snapshots import object_at
 from fedactors.validation import address_of, files_at
 
 _BLOCK = 1 << 22
-"""Bytes that are parsed at once."""
+"""Bytes that are read from a database at once."""
+_PARSED = 1 << 20
+"""Bytes of them that are parsed at once."""
 
 DESCRIBE = """
 WITH RECURSIVE base (oid, of_type) AS (
@@ -110,6 +115,7 @@ def copied(connection: Any, statement: str, schema: Any) -> Any:
     )
 
     def batches(rows: Iterable[Any]) -> Iterator[Any]:
+        kept: list[Any] = []
         for block in _blocks(rows):
             size = block.seek(0, io.SEEK_END)
             block.seek(0)
@@ -118,10 +124,24 @@ def copied(connection: Any, statement: str, schema: Any) -> Any:
                 table = pa_csv.read_csv(block, read_options=read, parse_options=parse, convert_options=convert)
             except pa.ArrowInvalid as error:
                 raise ValueError(_conversion_error(str(error), schema.names)) from None
-            yield from table.to_batches()
+            kept.append(table)
+            if sum(one.nbytes for one in kept) >= _BLOCK:
+                yield from _compact(kept)
+        yield from _compact(kept)
 
     with connection.cursor() as cursor, cursor.copy(f"COPY ({statement}) TO STDOUT (FORMAT csv)") as rows:
         return gathered(schema, batches(rows))
+
+
+def _compact(tables: list[Any]) -> Iterator[Any]:
+    """Yield tables as one record batch, and forget them: what is parsed has twice the room that it needs."""
+    import pyarrow as pa
+
+    if tables:
+        whole = pa.concat_tables(tables).combine_chunks()
+        tables.clear()
+        pa.default_memory_pool().release_unused()
+        yield from whole.to_batches()
 
 
 def _conversion_error(reason: str, names: Sequence[str]) -> str:
@@ -141,7 +161,7 @@ def _blocks(rows: Iterable[Any]) -> Iterator[io.BytesIO]:
     block = io.BytesIO()
     for row in rows:
         block.write(row)
-        if block.tell() >= _BLOCK:
+        if block.tell() >= _PARSED:
             yield block
             block = io.BytesIO()
     if block.tell():
@@ -178,6 +198,8 @@ atexit.register(_database.cache_clear)  # DuckDB complains of what is open when 
 
 
 TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object", "view"]
+DATABASES = ("duckdb", "sqlite", "postgres")
+"""Kinds of which another table may change, or this one and not its file: SQLite and DuckDB write logs beside it."""
 _FETCH_ROWS, _VECTOR_ROWS, _LEAST_ROWS = 50_000, 2048, 256
 
 
@@ -225,8 +247,20 @@ class TableSource:
         return self.where if self.where.startswith("env:") else _without_password(self.where)
 
     def __repr__(self) -> str:
-        """Show the place without a password."""
-        return f"TableSource({self.shown}, table={self.table!r})"
+        """Show the place without a password, and how it is read."""
+        inside = tuple((one.label, one.table, one.csv, one.kinds) for one in self.tables)
+        how = {"csv": self.csv, "kinds": self.kinds, "sql": self.sql, "tables": inside}
+        told = "".join(f", {name}={value!r}" for name, value in how.items() if value)
+        return f"TableSource({self.shown}, table={self.table!r}{told})"
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the rows, in the order in which the database gives them.
+
+        Raises:
+            DataMissing, SourceError: as `load`.
+        """
+        rows = self.load()
+        return fingerprint(rows, np.arange(rows.num_rows))
 
     def describe(self) -> dict[str, str]:
         """Return the columns and their kinds, in order.
@@ -250,9 +284,9 @@ class TableSource:
         if self.kind == "csv":
             columns = _csv_columns(self)
             _refuse_alike(list(columns), self)
-            if not any(len(values) for _, (_, values) in columns.values()):
+            if not any(len(one.values) for one in columns.values()):
                 raise SourceError(f"{self.table or 'source'}: {self.where} has a header and no row")
-            return {name: kind for name, (kind, _) in columns.items()}
+            return {name: one.kind for name, one in columns.items()}
         with _duckdb(self) as (connection, relation):
             schema = connection.sql(f"SELECT * FROM {relation} LIMIT 0").to_arrow_table().schema
         return {column.name: _arrow_kind(column.type) for column in schema}
@@ -262,6 +296,8 @@ class TableSource:
         columns: Sequence[str] | None = None,
         where: str | Sequence[str] | None = None,
         computed: Sequence[str] = (),
+        keys: Sequence[str] = (),
+        exact: Sequence[str] = (),
     ) -> Any:
         """Read a `pyarrow.Table` of the columns named, of the rows that every SQL condition of `where` keeps.
 
@@ -271,9 +307,11 @@ class TableSource:
             columns: their names; None: all.
             where: conditions.
             computed: expressions over the table's columns, which become columns called as they are written.
+            keys: columns by which rows are found.
+            exact: those of them whose numbers are compared.
 
         Raises:
-            BadInput: a column that is not there, or a condition that is none.
+            BadInput: a column that is not there, a condition that is none, or two texts of a file that are one number.
             DataMissing, SourceError: as `describe`; a file of a named data set is not on this machine.
         """
         known = self.describe()
@@ -294,7 +332,8 @@ class TableSource:
         left = [text for text in filters if pushed[text] is None]
         asked = [name for text in [*left, *computed] for name in _names_in(text, known)]
         needed = list(dict.fromkeys([*wanted, *asked]))
-        rows = self._read(needed or list(known)[:1], [sql for sql in pushed.values() if sql is not None], known)
+        conditions = [sql for sql in pushed.values() if sql is not None]
+        rows = self._read(needed or list(known)[:1], conditions, known, asked, keys, exact)
         if left or computed:
             with _explained(self), memory_database(**_CLOSED) as connection, _fitting(self.shown):
                 connection.register("rows_in_memory", rows)
@@ -302,14 +341,28 @@ class TableSource:
                 rows = _fetched(connection, _select(wanted, "rows_in_memory", left, computed, texts))
         return rows if not wanted and not computed else rows.select([*wanted, *computed])
 
-    def _read(self, columns: Sequence[str], where: Sequence[str], known: Mapping[str, str]) -> Any:
-        """Read columns of the rows that conditions in the database's own SQL keep."""
+    def _read(
+        self,
+        columns: Sequence[str],
+        where: Sequence[str],
+        known: Mapping[str, str],
+        asked: Sequence[str],
+        keys: Sequence[str],
+        exact: Sequence[str],
+    ) -> Any:
+        """Read columns of the rows that conditions in the database's own SQL keep, of some with the texts of a file."""
         import pyarrow as pa
 
         if self.kind == "csv":
             found = _csv_columns(self, columns)
-            texts = {f"{name}{_AS_TEXT}": text for name, (kind, (_, text)) in found.items() if kind == "numeral"}
-            return pa.table({**{name: typed for name, (_, (typed, _)) in found.items()}, **texts})
+            for name, one in found.items():
+                if name in keys and one.column.is_text and (rounded := one.column.rounded()):
+                    raise SourceError(f"{self.table or 'source'}: {self.shown}: column {name}: holds {rounded}")
+            for name in exact:
+                if name in found and (merged := found[name].merged()) is not None:
+                    raise SourceError(_one_number(self, name, merged))
+            texts = {f"{name}{_AS_TEXT}": found[name].texts() for name in asked if found[name].is_number}
+            return pa.table({**{name: one.values for name, one in found.items()}, **texts})
         if self.kind == "sqlite":
             with _sqlite(self) as connection:
                 kinds = _sqlite_kinds(self, connection)
@@ -325,11 +378,11 @@ class TableSource:
             statement = _statement(columns, f"{_quote(schema)}.{_quote(table)}", where, casts)
             with _postgres(self) as connection, _fitting(self.shown):
                 found = copied(connection, statement, _schema(columns, known, pa.string()))
-                exact, large = {name: found.column(name) for name in columns}, is_large(found.nbytes)
+                made, large = {name: found.column(name) for name in columns}, is_large(found.nbytes)
                 for name in columns:
                     if known[name] == "decimal":
-                        exact[name] = mapped_if_large(_decimals(exact[name], name), large)
-                return pa.table(exact)
+                        made[name] = mapped_if_large(_decimals(made[name], name), large)
+                return pa.table(made)
         with _duckdb(self) as (connection, relation), _fitting(self.shown):
             return _fetched(connection, _statement(columns, relation, where))
 
@@ -343,6 +396,47 @@ def _fetched(connection: Any, sql: str) -> Any:
         return rows_of_relation(relation)
     size = min(_FETCH_ROWS, max(_VECTOR_ROWS, int(_BLOCK // row_bytes(schema))))
     return mapped_table(schema, num_rows, pieces_of(connection.sql(sql).to_arrow_reader(size)))
+
+
+FINGERPRINT_ROWS = 1 << 16
+"""Rows of which a digest is taken at a time."""
+
+
+def fingerprint(rows: Any, order_n: Any) -> bytes:
+    """Return the SHA-256 of a table's rows in an order, as an Arrow stream of blocks has them."""
+    import pyarrow as pa
+
+    # types of columns in mapped files, and what they are in memory: a digest is the same of both
+    narrow = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    schema = pa.schema([field.with_type(narrow.get(field.type, field.type)) for field in rows.schema])
+    digest = _Digest()
+    with pa.ipc.new_stream(pa.PythonFile(digest, mode="w"), schema) as stream:
+        for first in range(0, max(len(order_n), 1), FINGERPRINT_ROWS):
+            block = rows.take(pa.array(order_n[first : first + FINGERPRINT_ROWS])).combine_chunks()
+            stream.write_table(block if block.schema == schema else block.cast(schema))
+    return digest.found.digest()
+
+
+class _Digest(io.RawIOBase):
+    """A file of which a SHA-256 is all that is kept."""
+
+    def __init__(self) -> None:
+        self.found = hashlib.sha256()
+        self._size = 0
+
+    def writable(self) -> bool:
+        """Say that it may be written to."""
+        return True
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self._size
+
+    def write(self, part: Any) -> int:
+        """Take bytes."""
+        self.found.update(part)
+        self._size += len(part)
+        return len(part)
 
 
 def in_memory(rows: Any) -> TableSource:
@@ -535,6 +629,11 @@ def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def _plain(name: str) -> str:
+    """Return a name as one writes it in a query."""
+    return name if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else _quote(name)
+
+
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
@@ -702,23 +801,56 @@ def _view_rows(source: TableSource) -> Any:
     """Return what a SELECT over a party's own tables gives, always in the same order."""
     with memory_database(**_CLOSED, threads=1) as connection:
         for table in source.tables:
-            connection.register(table.label, _with_texts(table))
+            connection.register(table.label, _with_texts(table, source.sql))
         with _explained(source), _fitting(source.shown):
             return _fetched(connection, source.sql)
 
 
-def _with_texts(source: TableSource) -> Any:
-    """Return a table in which whole numbers of a CSV file are the texts that stand there, where one says more: 007."""
-    found = source.load()
-    if source.kind != "csv":
-        return found
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _with_texts(source: TableSource, sql: str) -> Any:
+    """Return a table in which numbers of a CSV file are the texts that stand there, where these say more: 007.
 
-    for name, (kind, (typed, texts)) in _csv_columns(source).items():
-        if kind == "numeral" and not pc.all(pc.equal(typed.cast(pa.string()), texts.cast(pa.string()))).as_py():
-            found = found.set_column(found.column_names.index(name), name, [texts])
+    Raises:
+        SourceError: a view computes with them and finds rows by them too.
+    """
+    found = source.load()
+    for name, column in _csv_columns(source).items() if source.kind == "csv" else ():
+        if not (code := column.code()):
+            continue
+        as_key, as_number = _uses(sql, name)
+        if as_key and as_number:
+            raise SourceError(
+                f"{source.label}: {source.shown}: column {name} holds codes such as {code!r}, and the view computes "
+                f"with it and finds rows by it: write CAST({_plain(name)} AS DOUBLE) or CAST({_plain(name)} AS "
+                "VARCHAR) in each place"
+            )
+        if not as_number:
+            found = found.set_column(found.column_names.index(name), name, [column.texts()])
     return found
+
+
+def _uses(sql: str, name: str) -> tuple[bool, bool]:
+    """Say whether a SELECT finds rows by a column, or has it as a text, and whether it computes with it."""
+    import sqlglot
+    from sqlglot import exp
+
+    tree = sqlglot.parse_one(sql, dialect="duckdb")
+    has_sets = tree.find(exp.Distinct, exp.Union, exp.Intersect, exp.Except) is not None
+    using = [one.name.lower() for join in tree.find_all(exp.Join) for one in join.args.get("using") or ()]
+    as_key, as_number = name.lower() in using, False
+    for column in tree.find_all(exp.Column):
+        if column.name.lower() != name.lower():
+            continue
+        node = column.parent
+        while isinstance(node, exp.Paren | exp.Alias):
+            node = node.parent
+        is_pair = isinstance(node, exp.EQ) and isinstance(node.left, exp.Column) and isinstance(node.right, exp.Column)
+        if isinstance(node, exp.Group | exp.Tuple | exp.Count | exp.Distinct) or is_pair or is_among_texts(column):
+            as_key |= not isinstance(node, exp.Cast)
+        elif isinstance(node, exp.Select):
+            as_key |= has_sets
+        elif not isinstance(node, exp.Cast | exp.Is | exp.Subquery):
+            as_number = True
+    return as_key, as_number
 
 
 @contextmanager
@@ -806,9 +938,10 @@ def postgres_settings(address: str) -> dict[str, Any]:
         "user": unquote(parts.username) if parts.username else None,
         "password": unquote(parts.password) if parts.password else None,
         # last, so that neither an option of the address nor a setting of the user takes it back; synchronised scans
-        # would start in the middle
+        # would start in the middle, and parallel workers mix their rows
         "options": f"-c lock_timeout={_LOCK_SECONDS}s {options.get('options', '')} -c default_transaction_read_only=on"
-        " -c synchronize_seqscans=off -c datestyle=ISO -c timezone=UTC -c extra_float_digits=1"
+        " -c synchronize_seqscans=off -c max_parallel_workers_per_gather=0 -c datestyle=ISO -c timezone=UTC"
+        " -c extra_float_digits=1"
         " -c intervalstyle=postgres -c bytea_output=hex -c lc_monetary=C",
     }
 
@@ -866,13 +999,75 @@ def _postgres(source: TableSource) -> Iterator[Any]:
 
 # --- kinds of what has no types -------------------------------------------------------------------------------------
 
+_TOO_LONG = r"[1-9][0-9]{38}"
 _WHOLE_NUMBER, _TRUTH = r"^[+-]?[0-9]+$", {"true": True, "false": False}
 _DIGITS = 38
 """Of the longest whole number that DuckDB holds."""
 
 
-def _csv_columns(source: TableSource, wanted: Sequence[str] | None = None) -> dict[str, tuple[str, tuple[Any, Any]]]:
-    """Return the columns of a CSV file: kind, values of that kind, and the texts that stand there, without blanks."""
+class _CsvColumn(NamedTuple):
+    """A column of a CSV file."""
+
+    kind: str
+    values: Any
+    """Of that kind."""
+    column: Column
+    """As it stands there."""
+    is_large: bool
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its texts are numbers as well."""
+        return self.column.is_text and self.kind in NUMBER_KINDS
+
+    def texts(self) -> Any:
+        """Return the texts of its numbers, without blanks."""
+        return mapped_if_large(self.column.codes(), self.is_large)
+
+    def merged(self) -> tuple[str, str] | None:
+        """Return two texts that are one number; whole numbers that are written as floats, 7.0 and 7, are none."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not self.is_number:
+            return None
+        values = self.values
+        if self.kind == "float":
+            values = pc.add(values, 0.0)  # -0.0 is 0.0
+            if pc.all(pc.equal(values, pc.floor(values))).as_py():
+                return None
+        rows = pa.table({"text": self.column.codes(), "value": values})
+        counted = rows.group_by("value").aggregate([("text", "count_distinct")])
+        several = counted.filter(pc.greater(counted.column("text_count_distinct"), 1)).column("value").drop_null()
+        if not len(several):
+            return None
+        first, second, *_ = rows.filter(pc.equal(rows.column("value"), several[0])).column("text").unique().to_pylist()
+        return first, second
+
+    def code(self) -> str:
+        """Return one of its texts that shows that they are no mere numbers; empty: there is none."""
+        import pyarrow.compute as pc
+
+        if self.kind != "numeral" or not self.column.is_text:
+            return self.column.code() if self.kind == "code" else ""
+        texts = self.column.codes().drop_null()
+        codes = texts.filter(pc.match_substring_regex(texts, "^[+-]?0[0-9]"))
+        return codes[0].as_py() if len(codes) else (self.merged() or ("",))[0]
+
+
+def _one_number(source: TableSource, name: str, texts: tuple[str, str]) -> str:
+    """Return what to say of two texts of a key that are one number."""
+    first, second = map(repr, texts)
+    kind = "BIGINT" if all(re.fullmatch(_WHOLE_NUMBER, text) for text in texts) else "DOUBLE"
+    return (
+        f"{source.table or 'source'}: {source.shown}: column {name}: {first} and {second} are one number, by which "
+        f"rows would be found; where they are one key, write CAST({_plain(name)} AS {kind}), where they are two, "
+        f"CAST(... AS VARCHAR) on both sides"
+    )
+
+
+def _csv_columns(source: TableSource, wanted: Sequence[str] | None = None) -> dict[str, _CsvColumn]:
+    """Return the columns of a CSV file."""
     _require_file(source.where)
     where = source.table or "source"
     arrays, present = read_arrays(Path(source.where), where, wanted, source.csv or CsvFormat())
@@ -891,8 +1086,9 @@ def _csv_columns(source: TableSource, wanted: Sequence[str] | None = None) -> di
                 connection.register("one_column", pa.table({"c": typed}))
                 sql = f"SELECT CAST(c AS {_duckdb_type(kind)}) AS c FROM one_column"
                 typed = connection.sql(sql).to_arrow_table().column("c")
-        texts = mapped_if_large(column.numerals(), large) if kind == "numeral" else column.values
-        made[name] = (kind, (mapped_if_large(typed, large) if typed is not column.values else typed, texts))
+        made[name] = _CsvColumn(
+            kind, mapped_if_large(typed, large) if typed is not column.values else typed, column, large
+        )
     return made
 
 
@@ -907,6 +1103,8 @@ def _csv_kind(column: Column) -> tuple[str, Any]:
     numerals = column.numerals()
     present = numerals.drop_null()
     if pc.all(pc.match_substring_regex(present, _WHOLE_NUMBER)).as_py():
+        if pc.any(pc.match_substring_regex(present, _TOO_LONG)).as_py():  # of which Arrow makes another number
+            return "text", texts
         for kind in (pa.int64(), pa.decimal128(_DIGITS, 0)):
             try:
                 return "numeral", pc.cast(numerals, kind)
@@ -916,7 +1114,8 @@ def _csv_kind(column: Column) -> tuple[str, Any]:
     if pc.all(pc.is_in(pc.utf8_lower(present), pa.array(_TRUTH))).as_py():
         return "boolean", pc.equal(pc.utf8_lower(numerals), "true")
     if not column.first_text():
-        return "float", pa.array(column.numbers(column.name), pa.float64(), mask=column.is_missing())
+        numbers = pa.array(column.numbers(column.name), pa.float64(), mask=column.is_missing())
+        return ("code" if column.code() else "float"), numbers
     for name, kind in (("date", pa.date32()), ("timestamp", pa.timestamp("us"))):
         try:
             return name, pc.cast(texts, kind)
@@ -1048,20 +1247,32 @@ def _decimals(texts: Any, name: str) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    present = texts.drop_null()
-    if pc.any(pc.match_substring_regex(present, "[A-Za-z]")).as_py():
-        if pc.any(pc.match_substring_regex(present, _BEYOND_FLOATS)).as_py():
+    parts = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]  # one at a time, so that copies are small
+    found = [_digits(part) for part in parts]
+    if any(one is None for one in found):
+        if any(pc.any(pc.match_substring_regex(part, _BEYOND_FLOATS)).as_py() for part in parts):
             raise ValueError(
                 f"column {name} holds NaN or infinity beside decimals of more than 15 digits, which floats "
                 "would round; write NULL for them in a view, or CAST the column to DOUBLE PRECISION"
             )
         return pc.cast(texts, pa.float64())
-    digits = pc.replace_substring_regex(present, r"^-", "")
-    scale = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"^[0-9]*\.?", ""))).as_py() or 0
-    whole = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"\..*$", ""))).as_py() or 1
+    whole, scale = (max(sizes) for sizes in zip(*filter(None, found), (1, 0), strict=True))
     if whole + scale > _DIGITS:
         raise ValueError(f"column {name}: a decimal of {whole + scale} digits; at most {_DIGITS} are read")
-    return pc.cast(texts, pa.decimal128(_DIGITS, scale))
+    kind = pa.decimal128(_DIGITS, scale)
+    return pa.chunked_array([pc.cast(part, kind) for part in parts], kind)
+
+
+def _digits(texts: Any) -> tuple[int, int] | None:
+    """Return the most digits before and behind the point; None: some are no finite numbers."""
+    import pyarrow.compute as pc
+
+    if pc.any(pc.match_substring_regex(texts, "[A-Za-z]")).as_py():
+        return None
+    digits = pc.replace_substring_regex(texts, r"^-", "")
+    behind = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"^[0-9]*\.?", ""))).as_py()
+    before = pc.max(pc.utf8_length(pc.replace_substring_regex(digits, r"\..*$", ""))).as_py()
+    return before or 0, behind or 0
 
 
 def _schema(columns: Sequence[str], kinds: Mapping[str, str], decimal: Any = None) -> Any:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -56,7 +56,7 @@ from fedactors.data.schema import (
     parse,
 )
 from fedactors.data.sources import FileSource
-from fedactors.data.values import class_text
+from fedactors.data.values import OF_VALUES, CsvFormat, class_text
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import is_held, is_object, object_at
 from fedactors.validation import (
@@ -248,7 +248,12 @@ def file_source(
         if column in party.categorical:
             raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands under categorical too")
     if "csv" in party.written and not any(map(is_csv, map(Path, party.files))):
-        raise party.refused("csv", f": {party.files[0]} is no CSV file")
+        others = [one.name for one in fields(CsvFormat) if one.name not in OF_VALUES]
+        if any(map(is_object, party.files)) or any(
+            getattr(party.csv, one) != getattr(CsvFormat(), one) for one in others
+        ):
+            told = ", ".join(OF_VALUES)
+            raise party.refused("csv", f": {party.files[0]} is no CSV file, of whose texts {told} alone count")
     view = _party_view(name, party)
     return FileSource(
         party=name,

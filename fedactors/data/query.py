@@ -10,9 +10,10 @@ join unions: its branches differ only in the partitions they read, and every com
 Whatever is not allowed is refused with its name. Names are resolved by sqlglot, as DuckDB does: upper and lower case
 are the same.
 
-Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other; numeral: whole numbers of a CSV file,
-which are texts as well. Whatever their kinds, whole numbers are equal if they are the same number, and texts if they
-are the same text; two numerals are compared as texts: 007 at one party is not 7 at another.
+Kinds of columns: integer, float, decimal, boolean, text, date, timestamp, other; of a CSV file also numeral: whole
+numbers, and code: numbers that no program writes so, such as 1.10 beside 1.1; both are texts as well. Whatever their
+kinds, numbers are equal if they are the same number, and texts if they are the same text; those that are both are
+compared as texts: 007 at one party is not 7 at another.
 """
 
 from __future__ import annotations
@@ -233,7 +234,9 @@ Schema = Mapping[str, str]
 Tree = Any
 """A node of sqlglot's tree; the class has different names in its versions."""
 Encoding = Literal["numeric", "one_hot", "ruled"]
-NUMBER_KINDS = ("integer", "numeral", "float", "decimal")
+NUMERALS = ("numeral", "code")
+"""Kinds of numbers of a CSV file, which are texts as well."""
+NUMBER_KINDS = ("integer", "float", "decimal", *NUMERALS)
 NUMERIC_KINDS = (*NUMBER_KINDS, "boolean")
 
 
@@ -500,6 +503,8 @@ class VerticalTable:
     """Those of the keys that are expressions, which the owner computes."""
     called_by: tuple[str, ...] = ()
     """The columns of which keys are made."""
+    exact: tuple[str, ...] = ()
+    """Those of them by whose numbers rows are found, unless the query says by CAST what they are."""
 
     def needed_columns(self) -> tuple[str, ...]:
         """Return every column that a client must read, each once; what is computed is none."""
@@ -545,7 +550,7 @@ def make_plan(query: Query, schemas: Mapping[str, Schema], label: str,
     for name, parts in query.tables.items():
         partitions[name], columns[name] = _read_partitions(name, parts, schemas)
     picked, conjuncts = _resolve(query.select, columns)
-    edges, filters, made_of = _edges_and_filters(conjuncts, columns)
+    edges, filters, made_of, exact = _edges_and_filters(conjuncts, columns)
     keys = {name: [c for e in edges if name in (e.left, e.right) for c in e.columns(name)] for name in columns}
     joined_by = {name: [c for key in keys[name] for c in made_of[name][key]] for name in columns}
     target = _find_label(label, columns)
@@ -565,6 +570,7 @@ def make_plan(query: Query, schemas: Mapping[str, Schema], label: str,
             label=target[1] if name == target[0] else None,
             computed=tuple(dict.fromkeys(key for key in keys[name] if made_of[name][key] != (key,))),
             called_by=tuple(dict.fromkeys(joined_by[name])),
+            exact=tuple(dict.fromkeys(exact[name])),
         )
         for name in columns
     )
@@ -594,13 +600,14 @@ def _read_partitions(
                 f"sql: partitions {first!r} and {second!r} of table {name!r} differ in column {different!r}"
                 f" ({one.get(different, 'absent')} and {other.get(different, 'absent')}){_made_alike(different, found)}"
             )
-        shared |= {column: kind for column, kind in other.items() if shared[column] == "numeral"}
+        shared |= {column: kind for column, kind in other.items() if shared[column] in NUMERALS}
     return made, shared
 
 
-_WIDER = (("boolean", "numeral", "integer", "decimal", "float"), ("date", "timestamp"))
+_WIDER = (("boolean", "numeral", "integer", "decimal", "code", "float"), ("date", "timestamp"))
 """Kinds that the next one holds too."""
-_SQL_TYPES = {"integer": "BIGINT", "decimal": "DECIMAL(38, 9)", "float": "DOUBLE", "timestamp": "TIMESTAMP"}
+_SQL_TYPES = {"integer": "BIGINT", "decimal": "DECIMAL(38, 9)", "code": "DOUBLE", "float": "DOUBLE",
+              "timestamp": "TIMESTAMP"}  # fmt: skip
 
 
 def _made_alike(column: str, partitions: Sequence[tuple[str, Schema]]) -> str:
@@ -620,8 +627,8 @@ def _made_alike(column: str, partitions: Sequence[tuple[str, Schema]]) -> str:
 
 
 def _is_one_kind(one: str | None, other: str | None) -> bool:
-    """Return whether a table's partitions may hold a column as these kinds: a CSV file's whole numbers are integers."""
-    return one == other or {one, other} == {"numeral", "integer"}
+    """Return whether a table's partitions may hold a column as these kinds: numbers of a CSV file are numbers."""
+    return one == other or {one, other} in ({"numeral", "integer"}, {"code", "float"})
 
 
 def _resolve(select: exp.Select, tables: Mapping[str, Schema]) -> tuple[list[tuple[str, str]], list[Tree]]:
@@ -686,11 +693,12 @@ def _condition(tree: Tree) -> str:
 
 def _edges_and_filters(
     conjuncts: Sequence[Tree], tables: Mapping[str, Schema]
-) -> tuple[tuple[Edge, ...], dict[str, list[str]], dict[str, dict[str, tuple[str, ...]]]]:
-    """Return the edges, the filters of each table, and for each table its keys with the columns they are made of."""
+) -> tuple[tuple[Edge, ...], dict[str, list[str]], dict[str, dict[str, tuple[str, ...]]], dict[str, list[str]]]:
+    """Return the edges, and of each table its filters, its keys with the columns they are made of, and `exact`."""
     pairs: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
     filters: dict[str, list[str]] = {name: [] for name in tables}
     made_of: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in tables}
+    exact: dict[str, list[str]] = {name: [] for name in tables}
     for tree in conjuncts:
         owners = list(dict.fromkeys(column.table for column in tree.find_all(exp.Column)))
         sides = (tree.left, tree.right) if isinstance(tree, exp.EQ) else ()
@@ -713,20 +721,30 @@ def _edges_and_filters(
             key, columns = _key(side, schema, how)
             made_of[side.find(exp.Column).table][key] = columns
             keys.append((side.find(exp.Column).table, key))
+            if how == "number":
+                exact[keys[-1][0]] += [one.name for one in side.find_all(exp.Column) if _is_itself(one, side)]
         (left, a), (right, b) = keys
         if (right, left) in pairs:
             left, a, right, b = right, b, left, a
         pairs.setdefault((left, right), {})[a, b] = how
     _require_tree(list(tables), list(pairs))
     edges = [Edge(left, right, tuple(keys), tuple(keys.values())) for (left, right), keys in pairs.items()]
-    return tuple(edges), filters, made_of
+    return tuple(edges), filters, made_of, exact
+
+
+def _is_itself(column: Tree, side: Tree) -> bool:
+    """Say whether a key is a column, or what stands for it where it is missing."""
+    node = column
+    while node is not side and isinstance(node.parent, _SAME_KIND):
+        node = node.parent
+    return node is side
 
 
 def _key(side: Tree, schema: Schema, how: str) -> tuple[str, tuple[str, ...]]:
     """Return a key, a column's name or an expression over one table's columns as SQL, and these columns."""
     columns = tuple(dict.fromkeys(column.name for column in side.find_all(exp.Column)))
     is_column = isinstance(side, exp.Column)
-    is_numeral = schema[side.name] == "numeral" if is_column else isinstance(side.unnest(), exp.Coalesce | exp.Nullif)
+    is_numeral = schema[side.name] in NUMERALS if is_column else isinstance(side.unnest(), exp.Coalesce | exp.Nullif)
     if how == "text" and is_numeral and not isinstance(side, exp.Cast):
         return _condition(exp.cast(side.copy(), exp.DataType.Type.TEXT)), columns
     return (side.name if is_column else _condition(side)), columns
@@ -739,9 +757,9 @@ def _compared(tree: Tree, tables: Mapping[str, Schema]) -> str:
         KeyTypeError: they are of kinds that have nothing in common.
     """
     one, other = (_kind_of(side, tables) for side in (tree.left, tree.right))
-    if one in ("text", "numeral", "other") and other in ("text", "numeral", "other"):
+    if one in (*NUMERALS, "text", "other") and other in (*NUMERALS, "text", "other"):
         return "text"
-    if one in NUMBER_KINDS and other in NUMBER_KINDS:
+    if one in NUMBER_KINDS and other in NUMBER_KINDS and "code" not in (one, other):
         return "number"
     if one == other:
         return one
@@ -752,6 +770,13 @@ def _compared(tree: Tree, tables: Mapping[str, Schema]) -> str:
 
 def _advice_for(keys: Mapping[str, str]) -> str:
     """Return how to write two keys of different kinds, by their kinds, so that they can be compared."""
+    number = next((key for kind, key in keys.items() if kind in NUMBER_KINDS and kind != "code"), "")
+    if "code" in keys and number:
+        code = keys["code"]
+        return (
+            f"the file of {code} has numbers as no program writes them, such as 1.10 beside 1.1: where they are "
+            f"numbers, write CAST({code} AS DOUBLE) = {number}, or CAST({code} AS VARCHAR) = CAST({number} AS VARCHAR)"
+        )
     (text_kind, text), (kind, value) = sorted(keys.items(), key=lambda one: one[0] not in ("text", "other"))
     if text_kind in ("text", "other"):
         as_text = f"LOWER({text})" if kind == "boolean" else text  # which SQL writes true and false
@@ -759,7 +784,7 @@ def _advice_for(keys: Mapping[str, str]) -> str:
         return f"write CAST({value} AS VARCHAR) = {as_text}, or CAST({text} AS {as_value}) = {value}"
     if set(keys) == {"date", "timestamp"}:
         return f"write CAST({keys['date']} AS TIMESTAMP) = {keys['timestamp']}"
-    if number := next((name for one, name in keys.items() if one in NUMBER_KINDS and "boolean" in keys), ""):
+    if number and "boolean" in keys:
         return f"write CAST({keys['boolean']} AS BIGINT) = {number}"
     return "only keys of one kind find each other"
 
@@ -811,7 +836,7 @@ def _kind_of(tree: Tree, tables: Mapping[str, Schema]) -> str:
         found = _kind_of(tree.this, tables)
         given = [tree.args.get("expression"), *(tree.expressions or [])]
         is_text = any(isinstance(one, exp.Literal) and one.is_string for one in given if one is not None)
-        return "text" if found == "numeral" and is_text else found
+        return "text" if found in NUMERALS and is_text else found
     elif isinstance(tree, exp.Literal):
         return "text" if tree.is_string else "decimal"
     elif isinstance(tree, exp.Add | exp.Sub | exp.Mul | exp.Neg | exp.Abs | exp.Mod | exp.IntDiv | exp.Length):

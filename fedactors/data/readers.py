@@ -57,6 +57,7 @@ from fedactors.data.values import (
     is_large,
     mapped_table,
     pieces_of,
+    plain_values,
     row_bytes,
     value_text,
     written_to_file,
@@ -528,10 +529,12 @@ def _read_file(
             arrays = _read_npy(content)
             return arrays, list(arrays)
         if kind in _COLUMNAR:
-            return _read_arrow(kind, path, party, wanted)
+            arrays, present = _read_arrow(kind, path, party, wanted)
+            return _without_nulls(arrays, csv.null or ()), present
         if kind == "xlsx":
             arrays = _read_workbook(content, f"{party}: {path}")
-            return {name: one for name, one in arrays.items() if wanted is None or name in wanted}, list(arrays)
+            found = {name: one for name, one in arrays.items() if wanted is None or name in wanted}
+            return _without_nulls(found, csv.nulls), list(arrays)
         if kind != "csv":
             where = "; its tables are read with layout = relational" if kind.endswith("database") else ""
             raise BadInput(f"{party}: path: {path} is {kind}, which is not allowed: give a {ENDINGS} file{where}")
@@ -546,6 +549,18 @@ def _read_file(
             if content[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise BadInput(f"{party}: {path} {_other_encodings(content, csv)}")
         return read_csv(content, path, party, wanted=wanted, csv=csv)
+
+
+def _without_nulls(arrays: Mapping[str, Any], nulls: Sequence[str]) -> dict[str, Any]:
+    """Return columns in which texts that mean that a value is missing are none."""
+    made = dict(arrays)
+    for name, values in arrays.items() if nulls else ():
+        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            texts = plain_values(values)
+            is_none = pc.is_in(texts, pa.array(nulls, texts.type))
+            made[name] = pc.if_else(is_none, pa.scalar(None, texts.type), texts)
+    return made
 
 
 def _read_arrow(kind: str, path: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
@@ -665,7 +680,7 @@ def _read_parts(
 
 
 def _read_workbook(content: Content, where: str) -> dict[str, Any]:
-    """Return the columns of the one sheet of an Excel workbook: its first row names them.
+    """Return the columns of the one sheet of an Excel workbook: its first row names them; an error is no value.
 
     Raises:
         BadInput: several sheets, formulas of which the workbook does not have the values, or no openpyxl.
@@ -691,7 +706,7 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
                 raise BadInput(
                     f"{where}: cell {cell.coordinate} is a formula whose value is not there: open and save it in Excel"
                 )
-    head, *rows = sheet.iter_rows(values_only=True)
+    head, *rows = ([None if cell.data_type == "e" else cell.value for cell in row] for row in sheet.iter_rows())
     rows = [row for row in rows if any(value is not None for value in row)]
     width = max((number + 1 for number, name in enumerate(head) if name is not None), default=0)
     if any(value is not None for row in rows for value in row[width:]):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedactors.data.columns import NO_ID, ColumnRule, FittedColumn, Id, encode, fit, merges_in_single, resolve_rules
-from fedactors.data.databases import TableSource
+from fedactors.data.databases import DATABASES, TableSource
 from fedactors.data.datasets.catalogue import Task, describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
@@ -135,10 +135,15 @@ class FileSource:
 
     @property
     def user_files(self) -> tuple[str, ...]:
-        """The files that it reads; a server's tables are none."""
+        """The files that it reads; databases are none."""
         if self.view is None:
             return (self.path,)
-        return tuple(one.where for one in self.view.tables if one.kind != "postgres")
+        return tuple(one.where for one in self.view.tables if one.kind not in DATABASES)
+
+    @property
+    def user_tables(self) -> tuple[TableSource, ...]:
+        """The tables of databases that it reads."""
+        return () if self.view is None else tuple(one for one in self.view.tables if one.kind in DATABASES)
 
     @property
     def where(self) -> str:

@@ -45,6 +45,8 @@ from fedactors.config import config
 from fedactors.errors import BadInput
 
 _MOST_SHOWN = 40
+OF_VALUES = ("null", "decimal", "thousands")
+"""What of a CSV file's format texts of any file may have."""
 Character = Annotated[str, Field(min_length=1, max_length=1)]
 
 
@@ -92,8 +94,8 @@ class CsvFormat:
         return list(_NULLS) if self.null is None else ["", *self.null]
 
 
-_NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA",
-          "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+_NULLS = ("", "#N/A", "#N/A N/A", "#NA", "(null)", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
+          "N/A", "NA", "NULL", "NaN", "NaT", "[NULL]", "\\N", "n/a", "nan", "null")  # fmt: skip
 
 
 # --- dates ------------------------------------------------------------------------------------------------------------
@@ -257,6 +259,7 @@ _NUMBER_FORMS: tuple[dict[str, Any], ...] = (
 )
 """Ways to write numbers, other than with a point alone."""
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
+_WHOLE_TEXT = re.compile(r"(?:0|-?[1-9][0-9]*)(?:\.0+)?")
 _EXACT = {16: 2.0**11, 32: 2.0**24, 64: 2.0**53}
 """Whole numbers that a float of so many bits holds one by one."""
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -264,6 +267,13 @@ _NUMERAL = rf"^(?:{_NUMBER}|[+-]?(?i:inf|infinity|nan))$"
 """What a number is, in training and in prediction: digits with a point, an exponent, a sign."""
 _FLOATS = r"^[+-]?[0-9]+(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-][0-9]+)$"
 """Whole numbers as programs write floats: 7.0, 7e+00; 12E4 may be a code."""
+_WRITTEN = (
+    r"^(?:-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*(?:[eE][+-]?[0-9]+)?|[eE][+-][0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
+    r"|-?(?i:inf|infinity|nan))$"
+)
+"""Numbers as programs write them."""
+_ROUNDED = r"^\s*[0-9](?:\.[0-9]+)?E\+(?:1[1-9]|[2-9][0-9]|[0-9]{3})\s*$"
+"""Numbers of twelve digits or more as a workbook shows them."""
 _PLAIN_WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
 _ZEROS = r"(?:(\.[0-9]*[1-9])0+|\.0+)$"
 """Of seconds, which a type with a finer unit writes."""
@@ -273,6 +283,10 @@ _WORDS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
 
 _BEYOND = "<value out of range"
 """What Arrow writes for dates that are infinite in a database."""
+
+
+_OBJECT = "object:"
+"""What the place of an object begins with."""
 
 
 class Inexact(ValueError):
@@ -549,6 +563,8 @@ class Column:
         texts = self._exact(where, "name")
         if not self.is_text:
             return texts
+        if rounded := self.rounded():
+            raise BadInput(f"{where}: column {self.name}: holds {rounded}")
         trimmed = pc.utf8_trim_whitespace(texts)
         is_float = pa.array(_matches(trimmed, _FLOATS))
         if pc.all(is_float).as_py() or (
@@ -588,6 +604,8 @@ class Column:
         if len(bad):
             text = str(self.values[int(bad[0])].as_py())
             advice = how_it_is_read(text, self.csv) or _as_missing(text)
+            if f" {_OBJECT}" in where and "csv = " in advice:
+                advice = "; in an object write None for what is missing, and numbers as numbers"
             raise BadInput(
                 f"{where}: column {self.name}: holds text such as {text!r} in {self.row(bad[0])}; "
                 f"give numbers, or name the column under categorical or columns{advice}"
@@ -687,7 +705,11 @@ class Column:
         return _as_numpy(pc.cast(texts, pa.float64())), np.flatnonzero(~good)
 
     def numerals(self) -> Any:
-        """Return texts with numbers as programs write them: a point, nothing between thousands, no blanks."""
+        """Return texts with numbers as programs write them: a point, nothing between thousands, no blanks, no plus."""
+        return pc.replace_substring_regex(self.codes(), r"^\+([^+-])", r"\1")
+
+    def codes(self) -> Any:
+        """Return numerals as they stand there: 1.10 and 1.1 are two, and so are +5 and 5."""
         csv, texts = self.csv, pc.utf8_trim_whitespace(self.values)
         if csv.thousands is not None:
             between, point = re.escape(csv.thousands), re.escape(csv.decimal)
@@ -695,7 +717,30 @@ class Column:
             texts = pc.if_else(grouped, pc.replace_substring(texts, csv.thousands, ""), texts)
         if csv.decimal != ".":
             texts = pc.replace_substring(pc.replace_substring(texts, ".", "\0"), csv.decimal, ".")
-        return pc.replace_substring_regex(texts, r"^\+([^+-])", r"\1")
+        return texts
+
+    def rounded(self) -> str:
+        """Return what to say of a name that a workbook has rounded, such as 1.23457E+11; empty: there is none."""
+        found = self.values.filter(pc.match_substring_regex(self.values, _ROUNDED))
+        if not len(found):
+            return ""
+        return (
+            f"{found[0].as_py()!r}, as a workbook shows and saves a long number, rounded: give its column there the "
+            "format of a text or of a number without decimals, and save it again"
+        )
+
+    def code(self) -> str:
+        """Return a text that no program writes for a number, so that these may be codes; empty: there is none.
+
+        Such are 1e3, +5 and 01.5, and 1.10 unless all numbers have two digits behind the point.
+        """
+        texts = self.codes().drop_null()
+        odd = texts.filter(pc.invert(pc.match_substring_regex(texts, _WRITTEN)))
+        if not len(odd):
+            behind = pc.utf8_length(pc.replace_substring_regex(texts, r"^[^.]*\.?", ""))
+            padded = texts.filter(pc.match_substring_regex(texts, r"\.(?:[0-9]*[1-9]0+|00+)$"))
+            odd = padded if len(behind.unique()) > 1 else padded[:0]
+        return str(odd[0].as_py()) if len(odd) else ""
 
     def moments(self, pattern: Formats) -> tuple[NDArray[np.datetime64], dict[int, str]]:
         """Return times in microseconds, NaT where there is none, and the values that are no dates, by row."""
@@ -825,6 +870,15 @@ def class_text(value: Any) -> str:
     return text.rstrip("0")[:-1] if _WHOLE.fullmatch(text) else text
 
 
+def whole_texts(texts: Iterable[str]) -> dict[str, str]:
+    """Return whole numbers by their texts, where all are some: 7 is also 7.0, as pandas writes it beside a missing one.
+
+    Empty where others are among them: 1.0 beside 1.5 is a code.
+    """
+    found = {text: text.partition(".")[0] for text in texts}
+    return found if all(map(_WHOLE_TEXT.fullmatch, found)) else {}
+
+
 def how_it_is_read(text: str, csv: CsvFormat) -> str:
     """Return how a text that stands where numbers do could be read as a number or a date; empty if nobody knows."""
     text = text.strip()
@@ -841,7 +895,14 @@ def how_it_is_read(text: str, csv: CsvFormat) -> str:
     return f"; {text!r} could be a date: {rule} under columns" if rule else ""
 
 
+_TRUTHS = {"t", "f", "y", "n", "yes", "no", "on", "off", "ja", "nein", "wahr", "falsch", "oui", "non", "vrai", "faux"}
+
+
 def _as_missing(text: str) -> str:
+    if text.lower() in _TRUTHS:
+        return "; if it means that something is so or not, its two texts are categories"
+    if text.startswith("#") and text.endswith(("!", "?")):
+        return f"; what a workbook shows where it cannot compute is missing by csv = {{ null = [{json.dumps(text)}] }}"
     if any(map(str.isdigit, text)):
         return "; a number is digits with a point, a sign and an exponent: leave out what else stands there"
     if 0 < len(text) <= _LONGEST_NULL and text.lower() != "true":

@@ -130,8 +130,8 @@ def digests_of_files(value: Any) -> tuple[tuple[str, bytes], ...]:
     """Return path and SHA-256 of each file that the sources in `value` name as their ``user_files``, in their order.
 
     A digest covers the content, and how the source reads it, but not where it lies. What is not there has one too:
-    whoever reads it says what is wrong. Tables of databases are not looked at: their rows have a fingerprint
-    (`fedactors.data.layouts.relational`).
+    whoever reads it says what is wrong. Of databases, ``user_tables``, it covers the rows in their order. Tables that a
+    query joins are not looked at: their rows have a fingerprint in any order (`fedactors.data.layouts.relational`).
 
     Args:
         value: what an actor is built with: dataclasses, sequences and mappings are looked into.
@@ -147,13 +147,26 @@ def _digests(value: Any) -> Iterator[tuple[str, bytes]]:
             yield from _digests(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         facts = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
-        paths = getattr(value, "user_files", ())
-        if not paths:
+        paths, tables = getattr(value, "user_files", ()), getattr(value, "user_tables", ())
+        if not paths and not tables:
             yield from _digests([item for _, item in facts])
+            return
         # a setting that a later version adds, and that says nothing here, changes nothing
-        how = [(field.name, item) for field, item in facts if item not in (*paths, field.default)] if paths else []
+        how = repr([(field.name, item) for field, item in facts if item not in (*paths, field.default)]).encode()
         for path in paths:
-            yield path, hashlib.sha256(repr(how).encode() + _content(Path(path))).digest()
+            yield path, hashlib.sha256(how + _content(Path(path))).digest()
+        for table in tables:
+            yield f"{_TABLE}{table.table} of {table.shown}", hashlib.sha256(how + _rows(table)).digest()
+
+
+_TABLE = "table "
+"""What stands before a table's name where others have the path of a file."""
+
+
+def _rows(table: Any) -> bytes:
+    with contextlib.suppress(FedactorsError):
+        return bytes(table.digest())
+    return b""
 
 
 def _content(path: Path) -> bytes:
@@ -428,7 +441,8 @@ def _check_files(owner: Any, digests: Sequence[bytes], name: str) -> None:
         raise RowsChangedError(f"{name}: reads {len(found)} files, and {len(digests)} when the run began")
     for (path, now), before in zip(found, digests, strict=True):
         if now != before:
-            raise RowsChangedError(f"{name}: {path}: the file is another, or read otherwise, than when the run began")
+            what = "its rows are others, in another order" if path.startswith(_TABLE) else "the file is another"
+            raise RowsChangedError(f"{name}: {path}: {what}, or read otherwise, than when the run began")
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ DRAWN: dict[str, tuple[Any, str, list[Any]]] = {
 }  # fmt: skip
 KIND = {**dict.fromkeys(("int8", "int32", "int64", "float64", "decimal"), "number"),
         **{"bool": "boolean", "date": "date", "timestamp": "timestamp", "text": "text"}}  # fmt: skip
-NUMBER = ("integer", "numeral", "decimal", "float")
+NUMBER = ("integer", "numeral", "decimal", "float", "code")
 CSV = CsvFormat(null=())
 """Where NA is a text as any other."""
 

@@ -116,7 +116,7 @@ def test_every_source_gives_the_same_values_and_kinds(seed, tmp_path, request):
     else:
         columns = ", ".join(f'"{name}" {SQL.get(name, "BIGINT")}' for name in table.column_names)
         sources["postgres"] = (fill_postgres(server, table, "exact", f"({columns})"), set())
-    names = {"integer": "number", "numeral": "number", "decimal": "number", "float": "number"}
+    names = dict.fromkeys(("integer", "numeral", "decimal", "float", "code"), "number")
     for source, other in sources.values():
         kinds = {name: names.get(kind, kind) for name, kind in source.describe().items()}
         read = by_row(source.load())

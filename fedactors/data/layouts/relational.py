@@ -11,8 +11,6 @@ knows. A row that misses a value which its rule drops it for is left out before 
 
 from __future__ import annotations
 
-import hashlib
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +23,7 @@ from numpy.typing import NDArray
 from sqlglot import exp
 
 from fedactors.data.columns import ColumnRule, Preprocessing, encode, fit, resolve_rules
-from fedactors.data.databases import TableSource
+from fedactors.data.databases import FINGERPRINT_ROWS, TableSource, fingerprint
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, RelationalQuery
 from fedactors.data.party_rows import measured_fill, measured_scale
 from fedactors.data.query import (
@@ -191,15 +189,17 @@ def read_rows(
     time, and row k must be the same row after a resume. Rows without a value in the columns `needed` are left out as
     those without a key are.
     """
-    found = source.load(table.needed_columns(), table.partitions[index].where, table.computed)
+    found = source.load(
+        table.needed_columns(), table.partitions[index].where, table.computed, table.called_by, table.exact
+    )
     found = found.select(list(dict.fromkeys([*table.keys, *found.column_names])))
     kept = rows_with_keys(found.select(table.keys)) if table.keys else np.ones(found.num_rows, dtype=bool)
     kept &= rows_with_values(found.select(list(needed)))
     data = found if kept.all() else _taken(found, np.flatnonzero(kept))
     ordered = _order_of(data)
-    fingerprint = _fingerprint(data, ordered)
+    found = fingerprint(data, ordered)
     shuffled = _taken(data, ordered[order.permutation(data.num_rows)])
-    return UserRows(shuffled, int(np.count_nonzero(~kept)), fingerprint)
+    return UserRows(shuffled, int(np.count_nonzero(~kept)), found)
 
 
 def without_label(table: VerticalTable) -> VerticalTable:
@@ -234,7 +234,7 @@ def read_rows_to_predict(
         BadInput: a column is not there.
     """
     wanted = tuple(dict.fromkeys([*table.needed_columns(), *ids]))
-    whole = source.load(wanted, table.partitions[index].where, table.computed)
+    whole = source.load(wanted, table.partitions[index].where, table.computed, table.called_by, table.exact)
     kept = rows_with_keys(whole.select(table.keys)) if table.keys else np.ones(whole.num_rows, dtype=bool)
     return RowsToPredict(whole, order.permutation(np.flatnonzero(kept)))
 
@@ -264,54 +264,11 @@ def _taken(data: pa.Table, rows_n: NDArray[np.integer[Any]]) -> pa.Table:
     if not is_large(data.nbytes) or not data.num_columns:
         return data.take(pa.array(rows_n)).combine_chunks()
     pieces = (
-        (number, column.take(pa.array(rows_n[first : first + _DIGEST_ROWS])).combine_chunks())
+        (number, column.take(pa.array(rows_n[first : first + FINGERPRINT_ROWS])).combine_chunks())
         for number, column in enumerate(data.columns)
-        for first in range(0, len(rows_n), _DIGEST_ROWS)
+        for first in range(0, len(rows_n), FINGERPRINT_ROWS)
     )
     return mapped_table(data.schema, len(rows_n), pieces)
-
-
-_DIGEST_ROWS = 1 << 16
-"""Rows of which a digest is taken at a time."""
-
-
-_NARROW = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
-"""Types of columns in mapped files, and what they are in memory: a digest is the same of both."""
-
-
-def _fingerprint(data: pa.Table, rows_n: NDArray[np.integer[Any]]) -> bytes:
-    """Return the SHA-256 of a table's rows in this order, as an Arrow stream of blocks has them."""
-    digest, schema = (
-        _Digest(),
-        pa.schema([field.with_type(_NARROW.get(field.type, field.type)) for field in data.schema]),
-    )
-    with pa.ipc.new_stream(pa.PythonFile(digest, mode="w"), schema) as stream:
-        for first in range(0, max(len(rows_n), 1), _DIGEST_ROWS):
-            block = data.take(pa.array(rows_n[first : first + _DIGEST_ROWS])).combine_chunks()
-            stream.write_table(block if block.schema == schema else block.cast(schema))
-    return digest.found.digest()
-
-
-class _Digest(io.RawIOBase):
-    """A file of which a SHA-256 is all that is kept."""
-
-    def __init__(self) -> None:
-        self.found = hashlib.sha256()
-        self._size = 0
-
-    def writable(self) -> bool:
-        """Say that it may be written to."""
-        return True
-
-    def tell(self) -> int:
-        """Return how many bytes were written."""
-        return self._size
-
-    def write(self, part: Any) -> int:
-        """Take bytes."""
-        self.found.update(part)
-        self._size += len(part)
-        return len(part)
 
 
 def _sortable(column: pa.ChunkedArray) -> Any:

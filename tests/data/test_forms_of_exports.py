@@ -1,0 +1,170 @@
+"""What programs export: one value in several forms, and some as another one."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from fedactors.data.checks import check_data
+from fedactors.data.columns import ColumnRule
+from fedactors.data.databases import SourceError, TableSource, in_memory
+from fedactors.data.description import load_description
+from fedactors.data.sources import FileSource
+from fedactors.data.values import Column, CsvFormat, row_names
+from fedactors.errors import BadInput
+from tests.data.test_cases import described, lines
+from tests.data.test_exact_queries import joined
+
+SQL = "SELECT a.row, a.x, b.row FROM a JOIN b ON a.k = b.k"
+
+
+def source_of(path, **more):
+    return FileSource(party="shop", path=str(path), task="binary", num_classes=2, id_column="id", **more)
+
+
+def csv_at(path, text):
+    path.write_text(text)
+    return TableSource(kind="csv", where=str(path), table=path.stem)
+
+
+def book_at(path, rows, errors=()):
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in rows:
+        book.active.append(row)
+    for cell, error in errors:
+        book.active[cell].value, book.active[cell].data_type = error, "e"
+    book.save(path)
+    return path
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_names_that_a_workbook_has_rounded_are_refused(tmp_path):
+    rounded = r"holds '1.23457E\+11', as a workbook shows and saves a long number, rounded"
+    with pytest.raises(BadInput, match=rounded):
+        row_names([Column("id", pa.array(["1.23457E+11", "5"]))], (), "shop: a.csv")
+    assert row_names([Column("id", pa.array(["1e+05", "100001"]))], (), "") == ["100000", "100001"]  # of R
+    a = csv_at(tmp_path / "a.csv", "row,k,x\n0,1.23457E+11,1\n1,5,2\n")
+    for b in (
+        csv_at(tmp_path / "b.csv", "row,k\n0,1.23457E+11\n"),
+        in_memory(pa.table({"row": [0], "k": [123457 * 10**6]})),
+    ):
+        for on in ("a.k = b.k", "CAST(a.k AS VARCHAR) = CAST(b.k AS VARCHAR)"):
+            with pytest.raises(SourceError, match=rounded):
+                joined(SQL.replace("a.k = b.k", on), "a.x", a=a, b=b)
+
+
+@pytest.mark.parametrize("digits", [37, 38, 39, 41, 60])
+def test_numbers_of_any_length_are_no_others(digits, tmp_path):
+    key = "9" * digits
+    a = csv_at(tmp_path / "a.csv", f"row,k,x\n0,{key},1\n1,5,2\n")
+    found = a.load(["k"])["k"].to_pylist()
+    assert list(map(str, found)) == [key, "5"]
+    assert joined(SQL, "a.x", a=a, b=csv_at(tmp_path / "b.csv", f"row,k\n0,{key}\n1,6\n"))[0] == 1
+
+
+# --- missing values ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["(null)", "[NULL]", "\\N", "<NA>", "NaT"])
+def test_what_databases_and_pandas_write_for_null_is_missing(text, tmp_path):
+    (tmp_path / "a.csv").write_text(f"id,c\na,u\nb,{text}\nc,v\n")
+    with pytest.raises(BadInput, match=r"column c: 1 values are missing \(first in row 2\)"):
+        source_of(tmp_path / "a.csv", categorical=("c",)).load()
+    block = source_of(tmp_path / "a.csv", categorical=("c",), csv=CsvFormat(null=())).load()
+    assert f"c={text}" in block.feature_names
+    a = csv_at(tmp_path / "t.csv", f"row,k,x\n0,{text},1\n1,{text},2\n2,k,3\n")
+    b = csv_at(tmp_path / "b.csv", f"row,k\n0,{text}\n1,k\n")
+    assert joined(SQL, "a.x", a=a, b=b)[0] == 1
+
+
+@pytest.mark.parametrize("ending", ["parquet", "xlsx", "feather"])
+def test_the_advice_for_texts_among_numbers_works_in_files_that_are_no_csv(ending, tmp_path):
+    count = 60
+    texts = ["?" if row == 7 else f"{row},5" for row in range(count)]
+    table = pa.table({"id": [f"a{row}" for row in range(count)], "v": texts})
+    path = tmp_path / f"shop.{ending}"
+    if ending == "xlsx":
+        book_at(path, [table.column_names, *map(list, zip(*table.to_pydict().values(), strict=True))])
+    else:
+        writers = {"parquet": pa.parquet.write_table, "feather": pa.feather.write_feather}
+        writers[ending](table, str(path))
+    rules = '[parties.shop.columns]\nv = { missing = "median" }\n'
+    described(tmp_path, "unused.csv", text=lines(["1"] * count), rules="")
+    text = (tmp_path / "parties.toml").read_text().replace("unused.csv", path.name)
+    (tmp_path / "parties.toml").write_text(text + 'csv = { null = ["?"], decimal = "," }\n' + rules)
+    block = load_description(tmp_path / "parties.toml").part("shop").load()
+    assert block.features[:3, 0].tolist() == [0.5, 1.5, 2.5]
+    (tmp_path / "parties.toml").write_text(text + 'csv = { separator = ";" }\n')
+    with pytest.raises(BadInput, match="is no CSV file, of whose texts null, decimal, thousands alone count"):
+        load_description(tmp_path / "parties.toml")
+
+
+def test_errors_of_a_workbook_are_no_values(tmp_path):
+    rows = [["id", "x", "c"], ["a", 1.5, "u"], ["b", 2, "v"], ["c", 3, "NA"]]
+    path = book_at(tmp_path / "a.xlsx", rows, [("B3", "#DIV/0!"), ("C3", "#N/A")])
+    rules = (("x", ColumnRule(missing="constant", fill=7)), ("c", ColumnRule(type="categorical", missing="indicator")))
+    block = source_of(path, rules=rules).load()
+    assert block.features[:, 0].tolist() == [1.5, 7.0, 3.0]
+    assert block.feature_names == ("x", "c=<missing>", "c=u")
+
+
+@pytest.mark.parametrize("text", ["T", "no", "WAHR", "#VALUE!"])
+def test_texts_that_mean_something_are_not_advised_as_missing(text):
+    with pytest.raises(BadInput) as caught:
+        Column("v", pa.array([text, "1"])).numbers("shop: a.csv")
+    advised = "its two texts are categories" if text.isalpha() else 'null = ["#VALUE!"]'
+    assert advised in str(caught.value)
+    assert ("null" in str(caught.value)) == (not text.isalpha())
+
+
+# --- categories -------------------------------------------------------------------------------------------------------
+
+
+def categories(path, texts, trained=None, **rule):
+    path.write_text("id,c\n" + "".join(f"r{row},{text}\n" for row, text in enumerate(texts)))
+    rules = (("c", ColumnRule(type="categorical", **rule)),)
+    return source_of(path, rules=rules).load(None if trained is None else trained.columns)
+
+
+def test_whole_numbers_are_one_category_however_pandas_writes_them(tmp_path):
+    path = tmp_path / "a.csv"
+    whole = categories(path, ["1", "2", "3"])
+    floats = categories(path, ["1.0", "2.0", "3.0"])
+    assert whole.feature_names == floats.feature_names == ("c=1", "c=2", "c=3")
+    for trained in (whole, floats):
+        for texts in (["2.0", "1.0"], ["2", "1"], ["2", "1.0"], ["2.00"]):
+            found = categories(path, texts, trained).features
+            assert found.argmax(axis=1).tolist() == [1, 0][: len(texts)]
+            assert (found.sum(axis=1) == 1).all()
+    for listed in (("1", "2"), ("1.0", "2.0")):
+        for texts in (["2.0", "1.0"], ["2", "1"]):
+            found = categories(path, texts, categories=listed)
+            assert found.features.argmax(axis=1).tolist() == [1, 0]
+    assert categories(path, ["2.5", "1.0"], whole).features.tolist() == [[0, 0, 0], [1, 0, 0]]
+
+
+def test_codes_are_categories_as_they_stand_there(tmp_path):
+    path = tmp_path / "a.csv"
+    trained = categories(path, ["1", "1.0", "E1.0"])
+    assert trained.feature_names == ("c=1", "c=1.0", "c=E1.0")
+    assert categories(path, ["1.00"], trained).features.tolist() == [[0, 0, 0]]
+    assert categories(path, ["01", "1", "1.0"]).feature_names == ("c=01", "c=1", "c=1.0")
+
+
+# --- what a check says ------------------------------------------------------------------------------------------------
+
+
+def test_points_that_may_stand_between_thousands_and_a_row_of_totals_are_told(tmp_path):
+    values = [f"{1 + row}.{row:03d}" for row in range(60)]
+    text = lines(values).replace(",", ";") + "Total;99.000\n"
+    path = described(tmp_path, "s.csv", text=text, rules='csv = { separator = ";" }\n')
+    said = [finding.text for finding in check_data(path) if finding.party == "shop"]
+    assert any("all have three digits behind the point" in one for one in said)
+    assert any("the last row is called 'Total'" in one for one in said)
+    (tmp_path / "s.csv").write_text(text.replace("99.000", "99.5").replace("Total", "zz"))
+    said = [finding.text for finding in check_data(path) if finding.party == "shop"]
+    assert not any("three digits" in one or "called" in one for one in said)
