@@ -761,10 +761,10 @@ Size = Annotated[int, Field(ge=1, le=65536)]
 
 @config
 class ImageFolder:
-    """What samples that are images look like, in ``[task]``."""
+    """What samples that are no table look like, in ``[task]``."""
 
-    shape: tuple[Size, Size, Size]
-    """Channels, height and width of a sample."""
+    shape: Annotated[tuple[Size, ...], Field(min_length=1, max_length=3)]
+    """Channels, height and width of an image; of a sequence its length, and the numbers of a step if it has several."""
     peak: Annotated[float, Field(gt=0)] | None = None
     """What values are divided by; unless given 255 for bytes, 65535 for 16 bits, else 1."""
     mean: tuple[float, ...] = ()
@@ -775,6 +775,9 @@ class ImageFolder:
     def __post_init__(self) -> None:
         if math.prod(self.shape) > _MOST_VALUES:
             raise ValueError(f"shape: {list(self.shape)} is not allowed: at most {_MOST_VALUES} values a sample")
+        for name in ("peak", "mean", "deviation") if not self.is_image else ():
+            if getattr(self, name):
+                raise ValueError(f"{name}: not allowed with shape = {list(self.shape)}: images have three dimensions")
         for name in ("mean", "deviation"):
             given = getattr(self, name)
             if given and len(given) != self.shape[0]:
@@ -782,8 +785,15 @@ class ImageFolder:
                     f"{name}: {list(given)} is not allowed: give a number for each of {self.shape[0]} channels"
                 )
 
+    @property
+    def is_image(self) -> bool:
+        """Whether they are images, whose values have a largest one; numbers of a sequence are taken as they are."""
+        return len(self.shape) == 3
+
     def scaled(self, values_N: NDArray[Any]) -> NDArray[np.float32]:
         """Return samples as the model sees them (N, C, H, W), of values in any shape that has as many."""
+        if not self.is_image:
+            return values_N.reshape(-1, *self.shape).astype(np.float32)
         peak = self.peak or _PEAKS.get(values_N.dtype.name, 1.0)
         made = values_N.reshape(-1, *self.shape).astype(np.float32) / np.float32(peak)
         if self.mean:
@@ -876,6 +886,10 @@ def _files(folder: Path, party: str, *, by_class: bool) -> list[Path]:
 
 
 def _read_folder(folder: Path, party: str, image_folder: ImageFolder, is_new: bool) -> Read:
+    if not image_folder.is_image:
+        raise BadInput(
+            f"task.shape: {list(image_folder.shape)} is not allowed for images in folders: channels, height and width"
+        )
     files = _files(folder, party, by_class=not is_new)
     pillow = _pillow(party)
     if image_folder.shape[0] not in _MODES:
@@ -1001,7 +1015,7 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
     bad = np.flatnonzero(~np.isfinite(images.reshape(len(images), -1)).all(1))
     if len(bad) and not is_new:
         raise BadInput(f"{party}: {path}: images: number {bad[0]} holds values that are NaN or infinite")
-    has_peak = image_folder.peak is not None or images.dtype.kind not in "ui" or images.dtype.name in _PEAKS
+    has_peak = not image_folder.is_image or image_folder.peak is not None or images.dtype.kind not in "ui" or images.dtype.name in _PEAKS
     if not has_peak and (images.min() < 0 or images.max() > 1):
         raise BadInput(
             f"{party}: {path}: images of type {images.dtype} are not allowed without their largest value; give it "
@@ -1013,8 +1027,8 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
     if is_new:
         return Read(ids, image_folder.scaled(np.nan_to_num(images)), (), dict.fromkeys(bad.tolist(), "missing values"))
     labels = found["labels"]
-    if labels.shape != (len(images),):
-        raise BadInput(f"{party}: {path}: labels of shape {list(labels.shape)} for {len(images)} images")
+    if len(labels) != len(images):
+        raise BadInput(f"{party}: {path}: labels of shape {list(labels.shape)} for {len(images)} samples")
     return Read(ids, image_folder.scaled(images), labels, {})
 
 

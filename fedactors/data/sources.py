@@ -14,15 +14,26 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.columns import NO_ID, ColumnRule, FittedColumn, Id, encode, fit, merges_in_single, resolve_rules
+from fedactors.data.columns import (
+    NO_ID,
+    ColumnRule,
+    FittedColumn,
+    Id,
+    encode,
+    fit,
+    merges_in_single,
+    resolve_rules,
+    told_apart,
+)
 from fedactors.data.databases import TableSource
-from fedactors.data.datasets.catalogue import Task, describe
+from fedactors.data.datasets.catalogue import describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.readers import is_csv, names_of_columns, read_columns
 from fedactors.data.values import Column, CsvFormat, IdRule, class_text, is_large, row_name_array
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import is_object
 from fedactors.validation import files_at, opened
@@ -110,6 +121,8 @@ class FileSource:
     features: tuple[str, ...] | None = None
     """None means every column that is neither id nor label."""
     label: str | None = None
+    targets: tuple[str, ...] = ()
+    """Columns of a target that has several values; then `label` is None."""
     needs_label: bool = True
     """Whether the label must be there: not in rows to predict."""
     categorical: tuple[str, ...] = ()
@@ -154,7 +167,7 @@ class FileSource:
     def _roles(self) -> dict[str, str]:
         """What the columns that are no features are: ids, and what only training reads."""
         others = {"label": self.label, "split": self.split_column, "weight": self.weight}
-        of_rows = dict.fromkeys(self.id_columns, "id")
+        of_rows = dict.fromkeys(self.id_columns, "id") | dict.fromkeys(self.targets, "label")
         return {one: role for role, one in others.items() if one is not None} | of_rows
 
     @property
@@ -366,11 +379,12 @@ class FileSource:
 
     def _unlabelled(self, table: Mapping[str, Column]) -> tuple[int, ...]:
         """Return the rows that have no label, where they are left out."""
-        if self.label is None or self.unlabelled == "refuse":
+        labels = [table[name] for name in self.targets or (self.label,) if name is not None]
+        if not labels or self.unlabelled == "refuse":
             return ()
-        rows = tuple(np.flatnonzero(table[self.label].is_missing()).tolist())
-        if len(rows) == len(table[self.label]):
-            raise BadInput(f"{self.where}: column {self.label}: no row has a label")
+        rows = tuple(np.flatnonzero(np.any([one.is_missing() for one in labels], axis=0)).tolist())
+        if len(rows) == len(labels[0]):
+            raise BadInput(f"{self.where}: column {labels[0].name}: no row has a label")
         return rows
 
     def _weights(
@@ -393,6 +407,8 @@ class FileSource:
     def _labels(
         self, table: Mapping[str, Column], unlabelled: Sequence[int]
     ) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+        if self.targets:
+            return self._target_values(table, unlabelled), ()
         if self.label is None:
             return None, ()
         whole = table[self.label]
@@ -403,6 +419,21 @@ class FileSource:
         labels = np.full(len(whole), -1, found.dtype)
         labels[labelled] = found
         return labels, class_names
+
+    def _target_values(self, table: Mapping[str, Column], unlabelled: Sequence[int]) -> NDArray[np.float32]:
+        """Return targets of several columns (N x O); of rows that are left out zeros."""
+        made = np.zeros((len(table[self.targets[0]]), len(self.targets)), np.float32)
+        is_gone_N = np.isin(np.arange(len(made)), unlabelled)
+        for number, name in enumerate(self.targets):
+            values_N = np.where(is_gone_N, 0.0, table[name].numbers(self.where))
+            if merges_in_single(values_N):
+                raise BadInput(
+                    f"{self.where}: label {name}: {' and '.join(told_apart(values_N))} are one number in single "
+                    "precision; take off what all of them have in common"
+                )
+            with np.errstate(over="ignore"):  # infinite targets are refused
+                made[:, number] = values_N
+        return made
 
     def _labels_of(self, column: Column) -> tuple[NDArray[Any], tuple[str, ...]]:
         if self.task == "regression":

@@ -33,7 +33,7 @@ from fedactors.data.layouts.horizontal import (
 )
 from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.learning.local_training import check_private
-from fedactors.learning.models import ModelSpec
+from fedactors.learning.models import ModelSpec, num_terms
 from fedactors.learning.network import find_device, initial_vector, local_entries, local_mask
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
@@ -62,6 +62,12 @@ from protocols.horizontal.standardisation import (
 )
 
 _log = logging.getLogger(__name__)
+
+
+def facts_of(part: HorizontalPart, inputs: tuple[int, ...]) -> dict[str, Any]:
+    """Return what a model is made for: shape of a sample, task, number of classes, shape of a target that is several."""
+    facts = {"inputs": inputs, "task": part.task, "num_classes": part.num_classes}
+    return {**facts, "targets": part.targets} if part.targets else facts
 
 
 class ClientProcess(SecureSummand):
@@ -129,7 +135,7 @@ class ClientProcess(SecureSummand):
             rows_of(key)
         self._inputs = shapes.pop()
         self._reading = reading_of(part)
-        self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
+        self._spec = model_spec(config, **self._facts)
         self._check_record_privacy()
 
     def _check_record_privacy(self) -> None:
@@ -149,6 +155,10 @@ class ClientProcess(SecureSummand):
                 f"{config.delta:g}, more than {config.max_epsilon:g}; use fewer rounds, or a larger "
                 "record_noise_multiplier"
             )
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return facts_of(self._part, self._inputs)
 
     @remote(caller=SERVER, once=True)
     async def introduce(self) -> messages.Introduction:
@@ -293,7 +303,7 @@ class ClientProcess(SecureSummand):
         self._measured = order.parameters
         for client, key in enumerate(self._validation):
             vector_P = self._model_of(client, order.parameters)
-            num_rows = len(rows_of(key)[1])
+            num_rows = num_terms(self._part.task, rows_of(key)[1])
             arguments = (self._spec, vector_P, key, self._part.task, config.user_metric, self._device)
             work = Work("measure", float(num_rows * vector_P.size))
             scores.append((num_rows, (await self.compute(algorithm.measure, *arguments, work=work))[0]))
@@ -307,9 +317,7 @@ class ClientProcess(SecureSummand):
             str(self._first + client): self._model_of(client, self._measured) for client in range(len(self._keys))
         }
         reading = replace(self._reading, mean=self.scale[0], deviation=self.scale[1]) if self.scale else self._reading
-        part = self._part
-        facts = {"inputs": self._inputs, "task": part.task, "num_classes": part.num_classes}
-        self.best = {"models": models, "facts": facts, "reading": reading.text, "base": self.base}
+        self.best = {"models": models, "facts": self._facts, "reading": reading.text, "base": self.base}
 
     def _model_of(self, client: int, shared_S: Floats) -> Floats:
         """Return a client's model (P): the server's, its own with what is shared, or Ditto's own."""
@@ -454,8 +462,8 @@ class HorizontalServer(Server):
         """The parameters that did best on the clients' validation rows (P); nothing where there are none."""
         self.sizes: dict[str, int] = {}
         """Clients of each site."""
-        self.facts: dict[str, Any] = {"inputs": part.shape, "task": part.task, "num_classes": part.num_classes}
-        """Shape of a sample, task and number of classes: what a model is made for."""
+        self.facts = facts_of(part, part.shape)
+        """What a model is made for."""
         self.base = ""
         """A digest of what of the model is not trained."""
         self.clip_norm = config.client_clip_norm or 0.0

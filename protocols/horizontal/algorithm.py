@@ -33,7 +33,13 @@ from numpy.typing import NDArray
 
 from fedactors.actors.context import derived_seed
 from fedactors.data.layouts.horizontal import rows_of, weights_of
-from fedactors.learning.local_training import LocalResult, LocalTraining, model_outputs, train_privately
+from fedactors.learning.local_training import (
+    LocalResult,
+    LocalTraining,
+    evaluate_model,
+    model_outputs,
+    train_privately,
+)
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
@@ -216,8 +222,11 @@ def measure(
 ) -> tuple[dict[str, float], int]:
     """Return the metrics of the model on some rows, a user's too, and how many classes it never predicts."""
     x_N, _ = rows_on(rows_of, key, device)
-    labels_N, outputs = rows_of(key)[1], model_outputs(spec, model_P, x_N, device=device)
-    unpredicted = 0 if task == "regression" else num_unpredicted(labels_N, outputs)
+    labels_N = rows_of(key)[1]
+    if task == "tokens" and not metric:
+        return known(evaluate_model(spec, model_P, x_N, labels_N, task=task, device=device)), 0
+    outputs = model_outputs(spec, model_P, x_N, device=device)
+    unpredicted = num_unpredicted(labels_N, outputs) if task in ("binary", "multiclass") else 0
     found = task_metrics(task, labels_N, outputs)
     if metric and np.isfinite(outputs).all():
         found |= user_metrics(task, labels_N, outputs, metric)
@@ -351,9 +360,12 @@ class ServerModel(Stateful):
 def mean_scores(found: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Return the means over rows of the metrics that all have: (rows, metrics) of each; of roots, of their squares.
 
-    Of metrics that are no means over rows (areas under curves, F1) it is the weighted mean of the clients'.
+    Of tokens rows are those that count, and perplexity follows from the mean loss. Of metrics that are no means over rows (areas under curves, F1) it is the weighted mean of the clients'.
     """
     names = [name for name in found[0][1] if all(name in metrics for _, metrics in found)] if found else []
     total = sum(rows for rows, _ in found)
     made = {name: sum(rows * m[name] ** (2 if name == "rmse" else 1) for rows, m in found) / total for name in names}
-    return {name: math.sqrt(value) if name == "rmse" else value for name, value in made.items()}
+    made = {name: math.sqrt(value) if name == "rmse" else value for name, value in made.items()}
+    if "perplexity" in made:
+        made["perplexity"] = float(np.exp(made["loss"]))
+    return made

@@ -93,6 +93,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     watch = Watch(f"{split}/accuracy", patience=config.patience, target=config.target_accuracy)
     if data.task == "regression":
         watch = Watch(f"{split}/rmse", "min", patience=config.patience)
+    if data.task == "tokens":
+        watch = Watch(f"{split}/loss", "min", patience=config.patience)
     remedy = Remedy("learning_rate", config.learning_rate)
     rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch, remedy=remedy)
     state = rounds.state
