@@ -97,6 +97,8 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
 
     def file(one: str, party: HorizontalParty) -> HorizontalFile:
         source = replace(file_source(one, party, task.type, 0, class_weights=counts), rules=tuple(task.columns.items()))
+        if targets and source.label is not None:
+            source = replace(source, label=None, targets=(source.label,))
         return HorizontalFile(
             file=source,
             classes=classes,
@@ -163,9 +165,9 @@ def target_shape_of(task: HorizontalTask, num_classes: int, label: str | list[st
     if task.type == "multilabel":
         made = (num_classes,)
     elif task.type == "tokens":
-        made = given or tuple(task.shape or ())[:1] or (len(columns),)
-        if made == (0,):
+        if task.shape is None:
             raise BadInput("task.shape: missing; type=tokens needs the length of a sequence: shape = [LENGTH]")
+        made = given or tuple(task.shape)[:1]
     else:
         made = given or ((len(columns),) if columns else ())
     if given not in ((), made) or (columns and made != (len(columns),)):

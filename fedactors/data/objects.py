@@ -30,6 +30,7 @@ from fedactors.config import from_table
 from fedactors.data.columns import ColumnRule
 from fedactors.data.databases import rows_of_relation
 from fedactors.data.description import load_description
+from fedactors.data.readers import is_list, shape_of_lists
 from fedactors.data.sources import named_classes
 from fedactors.data.values import Column, plain_values
 from fedactors.errors import BadInput
@@ -184,6 +185,8 @@ def horizontal(
             keys[name]["path"] = _table_at(name, value, keys[name], kept)
     held_out = keys.pop("test", {}).get("path") if test is not None else None
     found = {name: one["path"] for name, one in keys.items()} | ({"test": held_out} if held_out else {})
+    if task == "tokens" and (length := _shape_of_samples(kept, label)):
+        more = {"shape": length, **more}
     if shape := _shape_of_targets(kept, label):
         kind = _array_task(shape, task, more, kept)
     else:
@@ -402,7 +405,8 @@ def _label_columns(table: pa.Table) -> list[str]:
 def _shape_of_targets(kept: Sequence[HeldObject], label: str | Sequence[str] | None) -> tuple[int, ...]:
     """Return the shape of a sample's target where it has several values, as the first object has it."""
     if isinstance(label, str):
-        return ()
+        tables = [one.content for one in kept if isinstance(one.content, pa.Table) and label in one.content.column_names]
+        return shape_of_lists(tables[0].column(label), f"label {label}") if tables else ()
     if label is not None:
         return (len(label),)
     for content in (one.content for one in kept):
@@ -413,6 +417,15 @@ def _shape_of_targets(kept: Sequence[HeldObject], label: str | Sequence[str] | N
         elif "labels" in content and content["labels"].ndim > 1:
             return tuple(content["labels"].shape[1:])
     return ()
+
+
+def _shape_of_samples(kept: Sequence[HeldObject], label: str | Sequence[str] | None) -> list[int]:
+    """Return the shape of sequences that are one column of lists beside the labels; none: they are something else."""
+    for table in (one.content for one in kept if isinstance(one.content, pa.Table)):
+        names = [name for name in table.column_names if name not in (label, *(label or ())) and is_list(table[name])]
+        if len(names) == 1:
+            return [*shape_of_lists(table[names[0]], f"column {names[0]}")]
+    return []
 
 
 def _array_task(shape: tuple[int, ...], task: str | None, more: Keys, kept: Sequence[HeldObject]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ import re
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -469,22 +469,37 @@ def _separator(path: Path, csv: CsvFormat) -> str:
 
 
 def read_columns(
-    path: Path, party: str, *, wanted: Sequence[str] | None, csv: CsvFormat | None = None
+    path: Path,
+    party: str,
+    *,
+    wanted: Sequence[str] | None,
+    csv: CsvFormat | None = None,
+    whole: Collection[str] = (),
 ) -> dict[str, Column]:
     """Read the wanted columns of a file; those that it does not have are left out, to be named by the caller.
+
+    A column of lists, all of one length, becomes a column of each place in them: ``x`` is ``x.0``, ``x.1``, ...
 
     Args:
         path: of the file, or of a folder, a pattern or an address of files of one table.
         party: whose, for errors.
         wanted: names of columns; None: all.
         csv: how a CSV file is written.
+        whole: columns that stay as they are if they are lists.
 
     Raises:
         BadInput: it cannot be read, has no column, or two of one name.
     """
-    table, present = read_arrays(path, party, wanted, csv or CsvFormat())
+    lists = [] if wanted is None else [list_of(name) for name in wanted if list_of(name) != name]
+    asked = None if wanted is None else [*wanted, *lists]
+    table, present = read_arrays(path, party, asked, csv or CsvFormat())
     if not present:
         raise BadInput(f"{party}: path: {path} has no column")
+    for name, values in [*table.items()]:
+        if is_list(values) and name not in whole:
+            del table[name]
+            table |= _places(name, values, party)
+    table = {name: one for name, one in table.items() if asked is None or {name, list_of(name)} & set(wanted or ())}
     found = {}
     large = is_large(sum(values.nbytes for values in table.values()))
     for name, values in table.items():
@@ -493,6 +508,44 @@ def read_columns(
         except Inexact as error:
             raise BadInput(f"{party}: {path}: column {name}: holds {error}, which are not read") from None
     return found
+
+
+def list_of(name: str) -> str:
+    """Return the column of lists that a column may be a place of: ``x`` of ``x.3`` or ``x.3.1``; else the name."""
+    return re.sub(r"(?<=.)(\.\d+)+$", "", name)
+
+
+def is_list(values: Any) -> bool:
+    """Say whether values of Arrow are lists."""
+    kind = getattr(values, "type", None)
+    return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
+
+
+def shape_of_lists(values: Any, where: str) -> tuple[int, ...]:
+    """Return the shape of lists, or of lists of lists; none of numbers.
+
+    Raises:
+        BadInput: they are of different lengths, or empty.
+    """
+    if not is_list(values):
+        return ()
+    lengths = pc.unique(pc.drop_null(pc.list_value_length(values))).to_pylist()
+    if len(lengths) != 1 or lengths == [0]:
+        told = f"of {min(lengths)} to {max(lengths)} values" if len(lengths) > 1 else "without a value"
+        raise BadInput(f"{where}: lists {told} are not allowed: pad them to one length, labels with -100")
+    return (lengths[0], *shape_of_lists(pc.list_flatten(values), where))
+
+
+def _places(name: str, values: Any, where: str) -> dict[str, Any]:
+    """Return a column of each place of lists; those of different lengths are as they are, and refused where used."""
+    try:
+        shape = shape_of_lists(values, where)
+    except BadInput:
+        return {name: values}
+    made = {name: values}
+    for size in shape:
+        made = {f"{key}.{place}": pc.list_element(one, place) for key, one in made.items() for place in range(size)}
+    return made
 
 
 def names_of_columns(path: Path, party: str, csv: CsvFormat | None) -> list[str]:

@@ -266,7 +266,7 @@ class HorizontalFile:
 
     def _load_all(self) -> tuple[HorizontalBlock, NDArray[np.uint8] | None]:
         """Read the file: its rows, and their parts if a column tells them."""
-        if self.image_folder is not None and self.file.label is None:
+        if self.image_folder is not None and not self.file.is_labelled:
             found = read_image_folder(Path(self.file.path), self.file.party, self.image_folder)
             targets = self._targets(found.labels)
             weights = class_weighted(None, targets, self.classes, dict(self.file.class_weights))
@@ -275,6 +275,8 @@ class HorizontalFile:
         where, labels = self.file.where, block.labels
         refuse_moved(block, where, "each client would count them from another one")
         if labels is not None and self.targets:
+            if labels.ndim > 1 and labels.shape[1] == math.prod(self.targets):
+                labels = labels.reshape(-1, *self.targets)
             labels = checked_targets(labels, where, self.file.task, self.targets, self.num_classes)
             return self._table(block, labels), block.parts
         if labels is not None and labels.dtype == np.float64:
