@@ -244,9 +244,7 @@ def _common_columns(parties: Mapping[str, HorizontalParty], image_folder: ImageF
     return columns
 
 
-def _check_public_rules(
-    task: HorizontalTask, columns: tuple[str, ...] | None, label: str | list[str] | None
-) -> None:
+def _check_public_rules(task: HorizontalTask, columns: tuple[str, ...] | None, label: str | list[str] | None) -> None:
     """Check that rules are of columns that clients have, or of their label, and that nothing is measured by them."""
     for name, rule in task.columns.items():
         if name == label:

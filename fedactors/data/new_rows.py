@@ -5,8 +5,8 @@
 
 Columns of the file: ``id`` (or what else a row is called by), ``prediction``, for classes ``probability_NAME`` of each,
 and ``reason``: why there is no prediction. Of several values ``prediction_0``, ``prediction_1``, ... (of steps
-``prediction_0_0``) stand in its place; of several labels ``prediction`` has those that are there, ``a|c``; of tokens the
-class of each, with blanks between.
+``prediction_0_0``) stand in its place; of several labels ``prediction`` has those that are there, ``a|c``; of tokens
+the class of each, with blanks between.
 """
 
 from __future__ import annotations

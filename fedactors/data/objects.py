@@ -158,9 +158,9 @@ def horizontal(
             each, (N, O) or (N, T, O), are those of a regression, of several labels, or of tokens.
         label: column of the label, or several of a target that has several values; of tables only.
         test: public rows to measure on, of the same kind.
-        task: ``binary``, ``multiclass``, ``regression``, ``multilabel`` (0 or 1 of each of several labels) or ``tokens``
-            (a class of each token of a sequence, -100 where it does not count, with ``classes=`` their number); by
-            default what the labels are, where they leave no doubt.
+        task: ``binary``, ``multiclass``, ``regression``, ``multilabel`` (0 or 1 of each of several labels) or
+            ``tokens`` (a class of each token of a sequence, -100 where it does not count; ``classes=`` their number);
+            by default what the labels are, where they leave no doubt.
         parties: by client, further keys of ``[parties.NAME]``, such as ``features`` or ``center``.
         more: further keys of ``[task]``, such as ``columns``, ``classes``, ``peak`` or ``mean``.
 
@@ -405,7 +405,9 @@ def _label_columns(table: pa.Table) -> list[str]:
 def _shape_of_targets(kept: Sequence[HeldObject], label: str | Sequence[str] | None) -> tuple[int, ...]:
     """Return the shape of a sample's target where it has several values, as the first object has it."""
     if isinstance(label, str):
-        tables = [one.content for one in kept if isinstance(one.content, pa.Table) and label in one.content.column_names]
+        tables = [
+            one.content for one in kept if isinstance(one.content, pa.Table) and label in one.content.column_names
+        ]
         return shape_of_lists(tables[0].column(label), f"label {label}") if tables else ()
     if label is not None:
         return (len(label),)

@@ -1068,7 +1068,8 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
     bad = np.flatnonzero(~np.isfinite(images.reshape(len(images), -1)).all(1))
     if len(bad) and not is_new:
         raise BadInput(f"{party}: {path}: images: number {bad[0]} holds values that are NaN or infinite")
-    has_peak = not image_folder.is_image or image_folder.peak is not None or images.dtype.kind not in "ui" or images.dtype.name in _PEAKS
+    is_numbers = not image_folder.is_image or images.dtype.kind not in "ui"
+    has_peak = is_numbers or image_folder.peak is not None or images.dtype.name in _PEAKS
     if not has_peak and (images.min() < 0 or images.max() > 1):
         raise BadInput(
             f"{party}: {path}: images of type {images.dtype} are not allowed without their largest value; give it "

@@ -177,7 +177,7 @@ def train_locally(
 def user_loss(address: str, output_BO: Tensor, target_B: Tensor) -> Tensor:
     """Return a user's loss of a batch, the mean over it: ``loss(outputs, targets)``.
 
-    A class is made first, ``torch.nn:HuberLoss``. Outputs are (B, O), or (B) where a sample has one, of tokens (B, K, O).
+    A class is made first, ``torch.nn:HuberLoss``. Outputs are (B, O), of a single one (B), of tokens (B, K, O).
     """
     found = find_code("loss", address)
     loss = found() if isinstance(found, type) else found

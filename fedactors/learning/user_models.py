@@ -111,9 +111,7 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
     needed = (_BATCH, *spec.output_shape)
     if not isinstance(output, Tensor) or tuple(output.shape) != needed:
         shape = tuple(output.shape) if isinstance(output, Tensor) else f"a {type(output).__name__}"
-        raise BadInput(
-            f"{where}: given {_BATCH} samples of shape {spec.inputs} it returns {shape}, not {needed}"
-        )
+        raise BadInput(f"{where}: given {_BATCH} samples of shape {spec.inputs} it returns {shape}, not {needed}")
     for name, value in _constants(module).items():
         if not torch.equal(value, constants[name]):
             raise BadInput(

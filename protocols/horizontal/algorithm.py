@@ -360,7 +360,8 @@ class ServerModel(Stateful):
 def mean_scores(found: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Return the means over rows of the metrics that all have: (rows, metrics) of each; of roots, of their squares.
 
-    Of tokens rows are those that count, and perplexity follows from the mean loss. Of metrics that are no means over rows (areas under curves, F1) it is the weighted mean of the clients'.
+    Of tokens rows are those that count, and perplexity follows from the mean loss. Of metrics that are no means over
+    rows (areas under curves, F1) it is the weighted mean of the clients'.
     """
     names = [name for name in found[0][1] if all(name in metrics for _, metrics in found)] if found else []
     total = sum(rows for rows, _ in found)
