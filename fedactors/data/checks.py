@@ -362,9 +362,9 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
             _column(party, table[name], rules.get(name, ColumnRule()))
     if source.id_column is not None and all(name in table for name in _flat((source.id_column,))):
         _ids(party, source.ids_of(table), aligned)
-    for name in (source.label, *spread(source.targets, table)):
-        if name in table:
-            _labels(party, table[name], classes, num_rows)
+    for label in (source.label, *spread(source.targets, table)):
+        if label in table:
+            _labels(party, table[label], classes, num_rows)
     return party.answered(features)
 
 

@@ -90,6 +90,8 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
     meant = fit_public(columns or (), task.columns)
     width = sum(len(one.names) for one in meant)
     centers = _centers(parties)
+    for party in parties.values() if task.type == "tokens" else ():
+        party.refuse(["weight"], " for type=tokens, whose loss is a mean over those that count: label the others -100")
     split = [one for one, party in parties.items() if party.split is not None]
     if split and len(split) < len(parties):
         one = next(one for one in parties if one not in split)

@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 
 def facts_of(part: HorizontalPart, inputs: tuple[int, ...]) -> dict[str, Any]:
-    """Return what a model is made for: shape of a sample, task, number of classes; and shape of targets that have one."""
+    """Return what a model is made for: shape of a sample, task, number of classes; shape of targets that have one."""
     facts = {"inputs": inputs, "task": part.task, "num_classes": part.num_classes}
     return {**facts, "targets": part.targets} if part.targets else facts
 

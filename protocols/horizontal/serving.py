@@ -80,8 +80,9 @@ class PredictingClient(PredictingSite):
 
     def make_model(self, found: WholeModel) -> TrainedModel:
         """Return the server's model."""
-        facts = {"inputs": found.inputs, "num_classes": found.num_classes, "targets": found.targets}
-        return TrainedModel(model_spec(self.config, task=cast(Task, found.task), **facts), found.parameters)
+        task, num_classes = cast(Task, found.task), found.num_classes
+        spec = model_spec(self.config, inputs=found.inputs, task=task, num_classes=num_classes, targets=found.targets)
+        return TrainedModel(spec, found.parameters)
 
 
 class PersonalClient(PersonalSite):
