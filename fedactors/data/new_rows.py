@@ -229,8 +229,8 @@ def _predicted(
     if task == "regression":
         if values.shape[1:] == (1,):
             return {"prediction": values[:, 0]}, 0
-        places = np.ndindex(values.shape[1:])
-        return {f"prediction_{'_'.join(map(str, place))}": values[(slice(None), *place)] for place in places}, 0
+        indices = np.ndindex(values.shape[1:])
+        return {f"prediction_{'_'.join(map(str, index))}": values[(slice(None), *index)] for index in indices}, 0
     if task == "tokens":
         numbers = np.nan_to_num(values).astype(np.int64).tolist()
         return {"prediction": [" ".join(class_names[n] if class_names else str(n) for n in row) for row in numbers]}, 0

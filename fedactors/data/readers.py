@@ -498,7 +498,7 @@ def read_columns(
     for name, values in [*table.items()]:
         if is_list(values) and name not in whole:
             del table[name]
-            table |= _places(name, values, party)
+            table |= _elements(name, values, party)
     table = {name: one for name, one in table.items() if asked is None or {name, list_of(name)} & set(wanted or ())}
     found = {}
     large = is_large(sum(values.nbytes for values in table.values()))
@@ -536,7 +536,7 @@ def shape_of_lists(values: Any, where: str) -> tuple[int, ...]:
     return (lengths[0], *shape_of_lists(pc.list_flatten(values), where))
 
 
-def _places(name: str, values: Any, where: str) -> dict[str, Any]:
+def _elements(name: str, values: Any, where: str) -> dict[str, Any]:
     """Return a column of each place of lists; those of different lengths are as they are, and refused where used."""
     try:
         shape = shape_of_lists(values, where)
@@ -544,7 +544,7 @@ def _places(name: str, values: Any, where: str) -> dict[str, Any]:
         return {name: values}
     made = {name: values}
     for size in shape:
-        made = {f"{key}.{place}": pc.list_element(one, place) for key, one in made.items() for place in range(size)}
+        made = {f"{key}.{index}": pc.list_element(one, index) for key, one in made.items() for index in range(size)}
     return made
 
 

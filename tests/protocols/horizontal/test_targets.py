@@ -264,14 +264,14 @@ def test_metrics_of_several_values_are_those_of_scikit_learn():
     assert found["mae"] == pytest.approx(sklearn.metrics.mean_absolute_error(y, outputs))
 
 
-def own_metric(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+def word_accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> float:
     assert outputs.shape == (len(targets), WORDS)
     return float((outputs.argmax(1) == targets).double().mean())
 
 
 def test_a_metric_of_ones_own_gets_the_tokens_that_count():
-    run = fedactors.simulate("horizontal", data_of("tokens"), model=Tagger, metric=own_metric, num_rounds=1)
-    assert run.metrics["test/own_metric"] == pytest.approx(run.metrics["test/accuracy"])
+    run = fedactors.simulate("horizontal", data_of("tokens"), model=Tagger, metric=word_accuracy, num_rounds=1)
+    assert run.metrics["test/word_accuracy"] == pytest.approx(run.metrics["test/accuracy"])
 
 
 # --- data, and what comes after training ---
