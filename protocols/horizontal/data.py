@@ -132,13 +132,14 @@ def model_spec(
 ) -> ModelSpec:
     """Return the model of a run for samples, and targets, of this shape."""
     *positions, width = output_shape(task, num_classes, tuple(targets))
+    resolved = config.at(inputs)
     return ModelSpec(
-        name=model_for(config.model, tuple(inputs)),
+        name=model_for(resolved.model, tuple(inputs)),
         inputs=tuple(inputs),
         outputs=width,
         positions=tuple(positions),
         hidden_size=config.hidden_size,
-        layers=config.layers,
+        layers=resolved.layers or 3,
         norm=config.normalisation,
         float64=config.float64,
     )
