@@ -176,8 +176,7 @@ def horizontal(
         keys[name] = {"label": label, **further.get(name, next(iter(further.values()), {}))}
         if label is None and not isinstance(value, str | Path):
             made = _samples(value, name, task, has_shape="shape" in more)
-            labels = _label_columns(made) if isinstance(made, pa.Table) else []
-            keys[name]["label"] = labels[0] if len(labels) == 1 else labels or None
+            keys[name]["label"] = _label_columns(made) or LABEL if isinstance(made, pa.Table) else None
             keys[name]["path"] = _keep(name, made, kept)
             if not isinstance(made, pa.Table):
                 more = {"shape": list(made["images"].shape[1:]), **more}
@@ -398,8 +397,8 @@ def _task(
 
 
 def _label_columns(table: pa.Table) -> list[str]:
-    """Return the columns of labels that were given as an array."""
-    return [name for name in table.column_names if name == LABEL or name.startswith(f"{LABEL}.")]
+    """Return the columns of labels that were given as an array of several values each."""
+    return [name for name in table.column_names if name.startswith(f"{LABEL}.")]
 
 
 def _shape_of_targets(kept: Sequence[HeldObject], label: str | Sequence[str] | None) -> tuple[int, ...]:
