@@ -66,6 +66,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "tablepuppet_mapping": (Tiny("--smoke"),),
     "tablepuppet_training": (Tiny("--smoke"),),
     "tablepuppet_tree": (Tiny("--smoke"),),
+    "targets": (Tiny("indoors --smoke", data="energy"),),
 }
 """By script; one that is not here fails `test_each_has_a_tiny_form`."""
 

@@ -358,7 +358,7 @@ def models_surface(
         others_S=-row_losses(spec, task, common_P, _some(others, len(members[1]), rng)),
     )
     bias, classes = _bias_slice(spec), np.arange(num_classes)[-spec.outputs :]
-    is_known = bias is not None and task != "regression"
+    is_known = bias is not None and task in ("binary", "multiclass")
     changes = [(model - common_P)[bias] if is_known else np.zeros(0) for model in models.values()]
     shares = [np.mean(rows[name][1][:, None] == classes, axis=0) if is_known else np.zeros(0) for name in models]
     seen = SeenModels(

@@ -42,7 +42,7 @@ from fedactors.data.layouts.relational import (
 from fedactors.data.layouts.vertical import RelationalData, VerticalData, VerticalPart
 from fedactors.data.readers import is_csv
 from fedactors.data.schema import VerticalParty
-from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, usual_nulls
+from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, spread, usual_nulls
 from fedactors.data.values import Column, CsvFormat, class_text, formats_of_dates
 from fedactors.errors import BadInput, DataMissing
 
@@ -339,22 +339,21 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
     if table and not num_rows:
         party.say("error", f"{source.path} has the names of columns and no row")
         return party.findings
-    if any(name not in table and name in map(str.strip, table) for name in _flat((source.id_column, source.label))):
-        party.refuse(
-            source.absent("id", next(name for name in _flat((source.id_column, source.label)) if name not in table))
-        )
+    called = [*_flat((source.id_column, source.label)), *source.targets]
+    if any(name not in table and name in map(str.strip, table) for name in called):
+        party.refuse(source.absent("id", next(name for name in called if not spread((name,), table))))
         party.source = source = replace(source, csv=replace(source.csv or CsvFormat(), trim=True))
         table = source.read()
     features = source.names_of_features(table)
     wanted: dict[str, tuple[Any, ...]] = {
         "id": (source.id_column,),
-        "label": (source.label,),
+        "label": (source.label, *source.targets),
         "split": (source.split_column,),
     }
     wanted |= {"weight": (source.weight,), "features": features}
     for role, names in wanted.items():
         for name in _flat(names):
-            if name not in table:
+            if not spread((name,), table):
                 party.refuse(source.absent(role, name))
     for name in pandas_index(Path(source.path)) if source.features is None else ():
         if name not in table:
@@ -365,8 +364,9 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
             _column(party, table[name], rules.get(name, ColumnRule()))
     if source.id_column is not None and all(name in table for name in _flat((source.id_column,))):
         _ids(party, source.ids_of(table), aligned)
-    if source.label in table:
-        _labels(party, table[source.label], classes, num_rows)
+    for label in (source.label, *spread(source.targets, table)):
+        if label in table:
+            _labels(party, table[label], classes, num_rows)
     return party.answered(features)
 
 
@@ -610,7 +610,7 @@ def _labels(party: _Party, column: Column, classes: Sequence[str], num_rows: int
     if num_missing and source.unlabelled == "refuse":
         null = NULL_IS_VALUE if column.is_text and (source.csv is None or source.csv.null is None) else ""
         party.say("error", f"label: {num_missing} of {num_rows} rows have none{null}", 'unlabelled = "drop"')
-    if source.task == "regression":
+    if source.task not in ("binary", "multiclass"):
         return
     rule = dict(source.rules).get(column.name, ColumnRule())
     classes = [rule.plain(name) for name in classes]

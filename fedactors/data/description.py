@@ -58,6 +58,7 @@ from fedactors.data.schema import (
 from fedactors.data.sources import FileSource
 from fedactors.data.values import OF_VALUES, CsvFormat, class_text
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import Task as TargetTask
 from fedactors.runtime.snapshots import is_held, is_object, object_at
 from fedactors.validation import (
     check_keys,
@@ -76,9 +77,10 @@ IMAGE_FOLDERS = ("shape", "peak", "mean", "deviation")
 
 def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, HorizontalParty]) -> HorizontalData:
     """Return who holds which rows to train on; see `fedactors.data.description.load_description`."""
-    num_classes_of(task)
+    num_classes = num_classes_of(task)
     classes = class_labels(task)
     counts = class_weights(task)
+    targets = target_shape_of(task, num_classes, next(iter(parties.values())).label)
     for one, _ in counts:
         if one not in classes:
             raise BadInput(f"task.class_weights: {one!r} is not allowed: classes are {', '.join(classes)}")
@@ -88,6 +90,8 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
     meant = fit_public(columns or (), task.columns)
     width = sum(len(one.names) for one in meant)
     centers = _centers(parties)
+    for party in parties.values() if task.type == "tokens" else ():
+        party.refuse(["weight"], " for type=tokens, whose loss is a mean over those that count: label the others -100")
     split = [one for one, party in parties.items() if party.split is not None]
     if split and len(split) < len(parties):
         one = next(one for one in parties if one not in split)
@@ -95,7 +99,15 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
 
     def file(one: str, party: HorizontalParty) -> HorizontalFile:
         source = replace(file_source(one, party, task.type, 0, class_weights=counts), rules=tuple(task.columns.items()))
-        return HorizontalFile(file=source, classes=classes, image_folder=image_folder)
+        if targets and source.label is not None:
+            source = replace(source, label=None, targets=(source.label,))
+        return HorizontalFile(
+            file=source,
+            classes=classes,
+            image_folder=image_folder,
+            targets=targets,
+            num_classes=num_classes if task.type == "tokens" else 0,
+        )
 
     files = {one: file(one, party) for one, party in parties.items()}
     different_files({one: found.file.path for one, found in files.items()})
@@ -108,9 +120,10 @@ def horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, Horiz
     return HorizontalData(
         name=name,
         task=task.type,
-        num_classes=len(classes) or 1,
+        num_classes=num_classes,
         num_clients=len(parties),
         shape=image_folder.shape if image_folder is not None else () if columns is None else (width,),
+        targets=targets,
         columns=columns_text(meant if image_folder is None else ()),
         files=tuple(files.values()),
         parties=tuple(parties),
@@ -141,6 +154,30 @@ def new_horizontal_data(name: str, task: HorizontalTask, parties: Mapping[str, H
     )
 
 
+def target_shape_of(task: HorizontalTask, num_classes: int, label: str | list[str] | None) -> tuple[int, ...]:
+    """Return the shape of a row's target; none: it is one number or class."""
+    columns = label if isinstance(label, list) else []
+    given = tuple(task.target_shape or ())
+    if task.type in ("binary", "multiclass"):
+        task.refuse(["target_shape"], f" for type={task.type}: a row has one class")
+        if columns:
+            raise BadInput(f"label: {', '.join(columns)} is not allowed for type={task.type}: a row has one class")
+        return ()
+    made: tuple[int, ...]
+    if task.type == "multilabel":
+        made = (num_classes,)
+    elif task.type == "tokens":
+        if task.shape is None:
+            raise BadInput("task.shape: missing; type=tokens needs the length of a sequence: shape = [LENGTH]")
+        made = given or tuple(task.shape)[:1]
+    else:
+        made = given or ((len(columns),) if columns else ())
+    if given not in ((), made) or (columns and made != (len(columns),)):
+        told = f"target_shape {list(given)}" if given else f"label: {len(columns)} columns"
+        raise BadInput(f"{told} is not allowed: targets of type={task.type} are of shape {list(made)} here")
+    return () if task.type == "regression" and made == (1,) and not columns else made
+
+
 def num_classes_of(task: VerticalTask | HorizontalTask | RelationalTask | GraphTask) -> int:
     """Return the number of classes that a task states; 1 of a regression."""
     count = len(task.classes) if isinstance(task.classes, list) else task.classes
@@ -153,14 +190,21 @@ def num_classes_of(task: VerticalTask | HorizontalTask | RelationalTask | GraphT
         return 2
     if count is None or not 2 <= count <= MOST_CLASSES:
         said = "missing" if count is None else f"{shown(task.classes)} is not allowed"
-        raise BadInput(f"task.classes: {said}; type=multiclass needs the number of classes, 2 to {MOST_CLASSES}")
+        raise BadInput(f"task.classes: {said}; type={task.type} needs the number of classes, 2 to {MOST_CLASSES}")
     return count
 
 
 def class_labels(task: HorizontalTask) -> tuple[str, ...]:
-    """Return the text of each class that a horizontal task lists; none of a regression."""
-    if task.type == "regression":
+    """Return the text of each class that a horizontal task lists; none of a regression, or of tokens without texts."""
+    if task.type == "regression" or (task.type == "tokens" and isinstance(task.classes, int)):
         return ()
+    if task.type == "multilabel" and isinstance(task.classes, int):
+        return tuple(map(str, range(task.classes)))
+    if isinstance(task.classes, int):
+        raise BadInput(
+            f"task.classes: {task.classes} is not allowed: with layout=horizontal list the labels, such as [0, 1], "
+            "because no client sees the others'"
+        )
     listed = [0, 1] if task.classes is None and task.type == "binary" else task.classes or []
     if len(set(map(class_text, listed))) < 2 or (task.type == "binary" and len(listed) != 2):
         raise BadInput(
@@ -190,7 +234,7 @@ def image_folder_of(task: HorizontalTask, parties: Mapping[str, HorizontalParty]
 
 def _common_columns(parties: Mapping[str, HorizontalParty], image_folder: ImageFolder | None) -> tuple[str, ...] | None:
     """Return the columns to learn from, the same for every client; None: all."""
-    labels = {str(party.label) for party in parties.values()}
+    labels = {", ".join(one) if isinstance(one := party.label, list) else str(one) for party in parties.values()}
     if len(labels) != 1 or ("None" in labels and image_folder is None):
         raise BadInput(f"label: {', '.join(sorted(labels))} is not allowed: every client names the same label column")
     columns = next(iter(parties.values())).names
@@ -202,7 +246,7 @@ def _common_columns(parties: Mapping[str, HorizontalParty], image_folder: ImageF
     return columns
 
 
-def _check_public_rules(task: HorizontalTask, columns: tuple[str, ...] | None, label: str | None) -> None:
+def _check_public_rules(task: HorizontalTask, columns: tuple[str, ...] | None, label: str | list[str] | None) -> None:
     """Check that rules are of columns that clients have, or of their label, and that nothing is measured by them."""
     for name, rule in task.columns.items():
         if name == label:
@@ -230,15 +274,15 @@ def _centers(parties: Mapping[str, HorizontalParty]) -> tuple[str, ...]:
 
 def class_weights(task: VerticalTask | HorizontalTask) -> tuple[tuple[str, float], ...]:
     """Return how much rows of a class count, by its text; none where all count alike."""
-    if task.class_weights and task.type == "regression":
-        raise task.refused("class_weights", " for type=regression: it has no classes")
+    if task.class_weights and task.type not in ("binary", "multiclass"):
+        raise task.refused("class_weights", f" for type={task.type}: a row has no one class")
     return tuple((class_text(name), float(value)) for name, value in task.class_weights.items())
 
 
 def file_source(
     name: str,
     party: RowsParty,
-    kind: Task,
+    kind: TargetTask,
     num_classes: int,
     positive: str | int | float | None = None,
     class_weights: tuple[tuple[str, float], ...] = (),
@@ -264,7 +308,8 @@ def file_source(
         id_column=tuple(party.id) if isinstance(party.id, list) else party.id,
         id_rules=tuple(party.id_rules),
         features=party.names,
-        label=party.label,
+        label=None if isinstance(party.label, list) else party.label,
+        targets=tuple(party.label) if isinstance(party.label, list) else (),
         categorical=tuple(party.categorical),
         rules=tuple(party.columns.items()),
         csv=party.csv if "csv" in party.written else None,
@@ -696,9 +741,11 @@ def read_task(given: Any, where: str, folder: Path) -> Table:
     task: Table = parse(SiteArraysTask if layout == "graph" else LAYOUTS[layout][0], given, where, folder)
     if layout != "horizontal" and isinstance(getattr(task, "classes", None), list):
         raise BadInput(f"{where}.classes: a list is not allowed at a site: give the number of classes")
-    for key in ("class_weights", "columns", *IMAGE_FOLDERS):
+    for key in ("class_weights", "columns", "target_shape", *IMAGE_FOLDERS):
         if key in task.written:
             raise BadInput(f"{where}: {key} is not allowed at a site")
+    if isinstance(task, HorizontalTask) and task.type in ("multilabel", "tokens"):
+        raise BadInput(f"{where}.type: {task.type} is not allowed at a site: binary, multiclass or regression")
     return task
 
 
@@ -761,4 +808,6 @@ def read_party(
         BadInput: naming the key, its value and what is allowed.
     """
     party = parse(LAYOUTS[layout][1], given, where, folder)
+    if isinstance(party.label, list):
+        raise BadInput(f"{where}.label: {shown(party.label)} is not allowed at a site: give one column")
     return file_source(name, party, kind, num_classes if layout == "vertical" else 0, positive)

@@ -4,7 +4,9 @@
     Listing.write --> a file with a line for each row of a party       .counts --> Predicted: what others may know
 
 Columns of the file: ``id`` (or what else a row is called by), ``prediction``, for classes ``probability_NAME`` of each,
-and ``reason``: why there is no prediction.
+and ``reason``: why there is no prediction. Of several values ``prediction_0``, ``prediction_1``, ... (of steps
+``prediction_0_0``) stand in its place; of several labels ``prediction`` has those that are there, ``a|c``; of tokens
+the class of each, with blanks between.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.columns import kind_of
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import Task
 from fedactors.messages.codec import message, wire_type
 from fedactors.runs.party_states import PartyStates, StateLocation
 from fedactors.runs.storage import write_atomic
@@ -119,8 +122,7 @@ class Listing:
         rows: NDArray[np.int64],
         values: NDArray[np.float64],
         class_names: Sequence[str],
-        *,
-        is_regression: bool = False,
+        task: Task,
     ) -> Predicted:
         """Write the file (see `write_predictions`) with the values of these rows; return what may be told of it.
 
@@ -131,8 +133,8 @@ class Listing:
             ids=self.called,
             rows=self.lines[rows],
             values=values,
-            class_names=class_names or tuple(map(str, range(values.shape[1]))),
-            is_regression=is_regression,
+            class_names=class_names,
+            task=task,
             rejections={line: reason for line, (_, reason) in self.rejections.items()},
         )
         return replace(self.counts, unpredicted=unpredicted)
@@ -178,7 +180,7 @@ def write_predictions(
     rows: NDArray[np.int64],
     values: NDArray[np.float64],
     class_names: Sequence[str],
-    is_regression: bool,
+    task: Task,
     rejections: Mapping[int, str],
 ) -> int:
     """Write the predictions of a party's rows.
@@ -190,9 +192,9 @@ def write_predictions(
         path: ends with ``.parquet`` or ``.csv``.
         ids: what the party's rows are called by, by column.
         rows: those that were computed, in the order of `values`.
-        values: the probability of each class, or the value of a regression in a single column.
-        class_names: names of the columns.
-        is_regression: whether there is a value instead of classes.
+        values: the probability of each class or label, the values of a regression, or the class of each token.
+        class_names: names of the columns; without them classes are called by their numbers.
+        task: which of these.
         rejections: by row, why it has no prediction.
 
     Raises:
@@ -203,21 +205,13 @@ def write_predictions(
     import pyarrow.parquet as pa_parquet
 
     num_rows = len(next(iter(ids.values())))
-    whole = np.full((num_rows, values.shape[1]), np.nan)
+    whole = np.full((num_rows, *values.shape[1:]), np.nan)
     whole[rows] = values
     is_known = np.ones(num_rows, np.bool_)
     is_known[list(rejections)] = False
-    unpredicted = 0
     columns = {name: pa.array(values) for name, values in ids.items()}
-    if is_regression:
-        columns["prediction"] = pa.array(whole[:, 0], mask=~is_known)
-    else:
-        best = np.nan_to_num(whole).argmax(axis=1)
-        if is_known.sum() >= LEAST_EACH * len(class_names):
-            unpredicted = len(class_names) - len(np.unique(best[is_known]))
-        columns["prediction"] = pa.array([class_names[index] for index in best], mask=~is_known)
-        for index, name in enumerate(class_names):
-            columns[f"probability_{name}"] = pa.array(whole[:, index], mask=~is_known)
+    predicted, unpredicted = _predicted(whole, is_known, class_names, task)
+    columns |= {name: pa.array(found, mask=~is_known) for name, found in predicted.items()}
     columns["reason"] = pa.array([rejections.get(row) for row in range(num_rows)], pa.string())
     buffer = io.BytesIO()
     if path.suffix == ".csv":
@@ -226,6 +220,31 @@ def write_predictions(
         pa_parquet.write_table(pa.table(columns), buffer)
     write_atomic(path, buffer.getvalue(), "--output")
     return unpredicted
+
+
+def _predicted(
+    values: NDArray[np.float64], is_known: NDArray[np.bool_], class_names: Sequence[str], task: Task
+) -> tuple[dict[str, Sequence[Any] | NDArray[Any]], int]:
+    """Return the columns of predictions, and how many classes are predicted for no row."""
+    if task == "regression":
+        if values.shape[1:] == (1,):
+            return {"prediction": values[:, 0]}, 0
+        indices = np.ndindex(values.shape[1:])
+        return {f"prediction_{'_'.join(map(str, index))}": values[(slice(None), *index)] for index in indices}, 0
+    if task == "tokens":
+        numbers = np.nan_to_num(values).astype(np.int64).tolist()
+        return {"prediction": [" ".join(class_names[n] if class_names else str(n) for n in row) for row in numbers]}, 0
+    names = class_names or tuple(map(str, range(values.shape[1])))
+    columns: dict[str, Sequence[Any] | NDArray[Any]] = {
+        f"probability_{name}": values[:, index] for index, name in enumerate(names)
+    }
+    if task == "multilabel":
+        there = [[name for name, is_there in zip(names, row, strict=True) if is_there] for row in values > 0.5]
+        return {"prediction": ["|".join(row) for row in there], **columns}, 0
+    best, unpredicted = np.nan_to_num(values).argmax(axis=1), 0
+    if is_known.sum() >= LEAST_EACH * len(names):
+        unpredicted = len(names) - len(np.unique(best[is_known]))
+    return {"prediction": [names[index] for index in best], **columns}, unpredicted
 
 
 class NotKept(BadInput, KeyError):

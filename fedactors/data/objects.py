@@ -30,6 +30,7 @@ from fedactors.config import from_table
 from fedactors.data.columns import ColumnRule
 from fedactors.data.databases import rows_of_relation
 from fedactors.data.description import load_description
+from fedactors.data.readers import is_list, shape_of_lists
 from fedactors.data.sources import named_classes
 from fedactors.data.values import Column, plain_values
 from fedactors.errors import BadInput
@@ -143,7 +144,7 @@ def vertical(
 def horizontal(
     clients: Mapping[str, Any] | Sequence[Any],
     *,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     test: Any = None,
     task: str | None = None,
     parties: Mapping[str, Keys] | None = None,
@@ -153,10 +154,13 @@ def horizontal(
 
     Args:
         clients: by name, or in a list (``client-0``, ``client-1``, ...): a table with the column of the label; or
-            samples and labels as arrays ``(x, y)``; or a torch ``Dataset`` of such pairs.
-        label: column of the label; of tables only.
+            samples and labels as arrays ``(x, y)``; or a torch ``Dataset`` of such pairs. Labels of several values
+            each, (N, O) or (N, T, O), are those of a regression, of several labels, or of tokens.
+        label: column of the label, or several of a target that has several values; of tables only.
         test: public rows to measure on, of the same kind.
-        task: ``binary``, ``multiclass`` or ``regression``; by default what the labels are, where they leave no doubt.
+        task: ``binary``, ``multiclass``, ``regression``, ``multilabel`` (0 or 1 of each of several labels) or
+            ``tokens`` (a class of each token of a sequence, -100 where it does not count; ``classes=`` their number);
+            by default what the labels are, where they leave no doubt.
         parties: by client, further keys of ``[parties.NAME]``, such as ``features`` or ``center``.
         more: further keys of ``[task]``, such as ``columns``, ``classes``, ``peak`` or ``mean``.
 
@@ -171,17 +175,21 @@ def horizontal(
     for name, value in every.items():
         keys[name] = {"label": label, **further.get(name, next(iter(further.values()), {}))}
         if label is None and not isinstance(value, str | Path):
-            made = _samples(value, name, has_shape="shape" in more)
-            keys[name]["label"] = LABEL if isinstance(made, pa.Table) else None
+            made = _samples(value, name, task, has_shape="shape" in more)
+            keys[name]["label"] = _label_columns(made) or LABEL if isinstance(made, pa.Table) else None
             keys[name]["path"] = _keep(name, made, kept)
             if not isinstance(made, pa.Table):
-                shape = made["images"].shape[1:]
-                more = {"shape": [1] * (3 - len(shape)) + list(shape), **more}
+                more = {"shape": list(made["images"].shape[1:]), **more}
         else:
             keys[name]["path"] = _table_at(name, value, keys[name], kept)
     held_out = keys.pop("test", {}).get("path") if test is not None else None
     found = {name: one["path"] for name, one in keys.items()} | ({"test": held_out} if held_out else {})
-    kind = _task(found, label or LABEL, task, more, None, kept, listed=True)
+    if task == "tokens" and (length := _shape_of_samples(kept, label)):
+        more = {"shape": length, **more}
+    if shape := _shape_of_targets(kept, label):
+        kind = _array_task(shape, task, more, kept)
+    else:
+        kind = _task(found, label if isinstance(label, str) else LABEL, task, more, None, kept, listed=True)
     return Objects("horizontal", {**kind, "test": held_out, **more}, keys, kept)
 
 
@@ -388,6 +396,67 @@ def _task(
     return {"type": kind, "classes": names if listed else len(names)}
 
 
+def _label_columns(table: pa.Table) -> list[str]:
+    """Return the columns of labels that were given as an array of several values each."""
+    return [name for name in table.column_names if name.startswith(f"{LABEL}.")]
+
+
+def _shape_of_targets(kept: Sequence[HeldObject], label: str | Sequence[str] | None) -> tuple[int, ...]:
+    """Return the shape of a sample's target where it has several values, as the first object has it."""
+    if isinstance(label, str):
+        tables = [
+            one.content for one in kept if isinstance(one.content, pa.Table) and label in one.content.column_names
+        ]
+        return shape_of_lists(tables[0].column(label), f"label {label}") if tables else ()
+    if label is not None:
+        return (len(label),)
+    for content in (one.content for one in kept):
+        if isinstance(content, pa.Table):
+            shape: tuple[int, ...] = (len(_label_columns(content)),)
+            if shape > (1,):
+                return shape
+        elif "labels" in content and content["labels"].ndim > 1:
+            return tuple(content["labels"].shape[1:])
+    return ()
+
+
+def _shape_of_samples(kept: Sequence[HeldObject], label: str | Sequence[str] | None) -> list[int]:
+    """Return the shape of sequences that are one column of lists beside the labels; none: they are something else."""
+    for table in (one.content for one in kept if isinstance(one.content, pa.Table)):
+        names = [name for name in table.column_names if name not in (label, *(label or ())) and is_list(table[name])]
+        if len(names) == 1:
+            return [*shape_of_lists(table[names[0]], f"column {names[0]}")]
+    return []
+
+
+def _array_task(shape: tuple[int, ...], task: str | None, more: Keys, kept: Sequence[HeldObject]) -> dict[str, Any]:
+    """Return type, classes and shape of targets that have several values each.
+
+    Raises:
+        BadInput: they could be of several tasks, or are not of the task that is given.
+    """
+    if task is None and any(_has_fractions(one.content) for one in kept):
+        task = "regression"
+    if task not in ("regression", "multilabel", "tokens"):
+        said = "task: missing" if task is None else f"task: {task} is not allowed"
+        raise BadInput(
+            f"{said}: a sample's label is of shape {list(shape)}: give task='regression' of numbers, 'multilabel' of 0 "
+            "or 1 for each label, or 'tokens' of a class for each token"
+        )
+    if task == "multilabel":
+        return {"type": task, "classes": shape[0]} if "classes" not in more and len(shape) == 1 else {"type": task}
+    return {"type": task} if "target_shape" in more else {"type": task, "target_shape": list(shape)}
+
+
+def _has_fractions(content: Any) -> bool:
+    if isinstance(content, pa.Table):
+        names = _label_columns(content)
+        arrays = [np.asarray(content.column(name)) for name in names]
+    else:
+        arrays = [content["labels"]] if "labels" in content else []
+    return any(one.dtype.kind == "f" and bool((np.isfinite(one) & (one % 1 != 0)).any()) for one in arrays)
+
+
 def _labels(content: Any, column: str) -> Any:
     """Return the labels of a table or of arrays, chunked; None: it has none."""
     if isinstance(content, pa.Table):
@@ -546,12 +615,15 @@ def _array(value: Any) -> Any:
     return made.astype(made.dtype.newbyteorder("="), copy=False)
 
 
-def _samples(value: Any, name: str, *, has_shape: bool = False) -> pa.Table | dict[str, NDArray[Any]]:
-    """Return samples, and their labels if they have some: a table of vectors, or images as arrays by name.
+def _samples(
+    value: Any, name: str, task: str | None = None, *, has_shape: bool = False
+) -> pa.Table | dict[str, NDArray[Any]]:
+    """Return samples, and their labels if they have some: a table of vectors, or images or sequences as arrays by name.
 
     Args:
         value: samples, a pair of them and labels, or a data set of such pairs.
         name: whose, for errors.
+        task: what the caller says that is predicted.
         has_shape: whether the caller says which of their dimensions are the channels.
 
     Raises:
@@ -563,14 +635,19 @@ def _samples(value: Any, name: str, *, has_shape: bool = False) -> pa.Table | di
         raise BadInput(f"{name}: {type(value).__name__}: {first_line(error)}") from None
     if x.dtype.kind not in "buif":
         raise BadInput(f"{name}: samples of type {x.dtype} are not allowed: give numbers, or a table and label='...'")
-    if y is not None and y.shape != (len(x),):
+    if y is not None and y.shape[1:] == (1,) and task != "tokens":
+        y = y[:, 0]
+    if y is not None and (not y.ndim or len(y) != len(x) or 0 in y.shape):
         raise BadInput(
             f"{name}: labels of shape {list(y.shape)} for {len(x)} samples are not allowed: give one a sample"
         )
-    if x.ndim == 2:
+    is_sequence = task == "tokens" or (y is not None and y.ndim > 2)
+    if x.ndim == 2 and not is_sequence:
         columns = {f"c{index}": x[:, index] for index in range(x.shape[1])}
-        return table_of({**columns, **({} if y is None else {LABEL: y})}, name)
-    if x.ndim not in (3, 4):
+        if y is not None and y.ndim == 2:
+            columns |= {f"{LABEL}.{index}": y[:, index] for index in range(y.shape[1])}
+        return table_of({**columns, **({LABEL: y} if y is not None and y.ndim == 1 else {})}, name)
+    if x.ndim not in ((2, 3, 4) if is_sequence else (3, 4)):
         raise BadInput(
             f"{name}: samples of shape {list(x.shape[1:])} are not allowed: give vectors, or images (C, H, W)"
         )
@@ -579,7 +656,7 @@ def _samples(value: Any, name: str, *, has_shape: bool = False) -> pa.Table | di
             f"{name}: samples of shape {list(x.shape[1:])} look as if the channels came last; give (C, H, W), as "
             f"x.transpose(0, 3, 1, 2) does, or say that they do not: shape={list(x.shape[1:])}"
         )
-    images = x if x.ndim == 4 else x[:, None]
+    images = x if x.ndim == 4 or is_sequence or has_shape else x[:, None]
     return {"images": images} if y is None else {"images": images, "labels": y}
 
 
@@ -607,7 +684,8 @@ def _pairs(value: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
     pairs = [value[index] for index in range(len(value))]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise ValueError("each item of a data set must be a sample and its label")
-    return np.stack([_array(x) for x, _ in pairs]), np.asarray([np.asarray(_array(y)).item() for _, y in pairs])
+    labels = [np.asarray(_array(y)) for _, y in pairs]
+    return np.stack([_array(x) for x, _ in pairs]), np.stack([y[0] if y.shape == (1,) else y for y in labels])
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------

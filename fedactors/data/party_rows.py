@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from fedactors.data.alignment.ids import Alignment
 from fedactors.data.columns import SEVERAL, FittedColumn, Id, Preprocessing, kind_of, without_values
-from fedactors.data.datasets.catalogue import Task
 from fedactors.data.values import CsvFormat, IdRule, blocks_of, taken
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import IGNORED, Task
 
 Float32 = NDArray[np.float32]
 Index = NDArray[np.int64]
@@ -311,6 +311,40 @@ def check_labels(labels_N: NDArray[Any], where: str, task: Task, num_classes: in
             f"{where}: label: {len(found)} classes from {found.min()} to {found.max()}, expected {num_classes} "
             f"(0 to {num_classes - 1})"
         )
+
+
+def checked_targets(
+    labels: tuple[str, ...] | NDArray[Any], where: str, task: Task, shape: tuple[int, ...], num_classes: int
+) -> NDArray[Any]:
+    """Return targets that are an array each: numbers, 0 or 1 of each label, or a class of each token.
+
+    Raises:
+        BadInput: they are of another shape, or no such values.
+    """
+    if isinstance(labels, tuple) or labels.dtype.kind not in "buif":
+        raise BadInput(f"{where}: labels: {task} needs numbers, in an .npz file or columns of a table")
+    if labels.shape[1:] != shape:
+        raise BadInput(
+            f"{where}: labels of shape {list(labels.shape[1:])} are not allowed: targets are of shape {list(shape)}"
+        )
+    if not np.isfinite(labels.astype(np.float64)).all():
+        raise BadInput(f"{where}: label: {int((~np.isfinite(labels)).sum())} values are missing, NaN or infinite")
+    if task == "regression":
+        check_labels(labels, where, task, 1)
+        if np.isinf(made := labels.astype(np.float32)).any():
+            raise BadInput(f"{where}: label: values are too large for single precision")
+        return made
+    if task == "multilabel":
+        wrong = labels[(labels != 0) & (labels != 1)]
+        allowed = "0 or 1 of each label"
+    else:
+        wrong = labels[((labels < 0) | (labels >= num_classes) | (labels % 1 != 0)) & (labels != IGNORED)]
+        allowed = f"0 to {num_classes - 1}, or {IGNORED} of tokens that do not count"
+    if wrong.size:
+        raise BadInput(f"{where}: label: {wrong[0]} is not allowed: {allowed}")
+    if task == "tokens" and (labels == IGNORED).all():
+        raise BadInput(f"{where}: label: no token counts: all are {IGNORED}")
+    return labels.astype(np.float32 if task == "multilabel" else np.int64)
 
 
 def split(

@@ -35,7 +35,7 @@ import re
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -470,22 +470,37 @@ def _separator(path: Path, csv: CsvFormat) -> str:
 
 
 def read_columns(
-    path: Path, party: str, *, wanted: Sequence[str] | None, csv: CsvFormat | None = None
+    path: Path,
+    party: str,
+    *,
+    wanted: Sequence[str] | None,
+    csv: CsvFormat | None = None,
+    whole: Collection[str] = (),
 ) -> dict[str, Column]:
     """Read the wanted columns of a file; those that it does not have are left out, to be named by the caller.
+
+    A column of lists, all of one length, becomes a column of each place in them: ``x`` is ``x.0``, ``x.1``, ...
 
     Args:
         path: of the file, or of a folder, a pattern or an address of files of one table.
         party: whose, for errors.
         wanted: names of columns; None: all.
         csv: how a CSV file is written.
+        whole: columns that stay as they are if they are lists.
 
     Raises:
         BadInput: it cannot be read, has no column, or two of one name.
     """
-    table, present = read_arrays(path, party, wanted, csv or CsvFormat())
+    lists = [] if wanted is None else [list_of(name) for name in wanted if list_of(name) != name]
+    asked = None if wanted is None else [*wanted, *lists]
+    table, present = read_arrays(path, party, asked, csv or CsvFormat())
     if not present:
         raise BadInput(f"{party}: path: {path} has no column")
+    for name, values in [*table.items()]:
+        if is_list(values) and name not in whole:
+            del table[name]
+            table |= _elements(name, values, party)
+    table = {name: one for name, one in table.items() if asked is None or {name, list_of(name)} & set(wanted or ())}
     found = {}
     large = is_large(sum(values.nbytes for values in table.values()))
     for name, values in table.items():
@@ -494,6 +509,44 @@ def read_columns(
         except Inexact as error:
             raise BadInput(f"{party}: {path}: column {name}: holds {error}, which are not read") from None
     return found
+
+
+def list_of(name: str) -> str:
+    """Return the column of lists that a column may be a place of: ``x`` of ``x.3`` or ``x.3.1``; else the name."""
+    return re.sub(r"(?<=.)(\.\d+)+$", "", name)
+
+
+def is_list(values: Any) -> bool:
+    """Say whether values of Arrow are lists."""
+    kind = getattr(values, "type", None)
+    return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
+
+
+def shape_of_lists(values: Any, where: str) -> tuple[int, ...]:
+    """Return the shape of lists, or of lists of lists; none of numbers.
+
+    Raises:
+        BadInput: they are of different lengths, or empty.
+    """
+    if not is_list(values):
+        return ()
+    lengths = pc.unique(pc.drop_null(pc.list_value_length(values))).to_pylist()
+    if len(lengths) != 1 or lengths == [0]:
+        told = f"of {min(lengths)} to {max(lengths)} values" if len(lengths) > 1 else "without a value"
+        raise BadInput(f"{where}: lists {told} are not allowed: pad them to one length, labels with -100")
+    return (lengths[0], *shape_of_lists(pc.list_flatten(values), where))
+
+
+def _elements(name: str, values: Any, where: str) -> dict[str, Any]:
+    """Return a column of each place of lists; those of different lengths are as they are, and refused where used."""
+    try:
+        shape = shape_of_lists(values, where)
+    except BadInput:
+        return {name: values}
+    made = {name: values}
+    for size in shape:
+        made = {f"{key}.{index}": pc.list_element(one, index) for key, one in made.items() for index in range(size)}
+    return made
 
 
 def names_of_columns(path: Path, party: str, csv: CsvFormat | None) -> list[str]:
@@ -776,10 +829,10 @@ Size = Annotated[int, Field(ge=1, le=65536)]
 
 @config
 class ImageFolder:
-    """What samples that are images look like, in ``[task]``."""
+    """What samples that are no table look like, in ``[task]``."""
 
-    shape: tuple[Size, Size, Size]
-    """Channels, height and width of a sample."""
+    shape: Annotated[tuple[Size, ...], Field(min_length=1, max_length=3)]
+    """Channels, height and width of an image; of a sequence its length, and the numbers of a step if it has several."""
     peak: Annotated[float, Field(gt=0)] | None = None
     """What values are divided by; unless given 255 for bytes, 65535 for 16 bits, else 1."""
     mean: tuple[float, ...] = ()
@@ -790,6 +843,9 @@ class ImageFolder:
     def __post_init__(self) -> None:
         if math.prod(self.shape) > _MOST_VALUES:
             raise ValueError(f"shape: {list(self.shape)} is not allowed: at most {_MOST_VALUES} values a sample")
+        for name in ("peak", "mean", "deviation") if not self.is_image else ():
+            if getattr(self, name):
+                raise ValueError(f"{name}: not allowed with shape = {list(self.shape)}: images have three dimensions")
         for name in ("mean", "deviation"):
             given = getattr(self, name)
             if given and len(given) != self.shape[0]:
@@ -797,8 +853,15 @@ class ImageFolder:
                     f"{name}: {list(given)} is not allowed: give a number for each of {self.shape[0]} channels"
                 )
 
+    @property
+    def is_image(self) -> bool:
+        """Whether they are images, whose values have a largest one; numbers of a sequence are taken as they are."""
+        return len(self.shape) == 3
+
     def scaled(self, values_N: NDArray[Any]) -> NDArray[np.float32]:
         """Return samples as the model sees them (N, C, H, W), of values in any shape that has as many."""
+        if not self.is_image:
+            return values_N.reshape(-1, *self.shape).astype(np.float32)
         peak = self.peak or _PEAKS.get(values_N.dtype.name, 1.0)
         made = values_N.reshape(-1, *self.shape).astype(np.float32) / np.float32(peak)
         if self.mean:
@@ -891,6 +954,10 @@ def _files(folder: Path, party: str, *, by_class: bool) -> list[Path]:
 
 
 def _read_folder(folder: Path, party: str, image_folder: ImageFolder, is_new: bool) -> Read:
+    if not image_folder.is_image:
+        raise BadInput(
+            f"task.shape: {list(image_folder.shape)} is not allowed for images in folders: channels, height and width"
+        )
     files = _files(folder, party, by_class=not is_new)
     pillow = _pillow(party)
     if image_folder.shape[0] not in _MODES:
@@ -1016,7 +1083,8 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
     bad = np.flatnonzero(~np.isfinite(images.reshape(len(images), -1)).all(1))
     if len(bad) and not is_new:
         raise BadInput(f"{party}: {path}: images: number {bad[0]} holds values that are NaN or infinite")
-    has_peak = image_folder.peak is not None or images.dtype.kind not in "ui" or images.dtype.name in _PEAKS
+    is_numbers = not image_folder.is_image or images.dtype.kind not in "ui"
+    has_peak = is_numbers or image_folder.peak is not None or images.dtype.name in _PEAKS
     if not has_peak and (images.min() < 0 or images.max() > 1):
         raise BadInput(
             f"{party}: {path}: images of type {images.dtype} are not allowed without their largest value; give it "
@@ -1028,8 +1096,8 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
     if is_new:
         return Read(ids, image_folder.scaled(np.nan_to_num(images)), (), dict.fromkeys(bad.tolist(), "missing values"))
     labels = found["labels"]
-    if labels.shape != (len(images),):
-        raise BadInput(f"{party}: {path}: labels of shape {list(labels.shape)} for {len(images)} images")
+    if len(labels) != len(images):
+        raise BadInput(f"{party}: {path}: labels of shape {list(labels.shape)} for {len(images)} samples")
     return Read(ids, image_folder.scaled(images), labels, {})
 
 

@@ -24,6 +24,7 @@ from fedactors.data.readers import Size
 from fedactors.data.sources import Duplicates
 from fedactors.data.values import CsvFormat, IdRule
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import Task as TargetTask
 from fedactors.runtime.snapshots import is_held
 from fedactors.validation import address_of, path_of, shown, without_password
 
@@ -92,7 +93,7 @@ class RowsParty(Table):
     sql: str | None = None
     id: str | list[str] | None
     features: Literal["all"] | list[str]
-    label: str | None
+    label: str | list[str] | None
     csv: CsvFormat
     split: str | None
     categorical: Sequence[str] = ()
@@ -176,20 +177,24 @@ class VerticalParty(RowsParty):
 class HorizontalTask(Table):
     """Rows that lie with several clients, with the same columns; or images."""
 
-    type: Task
-    """What is predicted."""
+    type: TargetTask
+    """What is predicted; ``multilabel``: 0 or 1 of each of several labels; ``tokens``: a class of each token of a
+    sequence, or -100 where it does not count."""
     layout: Literal["horizontal"]
     """Other rows, the same columns."""
-    classes: list[str | int | float] | None = None
-    """The labels, because no client sees the others'."""
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | list[str | int | float] | None = None
+    """The labels, because no client sees the others'; of ``multilabel`` and ``tokens`` their number will do."""
+    target_shape: Annotated[list[Size], Field(min_length=1, max_length=3)] | None = None
+    """Of targets that are an array each: values of a ``regression``, steps and values, or of ``tokens`` positions,
+    which are the first of ``shape`` unless given."""
     test: Location | None = None
     """File of the server's public test rows."""
     class_weights: Weights = Field(default_factory=dict)
     """How much rows of a class count; a class without counts 1."""
     columns: dict[str, ColumnRule] = Field(default_factory=dict)
     """Rules of columns, the same for every client; nothing is measured."""
-    shape: Annotated[list[Size], Field(min_length=3, max_length=3)] | None = None
-    """Of samples that are images: channels, height, width."""
+    shape: Annotated[list[Size], Field(min_length=1, max_length=3)] | None = None
+    """Of samples that are images: channels, height, width; of sequences: length, or length and numbers of a step."""
     peak: Annotated[float, Field(gt=0)] | None = None
     """What an image's values are divided by."""
     mean: list[float] = Field(default_factory=list)
@@ -212,8 +217,8 @@ class HorizontalParty(RowsParty):
     """Column that rows are called by in predictions, or a list of columns; no features."""
     features: Columns = "all"
     """Columns to learn from, the same for every client."""
-    label: Text | None = None
-    """Column of the label, the same for every client."""
+    label: Id | None = None
+    """Column of the label, the same for every client; a list of columns: of a target that has several values."""
     csv: CsvFormat = CsvFormat()
     """How the CSV file is written."""
     center: Text | None = None

@@ -14,15 +14,26 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedactors.data.columns import NO_ID, ColumnRule, FittedColumn, Id, encode, fit, merges_in_single, resolve_rules
+from fedactors.data.columns import (
+    NO_ID,
+    ColumnRule,
+    FittedColumn,
+    Id,
+    encode,
+    fit,
+    merges_in_single,
+    resolve_rules,
+    told_apart,
+)
 from fedactors.data.databases import DATABASES, TableSource
 from fedactors.data.datasets.catalogue import Task, describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
-from fedactors.data.readers import is_csv, names_of_columns, read_columns
+from fedactors.data.readers import is_csv, list_of, names_of_columns, read_columns
 from fedactors.data.values import Column, CsvFormat, IdRule, class_text, is_large, row_name_array
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import is_object
 from fedactors.validation import files_at, opened
@@ -110,6 +121,8 @@ class FileSource:
     features: tuple[str, ...] | None = None
     """None means every column that is neither id nor label."""
     label: str | None = None
+    targets: tuple[str, ...] = ()
+    """Columns of a target that has several values, or one of lists; then `label` is None."""
     needs_label: bool = True
     """Whether the label must be there: not in rows to predict."""
     categorical: tuple[str, ...] = ()
@@ -151,6 +164,11 @@ class FileSource:
         return f"{self.party}: {self.path}"
 
     @property
+    def is_labelled(self) -> bool:
+        """Whether a column, or several, have labels."""
+        return self.label is not None or bool(self.targets)
+
+    @property
     def id_columns(self) -> tuple[str, ...]:
         """The columns that make an id together."""
         return (self.id_column,) if isinstance(self.id_column, str) else self.id_column or ()
@@ -159,7 +177,7 @@ class FileSource:
     def _roles(self) -> dict[str, str]:
         """What the columns that are no features are: ids, and what only training reads."""
         others = {"label": self.label, "split": self.split_column, "weight": self.weight}
-        of_rows = dict.fromkeys(self.id_columns, "id")
+        of_rows = dict.fromkeys(self.id_columns, "id") | dict.fromkeys(self.targets, "label")
         return {one: role for role, one in others.items() if one is not None} | of_rows
 
     @property
@@ -199,13 +217,14 @@ class FileSource:
             names = [name for name in found.column_names if asked is None or name in asked]
             large = is_large(found.nbytes)
             return {name: Column(name, found.column(name), is_large=large) for name in names}
-        table = read_columns(Path(self.path), self.party, wanted=asked, csv=self.csv)
+        whole = set(self._roles) - set(self.targets)
+        table = read_columns(Path(self.path), self.party, wanted=asked, csv=self.csv, whole=whole)
         index = () if wanted is not None else pandas_index(Path(self.path))
         return {name: column for name, column in table.items() if name not in index or name in self._roles}
 
     def names_of_features(self, table: Mapping[str, Column]) -> tuple[str, ...]:
         """Return the columns to learn from."""
-        return self.features if self.features is not None else self._remaining(tuple(table))
+        return self._remaining(tuple(table)) if self.features is None else spread(self.features, table)
 
     def rules_of(self, names: Sequence[str]) -> dict[str, ColumnRule]:
         """Return the rules of those of these columns that have one."""
@@ -227,7 +246,7 @@ class FileSource:
 
     def _refuse_empty(self, table: Mapping[str, Column]) -> None:
         """Refuse rows to train on in which a feature has no value at all, unless a constant stands for them."""
-        names = self.features if self.features is not None else self._remaining(tuple(table))
+        names = self.names_of_features(table)
         rules = self._rules_of(names)
         for name in names:
             if not name.strip():
@@ -248,7 +267,7 @@ class FileSource:
         wanted = self.features if trained is None else tuple(one.name for one in trained)
         is_training = trained is None and self.needs_label
         self._check_columns(table, wanted or (), is_training)
-        names = wanted if wanted is not None else self._remaining(tuple(table))
+        names = wanted if trained is not None and wanted is not None else self.names_of_features(table)
         self._check_rules(names if trained is None else ())
         columns = {name: table[name] for name in names}
         num_rows = len(next(iter(table.values())))
@@ -318,7 +337,7 @@ class FileSource:
         return resolve_rules([(pattern, ColumnRule())], names)
 
     def _remaining(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(column for column in columns if column not in self._roles)
+        return tuple(column for column in columns if not {column, list_of(column)} & set(self._roles))
 
     def _check_columns(self, table: Mapping[str, Column], features: Sequence[str], is_training: bool) -> None:
         roles = [(role, column) for column, role in self._roles.items()]
@@ -328,7 +347,7 @@ class FileSource:
             needed += [("categorical", name) for name in self.categorical]
             needed += [("columns", name) for name, _ in self.rules if "*" not in name]
         for kind, column in needed:
-            if column not in table:
+            if not spread((column,), table):
                 raise self.absent(kind, column)
 
     def absent(self, role: str, column: str) -> BadInput:
@@ -371,11 +390,12 @@ class FileSource:
 
     def _unlabelled(self, table: Mapping[str, Column]) -> tuple[int, ...]:
         """Return the rows that have no label, where they are left out."""
-        if self.label is None or self.unlabelled == "refuse":
+        labels = [table[name] for name in (self.label, *spread(self.targets, table)) if name is not None]
+        if not labels or self.unlabelled == "refuse":
             return ()
-        rows = tuple(np.flatnonzero(table[self.label].is_missing()).tolist())
-        if len(rows) == len(table[self.label]):
-            raise BadInput(f"{self.where}: column {self.label}: no row has a label")
+        rows = tuple(np.flatnonzero(np.any([one.is_missing() for one in labels], axis=0)).tolist())
+        if len(rows) == len(labels[0]):
+            raise BadInput(f"{self.where}: column {labels[0].name}: no row has a label")
         return rows
 
     def _weights(
@@ -398,6 +418,8 @@ class FileSource:
     def _labels(
         self, table: Mapping[str, Column], unlabelled: Sequence[int]
     ) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+        if self.targets:
+            return self._target_values(spread(self.targets, table), table, unlabelled), ()
         if self.label is None:
             return None, ()
         whole = table[self.label]
@@ -408,6 +430,23 @@ class FileSource:
         labels = np.full(len(whole), -1, found.dtype)
         labels[labelled] = found
         return labels, class_names
+
+    def _target_values(
+        self, names: Sequence[str], table: Mapping[str, Column], unlabelled: Sequence[int]
+    ) -> NDArray[np.float32]:
+        """Return targets of several columns (N x O); of rows that are left out zeros."""
+        made = np.zeros((len(table[names[0]]), len(names)), np.float32)
+        is_gone_N = np.isin(np.arange(len(made)), unlabelled)
+        for number, name in enumerate(names):
+            values_N = np.where(is_gone_N, 0.0, table[name].numbers(self.where))
+            if merges_in_single(values_N):
+                raise BadInput(
+                    f"{self.where}: label {name}: {' and '.join(told_apart(values_N))} are one number in single "
+                    "precision; take off what all of them have in common"
+                )
+            with np.errstate(over="ignore"):  # infinite targets are refused
+                made[:, number] = values_N
+        return made
 
     def _labels_of(self, column: Column) -> tuple[NDArray[Any], tuple[str, ...]]:
         if self.task == "regression":
@@ -488,6 +527,15 @@ class FileSource:
                     f"give {', '.join(PARTS)}"
                 )
         return np.asarray([NO_PART if text is None else PARTS.index(text) for text in texts], np.uint8)
+
+
+def spread(names: Sequence[str], table: Mapping[str, Column]) -> tuple[str, ...]:
+    """Return columns of a table, those of lists by their places (`fedactors.data.readers.read_columns`)."""
+    return tuple(
+        found
+        for name in names
+        for found in ((name,) if name in table else [one for one in table if list_of(one) == name])
+    )
 
 
 def usual_nulls(source: FileSource) -> list[str]:

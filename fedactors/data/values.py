@@ -441,7 +441,7 @@ _REMEDIES = {
     "dates": 'say under columns: { type = "datetime" }',
     "times of day": 'say under columns: { type = "datetime", parts = ["hour"] }',
     "time spans": "write the seconds as numbers, or leave the column out of features",
-    "lists": "write a column for each value, or leave the column out of features",
+    "lists": "bring all to one length (labels of tokens with -100), or leave the column out of features",
 }
 
 

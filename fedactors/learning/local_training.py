@@ -37,13 +37,15 @@ from torch.nn.functional import kl_div, log_softmax
 
 from fedactors.config import is_code
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import Task, task_metrics
+from fedactors.learning.metrics import Task, task_metrics, token_metrics
 from fedactors.learning.models import (
     ModelSpec,
     build_skeleton,
     find_code,
     fork_draws,
     nonlinear_weights,
+    num_terms,
+    task_loss,
     weighted_loss,
 )
 from fedactors.learning.network import (
@@ -62,6 +64,8 @@ from fedactors.privacy.accounting import RecordPrivacy
 from fedactors.privacy.mechanisms import add_gaussian
 from fedactors.validation import first_line
 
+_MOST_OUTPUTS = 2**24
+"""Values that a model returns at a time where it is measured."""
 _MEAN_BLOCK = 32768
 """Parameters that `weighted_mean` adds at a time."""
 
@@ -155,6 +159,8 @@ def train_locally(
 
     if training.loss and w is not None:
         raise BadInput("loss: a loss of one's own is not allowed with class_weights: weigh the classes in it")
+    if training.task == "tokens" and w is not None:
+        raise BadInput("weight: not allowed for tokens, whose loss is a mean over those that count")
 
     def loss_of(index_B: Tensor) -> Tensor:
         with training.autocast(torch.device(device)):
@@ -164,18 +170,23 @@ def train_locally(
             return user_loss(training.loss, output_BO, y[index_B])
         return weighted_loss(training.task, output_BO, y[index_B], None if w is None else w[index_B])
 
-    return space.train(vector_P, len(x), loss_of, seed, training, correction_P)
+    def terms_of(index_B: NDArray[np.int64]) -> int:
+        return num_terms(training.task, y[torch.from_numpy(index_B).to(y.device)])
+
+    counts = terms_of if training.task == "tokens" else len
+    return space.train(vector_P, len(x), loss_of, seed, training, correction_P, counts)
 
 
 def user_loss(address: str, output_BO: Tensor, target_B: Tensor) -> Tensor:
     """Return a user's loss of a batch, the mean over it: ``loss(outputs, targets)``.
 
-    A class is made first, ``torch.nn:HuberLoss``. Outputs are (B, O), or (B) where a sample has one.
+    A class is made first, ``torch.nn:HuberLoss``. Outputs are (B, O), of a single one (B), of tokens (B, K, O).
     """
     found = find_code("loss", address)
     loss = found() if isinstance(found, type) else found
     output = output_BO.squeeze(1) if output_BO.shape[1:] == (1,) else output_BO
-    made: Tensor = loss(output, target_B.to(output.dtype) if output.ndim == 1 else target_B)
+    is_number = output.ndim == 1 or target_B.is_floating_point()
+    made: Tensor = loss(output, target_B.to(output.dtype) if is_number else target_B)
     return made
 
 
@@ -237,23 +248,38 @@ def evaluate_model(
     batch_size: int = 1024,
     device: str | torch.device = "cpu",
 ) -> dict[str, float]:
-    """Return the metrics of the model on the given samples."""
-    return task_metrics(task, y_N, model_outputs(spec, vector_P, x_N, batch_size=batch_size, device=device))
+    """Return the metrics of the model on the given samples; of tokens part by part, whose outputs are large."""
+    if task != "tokens":
+        return task_metrics(task, y_N, model_outputs(spec, vector_P, x_N, batch_size=batch_size, device=device))
+    with _evaluated(spec, vector_P, device) as outputs_of:
+        return token_metrics((y_N[rows], outputs_of(x_N[rows])) for rows in _parts(spec, len(x_N), batch_size))
 
 
 def model_outputs(
     spec: ModelSpec, vector_P: Array, x_N: Array | Tensor, *, batch_size: int = 1024, device: str | torch.device = "cpu"
 ) -> Array:
     """Return the outputs (N x O) of the model in evaluation mode."""
+    with _evaluated(spec, vector_P, device) as outputs_of:
+        parts = [outputs_of(x_N[rows]) for rows in _parts(spec, len(x_N), batch_size)]
+    return np.concatenate(parts) if parts else np.zeros((0, *spec.output_shape))
+
+
+def _parts(spec: ModelSpec, num_rows: int, batch_size: int) -> list[slice]:
+    """Return rows in parts, for which a model returns so many values at most that memory holds them."""
+    size = min(batch_size, max(1, _MOST_OUTPUTS // math.prod(spec.output_shape)))
+    return [slice(first, first + size) for first in range(0, num_rows, size)]
+
+
+@contextlib.contextmanager
+def _evaluated(
+    spec: ModelSpec, vector_P: Array, device: str | torch.device
+) -> Iterator[Callable[[Array | Tensor], Array]]:
+    """Give a function from samples to the model's outputs, in evaluation mode."""
     module = _workspace(spec, device).load(vector_P).eval()
     # a module of the user's own may draw even now
     drawing = fork_draws(0, torch.device(device)) if is_code(spec.name) else contextlib.nullcontext()
     with torch.no_grad(), drawing:
-        parts = [
-            module(to_device(x_N[first : first + batch_size], device, spec.dtype)).cpu().numpy()
-            for first in range(0, len(x_N), batch_size)
-        ]
-    return np.concatenate(parts) if parts else np.zeros((0, spec.outputs))
+        yield lambda x_B: module(to_device(x_B, device, spec.dtype)).cpu().numpy()
 
 
 def batches(
@@ -369,8 +395,9 @@ class _Workspace:
         seed: int,
         training: LocalTraining,
         correction_P: Array | None = None,
+        terms_of: Callable[[NDArray[np.int64]], int] = len,
     ) -> LocalResult:
-        """Run epochs of mini-batch steps on the loss of rows; see `train_locally`."""
+        """Run epochs of mini-batch steps on the loss of rows, a mean over `terms_of` them; see `train_locally`."""
         if num_samples < self._smallest_batch:
             raise BadInput(
                 "local training: batch normalisation needs at least two samples"
@@ -386,12 +413,12 @@ class _Workspace:
         decayed_P, share = None, min(1.0, rule.learning_rate * training.decay)
         if share and self._nonlinear_P is not None:
             decayed_P = 1.0 - share * self._nonlinear_P
-        num_steps, loss_sum, squares = 0, 0.0, 0.0
+        num_steps, loss_sum, squares, total = 0, 0.0, 0.0, 0
         with fork_draws(seed, values_P.device) if self._draws or training.loss else contextlib.nullcontext():
             for _ in range(training.num_epochs):
-                loss_sum = 0.0
+                loss_sum, total = 0.0, 0
                 for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):
-                    loss = self._backward(index_B, loss_of, training)
+                    loss = self._backward(index_B, loss_of, training, terms_of)
                     gradient_P = self._gradient(training, start_P, added_P, kept_P)
                     if decayed_P is not None:
                         values_P.mul_(decayed_P)
@@ -400,25 +427,30 @@ class _Workspace:
                         values_P[kept_P] = kept
                     num_steps += 1
                     value = loss.item()
-                    loss_sum += value * len(index_B)
+                    loss_sum += value * terms_of(index_B)
+                    total += terms_of(index_B)
                     squares += value * value
         return LocalResult(
             vector=to_vector(self.module),
             num_samples=num_samples,
             num_steps=num_steps,
-            loss=loss_sum / num_samples,
+            loss=loss_sum / max(1, total),
             loss_rms=math.sqrt(squares / num_steps),
         )
 
     def _backward(
-        self, index_B: NDArray[np.int64], loss_of: Callable[[Tensor], Tensor], training: LocalTraining
+        self,
+        index_B: NDArray[np.int64],
+        loss_of: Callable[[Tensor], Tensor],
+        training: LocalTraining,
+        terms_of: Callable[[NDArray[np.int64]], int],
     ) -> Tensor:
         """Compute the gradient of the mean loss of a batch, of some samples at a time; return the loss."""
         self._gradient_P.zero_()
-        losses = []
+        losses, total = [], max(1, terms_of(index_B))
         for part_B in _pieces(index_B, training.micro_batch_size, self._smallest_batch):
             loss = loss_of(torch.from_numpy(part_B).to(self._values_P.device))
-            losses.append(loss if len(part_B) == len(index_B) else loss * (len(part_B) / len(index_B)))
+            losses.append(loss if len(part_B) == len(index_B) else loss * (terms_of(part_B) / total))
             losses[-1].backward()  # type: ignore[no-untyped-call]
         return losses[0] if len(losses) == 1 else torch.stack([loss.detach() for loss in losses]).sum()
 
@@ -622,7 +654,11 @@ def _trained(
             rows = torch.from_numpy(index_B[first : first + _PRIVATE_ROWS]).to(device)
             hooked.zero_grad()
             output, held = hooked(samples[rows]), None if weights is None else weights[rows]
-            (weighted_loss(training.task, output, targets[rows], held) * len(rows)).backward()  # type: ignore[no-untyped-call]
+            if training.task == "tokens":  # a row's loss, over its own tokens, follows from no other row
+                losses = task_loss("tokens", output, targets[rows], reduction="none").sum()
+            else:
+                losses = weighted_loss(training.task, output, targets[rows], held) * len(rows)
+            losses.backward()  # type: ignore[no-untyped-call]
             gradient_BP = torch.cat([_of_rows(parameter, len(rows)) for parameter, _ in slices], dim=1)
             total += _clip(gradient_BP.detach().double(), privacy.clip_norm).sum(dim=0).cpu().numpy()
         return total

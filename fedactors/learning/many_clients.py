@@ -34,7 +34,7 @@ from fedactors.config import is_code
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalResult, LocalTraining, batches, draws, train_locally
 from fedactors.learning.metrics import Task
-from fedactors.learning.models import ModelSpec, build_skeleton, nonlinear_weights, task_loss
+from fedactors.learning.models import ModelSpec, build_skeleton, nonlinear_weights, target_shape, task_loss
 from fedactors.learning.network import Array, statistics_of, to_device, trained_slices
 from fedactors.learning.optimizers import NORM_EPSILON, OptimizerState, optimizer_step
 from fedactors.validation import first_line
@@ -140,6 +140,8 @@ def can_be_batched(
 @functools.lru_cache(maxsize=32)
 def why_not_together(spec: ModelSpec, task: Task = "multiclass") -> str:
     """Return why clients with this model cannot be trained in one call; empty: they can be."""
+    if task == "tokens":
+        return "its loss is a mean over the tokens that count, of which clients have different numbers"
     module = build_skeleton(spec, device="cpu")
     if statistics_of(module):
         return "it has running statistics, which a batched call would share"
@@ -149,7 +151,7 @@ def why_not_together(spec: ModelSpec, task: Task = "multiclass") -> str:
             return "it draws at random (dropout), which a batched call would do in another order"
     except Exception as error:  # whoever trains it says so
         return f"it takes no batch of two ({first_line(error)})"
-    y = torch.zeros(2, 2, dtype=torch.long)
+    y = torch.zeros(2, 2, *target_shape(task, spec), dtype=torch.long)
     values = [part[0].detach()[None].repeat(2, *[1] * part[0].ndim) for part in trained_slices(module)]
     try:
         _gradients(module, task, values, x, y, torch.ones(2, 2, dtype=spec.dtype))

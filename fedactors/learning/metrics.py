@@ -13,31 +13,41 @@ Importing this module loads numpy only, so any actor may use it; scikit-learn is
 ``pr_auc``             average precision, the area under the precision-recall curve by steps; two classes
 ``loss``               mean cross-entropy in nats (log loss); of a regression the mean squared error
 ``calibration_error``  expected gap between confidence and accuracy, in `CALIBRATION_BINS` bins (Guo et al., 2017)
-``rmse mae r2``        of a regression
+``rmse mae r2``        of a regression; of several values over all of them, ``r2`` their mean
+``perplexity``         of tokens, the exponential of the loss; loss and accuracy are over those that count (`IGNORED`)
 =====================  =================================================================================================
 
-Shapes: B samples, O outputs (logits or values as a model gives them).
+Of several labels (``multilabel``) ``accuracy`` is the share of rows all of whose labels are right, ``f1`` and ``auc``
+are means over labels (macro), ``micro_f1`` is over all at once; up to `MOST_LABELS` labels have an ``auc_0``, ... each.
+
+Shapes: B samples, O outputs (logits or values as a model gives them), K positions of a sequence, L labels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Split = Literal["training", "validation", "test"]
-Task = Literal["binary", "multiclass", "regression"]
+Task = Literal["binary", "multiclass", "regression", "multilabel", "tokens"]
+"""A sample's target: one of two classes, of several, a number or an array of them, 0 or 1 of each label, or a class of
+each token of a sequence (the next one of a causal language model, or what kind of word it is)."""
+IGNORED = -100
+"""The class of tokens that do not count, as everywhere in torch."""
 CALIBRATION_BINS = 15
 """Bins of equal width, as many as Guo et al. use."""
-HEADLINES = {"binary": "auc", "multiclass": "accuracy", "regression": "r2"}
+HEADLINES = {"binary": "auc", "multiclass": "accuracy", "regression": "r2", "multilabel": "auc", "tokens": "accuracy"}
 """The metric by which people compare models of a task."""
 MOST_VALUES = 1_000_000
 """Values of a table that a model of one party's own columns is trained on, to take seconds."""
 LEAST_ROWS = 10
 """Of a class, to be told that a model never predicts it."""
+MOST_LABELS = 20
+"""Labels up to which each has its own AUC."""
 T = TypeVar("T")
 
 
@@ -48,7 +58,8 @@ def of_split(split: Split, metrics: Mapping[str, T]) -> dict[str, T]:
 
 def known(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return metrics without those that are not defined on their rows; a loss that is not finite is to be told."""
-    return {name: value for name, value in metrics.items() if name in ("loss", "rmse") or not math.isnan(value)}
+    told = ("loss", "rmse", "perplexity")
+    return {name: value for name, value in metrics.items() if name in told or not math.isnan(value)}
 
 
 def import_metrics() -> None:
@@ -109,20 +120,28 @@ def calibration_error(labels: ArrayLike, outputs: ArrayLike) -> float:
 
 
 def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str, float]:
-    """Return the metrics of a task (``binary``, ``multiclass``, ``regression``) from raw model outputs (B x O).
+    """Return the metrics of a `Task` from raw model outputs (B x O; of tokens B x K x O).
 
     One that is not defined on these rows (the AUC of a single class) is NaN. Outputs that are not finite give a loss
     that is not finite, and nothing else.
     """
     from sklearn import metrics
 
+    if task == "tokens":
+        return token_metrics([(targets, outputs)])
+    if task == "multilabel":
+        return _label_metrics(np.asarray(targets), np.asarray(outputs))
+    shape = np.shape(targets)
     target_B, output = np.asarray(targets).ravel(), np.asarray(outputs)
     if task == "regression":
         error = rmse(target_B, output)
         if not np.isfinite(error):
             return {"rmse": error, "loss": error**2}
         value_B = output.ravel()
-        r2 = float(metrics.r2_score(target_B, value_B)) if len(target_B) > 1 else float("nan")
+        rows = (shape[0], -1) if len(shape) > 1 else shape
+        r2 = float("nan")
+        if shape[0] > 1:
+            r2 = float(metrics.r2_score(target_B.reshape(rows), value_B.reshape(rows)))
         return {
             "rmse": error,
             "loss": error**2,
@@ -144,6 +163,55 @@ def task_metrics(task: str, targets: ArrayLike, outputs: ArrayLike) -> dict[str,
     else:
         found["f1"] = float(metrics.f1_score(label_B, chosen_B, average="macro", zero_division=0))
     found["calibration_error"] = calibration_error(label_B, output)
+    return found
+
+
+def token_metrics(parts: Iterable[tuple[ArrayLike, ArrayLike]]) -> dict[str, float]:
+    """Return loss, perplexity and accuracy over the tokens that count, of targets (B x K) and logits (B x K x O).
+
+    Rows come in parts: the logits of all of them may be more than memory holds. NaN where no token counts.
+    """
+    loss, right, count = 0.0, 0, 0
+    for targets, outputs in parts:
+        target_M, logit_MO = counted(np.asarray(targets), np.asarray(outputs))
+        if not len(target_M):
+            continue
+        loss += log_loss(target_M, logit_MO) * len(target_M)
+        right += int((logit_MO.argmax(axis=1) == target_M).sum())
+        count += len(target_M)
+    if not count:
+        return dict.fromkeys(("accuracy", "loss", "perplexity"), float("nan"))
+    with np.errstate(over="ignore"):
+        perplexity = float(np.exp(loss / count))
+    return {"accuracy": right / count, "loss": loss / count, "perplexity": perplexity}
+
+
+def counted(
+    target_BK: NDArray[Any], output_BKO: NDArray[np.floating[Any]]
+) -> tuple[NDArray[np.int64], NDArray[np.floating[Any]]]:
+    """Return targets (M) and outputs (M x O) of the tokens that count."""
+    kept_BK = target_BK != IGNORED
+    return target_BK[kept_BK].astype(np.int64), output_BKO[kept_BK]
+
+
+def _label_metrics(target_BL: NDArray[Any], logit_BL: NDArray[Any]) -> dict[str, float]:
+    """Return the metrics of several labels, each there (1) or not (0)."""
+    from sklearn import metrics
+
+    logit, label_BL, chosen_BL = logit_BL.astype(np.float64), target_BL > 0, logit_BL > 0
+    found = {
+        "accuracy": float((label_BL == chosen_BL).all(axis=1).mean()),
+        "loss": float(np.mean(np.logaddexp(0.0, logit) - label_BL * logit)),
+    }
+    if not np.isfinite(logit).all():
+        return found
+    aucs = [auc(label_BL[:, number], logit[:, number]) for number in range(label_BL.shape[1])]
+    defined = [one for one in aucs if not math.isnan(one)]
+    found = {"auc": float(np.mean(defined)) if defined else float("nan"), **found}
+    for name, average in (("f1", "macro"), ("micro_f1", "micro")):
+        found[name] = float(metrics.f1_score(label_BL, chosen_BL, average=average, zero_division=0))
+    if len(aucs) <= MOST_LABELS:
+        found |= {f"auc_{number}": one for number, one in enumerate(aucs)}
     return found
 
 

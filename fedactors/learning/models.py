@@ -10,8 +10,9 @@ A name with a colon is the address of a user's model: ``package.module:function`
 of the output, ``function(inputs, outputs)``, another one with nothing; a module is taken as it is. What it initialises
 stays as it is. `fedactors.learning.user_models` checks such a module before a run begins.
 
-Shapes: B batch, F input features, E output width, C channels, H/W image height and width, O outputs (1 for ``binary``
-and ``regression``, the number of classes for ``multiclass``).
+Shapes: B batch, F input features, E output width, C channels, H/W image height and width, O outputs: 1 for ``binary``,
+the number of classes for ``multiclass`` and ``tokens``, of labels for ``multilabel``, of values for ``regression``; K
+positions, those of a sequence where each has an output of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from torch.nn import functional
 
 from fedactors.config import is_code, load_code
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import Task
+from fedactors.learning.metrics import IGNORED, Task
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import is_object, object_at
 
@@ -88,6 +89,13 @@ class ModelSpec:
     """Whether ``linear`` has a bias."""
     float64: bool = False
     """Whether parameters are double precision."""
+    positions: Shape = ()
+    """Shape of the positions of a sample that have an output each, ``(T,)`` of a sequence; none: the sample has one."""
+
+    @property
+    def output_shape(self) -> Shape:
+        """Shape of what the model returns for a sample."""
+        return (*self.positions, self.outputs)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -371,7 +379,10 @@ def build_skeleton(spec: ModelSpec, device: str = "meta") -> nn.Module:
     if spec.norm not in ("group", "batch", "none"):
         raise BadInput(f"norm: {spec.norm!r} is not allowed (group, batch, none)")
     with fork_draws(), torch.device(device):
-        module = _BUILDERS[spec.name](spec).to(spec.dtype)
+        width = math.prod(spec.output_shape)
+        module = _BUILDERS[spec.name](dataclasses.replace(spec, outputs=width, positions=())).to(spec.dtype)
+    if spec.positions:
+        module.register_forward_hook(lambda module, inputs, output: output.unflatten(-1, spec.output_shape))
     if spec.name in _OF_TABLES and len(spec.inputs) > 1:
         module.register_forward_pre_hook(_flattened)
     return module
@@ -461,24 +472,59 @@ def _image(spec: ModelSpec) -> tuple[int, int, int]:
 
 
 def output_width(task: Task, num_classes: int = 2) -> int:
-    """Return how many outputs a model for `task` has."""
-    return num_classes if task == "multiclass" else 1
+    """Return how many outputs a model for `task` has, where a sample's target is one number."""
+    return output_shape(task, num_classes)[-1]
+
+
+def output_shape(task: Task, num_classes: int = 2, targets: Shape = ()) -> Shape:
+    """Return the shape of what a model returns for a sample, whose target is of the shape `targets`; the last is O."""
+    if task in ("multiclass", "tokens"):
+        return (*targets, num_classes)
+    return targets or (1,)
+
+
+def target_shape(task: Task, spec: ModelSpec) -> Shape:
+    """Return the shape of a sample's target; none: it is one number."""
+    if task == "tokens":
+        return spec.positions
+    return spec.output_shape if task == "multilabel" or (task == "regression" and spec.output_shape != (1,)) else ()
 
 
 def task_loss(
     task: Task, output_BO: Tensor, target_B: Tensor, reduction: Literal["mean", "sum", "none"] = "mean"
 ) -> Tensor:
-    """Return cross-entropy with logits (``binary``, ``multiclass``) or the squared error (``regression``).
+    """Return cross-entropy with logits (of classes or labels) or the squared error (``regression``).
 
-    A scalar, or with the reduction ``none`` one value a row (B).
+    The mean is over rows, and over the values of each; of ``tokens`` over those that count (`IGNORED` ones do not), 0
+    where none does. A scalar, or with the reduction ``none`` one value a row (B).
     """
     if task == "multiclass":
         return functional.cross_entropy(output_BO, target_B.long(), reduction=reduction)
-    flat_B = output_BO.squeeze(-1)
-    target_B = target_B.to(flat_B.dtype)
-    if task == "binary":
-        return functional.binary_cross_entropy_with_logits(flat_B, target_B, reduction=reduction)
-    return functional.mse_loss(flat_B, target_B, reduction=reduction)
+    if task == "tokens":
+        return _token_loss(output_BO, target_B.long(), reduction)
+    output = output_BO if target_B.ndim > 1 else output_BO.squeeze(-1)
+    target_B = target_B.to(output.dtype)
+    loss = functional.mse_loss if task == "regression" else functional.binary_cross_entropy_with_logits
+    found: Tensor = loss(output, target_B, reduction=reduction)
+    return found if reduction != "none" or found.ndim == 1 else found.flatten(1).mean(1)
+
+
+def _token_loss(output_BKO: Tensor, target_BK: Tensor, reduction: Literal["mean", "sum", "none"]) -> Tensor:
+    how: Literal["none", "sum"] = "none" if reduction == "none" else "sum"
+    losses = functional.cross_entropy(
+        output_BKO.flatten(0, -2), target_BK.flatten(), ignore_index=IGNORED, reduction=how
+    )
+    if reduction == "sum":
+        return losses
+    if reduction == "mean":
+        return losses / (target_BK != IGNORED).sum().clamp(min=1)
+    counted_B = (target_BK != IGNORED).flatten(1).sum(1).clamp(min=1)
+    return losses.view(target_BK.shape).flatten(1).sum(1) / counted_B
+
+
+def num_terms(task: Task, target_B: Any) -> int:
+    """Return over how many terms the mean loss of rows is: those of ``tokens`` that count, else the rows."""
+    return int((target_B != IGNORED).sum()) if task == "tokens" else len(target_B)
 
 
 def weighted_loss(task: Task, output_BO: Tensor, target_B: Tensor, weights_B: Tensor | None = None) -> Tensor:

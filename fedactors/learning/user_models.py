@@ -5,7 +5,8 @@ They are named, ``model=package.module:function``, or given: ``fedactors.run("ho
     def net(inputs, outputs):                    # (1, 28, 28), 10: the shape of a sample, the width of the output
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Tanh(), nn.Linear(64, outputs))
 
-The function returns a `torch.nn.Module` from (B, *inputs) to (B, outputs). It is called in each process that needs the
+The function returns a `torch.nn.Module` from (B, *inputs) to (B, outputs), of tokens and of several steps to
+(B, positions, outputs). It is called in each process that needs the
 module, under a seed, so that all of them start from the same numbers; it may load a file for that. Parameters that it
 freezes, and buffers, stay in their process: only trained parameters and running statistics travel.
 
@@ -22,6 +23,7 @@ import enum
 import functools
 import hashlib
 import inspect
+import math
 import pickle
 import platform
 import re
@@ -39,7 +41,7 @@ from torch import Tensor
 from fedactors.config import code_fields, code_named_in, is_code
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import draws, user_loss
-from fedactors.learning.metrics import Task
+from fedactors.learning.metrics import Task, counted
 from fedactors.learning.models import (
     MODEL_NAMES,
     ModelSpec,
@@ -48,6 +50,7 @@ from fedactors.learning.models import (
     code_name,
     find_code,
     fork_draws,
+    target_shape,
 )
 from fedactors.learning.network import Array, base_digest, statistics_of, train_mode
 from fedactors.runtime.snapshots import OBJECT, HeldObject, hold, is_object, object_at
@@ -105,11 +108,10 @@ def check_model(spec: ModelSpec, *, split: bool = False, num_arguments: int = 1)
             output = train_mode(module)(*[x] * num_arguments)
     except Exception as error:
         raise BadInput(f"{where}: given {_BATCH} samples of shape {spec.inputs} it fails: {_line(error)}") from error
-    if not isinstance(output, Tensor) or tuple(output.shape) != (_BATCH, spec.outputs):
+    needed = (_BATCH, *spec.output_shape)
+    if not isinstance(output, Tensor) or tuple(output.shape) != needed:
         shape = tuple(output.shape) if isinstance(output, Tensor) else f"a {type(output).__name__}"
-        raise BadInput(
-            f"{where}: given {_BATCH} samples of shape {spec.inputs} it returns {shape}, not {(_BATCH, spec.outputs)}"
-        )
+        raise BadInput(f"{where}: given {_BATCH} samples of shape {spec.inputs} it returns {shape}, not {needed}")
     for name, value in _constants(module).items():
         if not torch.equal(value, constants[name]):
             raise BadInput(
@@ -230,8 +232,9 @@ def check_loss(spec: ModelSpec, task: Task, address: str) -> None:
     if not spec.inputs:
         return
     where = f"loss: {code_name(address)} is not allowed"
-    output_BO = torch.zeros(_BATCH, spec.outputs, dtype=spec.dtype, requires_grad=True)
-    target_B = torch.zeros(_BATCH, dtype=torch.long if task == "multiclass" else spec.dtype)
+    output_BO = torch.zeros(_BATCH, *spec.output_shape, dtype=spec.dtype, requires_grad=True)
+    kind = torch.long if task in ("multiclass", "tokens") else spec.dtype
+    target_B = torch.zeros(_BATCH, *target_shape(task, spec), dtype=kind)
     try:
         with fork_draws(0):
             value = user_loss(address, output_BO, target_B)
@@ -249,10 +252,12 @@ def check_metric(spec: ModelSpec, task: Task, address: str) -> None:
         BadInput: one line that says what is wrong with it.
     """
     find_code("metric", address)
-    classes = spec.outputs if task == "multiclass" else 2
-    if spec.inputs:
-        output_NO = np.random.default_rng(0).normal(size=(4 * classes, spec.outputs))
-        user_metrics(task, np.arange(4 * classes) % classes, output_NO, address)
+    if not spec.inputs:
+        return
+    classes, rest = spec.outputs if task in ("multiclass", "tokens") else 2, target_shape(task, spec)
+    output_NO = np.random.default_rng(0).normal(size=(4 * classes, *spec.output_shape))
+    target_N = (np.arange(4 * classes * math.prod(rest)) % classes).reshape(4 * classes, *rest)
+    user_metrics(task, target_N, output_NO, address)
 
 
 def _shape_of(output_BO: Tensor) -> tuple[int, ...]:
@@ -264,11 +269,15 @@ def user_metrics(task: Task, target_N: Array, output_NO: Array, address: str) ->
 
     A metric of `torchmetrics` is given predictions and targets as tensors; a function whose first argument is
     ``y_true``, or of scikit-learn, the targets, and classes (``y_pred``) or probabilities (``y_score``, ``y_prob``,
-    ``y_proba``); another function outputs and targets as tensors, as a loss is.
+    ``y_proba``); another function outputs and targets as tensors, as a loss is. Of tokens it is given those that count,
+    one a row.
 
     Raises:
         BadInput: it fails, or returns something else than numbers.
     """
+    if task == "tokens":
+        target_N, output_NO = counted(np.asarray(target_N), np.asarray(output_NO))
+        task = "multiclass"
     found = find_code("metric", address)
     found = (
         found() if isinstance(found, type) else copy.deepcopy(found) if isinstance(found, torch.nn.Module) else found
@@ -302,8 +311,11 @@ def _measured(task: Task, target_N: Array, output_NO: Array, metric: Any) -> Any
 def _predicted(task: Task, output_NO: Array) -> tuple[Array, Array]:
     """Return the value or class of each row, and the value, the probability of class 1, or of each class."""
     if task == "regression":
-        return output_NO.ravel(), output_NO.ravel()
+        values = output_NO.ravel() if output_NO.shape[1:] == (1,) else output_NO
+        return values, values
     logits = torch.from_numpy(output_NO)
+    if task == "multilabel":
+        return (output_NO > 0).astype(np.int64), torch.sigmoid(logits).numpy()
     if task == "binary":
         return (output_NO.ravel() > 0).astype(np.int64), torch.sigmoid(logits).numpy().ravel()
     return output_NO.argmax(axis=1), torch.softmax(logits, dim=1).numpy()

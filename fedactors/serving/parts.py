@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 import warnings
 import weakref
 from collections.abc import Collection, Mapping, Sequence
@@ -29,10 +30,10 @@ from torch import Tensor, nn
 
 from fedactors.config import is_code
 from fedactors.data.columns import Preprocessing, encode
-from fedactors.data.datasets.catalogue import Task
 from fedactors.data.readers import read_columns
 from fedactors.data.values import Column, CsvFormat, row_names
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import Task
 from fedactors.learning.models import ModelSpec, build_skeleton, code_name
 from fedactors.learning.network import Array, as_tensor, base_digest, load_vector, to_vector
 from fedactors.learning.user_models import check_base, hold_object
@@ -45,6 +46,8 @@ KIND = "fedactors-part"
 _SCHEMA = 1
 _FACTS, _ARRAYS = "part.json", "arrays.safetensors"
 _SLICE_ROWS = 8192
+_MOST_OUTPUTS = 2**24
+"""Values that a model returns at a time."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -183,9 +186,12 @@ class Part:
 
 
 def contribution(part: Part, x_ND: Array) -> Array:
-    """Return what the party's bottom makes of many rows (N, E), computed in slices to bound memory."""
+    """Return what the party's bottom makes of many rows (N, E), computed in slices to bound memory.
+
+    Of tokens it is the class of each (N, K): all logits may be more than memory holds.
+    """
     model = part.models["bottom"]
-    return _outputs(model, x_ND)
+    return _outputs(model, x_ND, chosen=part.task == "tokens")
 
 
 def fused_output(part: Part, contributions: Sequence[Array]) -> Array:
@@ -202,10 +208,12 @@ def fused_output(part: Part, contributions: Sequence[Array]) -> Array:
 
 
 def probabilities(part: Part, output_NO: Array) -> NDArray[np.float64]:
-    """Return the probability of each class (N, C), or the value of a regression in original units (N, 1)."""
+    """Return the probability of each class or label (N, C), or the values of a regression in original units (N, O)."""
     output = np.asarray(output_NO, np.float64)
     if part.task == "regression":
         return output * part.label_deviation + part.label_mean
+    if part.task == "multilabel":
+        return np.exp(-np.logaddexp(0.0, -output))
     if part.link == "plus-minus":
         share = np.clip((1 + output) / 2, 0, 1)
         return np.concatenate([1 - share, share], axis=1)
@@ -221,11 +229,14 @@ def softmax(output_NC: Array) -> NDArray[np.float64]:
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
 
-def _outputs(model: TrainedModel, x_ND: Array) -> Array:
-    module = model.module()
+def _outputs(model: TrainedModel, x_ND: Array, *, chosen: bool = False) -> Array:
+    """Return a model's outputs, or the number of the largest at each position."""
+    module, found = model.module(), []
+    size = max(1, min(_SLICE_ROWS, _MOST_OUTPUTS // math.prod(model.spec.output_shape)))
     with torch.no_grad():
-        slices = range(0, max(len(x_ND), 1), _SLICE_ROWS)
-        found = [module(as_tensor(x_ND[s : s + _SLICE_ROWS], model.spec.dtype)).numpy() for s in slices]
+        for first in range(0, max(len(x_ND), 1), size):
+            output = module(as_tensor(x_ND[first : first + size], model.spec.dtype))
+            found.append((output.argmax(-1) if chosen else output).numpy())
     return np.concatenate(found)
 
 

@@ -63,7 +63,7 @@ from fedactors.data.new_rows import ActorState, Listing, NewRows, Predicted, Pre
 from fedactors.errors import BadInput, Refused
 from fedactors.learning.local_training import weighted_mean
 from fedactors.learning.metrics import Task
-from fedactors.learning.models import ModelSpec
+from fedactors.learning.models import ModelSpec, target_shape
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.messages.codec import message
 from fedactors.privacy.accounting import NEW_ROW, GaussianReleases, PrivacyRecord
@@ -133,8 +133,8 @@ def write_outputs(
     listing: Listing, path: Path, part: Part, rows: NDArray[np.int64], output_NO: NDArray[Any]
 ) -> Predicted:
     """Write the file of predictions from a part's outputs for these rows."""
-    values, is_regression = probabilities(part, output_NO), part.task == "regression"
-    return listing.write(path, rows, values, part.class_names, is_regression=is_regression)
+    values = np.asarray(output_NO) if part.task == "tokens" else probabilities(part, output_NO)
+    return listing.write(path, rows, values, part.class_names, part.task)
 
 
 def released(
@@ -549,6 +549,8 @@ class WholeModel:
     reading: str
     base: str = ""
     """A digest of what of a user's model is not trained."""
+    targets: tuple[int, ...] = ()
+    """Shape of a row's target; none: it is one number or class."""
 
 
 class ModelServer(Server):
@@ -580,8 +582,10 @@ class ModelServer(Server):
         if self.part is None:
             return WholeModel(np.zeros(0, np.float32), (), "", 0, reading)
         model = self.part.models["bottom"]
-        facts = (model.spec.inputs, self.part.task, self.part.num_classes, reading, base_of(model.spec))
-        return WholeModel(model.vector, *facts)
+        task, targets = self.part.task, target_shape(self.part.task, model.spec)
+        return WholeModel(
+            model.vector, model.spec.inputs, task, self.part.num_classes, reading, base_of(model.spec), targets
+        )
 
 
 class PredictingSite(Client):

@@ -36,7 +36,7 @@ from fedactors.data.layouts.horizontal import (
 from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.learning.local_training import LocalTraining, check_private
 from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, known, local_baseline
-from fedactors.learning.models import ModelSpec
+from fedactors.learning.models import ModelSpec, num_terms
 from fedactors.learning.network import find_device, initial_vector, local_entries, local_mask
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
@@ -67,6 +67,12 @@ from protocols.horizontal.standardisation import (
 _log = logging.getLogger(__name__)
 MOST_ALONE = 10
 """Clients of a run that train a model of their own beside the joint one."""
+
+
+def facts_of(part: HorizontalPart, inputs: tuple[int, ...]) -> dict[str, Any]:
+    """Return what a model is made for: shape of a sample, task, number of classes; shape of targets that have one."""
+    facts = {"inputs": inputs, "task": part.task, "num_classes": part.num_classes}
+    return {**facts, "targets": part.targets} if part.targets else facts
 
 
 class ClientProcess(SecureSummand):
@@ -146,7 +152,7 @@ class ClientProcess(SecureSummand):
             for _, y in rows
         ]
         self._reading = reading_of(part)
-        self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
+        self._spec = model_spec(config, **self._facts)
         self._check_record_privacy()
 
     def _check_record_privacy(self) -> None:
@@ -166,6 +172,10 @@ class ClientProcess(SecureSummand):
                 f"{config.delta:g}, more than {config.max_epsilon:g}; use fewer rounds, or a larger "
                 "record_noise_multiplier"
             )
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return facts_of(self._part, self._inputs)
 
     @remote(caller=SERVER, once=True)
     async def introduce(self) -> messages.Introduction:
@@ -216,7 +226,7 @@ class ClientProcess(SecureSummand):
         self._check_no_return()
         scaled_D = scaled_numbers(self._config, self._reading)
         rows = [rows_of(key) for key in self._keys]
-        targets = [y for _, y in rows] if self._config.measures_targets(self._part.task) else []
+        targets = [y for _, y in rows] if self._config.measures_targets(self._part.task, self._part.targets) else []
         if not scaled_D.any() and not targets:
             raise Refused(self.caller, f"asks {self.name} for sums of columns, none of which is standardised")
         sums = column_sums([x for x, _ in rows], scaled_D, order.values, targets)
@@ -242,7 +252,7 @@ class ClientProcess(SecureSummand):
             raise Refused(self.caller, f"tells {self.name} the scale of columns a second time")
         self.heard(found)
         self.scale = (found.mean, found.deviation)
-        if self._config.measures_targets(self._part.task):
+        if self._config.measures_targets(self._part.task, self._part.targets):
             self.target = (found.target[0], found.target[1])
         self._find_rows()
 
@@ -328,7 +338,7 @@ class ClientProcess(SecureSummand):
         self._measured = order.parameters
         for client, key in enumerate(self._validation):
             vector_P = self._model_of(client, order.parameters)
-            num_rows = len(rows_of(key)[1])
+            num_rows = num_terms(self._part.task, rows_of(key)[1])
             arguments = (self._spec, vector_P, key, self._part.task, config.user_metric, self._device, self.target)
             work = Work("measure", float(num_rows * vector_P.size))
             scores.append((num_rows, (await self.compute(algorithm.measure, *arguments, work=work))[0]))
@@ -341,13 +351,12 @@ class ClientProcess(SecureSummand):
         models = {
             str(self._first + client): self._model_of(client, self._measured) for client in range(len(self._keys))
         }
-        reading, part = self._reading, self._part
+        reading = self._reading
         if self.scale:
             mean, deviation = self.target
             reading = replace(reading, mean=self.scale[0], deviation=self.scale[1])
             reading = replace(reading, label_mean=mean, label_deviation=deviation)
-        facts = {"inputs": self._inputs, "task": part.task, "num_classes": part.num_classes}
-        self.best = {"models": models, "facts": facts, "reading": reading.text, "base": self.base}
+        self.best = {"models": models, "facts": self._facts, "reading": reading.text, "base": self.base}
 
     def _model_of(self, client: int, shared_S: Floats) -> Floats:
         """Return a client's model (P): the server's, its own with what is shared, or Ditto's own."""
@@ -524,8 +533,8 @@ class HorizontalServer(Server):
         """The parameters that did best on the clients' validation rows (P); nothing where there are none."""
         self.sizes: dict[str, int] = {}
         """Clients of each site."""
-        self.facts: dict[str, Any] = {"inputs": part.shape, "task": part.task, "num_classes": part.num_classes}
-        """Shape of a sample, task and number of classes: what a model is made for."""
+        self.facts = facts_of(part, part.shape)
+        """What a model is made for."""
         self.base = ""
         """A digest of what of the model is not trained."""
         self.clip_norm = config.client_clip_norm or 0.0
@@ -678,7 +687,8 @@ class HorizontalServer(Server):
 
     async def _with_scale(self, reading: Reading) -> Reading:
         """Return how rows are read, with the mean and the deviation of each number over all sites' rows."""
-        scaled_D, with_targets = scaled_numbers(self._config, reading), self._config.measures_targets(self._part.task)
+        scaled_D = scaled_numbers(self._config, reading)
+        with_targets = self._config.measures_targets(self._part.task, self._part.targets)
         size = len(scaled_D)
         if with_targets:
             scaled_D = np.append(scaled_D, True)

@@ -33,7 +33,13 @@ from numpy.typing import NDArray
 
 from fedactors.actors.context import derived_seed
 from fedactors.data.layouts.horizontal import rows_of, weights_of
-from fedactors.learning.local_training import LocalResult, LocalTraining, model_outputs, train_privately
+from fedactors.learning.local_training import (
+    LocalResult,
+    LocalTraining,
+    evaluate_model,
+    model_outputs,
+    train_privately,
+)
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
@@ -246,7 +252,7 @@ def local_steps(
     config: HorizontalConfig, task: Task, num_classes: int, inputs: Sequence[int], labels_N: NDArray[Any], clients: int
 ) -> LocalSteps:
     """Return the local steps of a client with these labels, one of so many `clients`, on samples of a shape."""
-    counts = [] if task == "regression" else np.unique(labels_N, return_counts=True)[1].tolist()
+    counts = [] if task not in ("binary", "multiclass") else np.unique(labels_N, return_counts=True)[1].tolist()
     rows = informative_rows(task, len(labels_N), counts, max(2, num_classes)) * clients
     decay = config.at(inputs).decay_at(task, rows)
     if not config.follows_rows(inputs):
@@ -272,10 +278,13 @@ def measure(
 ) -> tuple[dict[str, float], int]:
     """Return the metrics of the model on some rows, a user's too, and how many classes it never predicts."""
     x_N, _ = rows_on(rows_of, key, device)
-    labels_N, outputs = rows_of(key)[1], model_outputs(spec, model_P, x_N, device=device)
+    labels_N = rows_of(key)[1]
+    if task == "tokens" and not metric:
+        return known(evaluate_model(spec, model_P, x_N, labels_N, task=task, device=device)), 0
+    outputs = model_outputs(spec, model_P, x_N, device=device)
     if target != (0.0, 1.0):
         outputs = outputs.astype(np.float64) * target[1] + target[0]
-    unpredicted = 0 if task == "regression" else num_unpredicted(labels_N, outputs)
+    unpredicted = num_unpredicted(labels_N, outputs) if task in ("binary", "multiclass") else 0
     found = task_metrics(task, labels_N, outputs)
     if metric and np.isfinite(outputs).all():
         found |= user_metrics(task, labels_N, outputs, metric)
@@ -409,9 +418,13 @@ class ServerModel(Stateful):
 def mean_scores(found: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Return the means over rows of the metrics that all have: (rows, metrics) of each; of roots, of their squares.
 
-    Of metrics that are no means over rows (areas under curves, F1) it is the weighted mean of the clients'.
+    Of tokens rows are those that count, and perplexity follows from the mean loss. Of metrics that are no means over
+    rows (areas under curves, F1) it is the weighted mean of the clients'.
     """
     names = [name for name in found[0][1] if all(name in metrics for _, metrics in found)] if found else []
     total = sum(rows for rows, _ in found)
     made = {name: sum(rows * m[name] ** (2 if name == "rmse" else 1) for rows, m in found) / total for name in names}
-    return {name: math.sqrt(value) if name == "rmse" else value for name, value in made.items()}
+    made = {name: math.sqrt(value) if name == "rmse" else value for name, value in made.items()}
+    if "perplexity" in made:
+        made["perplexity"] = float(np.exp(made["loss"]))
+    return made

@@ -41,12 +41,12 @@ def informative_rows(task: Task, num_rows: int, counts: Sequence[int], num_class
     """Return how many rows with classes of equal size are worth as much: of one positive in fifty 8 % of the rows.
 
     Args:
-        task: what is learned; of a regression every row counts.
+        task: what is learned; where rows have no one class each, every row counts.
         num_rows: of a client.
         counts: of each class that it has.
         num_classes: of the task.
     """
-    if task == "regression":
+    if task not in ("binary", "multiclass"):
         return float(num_rows)
     apart = 1.0 - sum((count / num_rows) ** 2 for count in counts)
     return num_rows * apart * num_classes / (num_classes - 1)
@@ -427,9 +427,10 @@ class HorizontalConfig(StepSettings):
         name = "constant" if self.schedule == "auto" else self.schedule
         return Schedule(name=name, every=self.decay_every, factor=self.decay_factor)
 
-    def measures_targets(self, task: Task) -> bool:
-        """Whether targets are standardised by sums: those of a regression whose model and loss are ours."""
-        return self.measures_columns and task == "regression" and not self.user_loss and not is_code(self.model)
+    def measures_targets(self, task: Task, targets: Sequence[int] = ()) -> bool:
+        """Whether targets are standardised by sums: single numbers of a regression whose model and loss are ours."""
+        is_ours = not self.user_loss and not is_code(self.model)
+        return self.measures_columns and task == "regression" and not targets and is_ours
 
     @property
     def measures_alone(self) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fedactors.config import is_code
 from fedactors.data.description import load_description_as, load_new_rows, refuse_settings
 from fedactors.data.layouts.horizontal import HorizontalData, deal
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
-from fedactors.learning.models import ModelSpec, model_for, output_width
+from fedactors.learning.models import ModelSpec, model_for, output_shape
 from fedactors.learning.network import local_entries
 from fedactors.learning.user_models import check_loss, check_metric, check_model
 from protocols.horizontal.aggregation import check_aggregation
@@ -37,7 +38,8 @@ def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -
         )
     if (config.clients_per_round or 0) > data.num_clients:
         raise BadInput(f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients}")
-    check_code(config, model_spec(config, inputs=data.shape, task=data.task, num_classes=data.num_classes), data.task)
+    spec = model_spec(config, inputs=data.shape, task=data.task, num_classes=data.num_classes, targets=data.targets)
+    check_code(config, spec, data.task)
     return data
 
 
@@ -47,6 +49,8 @@ def check_code(config: HorizontalConfig, spec: ModelSpec, task: Task) -> None:
     Raises:
         BadInput: one line that says what is wrong with one of them.
     """
+    if task == "tokens" and not is_code(spec.name):
+        raise BadInput(f"model: {config.model} is not allowed for tokens: give a model of your own, model=...")
     check_model(spec)
     if config.local_parameters and spec.inputs:
         local_entries(spec, config.local_parameters)
@@ -123,13 +127,17 @@ def sites_of(config: HorizontalConfig, data: HorizontalData) -> dict[str, range]
     return dict(zip(names, dealt, strict=True))
 
 
-def model_spec(config: HorizontalConfig, *, inputs: tuple[int, ...], task: Task, num_classes: int) -> ModelSpec:
-    """Return the model of a run for samples of this shape."""
+def model_spec(
+    config: HorizontalConfig, *, inputs: tuple[int, ...], task: Task, num_classes: int, targets: tuple[int, ...] = ()
+) -> ModelSpec:
+    """Return the model of a run for samples, and targets, of this shape."""
+    *positions, width = output_shape(task, num_classes, tuple(targets))
     resolved = config.at(inputs)
     return ModelSpec(
         name=model_for(resolved.model, tuple(inputs)),
         inputs=tuple(inputs),
-        outputs=output_width(task, num_classes),
+        outputs=width,
+        positions=tuple(positions),
         hidden_size=config.hidden_size,
         layers=resolved.layers or 3,
         norm=config.normalisation,

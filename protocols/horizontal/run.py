@@ -95,6 +95,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     watch = Watch(f"{split}/accuracy", patience=config.patience, target=config.target_accuracy)
     if data.task == "regression":
         watch = Watch(f"{split}/rmse", "min", patience=config.patience)
+    if data.task == "tokens":
+        watch = Watch(f"{split}/loss", "min", patience=config.patience)
     remedy = Remedy("learning_rate", config.at(data.shape or (1,)).step_size)
     rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch, remedy=remedy)
     state = rounds.state
@@ -160,7 +162,7 @@ async def compare_alone(
 ) -> tuple[dict[str, float], list[str]]:
     """Return how good models of single clients' own tables are, and a line on each beside the joint model."""
     is_measured = data.holds_out or not data.files
-    if not config.measures_alone or not is_measured or len(data.shape) > 1:
+    if not config.measures_alone or not is_measured or len(data.shape) > 1 or data.targets:
         return {}, []
     name, found = HEADLINES[data.task], (await server.ask_one(lambda one: one.measure_alone())).scores
     joint = state.of_clients or {key: {name: state.scores.get(f"{split}/{name}", math.nan)} for key in found}

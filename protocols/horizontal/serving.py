@@ -54,7 +54,7 @@ def personal_parts(config: HorizontalConfig, party: str, state: ActorState) -> d
     if not (best := state["best"]):
         raise NoPart(f"{party} has measured no model of its own yet")
     facts, reading = best["facts"], read_reading(best["reading"])
-    spec = model_spec(config, **{**facts, "inputs": tuple(facts["inputs"])})
+    spec = model_spec(config, **facts)
     check_base(spec, best["base"], "in training")
     return {
         f"client-{client}": (
@@ -80,7 +80,8 @@ class PredictingClient(PredictingSite):
 
     def make_model(self, found: WholeModel) -> TrainedModel:
         """Return the server's model."""
-        spec = model_spec(self.config, inputs=found.inputs, task=cast(Task, found.task), num_classes=found.num_classes)
+        task, num_classes = cast(Task, found.task), found.num_classes
+        spec = model_spec(self.config, inputs=found.inputs, task=task, num_classes=num_classes, targets=found.targets)
         return TrainedModel(spec, found.parameters)
 
 

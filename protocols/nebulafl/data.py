@@ -42,7 +42,7 @@ def load_data(config: NebulaFLConfig, name: str | HorizontalData, seed: int) -> 
         made = _user_data(config, Path(name)) if name.endswith(".toml") else _data_set(config, name, seed)
     _check_centers(config, made)
     _check_outages(config, dict(zip(centers, map(len, containers_of(config, made)), strict=True)))
-    if made.task == "regression":
+    if made.task not in ("binary", "multiclass"):
         raise BadInput(f"data: {made.name} is not allowed: nebulafl trains classifiers")
     name_of_model = model_for(config.model, made.shape)
     for center in centers:

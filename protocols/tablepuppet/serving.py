@@ -223,7 +223,7 @@ class PredictingTable(NewRowsMember, MaskedTable):
             rows=np.flatnonzero(joined >= 0),
             values=probabilities(self.part, outputs),
             class_names=self.part.class_names,
-            is_regression=self.part.task == "regression",
+            task=self.part.task,
             rejections={index: line.reason for index, line in enumerate(lines) if line.reason},
         )
         local, partners, alone = ([line.reason for line in lines if line.fault == fault] for fault in _FAULTS)

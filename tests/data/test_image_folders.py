@@ -102,8 +102,9 @@ def test_images_to_predict_need_no_class_and_a_damaged_one_is_told(folder):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("[1, 8, 8]", "[1, 8]", "task.shape"),
+        ("[1, 8, 8]", "[1, 8, 8, 8]", "task.shape"),
         ("[1, 8, 8]", "[1, 8, 0]", "task.shape"),
+        ("shape = [1, 8, 8]", "shape = [64]\npeak = 255", "peak"),
         ("[1, 8, 8]", "[4000, 4000, 4000]", "task.shape"),
         ("shape = [1, 8, 8]", "peak = 255", "task.peak: 255 is not allowed without shape"),
         ("[1, 8, 8]", "[1, 8, 8]\nmean = [0.5, 0.5]", "task.mean"),
@@ -140,7 +141,7 @@ def test_folders_that_are_none_of_this_kind(folder, spoil, said):
         ({"images": np.zeros((3, 8, 8))}, "no array 'labels'"),
         ({"labels": np.zeros(3)}, "no array 'images'"),
         ({"images": np.zeros((3, 8, 9)), "labels": ["dark"] * 3}, r"images of shape \[8, 9\]"),
-        ({"images": VARIED, "labels": ["dark"] * 2}, r"labels of shape \[2\] for 3 images"),
+        ({"images": VARIED, "labels": ["dark"] * 2}, r"labels of shape \[2\] for 3 samples"),
         ({"images": np.full((3, 8, 8), np.nan), "labels": ["dark"] * 3}, "number 0 holds values that are NaN"),
         ({"images": VARIED, "labels": ["dark", "grey", "dark"]}, "label 'grey'"),
         ({"images": np.zeros((0, 8, 8)), "labels": []}, "images: 0 of type"),

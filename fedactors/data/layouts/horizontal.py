@@ -21,14 +21,16 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.data.columns import NO_ID, FittedColumn, columns_of, told_apart
-from fedactors.data.datasets.catalogue import Task, describe
+from fedactors.data.datasets.catalogue import describe
 from fedactors.data.datasets.load import load_images, load_tabular
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, Partitions, RowPartitioner
 from fedactors.data.party_rows import (
     PARTS,
+    PartyBlock,
     check_block,
     check_labels,
     check_usable,
+    checked_targets,
     class_weighted,
     one_hot,
     refuse_moved,
@@ -37,6 +39,7 @@ from fedactors.data.readers import ImageFolder, class_texts, holds_images, read_
 from fedactors.data.sources import FileSource
 from fedactors.data.values import CsvFormat, allocate, blocks_of, read_only, taken
 from fedactors.errors import BadInput
+from fedactors.learning.metrics import Task
 from fedactors.messages.codec import decode, encode, wire_type
 
 Index = NDArray[np.int64]
@@ -195,7 +198,8 @@ class HorizontalFile:
 
     file: FileSource
     classes: tuple[str, ...]
-    """The text of each class, in the order that all clients share; empty for regression."""
+    """The text of each class, in the order that all clients share; of several labels their names; empty for regression,
+    and for tokens whose classes have numbers only."""
     image_folder: ImageFolder | None = None
     """What samples look like that are images; without a label column they are no table."""
     part: Literal["all", "train", "validation"] = "all"
@@ -207,6 +211,10 @@ class HorizontalFile:
     """What is taken off each number of a row before training; none: numbers are as they are."""
     deviation: tuple[float, ...] = ()
     """What it is divided by then."""
+    targets: tuple[int, ...] = ()
+    """Shape of a row's target; none: it is one number or class."""
+    num_classes: int = 0
+    """Of tokens: how many classes they have."""
 
     @property
     def holds_out(self) -> bool:
@@ -258,7 +266,7 @@ class HorizontalFile:
 
     def _load_all(self) -> tuple[HorizontalBlock, NDArray[np.uint8] | None]:
         """Read the file: its rows, and their parts if a column tells them."""
-        if self.image_folder is not None and self.file.label is None:
+        if self.image_folder is not None and not self.file.is_labelled:
             found = read_image_folder(Path(self.file.path), self.file.party, self.image_folder)
             targets = self._targets(found.labels)
             weights = class_weighted(None, targets, self.classes, dict(self.file.class_weights))
@@ -266,6 +274,11 @@ class HorizontalFile:
         block = self.file.load()
         where, labels = self.file.where, block.labels
         refuse_moved(block, where, "each client would count them from another one")
+        if labels is not None and self.targets:
+            if labels.ndim > 1 and labels.shape[1] == math.prod(self.targets):
+                labels = labels.reshape(-1, *self.targets)
+            labels = checked_targets(labels, where, self.file.task, self.targets, self.num_classes)
+            return self._table(block, labels), block.parts
         if labels is not None and labels.dtype == np.float64:
             raise BadInput(
                 f"{where}: label {self.file.label}: {' and '.join(told_apart(labels))} are one number in single "
@@ -275,14 +288,18 @@ class HorizontalFile:
             raise BadInput(f"{where}: label: every client needs labels")
         if self.classes:
             labels = self.file.numbers_of_classes(block.class_names, self.classes)[labels]
+        if not self.classes:
+            check_labels(labels, where, "regression", 1)
+        return self._table(block, labels), block.parts
+
+    def _table(self, block: PartyBlock, labels: NDArray[Any]) -> HorizontalBlock:
+        """Return the rows of a table, with targets as they are trained on."""
         # One client may well have a single class, so that its labels are not held against `check_block`.
         # Its ids are names of rows, and align nothing: two rows may have the same.
         rows = replace(block, labels=None, ids=np.arange(len(block.ids)))
         check_block(rows, self.file.party, self.file.task, len(self.classes))
-        if not self.classes:
-            check_labels(labels, where, "regression", 1)
         samples, columns = self._samples(block.features), block.columns
-        return HorizontalBlock(features=samples, labels=labels, weights=block.weights, columns=columns), block.parts
+        return HorizontalBlock(features=samples, labels=labels, weights=block.weights, columns=columns)
 
     def _samples(self, features_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a table's rows as samples: as they are, or as images."""
@@ -299,6 +316,13 @@ class HorizontalFile:
     def _targets(self, labels: tuple[str, ...] | NDArray[Any]) -> NDArray[Any]:
         """Return the classes of images by number, or the numbers of a regression."""
         where = self.file.where
+        if self.targets:
+            return checked_targets(labels, where, self.file.task, self.targets, self.num_classes)
+        if not isinstance(labels, tuple) and labels.ndim > 1:
+            raise BadInput(
+                f"{where}: labels of shape {list(labels.shape[1:])} are not allowed for type={self.file.task}: one a "
+                "sample is needed"
+            )
         if self.classes:
             texts = class_texts(labels)
             for text in texts:
@@ -344,7 +368,7 @@ class HorizontalFile:
 
     def labels(self) -> NDArray[Any]:
         """Read the labels; see `load`."""
-        if self.image_folder is not None and self.file.label is None and self.classes:
+        if self.image_folder is not None and self.file.label is None and self.classes and not self.targets:
             found = read_labels(Path(self.file.path), self.file.party)
             if found is not None:
                 return self._targets(found)
@@ -421,6 +445,8 @@ class HorizontalPart:
     num_classes: int
     shape: tuple[int, ...]
     """Shape of one row's features; empty when only the rows tell."""
+    targets: tuple[int, ...] = ()
+    """Shape of one row's target; empty where it is one number or class."""
     columns: str = ""
     """What the columns of own tables mean, where rules say so, the same for all clients (`columns_text`)."""
     clients: tuple[Rows, ...] = ()
@@ -444,6 +470,8 @@ class HorizontalData:
     num_clients: int
     shape: tuple[int, ...]
     """Shape of one row's features: (C, H, W) of an image; empty when only the files tell."""
+    targets: tuple[int, ...] = ()
+    """As of `HorizontalPart`."""
     columns: str = ""
     """As of `HorizontalPart`."""
     partitioner: RowPartitioner | None = None
@@ -470,6 +498,7 @@ class HorizontalData:
             task=self.task,
             num_classes=self.num_classes,
             shape=self.shape,
+            targets=self.targets,
             columns=self.columns,
             clients=tuple(self.client(index) for index in clients),
             validation=tuple(self._validation(index) for index in clients if self.holds_out),

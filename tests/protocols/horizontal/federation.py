@@ -59,10 +59,10 @@ class CutRecorder(MemoryRecorder):
             self.runtime.request_stop(143)
 
 
-def cut(config, after, **options):
+def cut(config, after, *, name="digits", **options):
     recorder = CutRecorder(after)
     runtime = recorder.runtime = SimulatedRuntime(seed=0, recorder=recorder, **options)
-    data = load_data(config, "digits", 0)
+    data = load_data(config, name, 0)
     with pytest.raises(Stopped):
         runtime.execute(lambda: run(config, data, runtime))
     found = recorder.checkpoints["last"]
