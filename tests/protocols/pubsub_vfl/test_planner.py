@@ -5,10 +5,11 @@ import pytest
 
 from fedactors.errors import BadInput
 from fedactors.network.links import LAN
+from fedactors.plugins import Planning
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.dry_run import Problem
 from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
-from protocols.pubsub_vfl.planner import plan
+from protocols.pubsub_vfl.planner import quickest_epoch
 from tests.protocols.pubsub_vfl.runs import config_of
 
 
@@ -121,13 +122,13 @@ def test_a_profile_may_state_what_messages_cost():
 @pytest.mark.slow
 def test_plan_from_files():
     profiles = [profile("active", num_rows=5000), profile("passive"), profile("passive", cores=2)]
-    made = plan(config_of(), profiles)
+    made = quickest_epoch(config_of(), profiles)
     assert made["num_rows"] == 5000
     assert made["max_in_flight"] >= made["prefetch"] >= 2
     assert made["predicted_epoch_seconds"] == made["best_by_objective"]["replay"][0]["cost"]
     assert made["given_epoch_seconds"] > made["predicted_epoch_seconds"]
     chosen = {name: made[name] for name in ("num_active_workers", "num_passive_workers", "batch_size", "prefetch")}
-    again = plan(config_of(**chosen, max_in_flight=made["max_in_flight"]), profiles)
+    again = quickest_epoch(config_of(**chosen, max_in_flight=made["max_in_flight"]), profiles)
     assert again["given_epoch_seconds"] == pytest.approx(made["predicted_epoch_seconds"])
 
 
@@ -167,7 +168,7 @@ def test_a_link_that_one_party_states_is_the_link():
 )
 def test_bad_profiles_are_named(profiles, named):
     with pytest.raises(BadInput, match=named):
-        plan(config_of(), profiles)
+        quickest_epoch(config_of(), profiles)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_bad_profiles_are_named(profiles, named):
 )
 def test_settings_whose_epochs_are_not_worked_out_are_refused(given):
     with pytest.raises(BadInput, match=next(iter(given))):
-        plan(config_of(**given), [profile("active"), profile("passive")])
+        planner.plan(config_of(**given), [profile("active"), profile("passive")], Planning())
 
 
 NO_MEMORY = {"memory_base": 0.0, "memory_per_batch": PowerLaw(0.0, 1.0), "memory_available": 1.0, "sync_seconds": 0.0}
