@@ -643,9 +643,9 @@ def choose(rows: Sequence[RunRow], criterion: Criterion, settings: Mapping[str, 
 
 
 C = TypeVar("C")
-FINALISTS, LAST, SEEDS = 8, 3, (3, 5)
+FINALISTS, LAST, SEEDS = 6, 3, (3, 5)
 """Candidates that are run with further seeds, those left of them, and how many seeds each time."""
-SLACK, ROUNDS = 4.0, 4
+SLACK, ROUNDS = 4.0, 3
 """How much a finalist may cost, times the first candidate's cost with one seed, and how often neighbours are tried."""
 
 
@@ -748,7 +748,7 @@ def rank(outcomes: Sequence[Outcome]) -> tuple[int, float, float]:
 def halve(pilots: Pilots[C], candidates: Sequence[C], limits: Sequence[float], seed: int) -> list[C]:
     """Return candidates, the best first: by successive halving.
 
-    All run to the first limit, the better half to the next, until some had reached the target by the one before.
+    All run to the first limit, the better half to the next (a few at least), until some had reached the target before.
     """
     left, is_last = list(candidates), False
     for number, limit in enumerate(limits, start=1):
@@ -760,7 +760,7 @@ def halve(pilots: Pilots[C], candidates: Sequence[C], limits: Sequence[float], s
         if is_last or pilots.is_late or number == len(limits):
             break
         is_last = reached > 0
-        left = left[: min(math.ceil(len(left) / 2), 2 * FINALISTS if is_last else len(left))]
+        left = left[: max(FINALISTS, min(math.ceil(len(left) / 2), 2 * FINALISTS if is_last else len(left)))]
     return left
 
 
@@ -782,12 +782,14 @@ def settle(pilots: Pilots[C], candidates: Sequence[C], seed: int, near: Callable
         best = min(tried, key=lambda candidate: rank(tried[candidate]))
         missed, mean, _ = rank(tried[best])
         pilots.tell(f"{len(tried)} candidates with {len(few)} seeds: {pilots.name(best)}, {mean:.3g}")
-        left = [candidate for candidate in near(best) if candidate not in tried]
-        if not left or pilots.is_late:
-            break
         limit = limit if missed else min(limit, 2 * mean)
+        fresh = [candidate for candidate in near(best) if candidate not in tried]
+        found = dict(zip(fresh, pilots(fresh, few[:1], limit), strict=True))
+        left = sorted(fresh, key=lambda candidate: rank(found[candidate]))[:LAST]
+        if not left or pilots.is_late or math.isinf(rank(found[left[0]])[1]):
+            break
     ranked = sorted(tried, key=lambda candidate: rank(tried[candidate]))
-    found = dict(zip(ranked[:LAST], pilots(ranked[:LAST], many, math.inf), strict=True))
+    found = dict(zip(ranked[:LAST], pilots(ranked[:LAST], many, 4 * limit), strict=True))
     return sorted(found, key=lambda candidate: rank(found[candidate])) + ranked[LAST:FINALISTS]
 
 

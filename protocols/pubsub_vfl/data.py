@@ -96,6 +96,11 @@ _PREPARED: WeakValueDictionary[tuple[Any, ...], PreparedBlock] = WeakValueDictio
 """Prepared rows that somebody in this process holds beside their block, by block, settings and order."""
 
 
+def held_rows() -> list[PreparedBlock]:
+    """Return the rows that are prepared in this process; runs of the same rows and seed find them while they are held."""
+    return list(_PREPARED.values())
+
+
 def _digest(array: NDArray[Any]) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
 

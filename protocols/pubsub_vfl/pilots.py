@@ -35,7 +35,7 @@ from protocols.pubsub_vfl import algorithm
 from protocols.pubsub_vfl.actors import ActiveWorker, PartyWorker
 from protocols.pubsub_vfl.broker import BatchBroker
 from protocols.pubsub_vfl.config import PubSubVflConfig
-from protocols.pubsub_vfl.data import num_batches
+from protocols.pubsub_vfl.data import held_rows, num_batches
 from protocols.pubsub_vfl.dry_run import Problem, TimedBroker, cores_of, links_of, seconds_of
 from protocols.pubsub_vfl.messages import PartyProfile
 from protocols.pubsub_vfl.run import HEADLINE, run
@@ -219,9 +219,10 @@ class Rehearsal:
         metric, mode = HEADLINE[data.task]
         self.metric, self.sign = metric.partition("/")[2], 1 if mode == "max" else -1
         self._blocks: dict[str, PartyBlock] = {}
+        self._prepared: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_blocks": {}}
+        return {**vars(self), "_blocks": {}, "_prepared": []}
 
     @property
     def blocks(self) -> Mapping[str, PartyBlock]:
@@ -258,6 +259,7 @@ class Rehearsal:
                 has_ended = True
         except Diverged:
             return Outcome(has_ended=True)
+        self._prepared = held_rows()  # for the next pilots
         return Outcome(cost=watch.reached, score=watch.best, has_ended=has_ended, figures=watch.figures)
 
     def _costs(self, config: PubSubVflConfig) -> ProfiledCosts:

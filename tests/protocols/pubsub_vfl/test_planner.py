@@ -6,9 +6,11 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.network.links import LAN
 from fedactors.plugins import Planning
+from fedactors.sweeps import Pilot
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.dry_run import Problem
 from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
+from protocols.pubsub_vfl.pilots import Rehearsal, check_parties
 from protocols.pubsub_vfl.planner import quickest_epoch
 from tests.protocols.pubsub_vfl.runs import config_of
 
@@ -223,3 +225,95 @@ def test_parties_of_one_host_share_its_cores():
     assert alone < 0.6 * shared
     elsewhere = [together[0], {**together[1], "host": "b"}]
     assert planner.predict(config, planner.problem_of(config, elsewhere)) == alone
+
+
+# --- to a target ------------------------------------------------------------------------------------------------------
+
+FLAT = {"phases": [{"scale": 0.002, "exponent": 0.0}, {"scale": 0.002, "exponent": 0.0}], "num_features": 4}
+SMALL_PROFILES = [
+    profile("active", num_rows=250, price_per_core_hour=0.36, bandwidth=1e7, latency=1e-3, **FLAT),
+    profile("passive", price_per_core_hour=0.36, price_per_gb=0.1, **FLAT),
+]
+SMALL = {"num_layers": 2, "hidden_size": 8, "embedding_size": 4, "target": 0.9, "num_epochs": 10}
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """A plan for 250 training rows, whose batches take 4 ms at either party: and what it told."""
+    said: list[str] = []
+    data = planner.generated(config_of(**SMALL), SMALL_PROFILES)
+    planning = Planning(data=data, limit=300.0, tell=said.append)
+    return planner.plan(config_of(**SMALL), SMALL_PROFILES, planning), said, data
+
+
+@pytest.mark.slow
+def test_the_choice_reaches_the_target_sooner_than_the_quickest_epoch(planned):
+    made, said, data = planned
+    problem = planner.problem_of(config_of(**SMALL), SMALL_PROFILES)
+    rehearsal = Rehearsal(problem, data)
+    assert made["num_rows"] == rehearsal.num_rows(config_of(**SMALL)) == pytest.approx(250, abs=2)
+    quickest = quickest_epoch(config_of(**SMALL), SMALL_PROFILES)
+    names = ("num_active_workers", "num_passive_workers", "batch_size", "max_in_flight", "prefetch")
+    old = config_of(**{**SMALL, **{name: quickest[name] for name in names}}).at(made["num_rows"])
+    costs = [rehearsal(Pilot(old, seed, math.inf)).cost or math.inf for seed in (7, 8)]
+    chosen = config_of(**{**SMALL, **{name: made[name] for name in (*names, "learning_rate")}}).at(made["num_rows"])
+    again = [rehearsal(Pilot(chosen, seed, math.inf)).cost or math.inf for seed in (7, 8)]
+    assert sum(again) < 0.8 * sum(costs)
+    assert said[0].startswith("rung 1: ")
+
+
+@pytest.mark.slow
+def test_a_plan_tells_seconds_bytes_dollars_and_the_epoch(planned):
+    made, _, _ = planned
+    best = made["finalists"][0]
+    assert (
+        made["seconds_to_target"]
+        == best["seconds_to_target"]
+        <= min(line["seconds_to_target"] or math.inf for line in made["finalists"][:3])
+    )
+    workers = made["num_active_workers"] + made["num_passive_workers"]
+    expected = 0.36 * workers * made["seconds_to_target"] / 3600 + 0.1 * made["bytes_to_target"] / 1e9
+    assert made["dollars_to_target"] == pytest.approx(expected)
+    assert made["epoch_seconds"] > 0
+    assert made["is_complete"]
+    assert made["seeds"] == 5
+
+
+@pytest.mark.slow
+def test_a_target_that_nobody_reaches_is_refused_with_one_that_is(planned):
+    config, data = config_of(**{**SMALL, "target": 0.9999, "num_epochs": 2}), planned[2]
+    with pytest.raises(BadInput, match=r"target: 0.9999 .* give target=") as refused:
+        planner.plan(config, SMALL_PROFILES, Planning(data=data))
+    eased = float(str(refused.value).partition("give target=")[2].split(",")[0])
+    made = planner.plan(dataclasses.replace(config, target=eased), SMALL_PROFILES, Planning(data=data))
+    assert made["seeds_reached"] >= 1
+
+
+@pytest.mark.slow
+def test_a_target_of_untrained_models_is_refused(planned):
+    with pytest.raises(BadInput, match="never trained reach it"):
+        planner.plan(config_of(**{**SMALL, "target": 0.01}), SMALL_PROFILES, Planning(data=planned[2]))
+
+
+def test_no_worker_is_a_candidate_whom_an_epoch_does_not_need():
+    plans = [planner.Plan(1, 1, 64, 1.0), planner.Plan(2, 1, 64, 0.9), planner.Plan(2, 2, 64, 0.5)]
+    assert planner.without_idle(plans) == [plans[0], plans[2]]
+    assert planner.Plan(2, 1, 128, 0.9) in planner.without_idle([*plans, planner.Plan(2, 1, 128, 0.9)])
+    assert [planner.beside(8, by) for by in (-1, 0, 1)] == [6, 8, 12]
+    assert planner.beside(48, 1) == 48
+
+
+def test_prices_are_known_for_all_parties_or_for_none():
+    config = config_of(num_active_workers=2, num_passive_workers=3)
+    assert planner.Prices.of([profile("active"), profile("passive")]).dollars(config, 3600.0, 1e9) is None
+    both = [profile("active", price_per_core_hour=1.0), profile("passive", price_per_core_hour=2.0, price_per_gb=0.5)]
+    assert planner.Prices.of(both).dollars(config, 3600.0, 2e9) == pytest.approx(2 * 1 + 3 * 2 + 1)
+    with pytest.raises(BadInput, match="stated by 1 of 2"):
+        planner.Prices.of([both[0], profile("passive")])
+
+
+def test_rows_and_profiles_are_of_as_many_parties():
+    data = planner.generated(config_of(), [profile("active", num_rows=100), profile("passive")])
+    problem = planner.problem_of(config_of(), [profile("active"), profile("passive"), profile("passive")])
+    with pytest.raises(BadInput, match="2 of passive parties given for data of 1"):
+        check_parties(data, problem)
