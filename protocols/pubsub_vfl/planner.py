@@ -66,7 +66,7 @@ HOPS_OF_TRAINING: Mapping[str, int] = {"pull": 8, "push": 5}
 """Likewise at least from the first order (where it is asked for, from that) to the word that all is done."""
 HOPS_AT_ENDS = 3
 """Of these at least so many are before a passive worker begins and after it has ended."""
-RATES = (1 / 3, 1.0, 3.0, 10.0)
+RATES = (1.0, 3.0, 10.0)
 """Candidates' learning rates, times the one that is set."""
 _LIKE = 1.25
 """More workers are candidates at first only where fewer take this many times as long for an epoch."""

@@ -67,12 +67,12 @@ class Scene:
 
 
 SCENES = {
-    "bank": Scene(data="bank", target=0.92),
-    "credit": Scene(data="credit", target=0.74, cores={"active": 8, "passive": 8}, gigabits=0.1, latency=0.01),
-    "digits": Scene(data="digits", target=0.85, cores={"active": 16, "passive": 4}, gigabits=0.1, latency=0.002),
     "breast-cancer": Scene(data="breast-cancer", target=0.97, cores={"active": 4, "passive": 4}),
+    "bank": Scene(data="bank", target=0.92),
     "fast": Scene(data="synthetic:4000x40", target=0.9, cores={"active": 50, "passive": 14}, gigabits=25.0),
     "wan": Scene(data="synthetic:6000x20", target=0.9, cores={"active": 4, "passive": 8}, gigabits=0.02, latency=0.03),
+    "digits": Scene(data="digits", target=0.85, cores={"active": 16, "passive": 4}, gigabits=0.1, latency=0.002),
+    "credit": Scene(data="credit", target=0.74, cores={"active": 8, "passive": 8}, gigabits=0.1, latency=0.01),
 }
 
 
