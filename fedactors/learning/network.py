@@ -37,9 +37,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedactors.config import DEVICE_PATTERN
+from fedactors.config import DEVICE_PATTERN, is_code
 from fedactors.errors import BadInput
-from fedactors.learning.models import ModelSpec, build_model, build_skeleton, is_code
+from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 
 Array = NDArray[Any]
 

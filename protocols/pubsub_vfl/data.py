@@ -97,7 +97,7 @@ _PREPARED: WeakValueDictionary[tuple[Any, ...], PreparedBlock] = WeakValueDictio
 
 
 def held_rows() -> list[PreparedBlock]:
-    """Return the rows that are prepared in this process; runs of the same rows and seed find them while they are held."""
+    """Return the rows that are prepared in this process; a run of the same rows and seed finds those that are held."""
     return list(_PREPARED.values())
 
 
@@ -136,7 +136,7 @@ class PartyRows:
         # workers that share a block share what is made of it, which none of them writes to
         shares = (self._config.test_fraction, self._config.validation_fraction, self._config.standardisation)
         arrays = (drawn.rows, drawn.parts, drawn.mean, drawn.deviation, drawn.labels)
-        key = (id(self.block), self._run_seed, *shares, *map(_digest, arrays))
+        key = (id(self.block), self._run_seed, *shares, *(_digest(array) for array in arrays))
         self._prepared = _PREPARED.get(key)
         if self._prepared is None:
             self._prepared = prepare(self.block, drawn.rows, parts, self._data.task, scale, labels)

@@ -90,7 +90,7 @@ class Problem:
         return tuple(f"passive-{i + 1}" for i in range(self.num_passive))
 
 
-def seconds_of(phases: Iterable[PowerLaw], batch_size: int) -> float:
+def seconds_of(phases: Iterable[PowerLaw], batch_size: float) -> float:
     """Return the seconds of some phases of one batch on one core."""
     return sum(phase.scale * math.pow(batch_size, phase.exponent) for phase in phases)
 

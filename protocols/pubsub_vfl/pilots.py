@@ -51,7 +51,9 @@ def joint_score(runtime: SimulatedRuntime, metric: str) -> float:
     for context in runtime.contexts.values():
         if isinstance(context.actor, PartyWorker):
             workers.setdefault(context.actor.party, []).append(context.actor)
-    embeddings, top, active = [], None, None
+    embeddings: list[np.ndarray] = []
+    top: Model | None = None
+    active: ActiveWorker | None = None
     for members in workers.values():
         columns = zip(*(worker.replica.vectors for worker in members), strict=True)
         models = [
@@ -229,6 +231,8 @@ class Rehearsal:
         """Each party's rows, loaded once in each process."""
         if not self._blocks:
             self._blocks = {party: self.data.load(party) for party in self.data.parties}
+            gc.collect()
+            gc.freeze()  # what stays need not be looked through after every pilot
         return self._blocks
 
     def num_rows(self, config: PubSubVflConfig) -> int:

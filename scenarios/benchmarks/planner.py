@@ -7,7 +7,8 @@ and with seed 0. Then the settings that it chooses, those of the quickest epoch 
 seeds that it has not seen: the corners of what it may choose (1 and 48 workers on either side, the smallest and the
 largest batch, the lowest and the highest rate), and between them equal workers, batch sizes and rates. All run with one
 seed, up to 1.5 times the mean of the choice; the five best, two of them with the default window too, with three.
-`planner-choice` has a row a scene: the choice's mean seconds over those of the best cell are its ratio.
+`planner-choice` has a row a scene: the choice's mean seconds over those of the best cell are its ratio. The cells of a
+scene are `planner-cells-SCENE`.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Comparison:
 
     @staticmethod
     def _plan(found: Mapping[str, Any]) -> Plan:
-        return Plan(*(found[name] for name in ("num_active_workers", "num_passive_workers", "batch_size")), 0.0)
+        return Plan(found["num_active_workers"], found["num_passive_workers"], found["batch_size"], 0.0)
 
     def grid(self) -> list[PubSubVflConfig]:
         """Return the corners of what the planner may choose, and what lies between them."""
@@ -168,26 +169,30 @@ def rows_of_scene(made: Comparison, seeds: Sequence[int]) -> tuple[RunRow, list[
     return choice, lines
 
 
-def cell_name(scene: str, row: RunRow) -> str:
-    """Return the name of a cell's row."""
+def cell_name(row: RunRow) -> str:
+    """Return the name of a cell's row: workers, batch size, rate and window."""
     c = row.config
     workers = f"w{c['num_active_workers']}-{c['num_passive_workers']}-b{c['batch_size']}-r{c['learning_rate']:g}"
-    return f"{scene}-{workers}-p{c['max_in_flight']}"
+    return f"{workers}-p{c['max_in_flight']}"
+
+
+def wanted(given: PlannerStudy, scene: str) -> bool:
+    """Say whether a scene is to be measured: it is asked for and not there, or has the one row that is made again."""
+    if given.row is not None:
+        return given.row == f"planner-choice/{scene}" or given.row.startswith(f"planner-cells-{scene}/")
+    return given.wants(scene) and given.lacks("planner-choice", scene)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     flags = study_flags(__doc__, "pubsub_vfl", RESULTS)
     given: PlannerStudy = flags.parse_args(words, namespace=PlannerStudy())
-    seeds = SEEDS[:2] if given.smoke else SEEDS
-    for name, scene in {"breast-cancer": SCENES["breast-cancer"]}.items() if given.smoke else SCENES.items():
-        if not given.wants(name) or not given.lacks("planner-choice", name):
-            continue
+    names = ["breast-cancer"] if given.smoke else list(SCENES)
+    for name in (one for one in names if wanted(given, one)):
         tell = lambda line, name=name: print(f"{name}: {line}", flush=True)  # noqa: E731
-        made = Comparison(scene, Planning(jobs=given.jobs, limit=36_000.0, tell=tell))
-        choice, cells = rows_of_scene(made, seeds)
+        made = Comparison(SCENES[name], Planning(jobs=given.jobs, limit=36_000.0, tell=tell))
+        choice, cells = rows_of_scene(made, SEEDS[:2] if given.smoke else SEEDS)
         given.put("planner-choice", name, [choice], list(SCENES))
-        for row in [] if given.row else cells:
-            given.put("planner-cells", cell_name(name, row), [row])
+        given.replace(f"planner-cells-{name}", {cell_name(row): row for row in cells})
 
 
 if __name__ == "__main__":
