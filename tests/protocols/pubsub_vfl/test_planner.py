@@ -242,7 +242,7 @@ def planned():
     """A plan for 250 training rows, whose batches take 4 ms at either party: and what it told."""
     said: list[str] = []
     data = planner.generated(config_of(**SMALL), SMALL_PROFILES)
-    planning = Planning(data=data, limit=300.0, tell=said.append)
+    planning = Planning(data=data, limit=3600.0, tell=said.append)
     return planner.plan(config_of(**SMALL), SMALL_PROFILES, planning), said, data
 
 
@@ -283,16 +283,16 @@ def test_a_plan_tells_seconds_bytes_dollars_and_the_epoch(planned):
 def test_a_target_that_nobody_reaches_is_refused_with_one_that_is(planned):
     config, data = config_of(**{**SMALL, "target": 0.9999, "num_epochs": 2}), planned[2]
     with pytest.raises(BadInput, match=r"target: 0.9999 .* give target=") as refused:
-        planner.plan(config, SMALL_PROFILES, Planning(data=data))
+        planner.plan(config, SMALL_PROFILES, Planning(data=data, limit=3600.0))
     eased = float(str(refused.value).partition("give target=")[2].split(",")[0])
-    made = planner.plan(dataclasses.replace(config, target=eased), SMALL_PROFILES, Planning(data=data))
+    made = planner.plan(dataclasses.replace(config, target=eased), SMALL_PROFILES, Planning(data=data, limit=3600.0))
     assert made["seeds_reached"] >= 1
 
 
 @pytest.mark.slow
 def test_a_target_of_untrained_models_is_refused(planned):
     with pytest.raises(BadInput, match="never trained reach it"):
-        planner.plan(config_of(**{**SMALL, "target": 0.01}), SMALL_PROFILES, Planning(data=planned[2]))
+        planner.plan(config_of(**{**SMALL, "target": 0.01}), SMALL_PROFILES, Planning(data=planned[2], limit=3600.0))
 
 
 def test_no_worker_is_a_candidate_whom_an_epoch_does_not_need():
