@@ -153,14 +153,21 @@ def rows_of_scene(made: Comparison, seeds: Sequence[int]) -> tuple[RunRow, list[
         "ratio": seconds / best_seconds,
         "missed": whole[made.choice][0],
         "quickest_epoch": short_name(made.quickest),
-        "quickest_epoch_ratio": old / best_seconds if math.isfinite(old) else None,
+        **({"quickest_epoch_ratio": old / best_seconds} if math.isfinite(old) else {}),
         "predicted_seconds": made.planned["seconds_to_target"],
         "epoch_seconds": made.planned["epoch_seconds"],
         "megabytes": statistics.fmean(one.figures["bytes"] for one in found[made.choice]) / 1e6,
         "pilots": made.planned["pilots"],
         "cells": len(found),
     }
-    choice = RunRow(protocol="pubsub-vfl", seed=0, data=made.scene.data, config=as_dict(made.choice), metrics=metrics)
+    choice = RunRow(
+        protocol="pubsub-vfl",
+        seed=0,
+        data=made.scene.data,
+        config=as_dict(made.choice),
+        metrics=metrics,
+        censored=() if math.isfinite(old) else ("quickest_epoch_ratio",),
+    )
     lines = []
     for cell, outcomes in found.items():
         missed, mean, _ = rank(outcomes)
