@@ -337,6 +337,21 @@ class Run:
         options = RunOptions.checked(**_where({**where, "data": new}))
         return in_thread_if_needed(lambda _: predict(self.folder, str(to), options, checkpoint))
 
+    def parts(self, checkpoint: str | None = None, **where: Any) -> tuple[dict[str, Part], str]:
+        """Return the parties' parts of the trained model that this folder has, and which model they are of.
+
+        Args:
+            checkpoint: see `predict`.
+            where: see `predict`.
+
+        Raises:
+            BadInput: there is none.
+        """
+        from fedactors.trained import parts_of
+
+        options = RunOptions.checked(**_where(self._with_code(where)))
+        return parts_of(self.folder, options, checkpoint)
+
     def export(
         self,
         to: str | Path | None = None,
@@ -428,7 +443,20 @@ class Run:
             facts |= {"seconds": _text(used.seconds), "messages": f"{used.messages:,}", "bytes": f"{used.bytes:,}"}
             facts |= {name: _text(value) for name, value in self.metrics.items()}
         rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(str(v))}</td></tr>" for k, v in facts.items())
-        return f"<table><caption>{html.escape(self.protocol)}</caption>{rows}</table>"
+        return f"<table><caption>{html.escape(self.protocol)}</caption>{rows}</table>{self._picture()}"
+
+    def _picture(self) -> str:
+        """Return the curve of the main metric over the rounds as a picture; nothing of fewer than two."""
+        from fedactors.report.charts import inline_chart
+        from fedactors.runs.compare import Group, LoadedRun, make_curve, shared_metrics
+
+        if self.status != "finished":
+            return ""
+        loaded = LoadedRun(summary=self.summary, config=self.folder.config, folder=self.folder)
+        group = Group(label=self.protocol, runs=(loaded,))
+        metric = next(iter(shared_metrics([group])), None)
+        curve = None if metric is None else make_curve(group, metric)
+        return "" if metric is None or curve is None or len(curve.x) < 2 else inline_chart(curve, metric)
 
 
 def load_run(path: str | Path) -> Run:
@@ -615,7 +643,7 @@ def plan(
     data: Data | None = None,
     seed: int = 0,
     jobs: int = 1,
-    limit: float = 600.0,
+    time_limit: float = 600.0,
     tell: Callable[[str], None] | None = None,
     settings: Words = (),
     **where: Any,
@@ -630,7 +658,7 @@ def plan(
         data: rows that pilots train on, all of them in this process; without them rows are generated.
         seed: of the pilots.
         jobs: processes in which pilots run.
-        limit: seconds after which no pilot goes on.
+        time_limit: seconds after which no pilot goes on.
         tell: hears what is tried.
         settings: that are not to be chosen.
         where: for `measure`: ``runtime``, ``address`` or ``placement``.
@@ -649,7 +677,7 @@ def plan(
     if known.plan is None:
         raise BadInput(f"protocol: {known.name} has no planner")
     choice_of(aim, get_args(Aim), "--aim")
-    number_of(limit, "--limit", above=0.0)
+    number_of(time_limit, "--time-limit", above=0.0)
     config = build_given(known.Config, settings)
     found = [read_tree(path, "--profile") for path in profiles]
     for path, one in zip(profiles, found, strict=True):
@@ -662,11 +690,13 @@ def plan(
         found = in_thread_if_needed(lambda _: measured(known, config, options))
     elif given := [name for name in ("runtime", "address", "placement") if where.get(name)]:
         raise BadInput(f"--{given[0]}: needs --measure")
+    if options.data and known.measure and not found:
+        raise BadInput("--data: pilots on it need each party's machine: give --profile FILE for each, or --measure")
     # rows at other machines stay there: pilots then train on generated ones
     named = options.data if aim == "target" and not options.address else None
     rows = load_data(known, config, named, seed) if named else None
     quiet: dict[str, Any] = {} if tell is None else {"tell": tell}
-    planning = Planning(aim=aim, data=rows, seed=seed, jobs=jobs, limit=limit, **quiet)
+    planning = Planning(aim=aim, data=rows, seed=seed, jobs=jobs, time_limit=time_limit, **quiet)
     make = known.plan
     return dict(jsonable(in_thread_if_needed(lambda _: make(config, found, planning))))
 
@@ -1042,8 +1072,10 @@ def _location(given: Run | str | Path) -> str:
 
 
 def _is_quiet() -> bool:
-    """Whether no progress is shown: it is for terminals."""
-    return not sys.stderr.isatty()
+    """Whether no progress is shown: it is for terminals and notebooks."""
+    from fedactors.runs.progress import in_notebook
+
+    return not sys.stderr.isatty() and not in_notebook()
 
 
 def _text(value: Any) -> str:

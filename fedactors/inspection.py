@@ -212,6 +212,35 @@ def _bounds(
     return found
 
 
+def most_at_one_actor(actors: Iterable[type], config: Any) -> dict[str, dict[str, tuple[int | None, bool]]]:
+    """Return by message how many of it one actor may take, and give, in all, and whether that is for each other actor.
+
+    None: nothing bounds it, or only the actor's rows say it. ``takes`` counts at its receiver, ``gives`` at its sender.
+    """
+    found: dict[str, dict[str, tuple[int | None, bool]]] = {}
+    for cls in actors:
+        for message, ways in _most_at(cls, config).items():
+            known = found.setdefault(message, {})
+            for way, (limit, is_each) in ways.items():
+                other, was_each = known.get(way, (0, False))
+                most = None if limit is None or other is None else max(limit, other)
+                known[way] = most, is_each or was_each
+    return found
+
+
+def _most_at(actor: type, config: Any) -> dict[str, dict[str, tuple[int | None, bool]]]:
+    found: dict[str, dict[str, tuple[int | None, bool]]] = {}
+    for endpoint in endpoints(actor).table.values():
+        bound = endpoint.bound
+        limit = None if bound is None else bound.limit(config)
+        for way, messages in (("takes", endpoint.takes), ("gives", endpoint.gives)):
+            for message in messages:
+                other, was_each = found.setdefault(message.__name__, {}).get(way, (0, False))
+                total = None if limit is None or other is None else limit + other
+                found[message.__name__][way] = total, was_each or (bound is not None and bound.each)
+    return found
+
+
 def bytes_of(message: type, shapes: Mapping[str, Any]) -> int | None:
     """Return how many bytes a message's arrays have at most, uncompressed and in the greatest type of theirs.
 

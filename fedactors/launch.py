@@ -7,6 +7,8 @@ run that never began leaves no folder.
 A run folder may be a stranger's. The name of a data set in it is harmless. A description of your own data (``.toml``)
 is not: it names files, and databases to which this process would send a password. So you name it again to go on with
 such a run (``--data FILE``).
+
+It is one file because all runs are resolved, prepared and launched in the same steps, wherever they are.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from fedactors.errors import BadInput, DataMissing, FedactorsError, PartyLost, S
 from fedactors.options import FLAGS, RunOptions, flag_of
 from fedactors.plugins import Protocol, loader
 from fedactors.runs.folder import SUMMARY, RunFolder
-from fedactors.runs.metrics import Summary
+from fedactors.runs.metrics import Summary, jsonable
 from fedactors.runs.party_states import CheckpointStates, StateLocations, make_locations, proven_locations
 from fedactors.runs.progress import CallbackTracker, check_callbacks, check_trackers, open_progress, open_trackers
 from fedactors.runs.recorder import FolderRecorder, Recorder
@@ -60,6 +62,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Words = Sequence[str] | Mapping[str, Any]
 """Settings of a protocol: ``key=value`` words, or values by name."""
+NEWEST = "auto"
+"""What to resume, where a command does not know the run folder."""
+_DECIDED = ("data", "runtime", "seed", "seeds", "smoke", "paper", "share_seed", "budget", "limit")
+"""Options that a run over a federation has kept, and that are not given when it goes on."""
 
 
 # --- settings and options -------------------------------------------------------------------------------------------
@@ -73,6 +79,8 @@ def resolve(protocol: Protocol, words: Words, options: RunOptions) -> tuple[Any,
     """
     check_trackers(options.track)
     _refuse_blanks(options)
+    if options.resume == NEWEST:
+        return _resolve_newest(protocol, words, options)
     if options.federation is not None and options.resume is None:
         return resolve_federated(protocol, words, options)
     if options.federation is None:
@@ -95,6 +103,34 @@ def resolve(protocol: Protocol, words: Words, options: RunOptions) -> tuple[Any,
     if filled.runtime == "ray" and filled.emulate is None and is_here(filled):
         filled = dataclasses.replace(filled, emulate=protocol.emulate)
     return config, filled
+
+
+def _resolve_newest(protocol: Protocol, words: Words, options: RunOptions) -> tuple[Any, RunOptions]:
+    """Return what goes on with the newest run of these settings, if it broke off and has a checkpoint; else a new run.
+
+    The same command is then right for the first start and for every restart of the coordinator.
+
+    Raises:
+        BadInput: see `resolve`; the run is not over a federation.
+    """
+    if options.federation is None:
+        raise BadInput(f"--resume {NEWEST}: needs --federation; give the run folder to resume from")
+    config, begun = resolve(protocol, words, dataclasses.replace(options, resume=None))
+    for path in sorted(Path(options.out).glob(f"*-{protocol.name}-*"), reverse=True):
+        with contextlib.suppress(BadInput):  # a folder that is being made, or is none
+            folder = RunFolder.open(path)
+            found = folder.config
+            same = (found["protocol"], found["config"], found["data"]) == (
+                protocol.name,
+                jsonable(spell_infinities(as_dict(config))),
+                begun.data,
+            )
+            if not same or found["runtime"] != "federated" or not folder.manifest["checkpoints"]:
+                continue
+            if folder.status == "finished":
+                break
+            return resolve(protocol, (), dataclasses.replace(options.without(*_DECIDED), resume=str(path)))
+    return config, begun
 
 
 def check(protocol: Protocol, words: Words, options: RunOptions) -> None:
@@ -548,10 +584,7 @@ def launch_with_retries(
             if number <= done:
                 raise
             done = number
-            again = dataclasses.replace(
-                options.without("data", "runtime", "seed", "seeds", "smoke", "paper", "share_seed", "budget", "limit"),
-                resume=error.run,
-            )
+            again = dataclasses.replace(options.without(*_DECIDED), resume=error.run)
         config, options = resolve(protocol, (), again)
 
 
@@ -739,7 +772,8 @@ def resolve_federated(protocol: Protocol, words: Words, options: RunOptions) -> 
     if options.data is None:
         raise BadInput("--data: missing: give SITE=NAME,SITE=NAME, the names that the sites have for their data")
     preset = protocol.smoke if options.smoke else protocol.paper if options.paper else {}
-    if any(field.name == "on_party_loss" for field in dataclasses.fields(protocol.Config)):
+    named = set(words) if isinstance(words, Mapping) else {word.partition("=")[0] for word in words}
+    if "min_sites" not in named and any(one.name == "on_party_loss" for one in dataclasses.fields(protocol.Config)):
         preset = {"on_party_loss": "stop", **preset}
     preset = {**protocol.between_sites, **preset}
     seeds = options.seeds or (options.seed or 0,)

@@ -171,7 +171,11 @@ class RunOptions:
     )
     out: str = _option("runs", "parent folder of run folders (default: runs)", metavar="DIR", is_location=True)
     resume: str | None = _option(
-        None, "resume from the last checkpoint of this run folder", metavar="RUN", is_location=True
+        None,
+        "resume from the last checkpoint of this run folder; federation: auto for the newest of these settings that "
+        "broke off, or a new run",
+        metavar="RUN",
+        is_location=True,
     )
     allow_import: tuple[str, ...] = _option(
         (),

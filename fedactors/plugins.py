@@ -100,7 +100,7 @@ class Planning:
     """Of the pilots; the same plan comes from the same seed."""
     jobs: int = 1
     """Processes in which pilots run."""
-    limit: float = 600.0
+    time_limit: float = 600.0
     """Seconds after which no pilot begins, and none goes on."""
     tell: Callable[[str], None] = _keep_quiet
     """Hears what is tried and what came out."""

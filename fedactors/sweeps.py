@@ -691,7 +691,7 @@ class Pilots(Generic[C]):
         self.tell = planning.tell
         self.name = name
         self._jobs = planning.jobs
-        self._until = time.monotonic() + planning.limit
+        self._until = time.monotonic() + planning.time_limit
         self._known: dict[tuple[C, int], tuple[float, Outcome]] = {}
         self.num_run = 0
 

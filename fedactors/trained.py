@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,8 @@ from fedactors.runs.party_states import CheckpointStates
 from fedactors.runs.storage import local_path
 from fedactors.runtime.addresses import check_cluster
 from fedactors.runtime.compute import one_torch_thread
-from fedactors.runtime.snapshots import check_actors, in_use
-from fedactors.serving.parts import write_part
+from fedactors.runtime.snapshots import check_actors, in_use, unseal_driver
+from fedactors.serving.parts import Part, write_part
 from fedactors.serving.predictions import Application, Outcomes
 from fedactors.validation import without_controls
 
@@ -216,6 +217,32 @@ def export(
             if party is not None:
                 raise
     return written
+
+
+def parts_of(folder: RunFolder, options: RunOptions, label: str | None = None) -> tuple[dict[str, Part], str]:
+    """Return the parts of a trained model that a run's folder has, by party, and which model they are of.
+
+    At a site these are its own part, and the run and checkpoint that all sites know it by.
+
+    Raises:
+        BadInput: there is none, or the protocol keeps them in another way.
+    """
+    model = Trained.open(folder, options, label)
+    if (made := model.protocol.export) is None:
+        raise BadInput(f"serve: {model.protocol.name} cannot export")
+    found: dict[str, Part] = {}
+    with in_use(model.checkpoint.folder):
+        for party in sorted({name.partition("/")[0] for name in model.states}):
+            with contextlib.suppress(NoPart):
+                part = made(model.config, party, model.states)
+                if not isinstance(part, Part):
+                    raise BadInput(f"serve: {party} has a part for each of its tables: use fedactors predict")
+                found[party] = part
+    if not found:
+        raise BadInput(f"serve: {folder.path} has no part of a model: serve at the party that has one")
+    if not isinstance(known := folder.config.get("site"), dict):
+        return found, f"{folder.path.name} {model.checkpoint.label}"
+    return found, f"{known['run']} {unseal_driver(model.checkpoint.driver)['number']}"
 
 
 # --- audits ---------------------------------------------------------------------------------------------------------

@@ -189,8 +189,9 @@ def _addresses_at(address: str) -> list[str]:
     import fsspec
 
     files, root = fsspec.core.url_to_fs(address)
-    if glob.has_magic(root):
-        found = sorted(files.glob(root))
+    is_query = address.startswith(("http://", "https://")) and "?" in address
+    if glob.has_magic(root) and not is_query and (like := files.glob(root)):
+        found = sorted(like)
     elif files.isdir(root):
         inside = sorted(one["name"] for one in files.ls(root, detail=True) if one["type"] == "file")
         found = [one for one in inside if not one.rpartition("/")[2].startswith(("_", "."))]

@@ -23,6 +23,11 @@ current whenever theirs are. A document marks where the tables go:
 Where both sides have two seeds in common, the result is over these pairs: the mean of the differences, or the median of
 the ratios, with the 95 % interval of `scenarios.paper.pairs`. A row that is a summary names the columns of its
 ``interval`` and of its number of ``pairs``. A claim holds if its whole interval does, and does not if none of it does.
+
+A claim with a ``short`` text is also in the table of its protocol's own page (``<!-- verdicts: FILE PROTOCOL -->``),
+and in its forest plot (``<!-- forest: FILE PROTOCOL -->``) where ``plot`` says what its number is. Cells of a map,
+ratios of the method to the best other one, are ``[[cell]]`` with ``row``, ``column`` and ``measured``
+(``<!-- map: FILE PROTOCOL -->``). ``<!-- counts: FILE -->`` is the first table alone.
 """
 
 from __future__ import annotations
@@ -30,8 +35,8 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
@@ -50,6 +55,7 @@ _MISSING = "not measured"
 _VERDICTS = ("confirmed", "inconclusive", "refuted")
 _HEADER = ("claim, and why or where", "result (95 % interval)", "aim", "verdict", "seeds")
 _VERDICT = _HEADER.index("verdict")
+_SCALE = {"ratio": 1.0, "points": 100.0, "percent": 1.0}
 
 
 @validated(frozen=True, kw_only=True, config=_CONFIG)
@@ -74,6 +80,40 @@ class Headline:
     compare: Literal["ratio", "difference", "value"] = "value"
     aim: str | None = None
     why: str = ""
+    short: str = ""
+    plot: Literal["", "ratio", "points", "percent"] = ""
+
+
+@validated(frozen=True, kw_only=True, config=_CONFIG)
+class Cell:
+    """A cell of a protocol's map: a ratio to the best other method."""
+
+    protocol: str
+    row: str
+    column: str
+    measured: Source
+    against: Source | None = None
+    other: str = ""
+
+
+@validated(frozen=True, kw_only=True, config=_CONFIG)
+class Claims:
+    """A file of claims."""
+
+    headline: list[Headline] = field(default_factory=list)
+    cell: list[Cell] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForestLine:
+    """A line of a forest plot: a ratio, or a difference in percentage points."""
+
+    label: str
+    panel: Literal["ratio", "points"]
+    value: float
+    interval: tuple[float, float]
+    aim: float | None
+    verdict: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +140,128 @@ def headline_tables(file: Path) -> str:
     Raises:
         BadInput: the file or one of its claims is not of the form above, or a column that a summary lacks.
     """
+    protocols = _protocols(file)
+    parts = [_counts(protocols)]
+    parts += [f"\n## {name}\n\n{_markdown(_HEADER, lines)}" for name, lines in protocols.items()]
+    return "".join(parts)
+
+
+def count_table(file: Path) -> str:
+    """Return the Markdown table of how many claims of each protocol hold.
+
+    Raises:
+        BadInput: as `headline_tables`.
+    """
+    return _counts(_protocols(file))
+
+
+def verdict_table(file: Path, protocol: str) -> str:
+    """Return the Markdown table of a protocol's claims that have a short text.
+
+    Raises:
+        BadInput: as `headline_tables`, or there is no such claim.
+    """
+    lines = []
+    for claim in _chosen(file, protocol):
+        _, result = _sides(file.parent, claim)
+        lines.append([claim.short, *_measured(claim, result), _verdict(claim, result)])
+    return _markdown(("claim", "measured (95 % interval)", "aim", "verdict"), lines)
+
+
+def _measured(claim: Headline, result: Result | None) -> tuple[str, str]:
+    """Return a claim's number and its aim; differences of shares in percentage points."""
+    if result is None:
+        return _MISSING, _aim(claim)
+    if claim.plot not in ("points", "percent") or claim.aim is None:
+        return result.text(claim.compare), _aim(claim)
+    scale = _SCALE[claim.plot]
+    ends = "" if result.interval is None else f" ({' to '.join(f'{end * scale:+.2f}' for end in result.interval)})"
+    sign, bound = _bound(claim.aim)
+    return f"{result.value * scale:+.2f} points{ends}", f"{sign}\N{NO-BREAK SPACE}{bound * scale:g}"
+
+
+def forest_lines(file: Path, protocol: str) -> list[ForestLine]:
+    """Return the lines of a protocol's forest plot.
+
+    Raises:
+        BadInput: as `verdict_table`.
+    """
+    lines = []
+    for claim in _chosen(file, protocol):
+        _, result = _sides(file.parent, claim)
+        if not claim.plot or result is None or result.interval is None:
+            continue
+        scale = _SCALE[claim.plot]
+        low, high = (end * scale for end in result.interval)
+        lines.append(
+            ForestLine(
+                label=claim.short,
+                panel="ratio" if claim.plot == "ratio" else "points",
+                value=result.value * scale,
+                interval=(low, high),
+                aim=None if claim.aim is None else _bound(claim.aim)[1] * scale,
+                verdict=_verdict(claim, result),
+            )
+        )
+    return lines
+
+
+def map_table(file: Path, protocol: str) -> str:
+    """Return the Markdown table of a protocol's map: bold where the whole interval is below 1, in italics above.
+
+    Raises:
+        BadInput: as `headline_tables`, or a cell has no number.
+    """
+    cells = [cell for cell in _claims(file).cell if cell.protocol == protocol]
+    rows, columns = (_ordered(getattr(cell, name) for cell in cells) for name in ("row", "column"))
+    said: dict[tuple[str, str], str] = {}
+    for cell in cells:
+        compare: Literal["value", "ratio"] = "value" if cell.against is None else "ratio"
+        claim = Headline(protocol="", what="", measured=cell.measured, against=cell.against, compare=compare)
+        _, result = _sides(file.parent, claim)
+        if result is None or result.interval is None:
+            raise BadInput(f"{file}: map of {protocol}, {cell.row}, {cell.column}: no ratio with an interval")
+        low, high = result.interval
+        mark = "**" if high < 1 else "*" if low > 1 else ""
+        said[cell.row, cell.column] = f"{mark}{_text(result.value, 3)}{mark} ({_text(low, 3)} to {_text(high, 3)})" + (
+            f" {cell.other}" if cell.other else ""
+        )
+    return _markdown(["", *columns], [[row, *(said.get((row, column), "-") for column in columns)] for row in rows])
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Return each name once, by the numbers with which all begin, else as they come."""
+    kept = list(dict.fromkeys(names))
+    numbers = [re.match(r"[\d.]+", name) for name in kept]
+    if not all(numbers):
+        return kept
+    return [
+        name for _, name in sorted((float(found[0]), name) for found, name in zip(numbers, kept, strict=True) if found)
+    ]
+
+
+def _claims(file: Path) -> Claims:
     try:
-        claims = TypeAdapter(list[Headline]).validate_python(tomllib.loads(file.read_text()).get("headline", []))
+        return TypeAdapter(Claims).validate_python(tomllib.loads(file.read_text()))
     except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise BadInput(f"{file}: {' '.join(str(error).split())[:200]}") from None
+
+
+def _chosen(file: Path, protocol: str) -> list[Headline]:
+    found = [claim for claim in _claims(file).headline if claim.protocol == protocol and claim.short]
+    if not found:
+        raise BadInput(f"{file}: no claim of {protocol!r} has a short text")
+    return found
+
+
+def _protocols(file: Path) -> dict[str, list[list[str]]]:
     protocols: dict[str, list[list[str]]] = {}
-    for claim in claims:
+    for claim in _claims(file).headline:
         protocols.setdefault(claim.protocol, []).append(_line(file.parent, claim))
+    return protocols
+
+
+def _counts(protocols: Mapping[str, Sequence[Sequence[str]]]) -> str:
     found = dict.fromkeys(
         [*_VERDICTS, *(line[_VERDICT] for lines in protocols.values() for line in lines if line[_VERDICT] != "-")]
     )
@@ -114,9 +269,7 @@ def headline_tables(file: Path) -> str:
         [name, str(len(lines)), *(str(sum(line[_VERDICT] == verdict for line in lines)) for verdict in found)]
         for name, lines in protocols.items()
     ]
-    parts = [_markdown(["protocol", "claims", *found], counts)]
-    parts += [f"\n## {name}\n\n{_markdown(_HEADER, lines)}" for name, lines in protocols.items()]
-    return "".join(parts)
+    return _markdown(["protocol", "claims", *found], counts)
 
 
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -124,19 +277,27 @@ def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _line(base: Path, claim: Headline) -> list[str]:
-    ours = _find(base, claim.measured)
-    theirs = None if claim.against is None else _find(base, claim.against)
-    result = _result(claim, ours, theirs)
+    (ours, theirs), result = _sides(base, claim)
     sides = _MISSING if ours is None else ours.row if claim.compare == "value" and not ours.deviation else str(ours)
     if claim.against is not None:
         sides += f" against {_MISSING if theirs is None else theirs}"
     return [
         _above(claim.what, claim.why),
         _above("-" if result is None else result.text(claim.compare), sides),
-        (claim.aim or "-").replace(" ", "\N{NO-BREAK SPACE}"),
+        _aim(claim),
         _verdict(claim, result),
         "-" if result is None else str(result.seeds),
     ]
+
+
+def _sides(base: Path, claim: Headline) -> tuple[tuple[Figure | None, Figure | None], Result | None]:
+    ours = _find(base, claim.measured)
+    theirs = None if claim.against is None else _find(base, claim.against)
+    return (ours, theirs), _result(claim, ours, theirs)
+
+
+def _aim(claim: Headline) -> str:
+    return (claim.aim or "-").replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _above(said: str, besides: str) -> str:
@@ -190,15 +351,19 @@ def _paired(compare: str, ours: Figure, theirs: Figure) -> Result:
 def _verdict(claim: Headline, result: Result | None) -> str:
     if claim.aim is None:
         return "-"
-    match = _AIM.fullmatch(claim.aim)
-    if match is None:
-        raise BadInput(f"headlines: aim {claim.aim!r} is not allowed: <= or >= and a number")
+    sign, bound = _bound(claim.aim)
     if result is None:
         return _MISSING
-    bound = float(match[2])
     ends = (result.value, *(result.interval or ()))
-    kept = [end <= bound if match[1] == "<=" else bound <= end < math.inf for end in ends]
+    kept = [end <= bound if sign == "<=" else bound <= end < math.inf for end in ends]
     return _VERDICTS[0 if all(kept) else 1 if any(kept) else 2]
+
+
+def _bound(aim: str) -> tuple[str, float]:
+    match = _AIM.fullmatch(aim)
+    if match is None:
+        raise BadInput(f"headlines: aim {aim!r} is not allowed: <= or >= and a number")
+    return match[1], float(match[2])
 
 
 def _find(base: Path, source: Source) -> Figure | None:

@@ -34,7 +34,10 @@ RESULTS = ROOT / "docs" / "results"
 PATIENCE = 10.0
 """A command may take so many times what its row took, and two minutes more: this machine may be slower or busy."""
 
-ROUNDED = {"figure3-cora", "table4-cora", "choose-cora", "compare-credit", "compare-blog-log1p", "tune-blog-log1p"}
+ROUNDED = {
+    "figure3-cora", "table4-cora", "choose-cora",
+    "compare-credit", "tune-credit", "compare-blog-log1p", "tune-blog-log1p",
+}  # fmt: skip
 """Studies of which a row came out otherwise on another machine: training that stops at its best round, or on reaching
 a target, stops at another when float32 sums are rounded otherwise. With ``--within``, as in CI, they are not drawn."""
 

@@ -10,8 +10,9 @@ and deviation over its seeds; ``deviation=always`` at the end of a mark shows on
 below names what an earlier version made, which kept no command for each row. An attack over several seeds is the mean,
 its 95 % interval if seeds are independent, the least and the most of them, and mean chance.
 ``<!-- record: FILE,FILE -->`` marks the paragraph that says which rows behind a page can be made again
-(`scenarios.replay`) and which are older than that; ``<!-- headlines: FILE -->`` tables over several studies, see
-`scenarios.headlines`.
+(`scenarios.replay`) and which are older than that; ``<!-- headlines: FILE -->`` tables over several studies. Parts of
+them are ``<!-- counts: FILE -->``, and ``<!-- verdicts: FILE PROTOCOL -->``, ``<!-- map: FILE PROTOCOL -->`` and
+``<!-- forest: FILE PROTOCOL -->`` of a protocol, see `scenarios.headlines`.
 ``python -m scenarios.results docs/results`` writes, and with ``--check`` only compares and ends with 1 if a document is
 not current.
 """
@@ -31,7 +32,8 @@ from fedactors.cli.terminal import format_value, guarded
 from fedactors.errors import BadInput
 from fedactors.runs.storage import write_atomic
 from fedactors.runs.table import NOT_REACHED, RunRow, read_table
-from scenarios.headlines import headline_tables
+from scenarios.forest import draw, is_current
+from scenarios.headlines import ForestLine, count_table, forest_lines, headline_tables, map_table, verdict_table
 from scenarios.paper.repeat import can_repeat, draws_noise, is_of_earlier_version, older_text
 
 _MARK = re.compile(
@@ -41,6 +43,11 @@ _MARK = re.compile(
 )
 _ATTACK = re.compile(r"([\d.]+) \(([\d.]+) to ([\d.]+); chance ([\d.]+)\)")
 _HEADLINES = re.compile(r"(?P<open><!-- headlines: (?P<file>\S+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
+_PARTS = re.compile(
+    r"(?P<open><!-- (?P<part>counts|verdicts|map|forest): (?P<file>\S+)(?: (?P<protocol>\S+))? -->\n)"
+    r".*?(?P<close><!-- end -->)",
+    re.DOTALL,
+)
 _RECORD = re.compile(r"(?P<open><!-- record: (?P<files>\S+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 _load = functools.cache(read_table)
 
@@ -59,10 +66,43 @@ def render_document(text: str, base: Path) -> str:
     def headlines(match: re.Match[str]) -> str:
         return f"{match['open']}{headline_tables(base / match['file'])}{match['close']}"
 
+    def part(match: re.Match[str]) -> str:
+        return f"{match['open']}{_part(match['part'], base / match['file'], match['protocol'])}{match['close']}"
+
     def record(match: re.Match[str]) -> str:
         return f"{match['open']}{record_text(base, match['files'].split(','))}{match['close']}"
 
-    return _RECORD.sub(record, _HEADLINES.sub(headlines, _MARK.sub(table, text)))
+    return _RECORD.sub(record, _PARTS.sub(part, _HEADLINES.sub(headlines, _MARK.sub(table, text))))
+
+
+def _part(name: str, file: Path, protocol: str | None) -> str:
+    if name == "counts":
+        return count_table(file)
+    if protocol is None:
+        raise BadInput(f"{file}: <!-- {name}: FILE PROTOCOL --> names a protocol")
+    if name == "forest":
+        picture = _picture(file, protocol)
+        says = f"![Ratios and differences of {protocol} with 95 % intervals]({picture.relative_to(file.parent)})"
+        return (
+            f"{says}\n\n([PDF]({picture.relative_to(file.parent).with_suffix('.pdf')}); the dotted mark is the aim.)\n"
+        )
+    return (verdict_table if name == "verdicts" else map_table)(file, protocol)
+
+
+def _picture(file: Path, protocol: str) -> Path:
+    return file.parent / "figures" / f"forest-{protocol}.svg"
+
+
+def stale_pictures(document: Path, text: str) -> dict[Path, list[ForestLine]]:
+    """Return the forest plots of a document that do not show today's lines, with these."""
+    found = {}
+    for match in _PARTS.finditer(text):
+        if match["part"] == "forest":
+            file = document.parent / match["file"]
+            lines = forest_lines(file, match["protocol"])
+            if not is_current(_picture(file, match["protocol"]), lines):
+                found[_picture(file, match["protocol"])] = lines
+    return found
 
 
 def tables_of(document: Path) -> list[Path]:
@@ -143,6 +183,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             stale.append(document)
             if not args.check:
                 write_atomic(document, made.encode())
+        for picture, lines in stale_pictures(document, text).items():
+            stale.append(picture)
+            if not args.check:
+                draw(picture, lines)
     for document in stale:
         print(f"{document}: {'not current' if args.check else 'written'}")
     return 1 if stale and args.check else 0

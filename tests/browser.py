@@ -30,6 +30,9 @@ _FLAGS = (
 class Browser:
     """One page; `errors` holds what its console said was wrong and every request that left the file."""
 
+    allowed: tuple[str, ...] = ("file:", "data:")
+    """How addresses begin that a page may ask for."""
+
     def __init__(self, profile: Path) -> None:
         assert CHROMIUM is not None
         ours_in, theirs_out = os.pipe()
@@ -91,18 +94,22 @@ class Browser:
             self.errors.append(str(facts["args"]))
         elif method == "Log.entryAdded" and facts["entry"]["level"] in ("error", "warning"):
             self.errors.append(facts["entry"]["text"])
-        elif method == "Network.requestWillBeSent" and not facts["request"]["url"].startswith(("file:", "data:")):
+        elif method == "Network.requestWillBeSent" and not facts["request"]["url"].startswith(self.allowed):
             self.errors.append(f"a request to {facts['request']['url']}")
 
-    def show(self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Open a file as a screen of this size and colour scheme shows it, and wait until it is loaded."""
+    def show(self, page: Path | str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Open a file or an address as a screen of this size and colour scheme shows it, when it is loaded."""
         self.ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
-        self.ask("Page.navigate", url=page.resolve().as_uri())
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
+        self.await_load()
+
+    def await_load(self) -> None:
+        """Wait until a page is loaded that was asked for since `events` was cleared."""
         while "Page.loadEventFired" not in self.events:
             self._next()
 

@@ -32,6 +32,7 @@ class Tiny:
 TINY: dict[str, tuple[Tiny, ...]] = {
     "combined_adversary": (Tiny("--smoke --only glasu --out made"),),
     "batched_clients": (Tiny("--clients 16 --samples 20 --models cnn8"),),
+    "clients_on_ray": (Tiny("--data digits --clients 6 --samples 20 --rounds 3 --repeats 1 --each 2", ray=True),),
     "compute_costs": (Tiny("--repetitions 1 --output made.json"),),
     "local_transport": (Tiny("262144"),),
     "defaults": (Tiny("--smoke --only /iris"), Tiny("--smoke --only tablepuppet/orders-2000-regression")),
@@ -52,6 +53,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "nebulafl_containers": (Tiny("--seconds 1 --repeats 1 --data digits", ray=True),),
     "nebulafl_speed": (Tiny("overhead --containers 20 --per-round 5 --rounds 1", data="fashion_mnist"),),
     "nebulafl_batched_clients": (Tiny("--smoke"),),
+    "online": (Tiny("--requests 20 --rows 120 --clients 2"),),
     "reading": (Tiny("2000"),),
     "large_tables": (Tiny("horizontal 3000 4"), Tiny("tablepuppet 3000 4")),
     "postgres_reading": (),  # `test_reads_a_table_of_postgresql`

@@ -1,7 +1,10 @@
 """The files for containers, Kubernetes, SLURM, TLS and Grafana: each checked as far as it can be without them."""
 
+import importlib.util
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -98,6 +101,167 @@ def test_the_manifest_is_a_cluster_with_a_host_for_each_party_of_the_page():
     name = cluster["metadata"]["name"]
     assert policy["spec"]["podSelector"]["matchLabels"] == {"ray.io/cluster": name}
     assert policy["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"] == {"ray.io/cluster": name}
+
+
+# --- a site under Compose and on Kubernetes ---
+
+MANIFESTS = sorted(path for path in DEPLOY.rglob("*.yaml") if path.name != "kuberay.yaml")
+STYLE = "{extends: default, rules: {line-length: {max: 120}, document-start: disable}}"
+
+
+def linter(module: str) -> list[str]:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"no {module} here: pip install 'fedactors[dev]'")
+    return [sys.executable, "-m", module]
+
+
+def objects() -> dict[str, dict]:
+    """What there is on the cluster, by kind."""
+    texts = [(DEPLOY / "kubernetes" / name).read_text() for name in ("site.yaml", "network.yaml")]
+    return {found["kind"]: found for text in texts for found in yaml.safe_load_all(text)}
+
+
+def pod() -> dict:
+    return objects()["StatefulSet"]["spec"]["template"]["spec"]
+
+
+def unit() -> dict[str, str]:
+    text = (DEPLOY / "fedactors-site.service").read_text()
+    return dict(line.split("=", 1) for line in text.splitlines() if re.match(r"[A-Z]\w+=", line))
+
+
+@pytest.mark.parametrize("path", [*MANIFESTS, DEPLOY / "kuberay.yaml"], ids=lambda path: path.stem)
+def test_yaml_passes_its_linter(path):
+    done = subprocess.run([*linter("yamllint"), "--strict", "-d", STYLE, str(path)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_compose_takes_the_file():
+    file = str(DEPLOY / "compose.yaml")
+    words = [*linter("check_jsonschema"), "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*words, file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    wrong = yaml.safe_load(Path(file).read_text())
+    wrong["services"]["site"]["stop_grace"] = "30s"
+    done = subprocess.run([*words, "-"], input=json.dumps(wrong), capture_output=True, text=True)
+    assert "stop_grace" in done.stdout, "it sees what there is not"
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Service", "NetworkPolicy"])
+def test_kubernetes_takes_the_objects(kind):
+    linter("kubernetes_validate")
+    import kubernetes_validate
+
+    version = kubernetes_validate.latest_version()
+    kubernetes_validate.validate(objects()[kind], version, strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**objects()[kind], "specs": {}}, version, strict=True)
+
+
+def test_kustomize_renders_the_folder():
+    if (kubectl := shutil.which("kubectl")) is None:
+        pytest.skip("no kubectl here")
+    done = subprocess.run([kubectl, "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rendered = {found["kind"]: found for found in yaml.safe_load_all(done.stdout)}
+    assert rendered.keys() == objects().keys() | {"ConfigMap"}
+    assert rendered["ConfigMap"]["data"] == {"name": "bank"}
+    spec = rendered["StatefulSet"]["spec"]["template"]["spec"]
+    containers = [*spec["initContainers"], *spec["containers"]]
+    assert {one["image"] for one in containers} == {f"fedactors:{VERSION}"}
+    names = {entry["valueFrom"]["configMapKeyRef"]["name"] for one in containers for entry in one.get("env", ())
+             if "configMapKeyRef" in entry.get("valueFrom", {})}  # fmt: skip
+    assert names == {rendered["ConfigMap"]["metadata"]["name"]}
+
+
+def test_a_site_has_the_same_command_limits_and_secret_wherever_it_is_kept():
+    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["site"]
+    systemd, spec = unit(), pod()
+    (container,) = spec["containers"]
+    word = shlex.split(systemd["ExecStart"])[1:]
+    kept = [part.replace("/var/lib/fedactors/site", "/site") for part in word]
+    assert kept == service["command"] == container["args"]
+    assert service["image"] == f"fedactors:{VERSION}"
+    assert service["restart"] == systemd["Restart"]
+    assert int(service["stop_grace_period"][:-1]) == int(systemd["TimeoutStopSec"])
+    assert spec["terminationGracePeriodSeconds"] == int(systemd["TimeoutStopSec"])
+    limits = service["deploy"]["resources"]["limits"]
+    memory = container["resources"]["limits"]["memory"]
+    assert limits["memory"].upper() == systemd["MemoryMax"] == memory.removesuffix("i")
+    assert str(limits["pids"]) == systemd["TasksMax"]
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    for pair in shlex.split(systemd["Environment"]):
+        name, value = pair.split("=")
+        assert service["environment"][name] == environment[name] == value
+    assert "FEDACTORS_KEY_PASSPHRASE" in service["environment"].keys() & environment.keys()
+    assert "FEDACTORS_KEY_PASSPHRASE" in (DEPLOY / "fedactors-site.service").read_text()
+
+
+def test_a_site_in_a_container_may_no_more_than_the_unit():
+    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["site"]
+    assert unit()["NoNewPrivileges"] == "yes"
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert unit()["CapabilityBoundingSet"] == ""
+    assert (service["cap_drop"], service["read_only"], service["user"]) == (["ALL"], True, "1000:1000")
+    writable = [one for one in service["volumes"] if isinstance(one, str) or not one.get("read_only")]
+    assert writable == ["site:/site"]
+    spec = pod()
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["runAsUser"] == 1000
+    assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch", "the key is its owner's alone"
+    assert not spec["automountServiceAccountToken"]
+    volumes = {one["name"] for one in spec["volumes"]} | {
+        one["metadata"]["name"] for one in objects()["StatefulSet"]["spec"]["volumeClaimTemplates"]
+    }
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+        assert "memory" in container["resources"]["limits"]
+    assert objects()["StatefulSet"]["spec"]["replicas"] == 1
+    (rule,) = objects()["NetworkPolicy"]["spec"]["ingress"]
+    (port,) = spec["containers"][0]["ports"]
+    assert [one["port"] for one in rule["ports"]] == [port["containerPort"]] == [7443]
+    assert objects()["Service"]["spec"]["ports"][0]["targetPort"] == port["name"]
+
+
+@pytest.mark.slow
+def test_the_pod_makes_its_key_once_and_waits_for_the_federation(tmp_path):
+    """The shell commands of the init containers, really run, in a folder of this machine."""
+    site, program = tmp_path / "site", tmp_path / "bin" / "fedactors"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m fedactors "$@"\n')
+    program.chmod(0o755)
+    environment = {**os.environ, "SITE": "bank", "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    environment |= {"PYTHONPATH": str(ROOT), "FEDACTORS_KEY_PASSPHRASE": "a long passphrase"}
+    key, wait = (
+        [*one["command"], re.sub("(?<= )/site(?=[ /])", str(site), one["args"][0])] for one in pod()["initContainers"]
+    )
+    for _ in range(2):
+        subprocess.run(key, check=True, env=environment, capture_output=True, timeout=60)
+    made = (site / "key.pem").read_bytes()
+    assert b"ENCRYPTED" in made
+    subprocess.run(key, check=True, env=environment, capture_output=True, timeout=60)
+    assert (site / "key.pem").read_bytes() == made
+    waiting = subprocess.Popen(wait, env=environment)
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting.wait(1)
+    (site / "federation.toml").write_text("x")
+    assert waiting.wait(10) == 0
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "kubernetes/kustomization.yaml"])
+def test_commands_of_the_files_are_ours_and_on_the_page(file):
+    lines = [line[4:] for line in (DEPLOY / file).read_text().splitlines() if line.startswith("#   ")]
+    assert len(lines) >= 5
+    for line in lines:
+        assert line.split("   #")[0].strip() in PAGE, line
+        if found := re.search(r"(?:run --rm site|fedactors) (site .*)", line):
+            args = parsers()[0].parse_args(shlex.split(found[1]))
+            assert (args.command, args.folder) == ("site", "/site")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -1,12 +1,14 @@
 """The tables of claims: which number stands in it, and what counts as reached."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from fedactors.errors import BadInput
 from fedactors.runs.table import RunRow
-from scenarios.headlines import headline_tables
+from scenarios.forest import draw, is_current
+from scenarios.headlines import count_table, forest_lines, headline_tables, map_table, verdict_table
 from scenarios.paper.study import put_rows
 from scenarios.results import main as results_main
 
@@ -141,3 +143,85 @@ def test_every_protocol_has_a_section_and_is_counted():
         (counts,) = [row for row in overview.splitlines() if row.startswith(f"| {name} |")]
         counted = [len(verdicts), *(verdicts.count(one) for one in ("confirmed", "inconclusive", "refuted"))]
         assert [int(cell) for cell in counts.split("|")[2:-1]] == counted
+
+
+SHORT = 'short = "cost"\nplot = "{plot}"\n'
+
+
+def claims(tmp_path: Path, text: str, more: str = "") -> Path:
+    file = tmp_path / "claims.toml"
+    file.write_text(f'[[headline]]\nprotocol = "p"\nwhat = "w"\n{text}\n{more}')
+    return file
+
+
+def test_a_protocols_page_has_its_short_claims_with_differences_in_points(tmp_path):
+    write(tmp_path / "data", "ours", 0.50, 0.52, 0.51)
+    write(tmp_path / "data", "base", 0.48, 0.49, 0.50)
+    text = RATIO.replace('compare = "ratio"', 'compare = "difference"').replace("<= ", '>= 0.01"\n')
+    file = claims(
+        tmp_path, text + SHORT.format(plot="points"), '[[headline]]\nprotocol = "p"\nwhat = "long"\n' + RATIO + '1"'
+    )
+    (_, _, said) = verdict_table(file, "p").splitlines()
+    assert said.startswith("| cost | +2.00 points (-0.48 to +4.48) | >=\N{NO-BREAK SPACE}1 | inconclusive |")
+    (shown,) = forest_lines(file, "p")
+    assert (shown.panel, round(shown.value, 9), shown.aim) == ("points", 2.0, 1.0)
+    assert count_table(file).splitlines()[-1] == "| p | 2 | 0 | 1 | 1 |"
+    with pytest.raises(BadInput, match="no claim of 'q' has a short text"):
+        verdict_table(file, "q")
+
+
+def test_a_map_says_where_the_method_is_shown_to_be_ahead_or_behind(tmp_path):
+    write(tmp_path / "data", "quick", 1.0, 2.0)
+    write(tmp_path / "data", "slow", 9.0, 9.0)
+    write(tmp_path / "data", "base", 4.0, 4.0)
+    base = 'against = { rows = "data/s/base", column = "cost" }\n'
+    cells = "".join(
+        f'[[cell]]\nprotocol = "p"\nrow = "{row}"\ncolumn = "1 Gbit/s"\nother = "VFL"\n'
+        f'measured = {{ rows = "data/s/{row}", column = "cost" }}\n{base}'
+        for row in ("quick", "slow")
+    )
+    file = claims(tmp_path, RATIO.replace("ours", "quick") + '1"', cells)
+    assert map_table(file, "p").splitlines() == [
+        "|  | 1 Gbit/s |", "| --- | --- |",
+        "| quick | **0.25** (0.25 to 0.5) VFL |", "| slow | *2.25* (2.25 to 2.25) VFL |",
+    ]  # fmt: skip
+
+
+def test_a_forest_plot_is_current_until_a_number_changes(tmp_path):
+    write(tmp_path / "data", "ours", 3.0, 4.0)
+    write(tmp_path / "data", "base", 6.0, 7.0)
+    file = claims(tmp_path, RATIO + '0.6"\n' + SHORT.format(plot="ratio"))
+    (tmp_path / "p.md").write_text("<!-- forest: claims.toml p -->\n<!-- end -->\n")
+    picture = tmp_path / "figures" / "forest-p.svg"
+    assert results_main([str(tmp_path), "--check"]) == 1
+    assert not picture.exists()
+    assert results_main([str(tmp_path)]) == 0
+    assert results_main([str(tmp_path), "--check"]) == 0
+    assert picture.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    first = picture.read_bytes()
+    draw(picture, forest_lines(file, "p"))
+    assert picture.read_bytes() == first
+    write(tmp_path / "data", "ours", 3.0, 5.0)
+    assert not is_current(picture, forest_lines(file, "p"))
+    assert results_main([str(tmp_path), "--check"]) == 1
+
+
+PAGES = ("pubsub_vfl", "mtcd", "tablepuppet", "glasu", "nebulafl")
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("name", PAGES)
+def test_a_protocols_page_is_read_in_a_minute(name):
+    text = (DOCS / f"{name}.md").read_text()
+    assert len(text.split()) <= 1_500
+    block = text.partition("<!-- verdicts")[2].partition("<!-- end -->")[0]
+    verdicts = [row for row in block.splitlines() if row.startswith("| ")][2:]
+    assert 0 < len(verdicts) <= 12
+    assert all(len(row.replace("|", " ").split()) <= 25 for row in verdicts)
+    answer = text.partition("## In five lines")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^- \*\*", answer, re.M)) == 5
+
+
+@pytest.mark.docs
+def test_the_summary_is_one_screen():
+    assert len((DOCS / "summary.md").read_text().split()) <= 350

@@ -75,6 +75,6 @@ def test_who_has_reached_the_target_ranks_before_who_has_not() -> None:
 
 
 def test_no_pilot_begins_when_the_time_is_over() -> None:
-    pilots = Pilots(climb, Planning(limit=1e-9))
+    pilots = Pilots(climb, Planning(time_limit=1e-9))
     assert pilots.is_late
     assert pilots.one(32, 0, math.inf) == Outcome()

@@ -244,6 +244,13 @@ class Actor:
             self.name, what, named, at_most, round, round if last_round is None else last_round
         )
 
+    def catch_up(self, left: Mapping[str, tuple[int, int]]) -> None:
+        """Learn what left, be it after the checkpoint that this actor goes on from, before it is opened; overridden.
+
+        Args:
+            left: by endpoint with a number that grows (a round's): how many answers left, and the last number.
+        """
+
     def count_forwarded(self, method: str, value: Any) -> None:
         """Count a call of one of the own endpoints that came inside of another message.
 

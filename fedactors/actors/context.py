@@ -147,6 +147,8 @@ class Context(Caller):
     seed: int
     reproducible_noise: bool
     counts: CallCounts
+    keeps_journal = False
+    """Whether what left is written down where no checkpoint rolls it back; see `Actor.catch_up`."""
 
     @abstractmethod
     async def compute(self, function: Callable[..., T], args: tuple[Any, ...], work: Work) -> T:

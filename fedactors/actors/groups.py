@@ -11,6 +11,8 @@
     drop       is no member any more                                   returns the others' replies, or, ``whole``,
                                                                        raises `Incomplete` for `repeat` to begin anew
     restart    is waited for, told by `back`, and asked again          returns all replies
+    return     is away until it is `back`, which who was late is when  returns the others' replies
+               its answer comes, and then let in (`let_in`)
 
 The driver makes one of its runtime, an actor of itself. A party's own failure (`PartyFailed`) is never a loss: it
 ends the run under every policy. Every wait has a limit, and every loss that a run survives is logged with its name.
@@ -26,13 +28,13 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from fedactors.actors.actor import Actor
 from fedactors.actors.context import Caller
-from fedactors.errors import BadInput, CallTimeout, PartyError, PartyFailed, PartyLost
+from fedactors.errors import BadInput, CallTimeout, PartyError, PartyFailed, PartyLost, Refused
 
 C = TypeVar("C")
 M = TypeVar("M")
 T = TypeVar("T")
-OnLoss = Literal["stop", "skip", "drop", "restart"]
-ON_LOSS = ("stop", "skip", "drop", "restart")
+OnLoss = Literal["stop", "skip", "drop", "restart", "return"]
+ON_LOSS = ("stop", "skip", "drop", "restart", "return")
 _MOST_RESTARTS = 20
 """Of what one `repeat` goes through: a party that is lost each time it is asked would be asked for ever."""
 _log = logging.getLogger(__name__)
@@ -95,7 +97,7 @@ class ActorGroup(Generic[C]):
         """How often `repeat` has begun anew because somebody was dropped."""
         self._caller = caller
         self._handles: dict[str, C] = dict(parties) if isinstance(parties, Mapping) else {}
-        self._on_loss = on_loss
+        self.on_loss: OnLoss = on_loss
         self._timeout = timeout
         self._when_dropped = when_dropped
         self._label = label
@@ -104,6 +106,9 @@ class ActorGroup(Generic[C]):
         """Who was lost last, be it a member again by now."""
         self._returns = dict.fromkeys(self.names, 0)
         self._news = asyncio.Event()
+        self._returning: dict[str, None] = {}
+        self._failed: PartyError | None = None
+        """What a late answer was, where it is no loss: the next question raises it."""
 
     # --- who is there ---
 
@@ -126,11 +131,37 @@ class ActorGroup(Generic[C]):
         self._away.add(name)
 
     def back(self, name: str) -> None:
-        """Learn that a party that was lost is there again; who waits for it goes on."""
-        self._away.discard(name)
+        """Learn that a party that was lost is there again; who waits for it goes on.
+
+        Under "return" it is a member again when it is let in: nobody comes between two questions that belong together.
+        """
+        if self.on_loss == "return" and name in self._away:
+            self._returning[name] = None
+        else:
+            self._away.discard(name)
         self._returns[name] += 1
         self._news.set()
         self._news = asyncio.Event()
+
+    @property
+    def returning(self) -> list[str]:
+        """Names of those who are `back` and not let in, under "return"."""
+        return [name for name in self._returning if name in self._away]
+
+    def let_in(self, name: str) -> None:
+        """Make a party that is `back` a member again."""
+        self._returning.pop(name, None)
+        self._away.discard(name)
+
+    async def await_return(self, seconds: float) -> bool:
+        """Wait until somebody is `back`; say whether that was so within these seconds."""
+        if self.returning:
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with self._caller.clock.timeout(seconds):
+                await self._news.wait()
+                return True
+        return False
 
     # --- asking ---
 
@@ -186,12 +217,12 @@ class ActorGroup(Generic[C]):
             try:
                 return await action()
             except Incomplete as incomplete:
-                if incomplete.group is not self or self._on_loss != "drop":
+                if incomplete.group is not self or self.on_loss != "drop":
                     raise
                 self.attempt += 1
             except PartyLost as loss:
                 num_restarts += 1
-                if self._on_loss != "restart" or loss.party not in waited_for or num_restarts > _MOST_RESTARTS:
+                if self.on_loss != "restart" or loss.party not in waited_for or num_restarts > _MOST_RESTARTS:
                     raise
                 _log.warning("%s; what it was asked is done again when it is back", loss)
                 await self._wait_for(loss.party, returns[loss.party])
@@ -204,7 +235,7 @@ class ActorGroup(Generic[C]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._away, self.attempt = set(state["away"]), state["attempt"]
+        self._away, self.attempt, self._returning = set(state["away"]), state["attempt"], {}
 
     # --- inside ---
 
@@ -219,11 +250,15 @@ class ActorGroup(Generic[C]):
                 found = await asyncio.gather(*(self._ask_one(call, name, seconds) for name in asked))
             losses = [loss for _, loss in found if loss is not None]
             replies |= {name: reply[0] for name, (reply, _) in zip(asked, found, strict=True) if reply}
+            if self.on_loss == "return":
+                for name, (_, loss) in zip(asked, found, strict=True):
+                    if loss is not None:
+                        self.leave(loss.party if loss.party in self.names else name)
             if losses:
                 await self._after(losses)
                 if whole:
                     raise Incomplete(losses[0], self)
-            if not losses or self._on_loss == "skip":
+            if not losses or self.on_loss in ("skip", "return"):
                 return {name: replies[name] for name in self.names if name in replies}
             # who is still a member without an answer needed a party that was lost: it is asked again
 
@@ -231,26 +266,40 @@ class ActorGroup(Generic[C]):
         self, call: Callable[[str], Awaitable[T]], name: str, seconds: float
     ) -> tuple[tuple[T] | tuple[()], PartyError | None]:
         async def answer() -> T:
+            asked = asyncio.ensure_future(call(name)) if self.on_loss == "return" else call(name)
             try:
                 async with self._caller.clock.timeout(seconds):
-                    return await call(name)
+                    return await (asyncio.shield(asked) if isinstance(asked, asyncio.Future) else asked)
             except TimeoutError:
+                if self.on_loss == "return":
+                    asyncio.ensure_future(asked).add_done_callback(lambda late: self._came_late(name, late))
                 raise CallTimeout(name, f"it gave no answer within {seconds:g} s") from None
 
-        if self._on_loss == "restart":
+        if self._failed is not None:
+            raise self._failed
+        if self.on_loss == "restart":
             return (await self.repeat(answer, of=(name,)),), None
         try:
             return (await answer(),), None
         except PartyFailed:
             raise
         except PartyError as loss:
-            if self._on_loss == "stop":
+            if self.on_loss == "stop" or (self.on_loss == "return" and isinstance(loss, Refused)):
                 raise
             return (), loss
 
+    def _came_late(self, name: str, late: asyncio.Future[Any]) -> None:
+        """Hear the answer of a party that was late, which nobody needs any more; a loss is no answer."""
+        error = None if late.cancelled() else late.exception()
+        if late.cancelled() or (isinstance(error, PartyError) and not isinstance(error, PartyFailed)):
+            return
+        if error is not None:
+            self._failed = error if isinstance(error, PartyError) else PartyFailed(name, str(error))
+        self.back(name)
+
     async def _after(self, losses: Sequence[PartyError]) -> None:
         """Go on without lost parties where the run may, else raise the first loss."""
-        if self._on_loss == "skip":
+        if self.on_loss in ("skip", "return"):
             for loss in losses:
                 self.last_lost = loss.party
                 _log.warning("%s; the others' answers are taken", loss)

@@ -419,7 +419,7 @@ def plan_command(args: argparse.Namespace) -> int:
     """Choose settings from profiles."""
     from fedactors.api import plan
 
-    how = {"aim": args.aim, "seed": args.seed, "jobs": args.jobs, "limit": args.limit}
+    how = {"aim": args.aim, "seed": args.seed, "jobs": args.jobs, "time_limit": args.time_limit}
     where = {name: value for name, value in given_options(args).items() if name != "seed"}
     tell = lambda line: print(f"plan: {line}", file=sys.stderr, flush=True)  # noqa: E731
     planned = plan(args.protocol, args.profile, measure=args.measure, settings=args.words, tell=tell, **how, **where)
@@ -427,8 +427,10 @@ def plan_command(args: argparse.Namespace) -> int:
         print_json(planned)
         return 0
     tables = {key: value for key, value in planned.items() if isinstance(value, list) and value}
-    alone = [[key, format_value(value)] for key, value in planned.items() if key not in tables]
+    groups = {key: value for key, value in planned.items() if isinstance(value, dict)}
+    alone = [[key, format_value(value)] for key, value in planned.items() if key not in {*tables, *groups}]
     print_table(["setting", "value"], alone)
+    tables |= {f"{key}: {name}": rows for key, group in groups.items() for name, rows in group.items()}
     for key, rows in tables.items():
         say(f"\n{key}")
         print_table(list(rows[0]), [[format_value(value) for value in row.values()] for row in rows])
@@ -497,6 +499,16 @@ def predict_command(args: argparse.Namespace) -> int:
     if found.privacy:
         say(f"counted in the run's folder: fedactors audit {args.run} composes all predictions")
     return 0
+
+
+def serve_command(args: argparse.Namespace) -> int:
+    """Answer for single rows until stopped."""
+    from fedactors.api import Run
+    from fedactors.cli.sites import serve_parts
+
+    given = given_options(args)
+    parts, model = Run(args.run).parts(checkpoint=args.checkpoint, **given)
+    return serve_parts(parts, model, args)
 
 
 def export_command(args: argparse.Namespace) -> int:

@@ -60,6 +60,13 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "firewall must let the other sites in; the name that they dial is federation admit --address",
     )
     site.add_argument("--relay", metavar="HOST:PORT", help="init, start: nobody can dial the site; it is called there")
+    site.add_argument(
+        "--web",
+        nargs="?",
+        const="0",
+        metavar="PORT",
+        help="status: a page for a browser on this machine (127.0.0.1), at this port or any that is free",
+    )
     _add_key_flags(site)
     site.add_argument(
         "--dns", action="append", default=[], metavar="NAME", help="init, renew: a DNS name that the request asks for"
@@ -199,7 +206,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     plan.add_argument("--seed", type=int, default=0, metavar="N", help="of the pilots (default 0)")
     plan.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes that run pilots (default 1)")
     plan.add_argument(
-        "--limit", type=float, default=600.0, metavar="SECONDS", help="no pilot goes on after this (default 600)"
+        "--time-limit", type=float, default=600.0, metavar="SECONDS", help="no pilot goes on after this (default 600)"
     )
     add_flags(plan, "runtime", "address", "placement")
     add_words(plan)
@@ -225,6 +232,42 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         help="of a run over a federation: your site's federation.toml; --data is then SITE=NAME,SITE=NAME",
     )
     add_flags(predict, "runtime", "address", "placement", "checkpoint_dir", "checkpoint_key", "allow_import")
+
+    serve = add("serve", "answer for single new rows over HTTP with a trained model that stays loaded")
+    serve.add_argument(
+        "run", metavar="RUN", help="run folder with a checkpoint; at a site that of the site: runs/*-ID-0"
+    )
+    serve.add_argument(
+        "--rows",
+        action="append",
+        required=True,
+        metavar="FILE|PARTY=FILE|NAME",
+        help="the rows that are asked for by their ids; with --folder a name of data in site.toml",
+    )
+    serve.add_argument("--id", metavar="COLUMN", help="what rows are called by, where training knew of no such column")
+    serve.add_argument("--listen", default="127.0.0.1:7450", metavar="HOST:PORT", help="default: 127.0.0.1:7450")
+    serve.add_argument("--token-file", default="serve.token", metavar="FILE", help="a new token is there (serve.token)")
+    serve.add_argument("--log", metavar="FILE", help="a line of JSON for each request, without its ids")
+    serve.add_argument("--checkpoint", metavar="LABEL", help="checkpoint to use (default: best, else the newest)")
+    serve.add_argument("--folder", metavar="DIR", help="of the site, where the other parties are at theirs")
+    serve.add_argument(
+        "--from",
+        dest="remote",
+        action="append",
+        default=[],
+        metavar="SITE=HOST:PORT",
+        help="at the site with the labels: where another party serves",
+    )
+    serve.add_argument(
+        "--for",
+        dest="label_site",
+        metavar="SITE",
+        help="at another party: the site with the labels, which alone may ask",
+    )
+    serve.add_argument(
+        "--most-rows", type=_count, metavar="N", help="with --for: rows that it gives at most, each question counts"
+    )
+    add_flags(serve, "checkpoint_dir", "checkpoint_key", "allow_import")
 
     export = add("export", "write each party's part of the trained model, for use without actors")
     export.add_argument("run", metavar="RUN", help="run folder with a checkpoint")

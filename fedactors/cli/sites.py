@@ -2,17 +2,23 @@
 
 ``fedactors site status``, ``check``, ``renew``, ``audit`` and ``stop``: what those do who keep a site running.
 
-``fedactors relay``: run a relay for sites behind NAT or a firewall.
+``fedactors relay``: run a relay for sites behind NAT or a firewall. ``fedactors serve``: predictions online.
+
+It is one file because an organisation's commands read, print and refuse alike.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
+import re
 import signal
+import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +30,19 @@ from fedactors.validation import one_line, party_name, path_of, writing
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
+    from fedactors.cli.operator_page import ShownProposal
     from fedactors.federation.approval import Proposal
     from fedactors.federation.identity import Federation, Member, Passphrase
     from fedactors.federation.site_folder import SiteFolder
+    from fedactors.serving.parts import Part
 
 
 def status(folder: SiteFolder, args: argparse.Namespace) -> int:
     """Show what the site's process does; the exit code says whether there is one."""
     from fedactors.federation.operations import read_status
 
+    if args.web is not None:
+        return _show_page(folder, args)
     found = read_status(folder)
     code = PartyLost.exit_code if found["state"] == "stopped" else 0
     if args.format == "json":
@@ -43,6 +53,9 @@ def status(folder: SiteFolder, args: argparse.Namespace) -> int:
         say(f"run {run['run']}: {run['protocol']} of {run['coordinator']}, {run['stage']}")
         for side, crossed in (run["crossed"] or {}).items():
             say(f"  {side}: {crossed['messages']} messages, {crossed['bytes']} bytes")
+        for one in run["waits"]:
+            so_far = "" if one["seconds"] is None else f", {one['seconds']:g} s so far"
+            say(f"  {one['who']} waits for {one['for']}: {one['what']}{so_far}")
     certificate = found["certificate"]
     say(f"certificate: until {certificate['until']} ({certificate['days_left']:.0f} days)")
     signed = "signed by its authority" if found["federation_signed"] else "not signed"
@@ -207,7 +220,8 @@ SITE_ACTIONS = {
     "the federation's organiser",
     "start": "run the site's process, which answers other sites and hosts this site's actors, until it is stopped: "
     "Ctrl-C, or SIGTERM",
-    "status": "say what the site's process does; exit code 3 where none runs",
+    "status": "say what the site's process does; exit code 3 where none runs; --web: show it on a page of this "
+    "machine, where you can answer proposals too",
     "check": "read all data that site.toml names, and dial every other site: is it reached, has it the same code, is "
     "the clock right? Exit code 2: own data cannot be read; 3: a site cannot be worked with",
     "renew": "make the site's next key, and a request for a certificate, for fedactors federation admit --renew",
@@ -233,6 +247,7 @@ FEDERATION_ACTIONS = {
 _AUTHORITY_KEY = "authority.pem"
 _OF_SITE = {
     "name": "a word",
+    "web": "--web",
     "listen": "--listen",
     "why": "--why",
     "verify": "--verify",
@@ -247,6 +262,7 @@ _SITE_TAKES = {
     "init": ("name", "listen", "relay", "key_type", "passphrase_file", "pkcs11", "dns"),
     "renew": ("key_type", "pkcs11", "dns"),
     "start": ("relay",),
+    "status": ("web",),
     "show": ("name",),
     "approve": ("name", "why"),
     "reject": ("name", "why"),
@@ -422,7 +438,8 @@ def _status(folder: SiteFolder, proposal: Proposal, ended: dict[str, str]) -> st
     return ended.get(proposal.run, "approved")
 
 
-def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
+def _runs(folder: SiteFolder) -> list[dict[str, Any]]:
+    """Return every run that was proposed to a site, and how it stands, JSON-ready."""
     from fedactors.federation.approval import kept_proposals
     from fedactors.federation.audit_log import AUDIT, read
 
@@ -431,7 +448,7 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
         for line in read(folder.path / AUDIT)
         if line["what"] == "ended" and line.get("who") == "site" and {"run", "status"} <= line.keys()
     }
-    found = [
+    return [
         {
             "run": run,
             "coordinator": proposal.coordinator,
@@ -442,6 +459,10 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
         }
         for run, proposal in kept_proposals(folder).items()
     ]
+
+
+def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
+    found = _runs(folder)
     if args.action == "pending":
         found = [entry for entry in found if entry["status"] == "pending"]
     if args.format == "json":
@@ -472,7 +493,7 @@ def _budget(folder: SiteFolder, args: argparse.Namespace) -> int:
 
 
 def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
-    from fedactors.federation.approval import check_proposal, decide, decision, kept_proposals
+    from fedactors.federation.approval import decision, kept_proposals
 
     known = kept_proposals(folder)
     run = _need(args.name, "RUN")
@@ -489,21 +510,144 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
                 say(f"\nto answer: fedactors site approve {run}, or fedactors site reject {run} --why TEXT")
         return 0
     approved = args.action == "approve"
-    if approved:
-        check_proposal(proposal, folder)
-    decide(folder, proposal, approved=approved, why=args.why or "")
+    _answer(folder, proposal, approved, args.why or "")
     said = f"{run}: {'approved' if approved else 'rejected'}"
     return answer(args.format, {"run": run, "approved": approved, "why": args.why or ""}, said)
 
 
+def _answer(folder: SiteFolder, proposal: Proposal, approved: bool, why: str) -> None:
+    """Answer a proposal; one that this site cannot take part in can only be rejected."""
+    from fedactors.federation.approval import check_proposal, decide
+
+    if approved:
+        check_proposal(proposal, folder)
+    decide(folder, proposal, approved=approved, why=why)
+
+
+class SiteSource:
+    """What the operator's page shows of a site: read as a command reads it, whenever files of the site changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder
+        self._seen: dict[str, tuple[object, list[dict[str, Any]]]] = {}
+
+    def _unless_known(self, what: str, make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Return what was made last, while neither the log, a proposal, an answer nor site.toml has changed."""
+        from fedactors.federation.approval import PROPOSALS
+        from fedactors.federation.audit_log import AUDIT
+        from fedactors.federation.site_folder import SITE, stamp
+
+        now = [stamp(self._path / name) for name in (AUDIT, PROPOSALS, SITE)]
+        if what not in self._seen or self._seen[what][0] != now:
+            self._seen[what] = now, make()
+        return self._seen[what][1]
+
+    @property
+    def _folder(self) -> SiteFolder:
+        from fedactors.federation.site_folder import SiteFolder
+
+        return SiteFolder(self._path)
+
+    def status(self) -> dict[str, Any]:
+        """Return what `site status` prints."""
+        from fedactors.federation.operations import read_status
+
+        return read_status(self._folder)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return what `site runs` prints."""
+        return self._unless_known("runs", lambda: _runs(self._folder))
+
+    def budgets(self) -> list[dict[str, Any]]:
+        """Return of each of the data with a privacy budget its amounts."""
+        return self._unless_known("budgets", self._budgets)
+
+    def _budgets(self) -> list[dict[str, Any]]:
+        from fedactors.federation.approval import kept_proposals
+        from fedactors.federation.site_folder import in_all, spent
+
+        folder = self._folder
+        caps = {name: cap for name in folder.names() if (cap := folder.budget(name)) is not None}
+        if not caps:
+            return []
+        lines = folder.log()
+        purposes = {run: one.purpose for run, one in kept_proposals(folder).items()}
+        taken = spent(lines)
+        by_purpose = {
+            purpose: spent(line for line in lines if purposes.get(str(line.get("run"))) == purpose)
+            for purpose in dict.fromkeys(purposes.values())
+        }
+        return [
+            {
+                "data": name,
+                "budget": cap,
+                "left": cap.less(in_all(taken.get(name, {}))),
+                "taken": {purpose: in_all(of[name]) for purpose, of in by_purpose.items() if name in of},
+            }
+            for name, cap in caps.items()
+        ]
+
+    def show(self, run: str) -> ShownProposal | None:
+        """Return a proposal as `site show` prints it."""
+        from fedactors.cli.operator_page import ShownProposal
+        from fedactors.federation.approval import check_proposal, classes_of, kept_proposals
+        from fedactors.inspection import most_at_one_actor
+
+        folder = self._folder
+        proposal = kept_proposals(folder).get(run)
+        if proposal is None:
+            return None
+        status = next(one["status"] for one in _runs(folder) if one["run"] == run)
+        sides = ("left", "arrived")
+        ends = [one for one in folder.log() if one["what"] == "ended" and one.get("run") == run]
+        crossed = {side: [row for one in ends for row in one[side]] for side in sides} if ends else None
+        facts: dict[str, Any] = {"run": run, "digest": proposal.digest, "status": status, "crossed": crossed}
+        lines: list[str] = []
+        try:
+            shown = describe(folder, proposal)
+            protocol, config = check_proposal(proposal, folder)
+            most = most_at_one_actor(classes_of(protocol, config, proposal.purpose).values(), config)
+        except FedactorsError as error:
+            return ShownProposal(text="", problem=str(error), **facts)
+        _print_proposal(shown, lines.append)
+        bounds = {one["message"]: one["bounds"] for one in shown["messages"]}
+        return ShownProposal(text="\n".join(lines), bounds=bounds, most=most, **facts)
+
+    def answer(self, run: str, digest: str, *, approved: bool, why: str) -> None:
+        """Approve or reject the very proposal that was shown."""
+        from fedactors.federation.approval import kept_proposals
+
+        folder = self._folder
+        proposal = kept_proposals(folder).get(run)
+        if proposal is None or proposal.digest != digest:
+            raise BadInput(f"run: {run} is another proposal than the one that was shown: open it again")
+        _answer(folder, proposal, approved, why)
+
+
+def _show_page(folder: SiteFolder, args: argparse.Namespace) -> int:
+    from fedactors.cli.operator_page import LOOPBACK, listening, parse_port
+
+    with listening(SiteSource(folder.path), folder.path, parse_port(args.web)) as server:
+        url = f"http://{LOOPBACK}:{server.port}/"
+        if args.format == "json":  # as a service has it, whose output others may read
+            print_json({"site": folder.name, "url": url, "token_file": str(server.token_file)})
+        else:
+            say(f"{url}  (password: {server.token}, also in {server.token_file}; any user name; Ctrl-C ends it)")
+        sys.stdout.flush()
+        asyncio.run(wait_for_stop())
+    raise Stopped("the page was stopped", 143)
+
+
 def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     """Return what a run would mean for a site, before anything runs, JSON-ready."""
+    from fedactors.config import as_dict, spell_infinities
     from fedactors.federation.approval import (
         as_tree,
         check_proposal,
         left_open,
         num_continuations,
         num_predictions,
+        on_loss,
     )
     from fedactors.inspection import describe_messages, describe_predictions, describe_protections
     from fedactors.runs.metrics import jsonable
@@ -513,19 +657,21 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
     return {
         "site": folder.name,
         **as_tree(proposal),
+        "config": spell_infinities(as_dict(config)),  # as it is read, with what the proposal leaves out
         "hosts": dict(folder.federation.hosts),
         "most": vars(proposal.limits.within(folder.policy.limits, folder.name)),
         "federation_version": folder.federation.version,
         "continuations": num_continuations(folder, proposal),
         "most_continuations": folder.policy.continuations,
         "predictions": num_predictions(folder, proposal),
+        "on_loss": on_loss(config, proposal),
         "left_open": left_open(protocol, config, proposal, folder),
         "protections": jsonable(describe_protections(protocol, config)),
         "messages": tell(protocol, config),
     }
 
 
-def _print_proposal(shown: dict[str, Any]) -> None:
+def _print_proposal(shown: dict[str, Any], say: Callable[[str], object] = say) -> None:
     mine = shown["data"].get(shown["site"])
     say(f"run {shown['run']}: {shown['coordinator']} proposes {shown['protocol']} {shown['version']}")
     if shown["purpose"] != "train":
@@ -554,6 +700,7 @@ def _print_proposal(shown: dict[str, Any]) -> None:
     say(f"\nsettings: {settings}\n")
     for one in shown["protections"]:
         say(f"{one['kind']}: {'ON' if one['on'] else 'off'}; {one['means']}")
+    say(f"lost sites: {shown['on_loss']}")
     say("\nWhat stays open\n")
     for sentence in shown["left_open"]:
         say(f"- {sentence}")
@@ -569,10 +716,13 @@ def _print_proposal(shown: dict[str, Any]) -> None:
 
 
 def _word(value: Any) -> str:
-    return one_line(str(value), _LONGEST_WORD)
+    """Return a value of somebody else's in one line, whole; in quotes where it could be taken for several."""
+    text = str(value)
+    is_word = not isinstance(value, str) or re.fullmatch(r"[\w.:/+-]*", text)
+    return one_line(text if is_word else json.dumps(text, ensure_ascii=False), _LONGEST_PROPOSAL)
 
 
-_LONGEST_WORD = 1000
+_LONGEST_PROPOSAL = 1 << 16
 _ROWS = ("alignment", "split")
 """What a task says of vertical rows alone."""
 
@@ -762,3 +912,114 @@ def relay_command(args: argparse.Namespace) -> int:
 
     asyncio.run(listen())
     raise Stopped("the relay was stopped", 143)
+
+
+def serve_parts(parts: dict[str, Part], model: str, args: argparse.Namespace) -> int:
+    """Answer for single rows with parts of a trained model until stopped."""
+    from fedactors.federation.identity import parse_address
+    from fedactors.federation.site_folder import SiteFolder
+
+    if (args.label_site is not None or args.remote) and args.folder is None:
+        raise BadInput("--folder: missing: the folder of this site, whose key the other sites know")
+    if (args.label_site is None) != (args.most_rows is None):
+        raise BadInput("--most-rows: goes with --for: how many rows that site may ask for")
+    if args.label_site is not None and args.remote:
+        raise BadInput("--from: is not allowed with --for: the site with the labels asks the others")
+    address = parse_address(args.listen, "--listen")
+    folder = None if args.folder is None else SiteFolder(path_of(args.folder, "--folder"))
+    if folder is not None and args.label_site is not None:
+        return _give(folder, parts, model, address, args)
+    return _predict_online(folder, parts, model, address, args)
+
+
+def _give(
+    folder: SiteFolder, parts: dict[str, Part], model: str, address: tuple[str, int], args: argparse.Namespace
+) -> int:
+    from fedactors.federation.online import contributions
+
+    if len(args.rows) != 1:
+        raise BadInput("--rows: give one name of data in site.toml")
+    if folder.name not in parts:
+        raise BadInput(f"serve: {folder.name} has no part of this model: {', '.join(parts)}")
+    before = sum(line["what"] == "serving" and line["model"] == model for line in folder.log())
+    ends = {
+        "to": args.label_site,
+        "model": model,
+        "most_rows": args.most_rows,
+        "tell": lambda text: say(text, flush=True),
+    }
+    with contributions(folder, parts[folder.name], args.rows[0], address, **ends) as (port, given):
+        noise = "no noise is added" if given.privacy is None else f"epsilon {given.privacy.epsilon:.4g} of one row"
+        facts = {"party": folder.name, "to": args.label_site, "listen": f"{address[0]}:{port}", "served_before": before}
+        said = (
+            f"{folder.name}: answers {args.label_site} at {address[0]}:{port}, {args.most_rows} rows at most; {noise}"
+        )
+        answer(args.format, facts, said, f"these rows were served {before} times before, each under noise of its own")
+        asyncio.run(wait_for_stop())
+    raise Stopped(f"{folder.name} serves no longer", 143)
+
+
+def _predict_online(
+    folder: SiteFolder | None, parts: dict[str, Part], model: str, address: tuple[str, int], args: argparse.Namespace
+) -> int:
+    from dataclasses import replace
+
+    from fedactors.federation.identity import parse_address
+    from fedactors.federation.online import RemoteContributor, predictions
+    from fedactors.federation.operations import token_in
+    from fedactors.runs.metrics import json_line
+
+    remote = []
+    for pair in args.remote:
+        name, equals, where = pair.partition("=")
+        member = None if folder is None else folder.federation.members.get(name)
+        if not equals or member is None or folder is None or name == folder.name:
+            raise BadInput(f"--from: {pair[:80]!r} is not allowed: give SITE=HOST:PORT of another site")
+        host, port = parse_address(where, "--from")
+        remote.append(RemoteContributor(folder, replace(member, host=host, port=port, is_relayed=False, url=""), model))
+    rows = _files_of_rows(folder, parts, args.rows)
+    token_file = path_of(args.token_file, "--token-file")
+    with contextlib.ExitStack() as stack:
+        lines = None if args.log is None else stack.enter_context(_log_file(path_of(args.log, "--log")))
+
+        def log(line: dict[str, Any]) -> None:
+            if lines is not None:
+                lines.write(f"{json_line(line)}\n")
+
+        token = stack.enter_context(token_in(token_file))
+        chosen = {name: parts[name] for name in rows}
+        ends = {"id_column": args.id, "remote": remote, "tell": lambda text: say(text, flush=True), "log": log}
+        server = stack.enter_context(predictions(chosen, rows, address, token, **ends))
+        url = f"http://{address[0]}:{server.port}/predict"
+        facts = {"url": url, "token_file": str(token_file)}
+        answer(args.format, facts, f"{url}  (Authorization: Bearer TOKEN, which is in {token_file}; Ctrl-C ends it)")
+        sys.stdout.flush()
+        if folder is not None:
+            folder.audit.add("serving", model=model, asks=[one.name for one in remote])
+        asyncio.run(wait_for_stop())
+        if folder is not None:
+            folder.audit.add("served", model=model, **server.counts)
+    raise Stopped("predictions are served no longer", 143)
+
+
+def _log_file(path: Path) -> Any:
+    with writing("--log", path):
+        return open(path, "a", buffering=1, opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def _files_of_rows(folder: SiteFolder | None, parts: dict[str, Part], given: Sequence[str]) -> dict[str, Path]:
+    """Return the file of each party's rows; a bare file is of the only part."""
+    if folder is not None:
+        if len(given) != 1 or folder.name not in parts:
+            raise BadInput(f"--rows: give one name of data in site.toml, of {', '.join(parts)}")
+        return {folder.name: folder.rows_file(given[0])}
+    if len(given) == 1 and len(parts) == 1:
+        only = next(iter(parts))
+        return {only: path_of(given[0].removeprefix(f"{only}="), "--rows")}
+    found: dict[str, Path] = {}
+    for one in given:
+        party, equals, file = one.partition("=")
+        if not equals or party not in parts or party in found:
+            raise BadInput(f"--rows: {one[:80]!r} is not allowed: give PARTY=FILE once for each of {', '.join(parts)}")
+        found[party] = path_of(file, "--rows")
+    return found

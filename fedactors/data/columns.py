@@ -121,7 +121,8 @@ class ColumnRule:
     """Categories of fewer rows than this share the bucket, which is then trained."""
     format: Formats = ""
     """Of dates that are text, as Python's ``strptime`` has it, or a list of formats in the order in which they are
-    tried; ISO 8601 unless given, ``iso`` in a list. ``unix`` or ``unix-ms``: seconds or milliseconds since 1970."""
+    tried; ISO 8601 unless given, ``iso`` in a list. ``unix`` or ``unix-ms``: seconds or milliseconds since 1970;
+    ``excel``: days as a workbook counts them."""
     parts: tuple[DatePart, ...] = ("days", "month", "weekday")
     """What becomes of a date: ``days`` since 1970, and sine and cosine of ``month``, ``weekday`` or ``hour``."""
 
@@ -328,15 +329,17 @@ def _origin(column: Column, rule: ColumnRule, where: str, dtype: Any) -> float:
             )
     if dtype != np.float32 or not merges_in_single(values_N):
         return 0.0
-    if rule.scaling == "none":
+    is_tiny = bool(np.abs(values_N[np.isfinite(values_N)]).max() < np.finfo(np.float32).tiny)
+    if rule.scaling == "none" or is_tiny:
         one, other = told_apart(values_N)
-        raise BadInput(
-            f"{where}: column {column.name}: {one} and {other} are one number in single precision; say under columns "
-            f'{column.name} = {{ scaling = "range", range = [LOWEST, LARGEST] }}'
-        )
+        rule_text = f'say under columns {column.name} = {{ scaling = "range", range = [LOWEST, LARGEST] }}'
+        advice = "write them in another unit, in which they are larger" if is_tiny else rule_text
+        raise BadInput(f"{where}: column {column.name}: {one} and {other} are one number in single precision; {advice}")
     return float(values_N[np.isfinite(values_N)].mean())
 
 
+_LEAST_SINGLE = 2.0**-150
+"""Below which single precision has nothing but 0."""
 _BLURRED = 1e-3
 """Share of a column's deviation that rounding may take off a value."""
 
@@ -348,7 +351,7 @@ def merges_in_single(values_N: NDArray[np.float64]) -> bool:
         return False
     with np.errstate(over="ignore", invalid="ignore"):
         allowed = _BLURRED * float(finite.std())
-        if not np.abs(finite).max() * 2.0**-24 > allowed:
+        if not max(np.abs(finite).max() * 2.0**-24, _LEAST_SINGLE) > allowed:
             return False
         return bool(np.abs(finite - finite.astype(np.float32)).max() > allowed)
 

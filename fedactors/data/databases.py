@@ -24,6 +24,7 @@ import functools
 import importlib
 import io
 import os
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -35,7 +36,7 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 import numpy as np
 
-from fedactors.data.query import TEXT_NODES
+from fedactors.data.query import is_among_texts
 from fedactors.data.readers import read_arrays, refuse_pandas_types
 from fedactors.data.values import (
     Column,
@@ -56,17 +57,28 @@ _BLOCK = 1 << 22
 """Bytes that are parsed at once."""
 
 DESCRIBE = """
-SELECT a.attname, format_type(COALESCE(NULLIF(t.typbasetype, 0), t.oid), NULL)
+WITH RECURSIVE base (oid, of_type) AS (
+    SELECT oid, oid FROM pg_catalog.pg_type WHERE typbasetype = 0
+    UNION ALL SELECT t.oid, b.of_type FROM pg_catalog.pg_type t JOIN base b ON t.typbasetype = b.oid
+)
+SELECT a.attname, format_type(t.of_type, NULL)
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
-JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+JOIN base t ON t.oid = a.atttypid
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND a.attnum > 0
 AND NOT a.attisdropped AND has_column_privilege(c.oid, a.attnum, 'SELECT')
 ORDER BY a.attnum
 """
-"""Names and types of the columns that may be read, by schema and table; the standard's catalogue has no materialised
-views."""
+"""Names and types of the columns that may be read, by schema and table, of a domain that on which it rests; the
+standard's catalogue has no materialised views."""
+LIKELY = """
+SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE lower(c.relname) = lower(%s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+AND n.nspname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1 LIMIT 3
+"""
+"""Tables that are called nearly so."""
 
 KINDS = {
     "smallint": "integer", "integer": "integer", "bigint": "integer", "real": "float", "double precision": "float",
@@ -84,6 +96,7 @@ def copied(connection: Any, statement: str, schema: Any) -> Any:
     Raises:
         pyarrow.ArrowInvalid: a value does not fit its column's type, such as a date that is infinite.
     """
+    import pyarrow as pa
     import pyarrow.csv as pa_csv
 
     parse = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
@@ -101,11 +114,26 @@ def copied(connection: Any, statement: str, schema: Any) -> Any:
             size = block.seek(0, io.SEEK_END)
             block.seek(0)
             read = pa_csv.ReadOptions(column_names=schema.names, use_threads=False, block_size=size + 1)
-            table = pa_csv.read_csv(block, read_options=read, parse_options=parse, convert_options=convert)
+            try:
+                table = pa_csv.read_csv(block, read_options=read, parse_options=parse, convert_options=convert)
+            except pa.ArrowInvalid as error:
+                raise ValueError(_conversion_error(str(error), schema.names)) from None
             yield from table.to_batches()
 
     with connection.cursor() as cursor, cursor.copy(f"COPY ({statement}) TO STDOUT (FORMAT csv)") as rows:
         return gathered(schema, batches(rows))
+
+
+def _conversion_error(reason: str, names: Sequence[str]) -> str:
+    """Return what to say of a value that Arrow's type of its column does not have."""
+    found = re.search(r"In CSV column #([0-9]+): .*? to ([a-z0-9\[\]]+): invalid (value '.*'|UTF8 data)", reason)
+    if found is None:
+        return reason.partition("\n")[0]
+    column, kind, value = f"column {names[int(found[1])]}", found[2].partition("[")[0], found[3]
+    if value == "UTF8 data":
+        return f"{column} holds a text that is not in UTF-8; a view may tell it: convert_from(column::bytea, 'LATIN1')"
+    told = f"{value.removeprefix('value ')}, which is no {kind.rstrip('0123456789')} of the years 1 to 9999"
+    return f"{column} holds {told}; write NULL for it, or CAST the column to TEXT, in a view"
 
 
 def _blocks(rows: Iterable[Any]) -> Iterator[io.BytesIO]:
@@ -214,8 +242,9 @@ class TableSource:
             schema, table = _postgres_table(self.table)
             with _postgres(self) as connection:
                 rows = connection.execute(DESCRIBE, [schema, table]).fetchall()
+                advice = "" if rows else _likely_table(connection, schema, table)
             if not rows:
-                raise SourceError(f"source: no table {schema}.{table} at {self.shown}")
+                raise SourceError(f"source: no table {schema}.{table} at {self.shown}{advice}")
             _refuse_alike([name for name, _ in rows], self)
             return {name: KINDS.get(kind, "other") for name, kind in rows}
         if self.kind == "csv":
@@ -311,7 +340,7 @@ def _fetched(connection: Any, sql: str) -> Any:
     schema = connection.sql(f"SELECT * FROM ({sql}) LIMIT 0").to_arrow_table().schema
     ((num_rows,),) = connection.sql(f"SELECT COUNT(*) FROM ({sql})").fetchall()
     if _wide_columns(relation) or not is_large(num_rows * row_bytes(schema)):
-        return _as_arrow(relation)
+        return rows_of_relation(relation)
     size = min(_FETCH_ROWS, max(_VECTOR_ROWS, int(_BLOCK // row_bytes(schema))))
     return mapped_table(schema, num_rows, pieces_of(connection.sql(sql).to_arrow_reader(size)))
 
@@ -422,11 +451,7 @@ def _over_texts(sql: str, texts: Sequence[str]) -> str:
     tree = sqlglot.parse_one(sql, dialect="duckdb")
     known = {text.removesuffix(_AS_TEXT).lower(): text for text in texts}
     for column in list(tree.find_all(exp.Column)):
-        parent = column.parent
-        is_text = isinstance(parent, TEXT_NODES) or (
-            isinstance(parent, exp.Cast) and parent.to.this in exp.DataType.TEXT_TYPES
-        )
-        if is_text and column.name.lower() in known:
+        if column.name.lower() in known and is_among_texts(column):
             column.set("this", exp.to_identifier(known[column.name.lower()], quoted=True))
     return str(tree.sql(dialect="duckdb", identify=True))
 
@@ -603,7 +628,16 @@ def _duckdb(source: TableSource) -> Iterator[tuple[Any, str]]:
                 connection.execute(f"SET allowed_paths = [{files}]")
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
-            yield connection, _quote(source.table) if source.kind == "duckdb" else _file_relation(source)
+            yield connection, _table_in(connection, source) if source.kind == "duckdb" else _file_relation(source)
+
+
+def _table_in(connection: Any, source: TableSource) -> str:
+    """Return the name of a table, or of one of a schema: ``sales.orders``."""
+    schema, point, table = source.table.partition(".")
+    asked = "SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = ?"
+    if point and connection.execute(asked, [schema, table]).fetchall():
+        return f"{_quote(schema)}.{_quote(table)}"
+    return _quote(source.table)
 
 
 def _as_duckdb_takes(rows: Any) -> Any:
@@ -647,7 +681,7 @@ def _wide_columns(relation: Any) -> dict[str, str]:
     return {name: kind for name, kind in kinds.items() if kind in (*_WIDE, *_AS_THEY_SHOW)}
 
 
-def _as_arrow(relation: Any) -> Any:
+def rows_of_relation(relation: Any) -> Any:
     """Return DuckDB's rows as Arrow: whole numbers of more than 64 bits exactly, which it would give as others.
 
     Raises:
@@ -761,18 +795,26 @@ def postgres_settings(address: str) -> dict[str, Any]:
         options[name] = value
     return {
         "connect_timeout": 10,
+        "keepalives_idle": 60,
+        "keepalives_interval": 10,
+        "keepalives_count": 6,
         **options,
+        "client_encoding": "UTF8",
         "host": host,
         "port": port,
         "dbname": unquote(parts.path.strip("/")),
         "user": unquote(parts.username) if parts.username else None,
         "password": unquote(parts.password) if parts.password else None,
-        # last, so that no option of the address takes it back; synchronised scans would start in the middle
-        "options": f"{options.get('options', '')} -c default_transaction_read_only=on -c synchronize_seqscans=off"
-        " -c datestyle=ISO -c timezone=UTC -c extra_float_digits=1",
+        # last, so that neither an option of the address nor a setting of the user takes it back; synchronised scans
+        # would start in the middle
+        "options": f"-c lock_timeout={_LOCK_SECONDS}s {options.get('options', '')} -c default_transaction_read_only=on"
+        " -c synchronize_seqscans=off -c datestyle=ISO -c timezone=UTC -c extra_float_digits=1"
+        " -c intervalstyle=postgres -c bytea_output=hex -c lc_monetary=C",
     }
 
 
+_LOCK_SECONDS = 60
+"""To wait for a table that somebody changes."""
 _POSTGRES_OPTIONS = {
     "application_name", "channel_binding", "client_encoding", "connect_timeout", "fallback_application_name",
     "gssdelegation", "gssencmode", "gsslib", "hostaddr", "keepalives", "keepalives_count", "keepalives_idle",
@@ -784,6 +826,14 @@ _POSTGRES_OPTIONS = {
 }  # fmt: skip
 POSTGRES_SECRETS = ("password", "sslpassword", "scram_client_key", "scram_server_key")
 """Settings that are never shown, and stand in no file."""
+
+
+def _likely_table(connection: Any, schema: str, table: str) -> str:
+    """Return what to say of a table that is not there."""
+    found = [name for (name,) in connection.execute(LIKELY, [table]).fetchall()]
+    if f"{schema}.{table}" in found:
+        return " of which this user may read a column: GRANT USAGE ON SCHEMA and GRANT SELECT allow it"
+    return f"; there is {' and '.join(found)}" if found else ""
 
 
 def _without_password(address: str) -> str:
@@ -880,14 +930,16 @@ _STORED = ("integer", "real", "text", "blob")
 
 def _sqlite_kinds(source: TableSource, connection: sqlite3.Connection) -> dict[str, tuple[str, str]]:
     """Return the kind of each column by the types of its values, and its declared type, which binds nobody."""
-    found = connection.execute("SELECT name, type FROM pragma_table_info(?)", [source.table]).fetchall()
+    # which has generated columns too; the hidden ones of a virtual table are its own
+    asked = "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden <> 1"
+    found = connection.execute(asked, [source.table]).fetchall()
     if not found:
         raise SourceError(f"source: no table {source.table!r} in {source.where}")
     kinds: dict[str, tuple[str, str]] = {}
     for first in range(0, len(found), 100):  # SQLite selects so many columns at once
         some = found[first : first + 100]
-        asked = [f"max(typeof({_quote(name)}) = '{kind}')" for name, _ in some for kind in _STORED]
-        stored = connection.execute(f"SELECT {', '.join(asked)} FROM {_quote(source.table)}").fetchone()
+        kinds_asked = [f"max(typeof({_quote(name)}) = '{kind}')" for name, _ in some for kind in _STORED]
+        stored = connection.execute(f"SELECT {', '.join(kinds_asked)} FROM {_quote(source.table)}").fetchone()
         for number, (name, declared) in enumerate(some):
             has = {kind for kind, is_there in zip(_STORED, stored[number * 4 :], strict=False) if is_there}
             kinds[name] = (_sqlite_kind(source, connection, name, declared.upper(), has), declared)
@@ -898,8 +950,8 @@ def _sqlite_kind(source: TableSource, connection: sqlite3.Connection, name: str,
     """Return the kind of values of these types; the declared one tells what texts and whole numbers stand for."""
     if not has:
         return _declared_kind(declared)
-    if has == {"integer"} or has == {"text"}:
-        meant = _declared_kind(declared)
+    meant = _declared_kind(declared)
+    if has in ({"integer"}, {"text"}) or (has == {"integer", "text"} and meant == "boolean"):
         asked = f"SELECT DISTINCT {_quote(name)} FROM {_quote(source.table)} WHERE {_quote(name)} IS NOT NULL"
 
         def all_are(kind: str) -> bool:
@@ -908,11 +960,13 @@ def _sqlite_kind(source: TableSource, connection: sqlite3.Connection, name: str,
 
         if meant == "boolean" and all_are("boolean"):
             return "boolean"
+        if len(has) > 1:
+            return "other"
         if has == {"text"} and meant in ("date", "timestamp"):
             return next((kind for kind in ("date", "timestamp") if all_are(kind)), "text")
         return "text" if has == {"text"} else "integer"
     if has <= {"integer", "real"}:
-        return "decimal" if _declared_kind(declared) == "decimal" else "float"
+        return "decimal" if meant == "decimal" else "float"
     return "other"
 
 

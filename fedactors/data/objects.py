@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from fedactors.config import from_table
 from fedactors.data.columns import ColumnRule
+from fedactors.data.databases import rows_of_relation
 from fedactors.data.description import load_description
 from fedactors.data.sources import named_classes
 from fedactors.data.values import Column, plain_values
@@ -170,7 +171,7 @@ def horizontal(
     for name, value in every.items():
         keys[name] = {"label": label, **further.get(name, next(iter(further.values()), {}))}
         if label is None and not isinstance(value, str | Path):
-            made = _samples(value, name)
+            made = _samples(value, name, has_shape="shape" in more)
             keys[name]["label"] = LABEL if isinstance(made, pa.Table) else None
             keys[name]["path"] = _keep(name, made, kept)
             if not isinstance(made, pa.Table):
@@ -448,8 +449,11 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
     if isinstance(value, pa.Table):
         return value
     if isinstance(value, Mapping):
+        _refuse_other_rows(value)
         return pa.table({str(key): _column(one) for key, one in value.items()})
-    if package == "pandas" and hasattr(value, "columns"):
+    if hasattr(value, "to_frame") and not hasattr(value, "columns"):
+        raise ValueError(f'one column and no table; give columns by name: {{"{value.name or "x"}": ...}}')
+    if package == "pandas" and hasattr(value, "columns") and hasattr(value, "iloc"):
         levels = [level for level in value.index.names if level in asked and level not in value.columns]
         kept = value.reset_index(levels) if levels else value
         for position, (column, kind) in enumerate(kept.dtypes.items()):
@@ -458,6 +462,10 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         return pa.Table.from_pandas(kept, preserve_index=False)
     if package == "polars" and hasattr(value, "collect"):
         value = value.collect()
+    if package == "polars" and (odd := [name for name, kind in value.schema.items() if str(kind) == "Object"]):
+        raise ValueError(f"column {odd[0]}: holds objects of Python, which Arrow does not have; give texts or numbers")
+    if hasattr(value, "project") and hasattr(value, "to_arrow_table"):
+        return rows_of_relation(value)
     if package == "datasets" and hasattr(value, "with_format"):
         value = value.with_format("arrow")[:]
     for name in ("to_arrow_table", "fetch_arrow_table", "__arrow_c_stream__"):
@@ -471,6 +479,18 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
             return pa.table({f"c{index}": matrix[:, index] for index in range(matrix.shape[1])})
         raise ValueError(f"an array of {matrix.ndim} dimensions; a matrix or a structured array is needed")
     return value if isinstance(value, pa.Table) else None
+
+
+def _refuse_other_rows(columns: Mapping[str, Any]) -> None:
+    """Refuse series of pandas whose indices say that their rows are not the same ones, side by side."""
+    indices = {str(name): one.index for name, one in columns.items() if hasattr(one, "iloc")}
+    first = next(iter(indices), "")
+    for name, index in indices.items():
+        if len(index) == len(indices[first]) and not index.equals(indices[first]):
+            raise ValueError(
+                f"{first} and {name} have different indices, and would be put together row by row; bring them into one "
+                "order, as pandas.DataFrame does, or leave the index out with reset_index(drop=True)"
+            )
 
 
 def _refuse_several_kinds_of_dates(name: Any, values: Any) -> None:
@@ -502,6 +522,8 @@ def _plain_column(column: Any) -> Any:
 def _column(value: Any) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         return pa.array(value.data, mask=np.ma.getmaskarray(value))
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return pa.array(value, from_pandas=True)  # NaN among texts is no value
     return value if isinstance(value, list) else _array(value)
 
 
@@ -511,15 +533,26 @@ def _array(value: Any) -> Any:
         return value.detach().cpu().numpy()
     if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
         raise ValueError("an array with masked values; give columns by name, or fill them")
-    return (
-        value
-        if hasattr(value, "__arrow_array__") or isinstance(value, pa.Array | pa.ChunkedArray)
-        else np.asarray(value)
-    )
+    if hasattr(value, "getbands"):
+        raise ValueError(
+            "an image of Pillow, whose values mean colours of a palette, print or transparency; give an array (C, H, W)"
+            ", as torchvision.transforms.ToTensor makes it"
+        )
+    if hasattr(value, "__arrow_array__") or isinstance(value, pa.Array | pa.ChunkedArray):
+        return value
+    made = np.asarray(value)
+    if made.dtype.str[1:] in ("M8[h]", "M8[m]"):  # units that Arrow does not have
+        return made.astype("M8[s]")
+    return made.astype(made.dtype.newbyteorder("="), copy=False)
 
 
-def _samples(value: Any, name: str) -> pa.Table | dict[str, NDArray[Any]]:
+def _samples(value: Any, name: str, *, has_shape: bool = False) -> pa.Table | dict[str, NDArray[Any]]:
     """Return samples, and their labels if they have some: a table of vectors, or images as arrays by name.
+
+    Args:
+        value: samples, a pair of them and labels, or a data set of such pairs.
+        name: whose, for errors.
+        has_shape: whether the caller says which of their dimensions are the channels.
 
     Raises:
         BadInput: they are nothing of that kind, or of different shapes.
@@ -541,8 +574,17 @@ def _samples(value: Any, name: str) -> pa.Table | dict[str, NDArray[Any]]:
         raise BadInput(
             f"{name}: samples of shape {list(x.shape[1:])} are not allowed: give vectors, or images (C, H, W)"
         )
+    if x.ndim == 4 and x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS and not has_shape:
+        raise BadInput(
+            f"{name}: samples of shape {list(x.shape[1:])} look as if the channels came last; give (C, H, W), as "
+            f"x.transpose(0, 3, 1, 2) does, or say that they do not: shape={list(x.shape[1:])}"
+        )
     images = x if x.ndim == 4 else x[:, None]
     return {"images": images} if y is None else {"images": images, "labels": y}
+
+
+_CHANNELS = (1, 3, 4)
+"""Of grey and colour images, with transparency or without."""
 
 
 def _pairs(value: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -550,6 +592,7 @@ def _pairs(value: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
     if hasattr(value, "tensors"):
         value = tuple(value.tensors)
     if isinstance(value, tuple | list) and len(value) == 2 and all(hasattr(one, "shape") for one in value):
+        _refuse_other_rows({"x": value[0], "y": value[1]})
         return np.asarray(_array(value[0])), np.asarray(_array(value[1]))
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return np.asarray(_array(value)), None

@@ -309,6 +309,9 @@ TEXT_NODES = (
     exp.Like, exp.ILike, exp.Length,
 )  # fmt: skip
 """Functions of texts: a numeral in one is the text that stands in its file."""
+_SAME_KIND = (exp.Coalesce, exp.Nullif, exp.Paren, exp.If, exp.Case)
+"""Functions of which the result has the kind of the arguments."""
+_COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.In, exp.Between)
 _ALLOWED_NODES = (
     exp.Select, exp.Union, exp.Subquery, exp.From, exp.Join, exp.Where, exp.Table, exp.TableAlias, exp.Star, exp.Alias,
     *_FILTER_NODES, *TEXT_NODES,
@@ -722,11 +725,11 @@ def _edges_and_filters(
 def _key(side: Tree, schema: Schema, how: str) -> tuple[str, tuple[str, ...]]:
     """Return a key, a column's name or an expression over one table's columns as SQL, and these columns."""
     columns = tuple(dict.fromkeys(column.name for column in side.find_all(exp.Column)))
-    if not isinstance(side, exp.Column):
-        return _condition(side), columns
-    if how == "text" and schema[side.name] == "numeral":
+    is_column = isinstance(side, exp.Column)
+    is_numeral = schema[side.name] == "numeral" if is_column else isinstance(side.unnest(), exp.Coalesce | exp.Nullif)
+    if how == "text" and is_numeral and not isinstance(side, exp.Cast):
         return _condition(exp.cast(side.copy(), exp.DataType.Type.TEXT)), columns
-    return side.name, columns
+    return (side.name if is_column else _condition(side)), columns
 
 
 def _compared(tree: Tree, tables: Mapping[str, Schema]) -> str:
@@ -743,11 +746,40 @@ def _compared(tree: Tree, tables: Mapping[str, Schema]) -> str:
     if one == other:
         return one
     left, right = (_shown_key(side) for side in (tree.left, tree.right))
-    text, number = (left, right) if one in ("text", "other") else (right, left)
-    advice = f"write CAST({number} AS VARCHAR) = {text}, or CAST({text} AS BIGINT) = {number}"
-    if not {one, other} & {"text", "other"}:
-        advice = f"write CAST({left} AS VARCHAR) = CAST({right} AS VARCHAR)"
+    advice = _advice_for({one: left, other: right})
     raise KeyTypeError(f"sql: join keys of different types: {left} is {one}, {right} is {other}; {advice}")
+
+
+def _advice_for(keys: Mapping[str, str]) -> str:
+    """Return how to write two keys of different kinds, by their kinds, so that they can be compared."""
+    (text_kind, text), (kind, value) = sorted(keys.items(), key=lambda one: one[0] not in ("text", "other"))
+    if text_kind in ("text", "other"):
+        as_text = f"LOWER({text})" if kind == "boolean" else text  # which SQL writes true and false
+        as_value = {"date": "DATE", "timestamp": "TIMESTAMP", "boolean": "BOOLEAN"}.get(kind, "BIGINT")
+        return f"write CAST({value} AS VARCHAR) = {as_text}, or CAST({text} AS {as_value}) = {value}"
+    if set(keys) == {"date", "timestamp"}:
+        return f"write CAST({keys['date']} AS TIMESTAMP) = {keys['timestamp']}"
+    if number := next((name for one, name in keys.items() if one in NUMBER_KINDS and "boolean" in keys), ""):
+        return f"write CAST({keys['boolean']} AS BIGINT) = {number}"
+    return "only keys of one kind find each other"
+
+
+def is_among_texts(column: Tree) -> bool:
+    """Say whether a column stands where texts do: in a function of texts, a CAST to one, or beside a text."""
+    inner, node = column, column.parent
+    while isinstance(node, _SAME_KIND):
+        if isinstance(node, exp.Coalesce | exp.Nullif) and _has_text(node, inner):
+            return True
+        inner, node = node, node.parent
+    if isinstance(node, exp.Cast):
+        return node.to.this in exp.DataType.TEXT_TYPES
+    return isinstance(node, TEXT_NODES) or (isinstance(node, _COMPARED) and _has_text(node, inner))
+
+
+def _has_text(node: Tree, but: Tree) -> bool:
+    """Say whether one of what stands in an expression is a text, such as ``'7'``."""
+    inside = [one for one in node.iter_expressions() if one is not but]
+    return any(isinstance(one, exp.Literal) and one.is_string for one in inside)
 
 
 def _shown_key(side: Tree) -> str:

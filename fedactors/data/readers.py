@@ -100,8 +100,19 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\xd0\xcf\x11\xe0", "an Excel workbook"),
     (b"%PDF", "a PDF document"),
     (b"\x89HDF", "an HDF5 file"),
+    (b"\xfd7zXZ", "an xz archive"),
+    (b"7z\xbc\xaf", "a 7z archive"),
+    (b"Rar!", "a RAR archive"),
+    (b"ORC", "an ORC file"),
+    (b"Obj\x01", "an Avro file"),
+    (b"\x80\x04\x95", "a pickle of Python"),
+    (b"\x80\x05\x95", "a pickle of Python"),
+    (b"<stata_dta>", "a Stata file"),
+    (b"$FL2", "an SPSS file"),
 )
 """What files begin with."""
+_HEAD = 64
+"""Bytes that tell it."""
 
 
 _COLUMNAR = ("parquet", "arrow")
@@ -113,6 +124,10 @@ bytes are not all in memory at once."""
 def _kind_of(begins: bytes) -> str:
     if begins[8:12] == b"DUCK":
         return "a DuckDB database"
+    if re.match(rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype|html|table|\?xml)", begins):
+        return "HTML or XML, as a server's page to log in is"
+    if re.match(rb'(\xef\xbb\xbf)?\s*(\[\s*)?\{\s*"[^"]*"?(\s*:|$)', begins):
+        return "JSON"
     return next((kind for magic, kind in _MAGIC if begins.startswith(magic)), "csv")
 
 
@@ -123,7 +138,7 @@ Content = bytes | mmap.mmap
 def _content(path: Path) -> tuple[str, Content]:
     """Return what a file is by its content, and that, unpacked; nothing of one that Arrow reads column by column."""
     with opened(path) as file, contextlib.ExitStack() as packed:
-        kind = _kind_of(file.read(16))
+        kind = _kind_of(file.read(_HEAD))
         if kind in _COLUMNAR:
             return kind, b""
         file.seek(0)
@@ -148,7 +163,7 @@ def _content(path: Path) -> tuple[str, Content]:
         raw = content_of(stream)
         if stream is file:
             return kind, raw
-    kind = _kind_of(raw[:16])
+    kind = _kind_of(raw[:_HEAD])
     if kind in _COLUMNAR:
         raise ValueError(f"a {kind} file that is packed; unpack it, for it is packed inside")
     return kind, raw
@@ -174,7 +189,7 @@ def read_csv(
     """
     import pyarrow.csv as pa_csv
 
-    where = f"{party}: {path}"
+    where = f"{party}: {address_of(path) or path}"
     lines = _Lines(_in_utf8(content, csv, where), _separator(path, csv), csv, where)
     present, rows = lines.head_and_rows()
     _refuse_other_separator(where, present, wanted, csv)
@@ -233,6 +248,11 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
         )
     if codecs.lookup(csv.encoding).name in ("utf-8", "utf-8-sig"):
         return _without_marks(content, where)
+    if codecs.lookup(csv.encoding).name == "iso8859-1" and (found := re.search(rb"[\x80-\x9f]", content)):
+        raise BadInput(
+            f"{where} has the byte 0x{content[found.start()]:02x}, which is no letter of {csv.encoding}; what Windows "
+            'writes is read by csv = { encoding = "cp1252" }'
+        )
     try:
         if isinstance(content, bytes):
             return _without_marks(content.decode(csv.encoding).encode(), where)
@@ -320,7 +340,12 @@ class _Lines:
         if first is None:
             raise BadInput(f"{self.where} is empty; its first line must name the columns")
         self._refuse_open_quote()
-        _, text, names = first
+        number, text, names = first
+        if found := _SEP_LINE.fullmatch(text):
+            raise BadInput(
+                f"{self.where}: line {number} tells Excel what stands between fields, and is no part of the table: "
+                f"csv = {{ separator = {json.dumps(found[1])}, skip = {number} }}"
+            )
         if csv.names:
             names = list(csv.names)
         elif csv.trim:
@@ -419,6 +444,9 @@ class _Lines:
         return ""
 
 
+_SEP_LINE = re.compile(r"sep=(.)\s*", re.IGNORECASE)
+
+
 def _holds(content: Content, part: bytes) -> bool:
     return content.find(part) >= 0
 
@@ -482,7 +510,10 @@ def read_arrays(
     """
     if is_object(path):
         return _read_object(path, party, wanted)
-    files = files_at(path)
+    try:
+        files = files_at(path)
+    except BadInput as error:
+        raise BadInput(f"{party}: {error}") from None
     if files != [path] or (address_of(path) and os.path.basename(path) != files[0].name):
         return _read_parts(files, path, party, wanted, csv)
     return _read_file(path, party, wanted, csv)
@@ -699,6 +730,11 @@ def _read_npy(content: Content) -> dict[str, NDArray[Any]]:
 
 def _refuse_doubled(names: Sequence[str], where: str) -> None:
     for name, count in Counter(names).items():
+        if count > 1 and not name:
+            raise BadInput(
+                f"{where}: {count} columns have no name; name them, and put one separator between two fields, not "
+                "several blanks"
+            )
         if count > 1:
             raise BadInput(
                 f"{where}: columns of the same name: {name!r}, {count} times; name them differently, or list "
@@ -889,6 +925,7 @@ def _read_image(pillow: Any, file: Path, party: str, image_folder: ImageFolder) 
         if fault := _image_fault(image, image_folder):
             raise BadInput(f"{party}: {file} {fault}")
         is_wide, is_word = _is_word(image) or image.mode in _WIDE_MODES, _is_word(image)
+        is_inverted = _is_inverted(image)  # which Pillow turns where a pixel is a byte, and not where it is a word
         image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
         made = image.convert("F" if is_wide else _MODES[channels])  # Pillow resizes no words of 16 bits
         if made.size != (width, height):
@@ -898,6 +935,7 @@ def _read_image(pillow: Any, file: Path, party: str, image_folder: ImageFolder) 
         raise BadInput(f"{party}: {file} holds values that are NaN or infinite")
     if is_word:
         pixels = np.rint(pixels).astype(np.uint16)
+        pixels = 65535 - pixels if is_inverted else pixels
     return np.broadcast_to(pixels, image_folder.shape)
 
 
@@ -906,12 +944,24 @@ def _is_word(image: Any) -> bool:
     return image.mode in _WORD_MODES or (image.mode == "I" and image.format == "PNG")
 
 
+def _is_inverted(image: Any) -> bool:
+    """Say whether a TIFF counts from white to black, as X-rays do."""
+    return getattr(image, "tag_v2", {}).get(262) == 0
+
+
 def _image_fault(image: Any, image_folder: ImageFolder) -> str:
     """Return why an image would be another one if it were read, and what to do; empty: it is read as it is."""
     channels, mode = image_folder.shape[0], image.mode
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format not in _SEVERAL_OF_ONE:
         return f"has {frames} frames or pages, of which a sample is one; save each as an image of its own"
+    if mode in _BYTE_MODES and mode != "1" and ";16" in str(image.tile):
+        return (
+            f"holds 16 bits of each of several channels, of which Pillow reads 8 (mode {mode}); save it with 8, or "
+            "each channel as an image of its own"
+        )
+    if mode not in _BYTE_MODES and _is_inverted(image) and not _is_word(image):
+        return f"counts from white to black (mode {mode}, PhotometricInterpretation 0); save it from black to white"
     if mode in _BYTE_MODES:
         has_alpha = mode in ("LA", "PA", "RGBA") or "transparency" in image.info
         if channels < 4 and has_alpha and image.convert("RGBA").getchannel("A").getextrema()[0] < _BYTES_PEAK:

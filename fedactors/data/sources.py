@@ -135,8 +135,10 @@ class FileSource:
 
     @property
     def user_files(self) -> tuple[str, ...]:
-        """What it reads."""
-        return (self.path,) if self.view is None else tuple(one.where for one in self.view.tables)
+        """The files that it reads; a server's tables are none."""
+        if self.view is None:
+            return (self.path,)
+        return tuple(one.where for one in self.view.tables if one.kind != "postgres")
 
     @property
     def where(self) -> str:
@@ -405,7 +407,8 @@ class FileSource:
     def _labels_of(self, column: Column) -> tuple[NDArray[Any], tuple[str, ...]]:
         if self.task == "regression":
             targets_N = column.numbers(self.where)
-            return targets_N if merges_in_single(targets_N) else targets_N.astype(np.float32), ()
+            with np.errstate(over="ignore"):  # infinite targets are refused
+                return targets_N if merges_in_single(targets_N) else targets_N.astype(np.float32), ()
         self._refuse_missing(column)
         rule = dict(self.rules).get(column.name)
         if rule is not None and not rule.is_category:
@@ -533,14 +536,15 @@ def _clear(name: str) -> str:
 def named_classes(column: Column, rule: ColumnRule | None, where: str) -> tuple[list[str], NDArray[np.int64]]:
     """Return the names of the classes in their order, and the number of each row's (N).
 
-    Numbers are ordered and compared as numbers, so that class 10 follows class 9; anything else as text.
+    Numbers are ordered and compared as numbers, so that class 10 follows class 9; anything else as text, and so are
+    codes with zeros in front: 007 is not 7.
     """
     known, codes_N = column.coded(where)
     texts = [class_text(text if rule is None else rule.plain(text)) for text in known]
     order: dict[Any, list[str]] = {text: [text] for text in sorted(set(texts))}
     keys: list[Any] = texts
     plain_texts = [text.strip().replace(column.csv.decimal, ".") for text in texts]
-    if all(map(_NUMBER.fullmatch, plain_texts)):
+    if all(map(_NUMBER.fullmatch, plain_texts)) and not any(map(_CODE.match, plain_texts)):
         keys = list(map(Decimal, plain_texts))
         order = {key: [] for key in sorted(keys)}
         for key, text in zip(keys, plain_texts, strict=True):
@@ -550,6 +554,7 @@ def named_classes(column: Column, rule: ColumnRule | None, where: str) -> tuple[
     return names, np.asarray([index_of[key] for key in keys], np.int64)[codes_N]
 
 
+_CODE = re.compile(r"[+-]?0[0-9]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 

@@ -105,9 +105,12 @@ _DAYS = ("%d.%m.%Y", "%Y-%m-%d", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y",
 _PATTERNS = tuple(f"{day}{time}" for time in ("", " %H:%M", " %H:%M:%S") for day in _DAYS)
 """Common ways to write a date that are not ISO 8601."""
 _PERIODS: dict[str, int] = {"month": 12, "weekday": 7, "hour": 24}
-SINCE_1970 = {"unix": 1, "unix-ms": 1_000}
-"""Formats of dates that are numbers, and how many of them are a second."""
+COUNTED = {"unix": (1, 1, 0), "unix-ms": (1, 1_000, 0), "excel": (86_400, 1, -25_569 * 86_400)}
+"""Formats of dates that are numbers: so many seconds are so many of them, from so many seconds after 1970 on."""
 _EPOCH = datetime.datetime(1970, 1, 1)
+_FIRST_SECOND, _LAST_SECOND = {"excel": -2_203_891_200}, 253_402_300_800
+"""From which on, since 1970, and to which there are dates: of workbooks since March 1900, before which their days are
+counted in two ways, else of the years 1 to 9999."""
 _ISO = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}|[0-9]{4}-?W[0-9]{2}(-?[0-9])?)([Tt ]|$)")
 """What a date of ISO 8601 begins with."""
 Formats = str | tuple[str, ...]
@@ -130,11 +133,21 @@ def parse_date(text: str, pattern: Formats) -> datetime.datetime:
         if one == "iso" and not _ISO.match(text):
             continue  # Python also reads 1712011500123, some milliseconds, as a day of 1712
         with contextlib.suppress(ValueError):
-            if one in SINCE_1970:
-                return _EPOCH + datetime.timedelta(seconds=float(text) / SINCE_1970[one])
+            if one in COUNTED:
+                seconds, is_date = _seconds_since_1970(float(text), one)
+                if not is_date:
+                    raise ValueError(f"{text!r} is no date")
+                return _EPOCH + datetime.timedelta(seconds=float(seconds))
             found = datetime.datetime.fromisoformat(text) if one == "iso" else datetime.datetime.strptime(text, one)
             return found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
     raise ValueError(f"{text!r} is no date")
+
+
+def _seconds_since_1970(numbers: Any, pattern: str) -> tuple[Any, Any]:
+    """Return seconds since 1970, and whether they are a date."""
+    seconds, counts, begins = COUNTED[pattern]
+    found = numbers / counts * seconds + begins
+    return found, (found >= _FIRST_SECOND.get(pattern, -62_135_596_800)) & (found < _LAST_SECOND)
 
 
 def how_dates_are_read(text: str, pattern: Formats) -> str:
@@ -143,8 +156,11 @@ def how_dates_are_read(text: str, pattern: Formats) -> str:
     told = "(ISO 8601)" if given == ("iso",) else f"by format = {_formats_text(given)}"
     if text.startswith(_BEYOND):
         return f"{told}: infinite, or beyond the years of any calendar; write NULL, or leave such rows out"
-    if unit := _unit_since_1970(text):
-        return f'{told}, but seconds since 1970 are read by format = "{unit}"'
+    if (unit := _unit_since_1970(text)) and unit not in given:
+        both = f"; where both occur: format = {_formats_text((*given, unit))}" if given != ("iso",) else ""
+        return f'{told}, but seconds since 1970 are read by format = "{unit}"{both}'
+    if re.fullmatch(r"[2-6][0-9]{4}(\.[0-9]+)?", text.strip()) and "excel" not in given:
+        return f'{told}, but days as a workbook counts them are read by format = "excel"'
     for other in ("iso", *_PATTERNS):
         with contextlib.suppress(ValueError):
             parse_date(text, other)
@@ -241,8 +257,8 @@ _NUMBER_FORMS: tuple[dict[str, Any], ...] = (
 )
 """Ways to write numbers, other than with a point alone."""
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
-_EXACT = 2.0**53
-"""Whole numbers that a float holds one by one."""
+_EXACT = {16: 2.0**11, 32: 2.0**24, 64: 2.0**53}
+"""Whole numbers that a float of so many bits holds one by one."""
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMERAL = rf"^(?:{_NUMBER}|[+-]?(?i:inf|infinity|nan))$"
 """What a number is, in training and in prediction: digits with a point, an exponent, a sign."""
@@ -273,6 +289,8 @@ def plain_values(values: Any) -> Any:
     if isinstance(values, pa.ExtensionArray):
         if kind.extension_name.startswith("pandas."):  # whose storage is numbers of months, or the like
             raise Inexact(f"values of pandas' type {kind.extension_name.removeprefix('pandas.')}")
+        if kind.extension_name == "arrow.opaque":
+            raise Inexact(f"values of a type that Arrow does not have ({kind.type_name})")
         found = values.to_pylist() if kind.extension_name == "arrow.uuid" else values.storage
         return pa.array(map(_text_or_none, found), pa.string()) if isinstance(found, list) else plain_values(found)
     if types.is_dictionary(kind):
@@ -331,7 +349,7 @@ def exact_texts(values: Any, purpose: Purpose = "name") -> Any:
     if types.is_date(kind):
         return values.cast(pa.string())
     if types.is_floating(kind):
-        return _float_texts(values.cast(pa.float64()), purpose)
+        return _float_texts(values.cast(pa.float64()), purpose, kind.bit_width)
     if types.is_decimal(kind):
         return _by_value(values, lambda value: _plain_number(format(value, "f")))
     if types.is_timestamp(kind):
@@ -374,10 +392,10 @@ def _by_value(values: Any, text_of: Callable[[Any], str]) -> Any:
     return texts.take(coded.indices)
 
 
-def _float_texts(values: Any, purpose: Purpose) -> Any:
+def _float_texts(values: Any, purpose: Purpose, bits: int) -> Any:
     values = pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
     present = values.drop_null()
-    is_large = pc.greater(pc.abs(present), _EXACT)
+    is_large = pc.greater(pc.abs(present), _EXACT[bits])
     is_odd = pc.or_(is_large, pc.not_equal(present, pc.floor(present)))
     if not pc.any(is_odd).as_py():
         return pc.cast(values, pa.int64()).cast(pa.string())
@@ -385,7 +403,7 @@ def _float_texts(values: Any, purpose: Purpose) -> Any:
     if refused is not None and pc.any(refused).as_py():
         raise Inexact(
             f"floats{_such_as(present.filter(refused))}, each of which may stand for several values: give text, or "
-            "whole numbers up to 2^53"
+            f"whole numbers up to 2^{math.log2(_EXACT[bits]):g}"
         )
     return _by_value(values, value_text if purpose == "category" else _decimal_text)
 
@@ -545,9 +563,13 @@ class Column:
 
     def _exact(self, where: str, purpose: Purpose) -> Any:
         try:
-            return exact_texts(self.values, purpose)
+            texts = exact_texts(self.values, purpose)
         except Inexact as error:
             raise BadInput(f"{where}: column {self.name}: holds {error}") from None
+        if purpose == "name" and pc.any(is_bad := pc.match_substring(texts, "\0")).as_py():
+            shown = _such_as(texts.filter(pc.fill_null(is_bad, False)).cast(pa.binary()))
+            raise BadInput(f"{where}: column {self.name}: holds zero bytes{shown}, which are no part of names")
+        return texts
 
     def first_text(self) -> str:
         """Return the first text that is no number; an empty one if there is none."""
@@ -593,7 +615,7 @@ class Column:
     def merged(self, numbers_N: NDArray[np.float64]) -> tuple[str, str] | None:
         """Return two values that are one in double precision although what makes all of them different is no more."""
         finite = numbers_N[np.isfinite(numbers_N)]
-        if not len(finite) or np.abs(finite).max() < _EXACT or pa.types.is_floating(self.values.type):
+        if not len(finite) or np.abs(finite).max() < _EXACT[64] or pa.types.is_floating(self.values.type):
             return None
         with np.errstate(over="ignore", invalid="ignore"):
             if np.abs(finite).max() * 2.0**-53 <= 1e-3 * finite.std():
@@ -651,7 +673,9 @@ class Column:
         none = np.zeros(0, np.int64)
         if self.csv.decimal == "." and self.csv.thousands is None and not self._is_mixed:
             with contextlib.suppress(pa.ArrowInvalid):
-                return _as_numpy(pc.cast(self.values, pa.float64())), none
+                numbers = _as_numpy(pc.cast(self.values, pa.float64()))
+                if not _holds_odd_nan(self.values):
+                    return numbers, none
         texts = self.numerals()
         good = _matches(texts, _NUMERAL)
         if not good.all():
@@ -671,7 +695,7 @@ class Column:
             texts = pc.if_else(grouped, pc.replace_substring(texts, csv.thousands, ""), texts)
         if csv.decimal != ".":
             texts = pc.replace_substring(pc.replace_substring(texts, ".", "\0"), csv.decimal, ".")
-        return pc.replace_substring_regex(texts, r"^\+", "")
+        return pc.replace_substring_regex(texts, r"^\+([^+-])", r"\1")
 
     def moments(self, pattern: Formats) -> tuple[NDArray[np.datetime64], dict[int, str]]:
         """Return times in microseconds, NaT where there is none, and the values that are no dates, by row."""
@@ -686,12 +710,13 @@ class Column:
             of_day = pc.cast(self.values, pa.time64("us"), safe=False).cast(pa.int64())
             return _as_numpy(of_day.cast(pa.timestamp("us"))).astype("datetime64[us]"), {}
         given = formats_of(pattern)
-        if len(given) == 1 and given[0] in SINCE_1970:
+        if len(given) == 1 and given[0] in COUNTED:
             numbers, bad = self._parsed()
             if numbers is not None:
-                far = np.abs(numbers) > 2.0**62 / 1e6 * SINCE_1970[given[0]]
-                micros = np.where(np.isnan(numbers) | far, 0, numbers / SINCE_1970[given[0]] * 1e6).round()
-                found = micros.astype(np.int64).astype("datetime64[us]")
+                seconds, is_date = _seconds_since_1970(numbers, given[0])
+                far = ~(is_date | np.isnan(numbers))
+                micros = np.where(is_date, seconds, 0) * 1e6
+                found = micros.round().astype(np.int64).astype("datetime64[us]")
                 found[np.isnan(numbers) | far] = np.datetime64("NaT")
                 texts = self.texts() if len(bad) or far.any() else []
                 return found, {int(row): str(texts[row]) for row in {*bad.tolist(), *np.flatnonzero(far).tolist()}}
@@ -773,6 +798,11 @@ def _as_numpy(values: Any) -> NDArray[Any]:
     return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
+def _holds_odd_nan(texts: Any) -> bool:
+    """Say whether a text is NaN to Arrow and no number here, such as ``nan(1)``."""
+    return bool(pc.any(pc.match_substring(texts, "(")).as_py())
+
+
 def _matches(texts: Any, pattern: str) -> NDArray[np.bool_]:
     """Return which texts match, those that are missing among them (N)."""
     return _as_numpy(pc.fill_null(pc.match_substring_regex(texts, pattern), fill_value=True)).astype(np.bool_)
@@ -801,7 +831,7 @@ def how_it_is_read(text: str, csv: CsvFormat) -> str:
     grouped = _THOUSANDS.fullmatch(text)
     if csv.decimal == "." and _DECIMAL_COMMA.fullmatch(text) and not (grouped and "," in grouped[1]):
         return '; decimal commas need csv = { decimal = "," }'
-    if grouped and csv.thousands is None:
+    if grouped and csv.thousands != grouped[1][0]:
         between = grouped[1][0]
         decimal = ', decimal = ","' if between == "." or (grouped[2] or "")[:1] == "," else ""
         if csv.decimal == "." and between == "," and _DECIMAL_COMMA.fullmatch(text):
@@ -812,6 +842,8 @@ def how_it_is_read(text: str, csv: CsvFormat) -> str:
 
 
 def _as_missing(text: str) -> str:
+    if any(map(str.isdigit, text)):
+        return "; a number is digits with a point, a sign and an exponent: leave out what else stands there"
     if 0 < len(text) <= _LONGEST_NULL and text.lower() != "true":
         return f"; if it means a missing value: csv = {{ null = [{json.dumps(text)}] }}"
     return ""

@@ -47,7 +47,7 @@ from fedactors.network.links import Network
 from fedactors.plugins import Protocol, find_protocol, loader
 from fedactors.runtime.compute import WallClock
 from fedactors.runtime.interface import ActorSpec, Runtime, Snapshot
-from fedactors.secure_sums.messages import threshold_of
+from fedactors.secure_sums.primitives import threshold_of
 from fedactors.validation import first_line, shown
 
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -228,8 +228,9 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         raise BadInput(f"proposal: config.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if named := code_named_in(config):
         raise BadInput(f"proposal: config.{next(iter(named))}: code of one's own does not run over a federation yet")
-    if getattr(config, "on_party_loss", "stop") != "stop":
-        raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: 'stop'")
+    if getattr(config, "on_party_loss", "stop") != "stop" and not has_quorum(config):
+        how = "'stop'; or give min_sites" if hasattr(config, "min_sites") else "'stop'"
+        raise BadInput(f"on_party_loss: {config.on_party_loss!r} is not allowed over a federation yet: {how}")
     if proposal.purpose != "train":
         _check_earlier(proposal, folder)
     classes_of(protocol, config, proposal.purpose)
@@ -256,6 +257,11 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     if most.gpus is not None and gpus > most.gpus:
         raise BadInput(f"{folder.name}: limits.gpus: its actors here ask for {gpus:g}; at most {most.gpus:g}")
     return protocol, config
+
+
+def has_quorum(config: Any) -> bool:
+    """Say whether a run goes on without sites that are lost, as long as so many as its setting says are there."""
+    return getattr(config, "min_sites", None) is not None
 
 
 class _Listed(Exception):
@@ -372,18 +378,77 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
         return
     members = [one.name for one in actors.values() if hasattr(one.cls, "unmask_sum")]
     sites = {name.partition("/")[0] for name in members} & set(proposal.data)
+    for setting, none in (("dropout_rate", 0.0), ("outages", "")):  # who is away follows from the proposal
+        if members and (value := getattr(config, setting, none)) != none:
+            raise BadInput(
+                f"{folder.name}: {setting}: {shown(value)} is not allowed over a federation with secure_aggregation: "
+                f"who is away adds zeros, so that a sum may be of one organisation; use {none!r}"
+            )
     needed, drawn = folder.policy.colluders + 2, getattr(config, "clients_per_round", None) or len(sites)
+    fewest = max(threshold_of(len(sites)), getattr(config, "min_sites", None) or 0)
     if members and drawn < needed <= len(sites):
         raise BadInput(
             f"{folder.name}: clients_per_round: a sum is of {drawn} organisations, the others add zeros; the policy "
             f"allows sums of at least {needed} (policy.colluders = {folder.policy.colluders})"
         )
-    if members and (len(sites) < needed or threshold_of(len(sites)) < needed):
+    if members and (len(sites) < needed or fewest < needed):
         raise BadInput(
             f"{folder.name}: secure_aggregation: sums are of {len(sites)} organisations that bring data "
-            f"({', '.join(sorted(sites))}), or of as few as {threshold_of(len(sites))} of them; the policy allows sums "
+            f"({', '.join(sorted(sites))}), or of as few as {fewest} of them; the policy allows sums "
             f"of at least {needed} (policy.colluders = {folder.policy.colluders})"
         )
+    helpers = 2 * fewest - len(sites)  # who sign two sets of survivors of one sum, if they help the server
+    if members and has_quorum(config) and helpers <= folder.policy.colluders:
+        enough = (len(sites) + folder.policy.colluders) // 2 + 1
+        raise BadInput(
+            f"{folder.name}: min_sites: of {fewest} of {len(sites)} sites a sum may have two sets of survivors, "
+            f"if {folder.policy.colluders} of them help the server (policy.colluders); give {enough} at least"
+        )
+
+
+def summed_before(config: Any, proposal: Proposal, folder: SiteFolder) -> list[Proposal]:
+    """Return approved runs that summed the same data of this site, under masks, among other organisations.
+
+    Of equal values, such as the first round's, the difference of two such sums is what the others' parts were.
+    """
+    if not getattr(config, "secure_aggregation", False) or proposal.purpose != "train":
+        return []
+    name, me = proposal.data.get(folder.name), folder.name
+    return [
+        one
+        for one in kept_proposals(folder).values()
+        if one.run != proposal.run and one.purpose == "train" and one.protocol == proposal.protocol
+        if one.config.get("secure_aggregation") and one.data.get(me) == name and set(one.data) != set(proposal.data)
+        if (answer := decision(folder, one)) is not None and answer[0]
+    ]
+
+
+def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
+    """Return why a proposal waits for this site's person whatever its policy allows; empty: it does not."""
+    if proposal.shared_seed is not None:
+        return "it shares its seed"
+    if proposal.purpose != "train":  # of what was answered before
+        return ""
+    if proposal.task.sql and proposal.task.sql not in (folder.policy.queries or ()):
+        return "its query is not among policy.queries"
+    if before := summed_before(config, proposal, folder):
+        return f"run {before[-1].run} summed the same data among other organisations"
+    return ""
+
+
+def on_loss(config: Any, proposal: Proposal) -> str:
+    """Return in a sentence what becomes of the run when a site is lost."""
+    if not has_quorum(config):
+        return "a site that is lost, and not back within wait_seconds, ends the run, which can be resumed"
+    num_sites = len(proposal.data)
+    fewest = config.fewest_sites(num_sites)
+    return (
+        f"a round counts with {fewest} of {num_sites} sites (min_sites) that answer within {config.client_timeout:g} s "
+        "(client_timeout), and goes on without the others; with fewer it changes nothing, and opens no sum. The next "
+        f"one waits {config.quorum_timeout:g} s (quorum_timeout) for sites to come back, then the run ends and can be "
+        "resumed. If yours is lost, it comes back by itself when it is started: from its own last checkpoint, asked "
+        "for no round twice, and charged for the rounds that it answered. fedactors site stop takes your site out"
+    )
 
 
 def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteFolder) -> list[str]:
@@ -397,6 +462,21 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
     if proposal.purpose != "predict" and hasattr(config, "min_aligned_rows") and proposal.task.layout == "vertical":
         first, fewest = next(iter(proposal.data)), config.min_aligned_rows
         found.append(f"{first} chooses which shared rows are aligned: {fewest} at least (min_aligned_rows)")
+    if proposal.task.layout == "vertical" and proposal.task.alignment != "already-aligned":
+        first, how = next(iter(proposal.data)), proposal.task.alignment
+        more = ", and may guess at all ids of yours that it is told digests of" if how == "hash" else ""
+        found.append(f"{first} may ask for ids that it has made up, and learns which of them you have ({how}){more}")
+    if proposal.task.sql:
+        found.append(
+            "the query says which of your rows join, by their values too (WHERE, ON), as few as one: who learns which "
+            "rows join learns for which of your rows that holds"
+        )
+    for one in summed_before(config, proposal, folder):
+        differ = ", ".join(sorted(set(one.data) ^ set(proposal.data)))
+        found.append(
+            f"run {one.run} summed the same data here with {', '.join(one.data)}: of equal values, as in its first "
+            f"round, the difference of its sums and this run's is what {differ} added"
+        )
     if getattr(config, "clients_per_round", None) is not None:
         found.append(
             f"{proposal.coordinator} proposes the seed from which follows whom a round wants (clients_per_round), and "
@@ -518,6 +598,12 @@ def num_continuations(folder: SiteFolder, proposal: Proposal) -> int:
     """Return how often a run was gone on from here in all, by the log of the site, which no checkpoint rolls back."""
     first = first_of(folder, proposal).run
     return sum(line["what"] == "continued" and line["first"] == first for line in folder.log())
+
+
+def num_returns(folder: SiteFolder, proposal: Proposal) -> int:
+    """Return how often this site came back to a run, by its log."""
+    first = first_of(folder, proposal).run
+    return sum(line["what"] == "returned" and line.get("first") == first for line in folder.log())
 
 
 def num_predictions(folder: SiteFolder, proposal: Proposal) -> int:

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,11 +37,48 @@ from fedactors.federation.identity import (
 )
 from fedactors.validation import one_line
 
-AUDIT = "audit.log"
+AUDIT, JOURNALS = "audit.log", "journals"
 _FIRST = "0" * 64
 _TURNED = "turned"
 _LONGEST = 1000
 """Characters of a text, which others may have written."""
+
+
+class Journal:
+    """How many answers of each numbered endpoint (a round's) have left, and for which number the last one did.
+
+    It is written before an answer leaves, outside of all checkpoints: a process that goes on from an older one counts
+    what it forgot, and gives no answer for the same number twice, whatever it is asked.
+
+    Args:
+        path: of the run's file; a run that goes on from another one has the same.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._adding = threading.Lock()
+        self._left: dict[str, dict[str, tuple[int, int]]] = {}
+        if path.exists():
+            for actor, one in json.loads(path.read_text()).items():
+                self._left[actor] = {name: (int(answers), int(last)) for name, (answers, last) in one.items()}
+
+    def left(self, actor: str) -> Mapping[str, tuple[int, int]]:
+        """Return of an actor's endpoints how many answers left, and the last number."""
+        return self._left.get(actor, {})
+
+    def add(self, actor: str, endpoint: str, number: int) -> None:
+        """Note that an answer leaves; it is on disk when this returns."""
+        with self._adding:  # answers of two endpoints may leave at once, each from a thread
+            of = self._left.setdefault(actor, {})
+            answers, last = of.get(endpoint, (0, 0))
+            of[endpoint] = answers + 1, max(last, number)
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            part = self._path.with_suffix(".part")
+            with part.open("w") as file:
+                json.dump(self._left, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, self._path)
 
 
 class AuditLog:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from fedactors.actors.context import ACTOR_NAME, NOWHERE, Ref
 from fedactors.actors.remote import DRIVER, Endpoints, endpoints
 from fedactors.errors import FedactorsError, PayloadGone, Refused
+from fedactors.federation.audit_log import Journal
 from fedactors.federation.session import value_of
 from fedactors.messages.codec import Parts, encode_parts, measure, type_name
 from fedactors.messages.ledger import Ledger, Row, kind_of
@@ -255,6 +256,8 @@ class SiteBoundary(Protocol):
 
     gate: Gate
     unawaited: UnawaitedCall
+    journal: Journal | None
+    """Of a run that sites may leave and come back to."""
 
     def send(self, site: str, purpose: str, parts: Parts, what: str) -> asyncio.Future[Any]:
         """Send a request to another site; return the future of its reply's bytes."""
@@ -365,6 +368,7 @@ class SiteContext(HostedContext):
             raise raised_by(self.name, error, site.gate.book) from None
         self.actor._context = self
         self._site = site
+        self.keeps_journal = site.journal is not None
         self._near = near
         self._payloads: dict[int, tuple[Any, int, frozenset[str]]] = {}
         # a site answers others also while one of its actors computes
@@ -430,7 +434,10 @@ class SiteContext(HostedContext):
         """Do what a call asks, its endpoint and message having been checked; return the reply, frozen and checked."""
         try:
             await self.loaded.wait()
+            number = self._number_of(path, value)
             reply, size = calls.answer(path, await calls.begin(path, self.actor, value))
+            if number is not None and self._site.journal is not None:
+                await asyncio.to_thread(self._site.journal.add, self.name, path.endpoint.name, number)
             if reply is not None:
                 self._record(self.name, path.sender, type_name(reply, ""), size)
             return reply
@@ -440,6 +447,21 @@ class SiteContext(HostedContext):
             leaves = failed if is_near else error_for_sites(self._site.gate.book[self.name].site, failed)
             self._record(self.name, path.sender, ERROR_ROW, error_bytes(leaves))
             raise failed from error
+
+    def _number_of(self, path: CallPath, value: Any) -> int | None:
+        """Return the number (of a round) that another actor asks for, if answers to it are in a journal.
+
+        Raises:
+            Refused: an answer for it, or for a later one, has left, be it before this process began.
+        """
+        journal, bound = self._site.journal, path.endpoint.bound
+        if journal is None or bound is None or bound.of is None or path.sender == DRIVER:
+            return None
+        number, (_, last) = int(getattr(value, bound.of)), journal.left(self.name).get(path.endpoint.name, (0, 0))
+        if number <= last:
+            asked = f"calls {self.name}.{path.endpoint.name} with {bound.of} {number}, where {last} has left"
+            raise Refused(path.sender, f"{asked}; approved: each {bound.of} once, also after a restart")
+        return number
 
     def _record(self, sender: str, receiver: str, type_: str, size: int) -> None:
         kind = self._site.gate.kind(sender, receiver)
@@ -504,6 +526,8 @@ class LocalActorHost(ActorHost):
                 await context.actor.load()
             if earlier is not None:
                 earlier.restore(context)
+            if (journal := self._boundary.journal) is not None:
+                context.actor.catch_up(journal.left(context.name))
             context.loaded.set()
 
     async def open(self, start: float) -> None:

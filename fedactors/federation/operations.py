@@ -19,11 +19,15 @@ import functools
 import hashlib
 import json
 import os
+import secrets
+import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,7 +46,7 @@ from fedactors.federation.site_folder import LONGEST_FEDERATION, SiteFolder
 from fedactors.messages.codec import encode_parts
 from fedactors.plugins import discover
 from fedactors.runtime.failures import encode_error
-from fedactors.validation import one_line, shown
+from fedactors.validation import one_line, shown, writing
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -56,6 +60,8 @@ SLOW_SECONDS = 5.0
 SOON_DAYS = 30
 """Days before its end from which on a certificate is said to end."""
 _LONGEST = 1000
+_MOST_ROWS = 1000
+_NUM_TRIES, _PAUSE_SECONDS = 5, 0.05
 
 Tell = Callable[[str, str], None]
 """Takes the kind of what happened, and a line for people."""
@@ -96,6 +102,11 @@ class Operations:
         if target is not None and not os.access(target.parent, os.W_OK):
             raise BadInput(f"metrics: {shown(str(target))} is not allowed: its folder is not there or not writable")
         lock = _lock(self._folder.path)
+        for _ in range(_NUM_TRIES):  # a command that reads the status holds the lock for a moment
+            if lock is not None:
+                break
+            time.sleep(_PAUSE_SECONDS)
+            lock = _lock(self._folder.path)
         if lock is None:
             raise BadInput(f"--folder: a process of {self._folder.name} runs already; see fedactors site status")
         self._lock = lock
@@ -173,10 +184,15 @@ class Operations:
         found: dict[str, Any] | None = None
         if run is not None:
             sides = {"left": run.gate.left, "arrived": run.gate.arrived}
-            crossed = {name: {"messages": side.messages(), "bytes": side.bytes()} for name, side in sides.items()}
-            found = {**self._about, "stage": run.life.name.lower(), "crossed": crossed}
+            crossed = {
+                name: {"messages": side.messages(), "bytes": side.bytes(), "rows": _greatest(run.gate.crossed(side))}
+                for name, side in sides.items()
+            }
+            found = {**self._about, "stage": run.life.name.lower(), "crossed": crossed, "waits": run.waits()}
         elif self._about:
-            found = {**self._about, "stage": "proposed", "crossed": None}
+            answer = {"who": self._about["coordinator"], "for": folder.name, "what": "its answer to the proposal"}
+            waits = [{**answer, "replies": None, "seconds": round(time.time() - self._since, 1)}]
+            found = {**self._about, "stage": "proposed", "crossed": None, "waits": waits}
         return {
             "site": folder.name,
             "federation": federation.name,
@@ -218,6 +234,11 @@ class Operations:
             os.replace(part, self._folder.path / STATUS)
             if (target := self._folder.metrics) is not None:
                 _write_metrics(target, status)
+
+
+def _greatest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what crossed by sender, receiver and type, the most bytes first; of very many those with the most."""
+    return sorted((row for row in rows if row["from"] != row["to"]), key=lambda row: -row["bytes"])[:_MOST_ROWS]
 
 
 def read_status(folder: SiteFolder) -> dict[str, Any]:
@@ -307,6 +328,79 @@ def _write_metrics(target: Path, status: Mapping[str, Any]) -> None:
     part.write_bytes(generate_latest(registry))
     part.chmod(0o644)  # node exporter is another user, and a site's umask leaves others nothing
     os.replace(part, target)
+
+
+# --- what answers over HTTP, for operators and applications of the own organisation ---
+
+
+class BoundedServer(ThreadingHTTPServer):
+    """An HTTP server with so many connections at a time; what is too many is closed."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    most_connections = 32
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], flag: str) -> None:
+        try:
+            super().__init__(address, handler)
+        except (OSError, OverflowError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise BadInput(f"{flag}: {address[0]}:{address[1]} cannot be listened at: {said}") from None
+        self.port = int(self.server_address[1])
+        self._free = threading.BoundedSemaphore(self.most_connections)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Answer in a thread while the block lasts."""
+        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.shutdown()
+            thread.join(10)
+            self.server_close()
+
+
+@contextlib.contextmanager
+def token_in(file: Path) -> Iterator[str]:
+    """Return a new token, which is in a file for its owner alone while the block lasts."""
+    token, part = secrets.token_urlsafe(32), file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
+    with writing("token", file):
+        with open(part, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
+            opened.write(f"{token}\n")
+        os.replace(part, file)
+    try:
+        yield token
+    finally:
+        with contextlib.suppress(OSError):
+            if file.read_text().strip() == token:  # else it is another process's
+                file.unlink()
+
+
+class Refusal(Exception):
+    """A request that is not answered: its HTTP status, and why."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 # --- whether the others can be worked with ---
@@ -488,7 +582,7 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
     """Return what the checked logs of two sites say of each run that is in both or ended in one, oldest first.
 
     In a run that came to its end, what left one must have arrived at the other. In one that was cut, what left may be
-    lost on the way; what never left cannot arrive.
+    lost on the way; what never left cannot arrive, unless the site that sent it was killed and came back (`_has_gap`).
 
     Raises:
         BadInput: a line is signed by its site, and is not what a site writes.
@@ -502,7 +596,21 @@ def compare(site: str, lines: Log, other: str, others: Log) -> list[Compared]:
         for run in ends[one]
         if run not in ends[far] and any(far in (e["from"], e["to"]) for line in ends[one][run] for e in _all(line))
     ]
-    return [_compared(run, site, ends[site].get(run, []), other, ends[other].get(run, [])) for run in runs]
+    gaps = {(name, run) for name, log in ((site, lines), (other, others)) for run in runs if _has_gap(log, run)}
+    return [_compared(run, site, ends[site].get(run, []), other, ends[other].get(run, []), gaps) for run in runs]
+
+
+def _has_gap(lines: Log, run: str) -> bool:
+    """Say whether a site came back to a run without having written how it ended before: its process was killed."""
+    written = 0
+    for line in lines:
+        if line.get("run") == run and line.get("who") != DRIVER:
+            if line["what"] == "returned" and "site" not in line:
+                if written == 0:
+                    return True
+                written = 0
+            written += line["what"] == "ended"
+    return False
 
 
 def _of_runs(site: str, lines: Log) -> dict[str, list[Mapping[str, Any]]]:
@@ -530,7 +638,7 @@ def _all(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*line["left"], *line["arrived"]]
 
 
-def _compared(run: str, site: str, lines: Log, other: str, others: Log) -> Compared:
+def _compared(run: str, site: str, lines: Log, other: str, others: Log, gaps: Set[tuple[str, str]]) -> Compared:
     both = (*lines, *others)
     is_whole = bool(both) and all(line["status"] == "finished" for line in both)
     differences: list[str] = []
@@ -549,7 +657,8 @@ def _compared(run: str, site: str, lines: Log, other: str, others: Log) -> Compa
             (sent_here, size), (taken, taken_size) = left.get(key, (0, 0)), arrived.get(key, (0, 0))
             total["messages"] += sent_here
             total["bytes"] += size
-            is_lost = not is_whole and sent_here >= taken and size >= taken_size
+            # of a process that was killed nobody knows what left it; what it took is not missed either
+            is_lost = not is_whole and ((sent_here >= taken and size >= taken_size) or (one, run) in gaps)
             if (sent_here, size) != (taken, taken_size) and not is_lost:
                 sender, receiver, type_ = (one_line(part, 80) for part in key)
                 differences.append(

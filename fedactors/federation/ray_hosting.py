@@ -62,7 +62,7 @@ from fedactors.runtime.failures import UnawaitedCall, code_of, decode_reply, enc
 from fedactors.runtime.interface import ActorSpec
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.actor_process import Drained, Settings
-from fedactors.runtime.ray.processes import Processes, raise_first, watch_services
+from fedactors.runtime.ray.processes import Processes, by_process, raise_first, watch_services
 from fedactors.runtime.ray.transport import ERROR, REPLY, Address, Caller, LocalTransport, listen, shown_by
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class RaySidecar:
         """Bring actors to life; return by caller, the driver and those that are `known`, where it finds each."""
         self._actor_specs, processes = actor_specs, self._processes
         hosts = [host for host in await cluster.hosts() if host.id == self._host]
-        cluster.check_resources(actor_specs, hosts)
+        cluster.check_resources((specs[0] for specs in by_process(actor_specs).values()), hosts)
         for address, key in known.values():
             processes.admit(address, key)
         try:
@@ -230,7 +230,8 @@ class RemoteActorProxy:
         """Listen at a path; return where processes of this host find it."""
         address, memory = self._address, self.transport.memory
         self._server = await listen(str(socket), self._recognise, self._serve, self._give, memory)
-        return Address(address.name, address.role, self._host, str(socket), 0, 0, None, address.endpoints, b"")
+        here = address.name, address.role, self._host, str(socket)
+        return Address(*here, 0, 0, None, address.endpoints, b"", process=address.name)
 
     def close(self) -> None:
         """Be there no more."""
@@ -239,8 +240,10 @@ class RemoteActorProxy:
         self.transport.close()
 
     def _recognise(self, hello: memoryview) -> Caller | None:
-        name, incarnation = shown_by(hello, self.key) or ("", None)
-        return None if incarnation is None else Caller(name, self._boundary.gate.role(name), incarnation)
+        name, receiver, incarnation = shown_by(hello, self.key) or ("", "", None)
+        if incarnation is None or receiver != self._address.name:
+            return None
+        return Caller(name, self._boundary.gate.role(name), incarnation, receiver)
 
     async def _serve(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
         """Call the actor that this one stands for."""

@@ -8,19 +8,25 @@
     a call                  the reply of the actor's site
 
 The driver runs at the coordinator's site, under its key. It reads no data: actors are spawned by (class, name, plain
-arguments), and each site builds its own from its installed code. What is lost stops the run.
+arguments), and each site builds its own from its installed code. What is lost stops the run; with a quorum
+(`Runtime.deadline`) it survives from its first checkpoint on the loss of any site but the coordinator's:
+
+    lost        no barrier waits for the site, and the protocol's server goes on with who answers
+    dialled     every few seconds, until it is there again: it goes on from its own last checkpoint, the others open
+                connections to it anew, and the protocol lets it in before its next round
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from fedactors.actors.remote import DRIVER
-from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, Stopped
+from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused, Stopped
 from fedactors.federation.approval import Proposal, as_tree
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import ActorAddress, Gate, make_book
@@ -37,6 +43,9 @@ from fedactors.runtime.failures import UnawaitedCall, error_for_sites, errors_fo
 from fedactors.runtime.interface import Runtime, Snapshot
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_SOON, _LATER = 0.5, 5.0
+"""Seconds between two attempts to reach a site that is away."""
 _TOTAL = [str, str, str, str, int, int]
 _DIGEST_BYTES = 32
 _LAST_SECONDS = 1.0
@@ -56,6 +65,7 @@ class FederatedRuntime(Runtime):
     """
 
     clock: WallClock
+    keeps_journals = True
 
     def __init__(
         self,
@@ -93,6 +103,15 @@ class FederatedRuntime(Runtime):
         self._saving: asyncio.Task[None] | None = None
         """Of the last checkpoint, which sites and driver write while the run goes on."""
         self._offset = 0.0
+        self._away: dict[str, str] = {}
+        """Sites that the run goes on without, and why."""
+        self._returns: dict[str, asyncio.Task[None]] = {}
+        self._told: dict[str, tuple[Any, ...]] = {}
+        """Who is spawned as what, as each site is told."""
+        self._is_kept = False
+        """Whether there is a checkpoint, from which on sites may come and go."""
+        self._digests: dict[str, bytes] = {}
+        """Of each actor's last state that its site wrote."""
 
     # --- the driver's side ---
 
@@ -116,7 +135,10 @@ class FederatedRuntime(Runtime):
             else:
                 reply.set_result(found)
 
-        self._sites[address.site].request(parts, f"{receiver}.{method}").add_done_callback(take)
+        if (link := self._sites.get(address.site)) is None:
+            self._unawaited.fail(reply, PartyLost(receiver, f"its site {address.site} is away"), DRIVER)
+        else:
+            link.request(parts, f"{receiver}.{method}").add_done_callback(take)
         return reply
 
     async def start(self) -> None:
@@ -129,15 +151,15 @@ class FederatedRuntime(Runtime):
         book: dict[str, ActorAddress] = make_book(
             pairs, self._classes, lambda name: self._proposal.site_of(name, hosts)
         )
-        if missing := {address.site for address in book.values()} - set(self._sites):
+        if missing := {address.site for address in book.values()} - set(self._sites) - set(self._away):
             raise BadInput(f"hosts: {', '.join(sorted(missing))} hosts an actor and takes no part in the run")
         self._gate = Gate(self._folder.name, self._folder.name, book)
         frames = {c.name: encode((c.args, dict(c.kwargs)), arguments=True) for c in actor_specs}
-        told = {
+        self._told = {
             site: tuple((n, cls, frames[n] if book[n].site == site else b"") for n, cls in pairs)
-            for site in self._sites
+            for site in (*self._sites, *self._away)
         }
-        await self._all("prepare", each=told)
+        await self._all("prepare", each=self._told)
         await self._all("connect")
         self.tell("loading data")
         await self._all("load")
@@ -145,54 +167,183 @@ class FederatedRuntime(Runtime):
         self.clock.begin(time.time())
         await self._all("open")
         for site in self._sites:
-            watched = self._sites[site].request(encode_parts(("watch", ())), "watch", is_limited=False)
-            watched.add_done_callback(self._told)
-            self._watching.append(watched)
+            self._watch(site)
+        if self.deadline is not None:
+            self._is_kept = self.resumed
+            self._returns[""] = self._loop.create_task(self._hear_of_losses())
+            for site in self._away:
+                self._returns[site] = self._loop.create_task(self._await_return(site))
 
-    def _told(self, watched: asyncio.Future[Any]) -> None:
+    def _watch(self, site: str) -> None:
+        link = self._sites[site]
+        watched = link.request(encode_parts(("watch", ())), "watch", is_limited=False)
+
+        def ended(watched: asyncio.Future[Any]) -> None:
+            if self._sites.get(site) is link:  # else the run goes on without it
+                self._failed(watched)
+
+        watched.add_done_callback(ended)
+        self._watching.append(watched)
+
+    def _failed(self, watched: asyncio.Future[Any]) -> None:
         if not watched.cancelled() and (error := watched.exception()) is not None:
             self.fail(error)
 
-    async def _ask(self, site: str, verb: str, *args: Any) -> Any:
-        async with asyncio.timeout(self._start_seconds):
-            return await self._sites[site].ask((verb, args), verb)
-
-    async def _all(self, verb: str, *args: Any, each: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask all sites the same, or each its own, and wait for all: a barrier."""
+    async def _ask(self, site: str, link: Connection, verb: str, *args: Any) -> tuple[Any] | None:
+        """Ask a site; return its answer, or None where the run goes on without it meanwhile."""
+        may_lose = self._may_lose(site)
+        seconds = self.deadline if may_lose and self.deadline is not None else self._start_seconds
         try:
-            arguments = {site: args if each is None else (each[site],) for site in self._sites}
-            found = await asyncio.gather(*(self._ask(site, verb, *arguments[site]) for site in self._sites))
+            async with asyncio.timeout(seconds):
+                return (await link.ask((verb, args), verb),)
+        except TimeoutError:
+            if not may_lose:
+                raise
+            self._leave(site, f"it had not done {verb} within {seconds:g} s")
+        except PartyLost:
+            if self._sites.get(site) is link:
+                raise
+        return None
+
+    async def _all(
+        self,
+        verb: str,
+        *args: Any,
+        each: Mapping[str, Any] | None = None,
+        of: Mapping[str, Connection] | None = None,
+    ) -> dict[str, Any]:
+        """Ask all sites (or `of` these) the same, or each its own, and wait for all: a barrier."""
+        links = dict(self._sites if of is None else of)
+        arguments = {site: args if each is None else (each[site],) for site in links}
+        try:
+            found = await asyncio.gather(*(self._ask(s, link, verb, *arguments[s]) for s, link in links.items()))
         except TimeoutError:
             raise PartyLost("driver", f"not all sites had done {verb} within {self._start_seconds:g} s") from None
-        return dict(zip(self._sites, found, strict=True))
+        return {site: one[0] for site, one in zip(links, found, strict=True) if one is not None}
 
     async def respawn(self, name: str) -> None:
-        raise PartyLost(name, "a lost actor is not brought back over a federation yet")
+        raise PartyLost(name, "a lost actor is brought back by its own site only")
+
+    # --- sites that are lost, and come back ---
+
+    def _actors_at(self, site: str) -> list[str]:
+        return [name for name, address in self._gate.book.items() if address.site == site]
+
+    def _may_lose(self, site: str) -> bool:
+        """Say whether the run goes on without a site."""
+        if self.deadline is None or not self._is_kept or site == self._folder.name:
+            return False
+        actors = self._actors_at(site)
+        return bool(actors) and all(self.loss_policy(name) == "restart" for name in actors)
+
+    def _leave(self, site: str, why: str) -> None:
+        """Go on without a site until it is there again."""
+        link = self._sites.pop(site, None)
+        if link is None:
+            return
+        self._away[site] = why
+        self._folder.audit.add("away", run=self._proposal.run, site=site, why=why)
+        _log.warning("%s is away, and the run goes on without it: %s", site, why)
+        self.tell(f"goes on without {site}: {why}")
+        link.give_up(why)
+        self._returns[site] = self._loop.create_task(self._await_return(site))
+
+    async def _hear_of_losses(self) -> None:
+        """Treat a site as lost that the coordinator's site has lost: the protocol's server is there."""
+        while True:
+            link = self._sites[self._folder.name]
+            lost = value_of(await link.request(encode_parts(("lost", ())), "lost", is_limited=False), link.peer)
+            if isinstance(lost, str) and self._may_lose(lost):
+                self._leave(lost, f"{self._folder.name} has lost it")
+
+    async def _await_return(self, site: str) -> None:
+        """Dial a site that is away, every few seconds, until it takes part again or says that it never will."""
+        pause = _SOON
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LATER)
+            link: Connection | None = None
+            try:
+                link = await self._dial(site)
+                await self._bring_back(site, link)
+                return
+            except (PartyLost, CallTimeout, TimeoutError) as error:
+                _log.debug("%s is not back: %s", site, error)
+            except FedactorsError as error:
+                if link is not None:  # else it is busy, or its link of before is not over yet
+                    _log.warning("%s does not come back: %s", site, error)
+                    self.tell(f"goes on without {site} for good: {error}")
+                    return
+            finally:
+                if link is not None and self._sites.get(site) is not link:
+                    await link.end()
+
+    async def _bring_back(self, site: str, link: Connection) -> None:
+        """Let a site go on from its own last checkpoint, be reached by the others, and take part again."""
+
+        async def ask(verb: str, *args: Any) -> None:
+            async with asyncio.timeout(self._start_seconds):
+                await link.ask((verb, args), verb)
+
+        await ask("propose", as_tree(self._proposal))
+        await ask("prepare", self._told[site])
+        for name in self._actors_at(site):
+            if self._leaving_handler is not None:
+                await self._leaving_handler(name)
+        await self._all("meet", site)
+        for verb in ("connect", "load", "open"):
+            await ask(verb)
+        self._sites[site] = link
+        del self._away[site]
+        self._watch(site)
+        for name in self._actors_at(site):
+            if self._loss_handler is not None:
+                await self._loss_handler(name)
+        self._folder.audit.add("returned", run=self._proposal.run, site=site)
+        _log.warning("%s is back, and takes part again", site)
+        self.tell(f"{site} is back")
+
+    async def _await_nobody(self) -> None:
+        """Wait for no site any more: the run is over."""
+        for task in self._returns.values():
+            task.cancel()
+        await asyncio.gather(*self._returns.values(), return_exceptions=True)
 
     async def checkpoint(self, label: str = "last") -> None:
         if self._is_due(label):
             await self._saved()
             self._number += 1
-            digests: dict[str, bytes] = {}
-            for site, found in (await self._all("snapshot", label, self._number)).items():
-                digests |= _digests(site, found, self._gate)
+            links = dict(self._sites)
+            for site, found in (await self._all("snapshot", label, self._number, of=links)).items():
+                self._digests |= _digests(site, found, self._gate)
+            digests = dict(self._digests)  # of who is away, what it wrote last
             self._driver_ledger.flush()
             driver, reached = self._capture_driver(digests), None if self._records is None else self._records.reached()
             # disks are slower than the first batches of what follows
-            self._saving = asyncio.get_running_loop().create_task(self._save(label, digests, driver, reached))
-            self._saving.add_done_callback(self._told)
+            saving = self._save(label, digests, driver, reached, links)
+            self._saving = asyncio.get_running_loop().create_task(saving)
+            self._saving.add_done_callback(self._failed)
         if self._stop_code is not None:
             await self._saved()
             raise Stopped(f"stopped at {self.clock.now():.1f} s; each site keeps its part", self._stop_code)
 
     async def _save(
-        self, label: str, digests: Mapping[str, bytes], driver: bytes, reached: Mapping[str, int] | None
+        self,
+        label: str,
+        digests: Mapping[str, bytes],
+        driver: bytes,
+        reached: Mapping[str, int] | None,
+        links: Mapping[str, Connection],
     ) -> None:
-        await self._all("written", label)
+        def there() -> dict[str, Connection]:  # who came back meanwhile has nothing of this checkpoint
+            return {site: link for site, link in links.items() if self._sites.get(site) is link}
+
+        await self._all("written", label, of=there())
         # all sites have it: from here on it is the one that is gone on from
         if self._records is not None:
             self._records.save_checkpoint(label, digests, driver, reached)
-        await self._all("commit", label)
+        await self._all("commit", label, of=there())
+        self._is_kept = True
 
     async def _saved(self) -> None:
         """Wait until the last checkpoint is counted on everywhere."""
@@ -223,7 +374,7 @@ class FederatedRuntime(Runtime):
         self.clock = WallClock(time.time(), self._offset)
 
     async def settle(self) -> None:
-        self._drained = {site: _drained(site, found) for site, found in (await self._all("drain")).items()}
+        self._drained |= {site: _drained(site, found) for site, found in (await self._all("drain")).items()}
         self._driver_ledger.flush()
         parts = [self._driver_ledger.state(), *(totals for totals, _, _ in self._drained.values())]
         self.ledger.restore(merged(total for part in parts for total in part))
@@ -262,6 +413,7 @@ class FederatedRuntime(Runtime):
         async def driver() -> T:
             await self._propose()
             result = await main()
+            await self._await_nobody()
             await self._unawaited.last_answers()
             self._unawaited.check()
             await self._saved()
@@ -301,6 +453,7 @@ class FederatedRuntime(Runtime):
             self._end = self._end or time.perf_counter()
             if self._saving is not None:
                 self._saving.cancel()
+            await self._await_nobody()
             await asyncio.gather(*(connection.end() for connection in self._sites.values()))
             log_end(self._folder, self._proposal.run, status, self._gate, why, who="driver")
         return result
@@ -317,11 +470,15 @@ class FederatedRuntime(Runtime):
     async def _propose(self) -> None:
         """Connect to all sites of the run and wait until each has approved it."""
         proposal, federation = self._proposal, self._folder.federation
+        may_begin_without = proposal.purpose == "resume" and proposal.config.get("min_sites") is not None
         for site in dict.fromkeys((*proposal.data, *federation.hosts.values(), self._folder.name)):
-            hello = Hello(federation.name, DRIVER, proposal.run, "")
-            ends: dict[str, Any] = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
-            ends["tell"] = lambda _, text: self.tell(text)
-            self._sites[site] = await dial(self._folder, federation.members[site], hello, self._limits, **ends)
+            try:
+                self._sites[site] = await self._dial(site)
+            except PartyLost as error:
+                if not may_begin_without or site == self._folder.name:
+                    raise
+                self._away[site] = error.message
+                _log.warning("%s is away, and the run goes on without it: %s", site, error.message)
         waiting = dict.fromkeys(self._sites)
 
         async def ask(site: str) -> None:
@@ -336,16 +493,25 @@ class FederatedRuntime(Runtime):
         tell()
         await asyncio.gather(*map(ask, self._sites))
 
+    async def _dial(self, site: str) -> Connection:
+        hello = Hello(self._folder.federation.name, DRIVER, self._proposal.run, "")
+        ends: dict[str, Any] = {"serve": None, "lost": self._lost, "errors": errors_for(self._folder.name, site)}
+        ends["tell"] = lambda _, text: self.tell(text)
+        return await dial(self._folder, self._folder.federation.members[site], hello, self._limits, **ends)
+
     def _lost(self, connection: Connection, why: str) -> None:
-        if self._is_closing:
-            return
         peer = connection.peer
+        if self._is_closing or (self._is_kept and self._sites.get(peer) is not connection):
+            return
         for begins, who in ((REFUSED, peer), (TURNED_AWAY, self._folder.name)):
             if why.startswith(begins):
                 error = Refused(who, why.removeprefix(begins))
                 self._folder.audit.add("refused", run=self._proposal.run, party=who, why=error.message)
                 self.fail(error)
                 return
+        if self._may_lose(peer):
+            self._leave(peer, why)
+            return
         actor = next((address.name for address in self._gate.book.values() if address.site == peer), peer)
         self.fail(PartyLost(actor, f"its site {peer} was lost: {why}"))
 

@@ -476,7 +476,8 @@ class Connection:
     """Takes the kind of what happened to the link, and a line for people."""
     stream: Stream = field(init=False)
     is_closed: bool = False
-    _pending: dict[int, tuple[asyncio.Future[Any], str]] = field(default_factory=dict)
+    _pending: dict[int, tuple[asyncio.Future[Any], str, float]] = field(default_factory=dict)
+    """By number: the future of a reply, what it is about, and since when it is awaited."""
     _made: int = 0
     _taken: int = 0
     _queue: deque[tuple[int, int, Parts]] = field(default_factory=deque)
@@ -592,7 +593,7 @@ class Connection:
             return reply
         self._made += 1
         number = self._made
-        self._pending[number] = (reply, what)
+        self._pending[number] = (reply, what, time.monotonic())
         self._send(REQUEST, number, parts)
         if is_limited:
             late = asyncio.get_running_loop().call_later(self.limits.call, self._give_up, number)
@@ -607,8 +608,25 @@ class Connection:
         """
         return value_of(await self.request(encode_parts(value), what), self.peer)
 
+    def awaited(self) -> tuple[int, str, float]:
+        """Return how many replies this side waits for, and of the oldest what it is about and seconds so far."""
+        for _, what, since in self._pending.values():  # in the order in which they were asked for
+            return len(self._pending), what, time.monotonic() - since
+        return 0, "", 0.0
+
+    @property
+    def num_unanswered(self) -> int:
+        """How many replies the other side waits for."""
+        return self._num_open
+
+    @property
+    def away_seconds(self) -> float:
+        """For how long no connection has carried the link; 0: one does."""
+        is_away = self._away is not None and not self.is_closed
+        return time.monotonic() - self._broke_at if is_away else 0.0
+
     def _give_up(self, number: int) -> None:
-        reply, what = self._pending.pop(number, (None, ""))
+        reply, what, _ = self._pending.pop(number, (None, "", 0.0))
         if reply is not None and not reply.done():
             reply.set_exception(CallTimeout(self.peer, f"{what} gave no answer within {self.limits.call:g} s"))
 
@@ -710,7 +728,7 @@ class Connection:
         elif kind in (REPLY, ERROR):
             if not 0 < number <= self._made:
                 raise Broken(f"answers call {number}, which was not made")
-            reply, _ = self._pending.pop(number, (None, ""))
+            reply, *_ = self._pending.pop(number, (None, "", 0.0))
             if reply is not None and not reply.done():
                 if kind == REPLY:
                     reply.set_result(body)
@@ -750,7 +768,7 @@ class Connection:
             # no answer to any call: the other side is told why nothing more is heard of it
             self.stream.write(framed(encode_error(self.peer, Refused(self.peer, why)), ERROR))
         self._close()
-        for reply, what in list(self._pending.values()):
+        for reply, what, _ in list(self._pending.values()):
             if not reply.done():
                 reply.set_exception(PartyLost(self.peer, f"its site was lost during {what}: {why}"))
                 reply.exception()  # the run is stopped by `lost`
@@ -772,7 +790,7 @@ class Connection:
     def close(self) -> None:
         """Close this end."""
         self._close()
-        for reply, what in self._pending.values():
+        for reply, what, _ in self._pending.values():
             if not reply.done():
                 reply.set_exception(PartyLost(self.peer, f"the run is over; {what} has no answer"))
                 reply.exception()

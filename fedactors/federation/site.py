@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from fedactors.actors.remote import ordinal
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.approval import (
     RUN_ID,
@@ -29,9 +30,13 @@ from fedactors.federation.approval import (
     check_proposal,
     decide,
     decision,
+    has_quorum,
     keep_proposal,
+    kept_proposals,
+    num_returns,
     read_proposal,
     stop_reason,
+    why_a_person,
 )
 from fedactors.federation.handshake import accept
 from fedactors.federation.hosting import Life
@@ -393,17 +398,25 @@ class SiteProcess:
             self._check_name(peer, proposal.data.get(self.folder.name))
             await asyncio.to_thread(_get_ready)
             protocol, config = await self._checked(proposal)
-            keep_proposal(self.folder, proposal)
+            is_return = has_quorum(config) and self._is_known(proposal)
+            if not is_return:
+                keep_proposal(self.folder, proposal)
         except (FedactorsError, FileExistsError) as error:
             raise self._cannot_be(peer, error) from None
         facts = {"run": run, "coordinator": peer, "protocol": proposal.protocol, "proposal": proposal.digest}
-        self.folder.audit.add("proposed", **facts)
         name = self.folder.name
-        # a run that shares its seed shows others what is drawn here: that a person must have seen
-        is_allowed = self.folder.policy.approve == "policy" and proposal.shared_seed is None
+        if is_return:
+            self._proposed = proposal
+            await self._begin(proposal, protocol, config, is_return=True)
+            return
+        self.folder.audit.add("proposed", **facts)
+        by_policy = self.folder.policy.approve == "policy"
+        why_not = await asyncio.to_thread(why_a_person, config, proposal, self.folder) if by_policy else ""
+        is_allowed = by_policy and not why_not
         if is_allowed:
             decide(self.folder, proposal, approved=True, why="the policy allows it")
         said = "the policy allows it" if is_allowed else f"fedactors site show {run}, then answer"
+        said += f" (not the policy's to answer: {why_not})" if why_not else ""
         self._waiting = self._proposed = proposal
         self._show()
         self._tell("proposed", f"run {run}: {peer} proposes {proposal.protocol}; {said}")
@@ -416,7 +429,32 @@ class SiteProcess:
             protocol, config = await self._checked(proposal)
         except FedactorsError as error:
             raise self._cannot_be(peer, error) from None
+        await self._begin(proposal, protocol, config, is_return=False)
+
+    def _is_known(self, proposal: Proposal) -> bool:
+        """Say whether a run was approved here before and has not come to its end, so that this site comes back to it.
+
+        Raises:
+            BadInput: its person has stopped it, or it came back as often as the policy allows.
+        """
+        known, answer = kept_proposals(self.folder).get(proposal.run), decision(self.folder, proposal)
+        is_same = known is not None and known.digest == proposal.digest and answer is not None and answer[0]
+        ends = [line for line in self.folder.log() if line["what"] == "ended" and line["run"] == proposal.run]
+        if not is_same or any(line["status"] == "finished" for line in ends):
+            return False
+        if (why := stop_reason(self.folder, proposal.run)) is not None:
+            raise BadInput(f"{self.folder.name}: left the run{f': {why}' if why else ''}")
+        if (done := num_returns(self.folder, proposal)) >= (most := self.folder.policy.continuations):
+            raise BadInput(
+                f"{self.folder.name}: comes back to the run for the {ordinal(done + 1)} time; approved: at most {most} "
+                "(policy.continuations): a restart forgets how often that left which has no round's number, like scores"
+            )
+        return True
+
+    async def _begin(self, proposal: Proposal, protocol: Protocol, config: Any, *, is_return: bool) -> None:
+        """Take part in a run that is approved."""
         self.run = SiteRun(self.folder, proposal, protocol, config, self.limits, self._operations)
+        self.run.is_return = is_return
         if self._driving is not None:
             self._driving.limits = self.limits
         self._watching = asyncio.get_running_loop().create_task(self._stop_when_asked(self.run))
@@ -454,9 +492,12 @@ class SiteProcess:
             if run.life is Life.ENDED:
                 return
         self.folder.audit.add("stopped", run=run.proposal.run, why=why)
-        run.fail(Refused(self.folder.name, f"stopped the run{f': {why}' if why else ''}"))
+        # with a quorum the run goes on without this site, if its driver is another's
+        leaves = run.has_quorum and run.life is Life.OPEN and run.proposal.coordinator != self.folder.name
+        if not leaves:
+            run.fail(Refused(self.folder.name, f"stopped the run{f': {why}' if why else ''}"))
         driving = self._driving
-        if driving is not None:  # which is told before the other sites see that this one is gone
+        if driving is not None and not leaves:  # which is told before the other sites see that this one is gone
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TELL_SECONDS):
                     await run.is_told.wait()

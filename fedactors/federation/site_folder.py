@@ -11,12 +11,14 @@
 Files are read again when they have changed, for connections that are made from then on; those that are open go on.
 A newer federation.toml with the authority's signature is taken from whichever site or relay has it (`take_over`).
 Files that are wrong, or do not fit each other yet, change nothing: what was before holds, and `config_errors` says why.
+It is one file because these files are read and checked against each other.
 
 In site.toml:
 
     [policy]
     approve = "policy"                        # what this table allows runs at once; "person" (default): each is asked
     coordinators = ["bank"]                   # who may propose; left out: every site
+    queries = ["SELECT ..."]                  # over tables; any other query waits for a person
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
     [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
@@ -42,7 +44,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cryptography import x509
 from pydantic import ConfigDict, Field
@@ -108,6 +110,11 @@ class Amount:
 
     def __add__(self, other: Amount) -> Amount:
         return Amount(epsilon=self.epsilon + other.epsilon, delta=self.delta + other.delta)
+
+    def less(self, taken: Amount) -> Amount:
+        """Return what is left when so much is taken; nothing where it is more."""
+        epsilon = 0.0 if math.isinf(taken.epsilon) else max(0.0, self.epsilon - taken.epsilon)
+        return Amount(epsilon=epsilon, delta=max(0.0, self.delta - taken.delta))
 
     def within(self, cap: Amount) -> bool:
         """Say whether it is no more than `cap`, which it is not if either is no number."""
@@ -182,6 +189,8 @@ class Policy:
     approve: Literal["person", "policy"] = "person"
     coordinators: list[str] | None = None
     protocols: dict[str, dict[str, Any]] | None = None
+    queries: list[str] | None = None
+    """Queries over tables that the policy may answer for; another one waits for a person."""
     colluders: Annotated[int, Field(ge=0)] = 1
     """Organisations that may tell one another all they know: sums under masks are of two more at least."""
     continuations: Annotated[int, Field(ge=0)] = 20
@@ -313,7 +322,8 @@ def check_budget(
         raise BadInput(f"{where}: the run announces none: give --budget {site}=EPSILON:DELTA")
     if not any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config)):
         raise BadInput(f"{where}: the run adds no noise, so that it would take all of it")
-    before = in_all(spent(folder.log()).get(name, {}))
+    # of a run that the site comes back to, what was announced holds all that it has taken
+    before = in_all(spent(line for line in folder.log() if line.get("run") != proposal.run).get(name, {}))
     if not (before + announced).within(cap):
         raise BadInput(f"{where}: {announced} is not allowed: {before} of {cap} is taken already")
 
@@ -351,12 +361,19 @@ class DataName:
     name: str
     is_test: bool = False
     """Whether the test rows are meant that the data named so come with."""
-    holds_out: ClassVar[bool] = False
-    """Over a federation clients measure on no rows of their own yet."""
+    part: Literal["all", "train", "validation"] = "all"
+    """As of a `HorizontalFile`, like the following."""
+    validation_fraction: float = 0.0
+    seed: int = 0
 
-    def holding_out(self, share: float, seed: int) -> Any:
-        """Refuse: as `holds_out`."""
-        raise BadInput(f"validation_fraction: {share:g} is not allowed over a federation: sites hold no rows out there")
+    @property
+    def holds_out(self) -> bool:
+        """Whether the site has rows of its own to measure on."""
+        return self.validation_fraction > 0
+
+    def holding_out(self, share: float, seed: int) -> DataName:
+        """Return the name of the same data with a share of the rows, drawn by `seed`, to measure on."""
+        return replace(self, validation_fraction=share, seed=seed)
 
     def load(self, trained: Any = None) -> Any:
         """Refuse: only the site's own process has the data."""
@@ -787,6 +804,18 @@ class SiteFolder:
         given = self._table(name).get("budget")
         return None if given is None else checked(Amount, self.path / SITE, given)
 
+    def rows_file(self, name: str) -> Path:
+        """Return the file of data whose rows are predicted online.
+
+        Raises:
+            BadInput: no such data, they are no file, or they have a privacy budget, which counts no such predictions.
+        """
+        if self.budget(name) is not None:
+            raise BadInput(f"{self.name}: data.{name}.budget: predictions of such data are not counted there yet")
+        if not isinstance(found := self._table(name).get("path"), str):
+            raise BadInput(f"{self.name}: data.{name}: only rows of a file (path) are served")
+        return self.path / found
+
     def source(self, asked: DataName, facts: TaskFacts, table: Mapping[str, Any] | None = None) -> Any:
         """Return where the rows of data of this site are, in a run of this task; `table`: not as site.toml says.
 
@@ -818,7 +847,7 @@ class SiteFolder:
         horizontal = HorizontalFile(file=found, classes=facts.labels)
         if horizontal.holds_out:
             raise BadInput(
-                f"{where}.split: {found.split_column!r} is not allowed: sites hold no rows out over a federation"
+                f"{where}.split: {found.split_column!r} is not allowed over a federation: give validation_fraction"
             )
         return horizontal
 

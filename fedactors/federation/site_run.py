@@ -30,6 +30,7 @@ import dataclasses
 import hashlib
 import math
 import re
+import resource
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -42,12 +43,13 @@ import numpy as np
 import psutil
 
 from fedactors.actors.remote import DRIVER
-from fedactors.data.layouts.horizontal import HorizontalPart
+from fedactors.data.layouts.horizontal import HorizontalData, HorizontalPart
 from fedactors.data.layouts.relational import TableOwner
 from fedactors.data.layouts.vertical import RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, RowsChangedError
-from fedactors.federation.approval import Proposal, check_spawned, classes_of, first_of, spawned_by
+from fedactors.federation.approval import Proposal, check_spawned, classes_of, first_of, has_quorum, spawned_by
+from fedactors.federation.audit_log import JOURNALS, Journal
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import (
     ActorHost,
@@ -191,28 +193,44 @@ def commit(folder: RunFolder, label: str) -> None:
     folder.relabel_checkpoint(f"{label}{_PENDING}", label)
 
 
-def find(site: SiteFolder, run: str, number: int) -> Earlier:
-    """Return what a site has of a run at a checkpoint.
+def find(site: SiteFolder, run: str, number: int | None, *, or_before: bool = False) -> Earlier:
+    """Return what a site has of a run at a checkpoint (None: at its newest).
+
+    Args:
+        site: whose.
+        run: which.
+        number: of the checkpoint.
+        or_before: whether an older one will do, where the site was away when that one was taken.
 
     Raises:
         BadInput: it has not this run, or not this checkpoint, or it is damaged.
     """
-    found = sorted((site.path / "runs").glob(f"*-{run}-0*"))
-    if not found:
+    # a site that was away and came back has a folder for each time
+    folders = [RunFolder.open(path) for path in sorted((site.path / "runs").glob(f"*-{run}-0*"), reverse=True)]
+    if not folders:
         raise BadInput(f"{site.name}: has no records of run {run}")
-    folder = RunFolder.open(found[0])
-    for entry in folder.manifest["checkpoints"]:
-        label = str(entry["label"])
-        checkpoint = folder.load_checkpoint(label)
-        site_part = _site_part(checkpoint)
-        if site_part["number"] != number:
-            continue
-        if label.endswith(_PENDING):  # all sites have it, and this one was not told
-            commit(folder, str(site_part["label"]))
-        ledgers, waiting = dict(site_part["ledgers"]), dict(site_part["waiting"])
-        seed, now = int(site_part["seed"]), snapshots.amount(site_part["now"], "now", snapshots.DRIVERS)
-        return Earlier(folder, checkpoint.actors, seed, now, ledgers, waiting, checkpoint.folder)
-    raise BadInput(f"{site.name}: has no checkpoint {number} of run {run}")
+    before: tuple[int, RunFolder, Checkpoint, dict[str, Any]] | None = None
+    for folder in folders:
+        for entry in folder.manifest["checkpoints"]:
+            checkpoint = folder.load_checkpoint(str(entry["label"]))
+            site_part = _site_part(checkpoint)
+            if site_part["number"] == number:
+                if checkpoint.label.endswith(_PENDING):  # all sites have it, and this one was not told
+                    commit(folder, str(site_part["label"]))
+                return _earlier_at(folder, checkpoint, site_part)
+            if number is None or (or_before and site_part["number"] < number):
+                one = site_part["number"], folder, checkpoint, site_part
+                before = one if before is None or before[0] < one[0] else before
+    if before is None:
+        which = "checkpoint" if number is None else f"checkpoint {number}"
+        raise BadInput(f"{site.name}: has no {which} of run {run}")
+    return _earlier_at(*before[1:])
+
+
+def _earlier_at(folder: RunFolder, checkpoint: Checkpoint, site_part: Mapping[str, Any]) -> Earlier:
+    ledgers, waiting = dict(site_part["ledgers"]), dict(site_part["waiting"])
+    seed, now = int(site_part["seed"]), snapshots.amount(site_part["now"], "now", snapshots.DRIVERS)
+    return Earlier(folder, checkpoint.actors, seed, now, ledgers, waiting, checkpoint.folder)
 
 
 def _site_part(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -242,6 +260,9 @@ def built_with(
     protocol = namespace_of(type(config))
     sites = (folder.name,) if folder.name in proposal.data else ()
     as_asked, as_here = proposal.described(), proposal.described(folder)
+    share = getattr(config, "validation_fraction", 0.0) if proposal.purpose != "predict" else 0.0
+    if share and isinstance(as_asked, HorizontalData) and isinstance(as_here, HorizontalData):
+        as_asked, as_here = (data.holding_out(share, proposal.seed) for data in (as_asked, as_here))
     parts = [
         pair for site in sites for pair in zip(parts_of_name(as_asked, site), parts_of_name(as_here, site), strict=True)
     ]
@@ -292,6 +313,8 @@ def _rebuilt(value: Any, resolve: Callable[[Any], Any]) -> Any:
 
 _GIB = 1 << 30
 _DISK_SECONDS = 5.0
+_SLACK = _GIB
+"""What the system holds a process to at once lies so much above what a run may take, which is measured."""
 
 
 class UsageWatch:
@@ -310,6 +333,30 @@ class UsageWatch:
         self._cpu: dict[int, float] = {}
         self._memory_before, self._cpu_before = self._measure()
         self._disk, self._disk_seen = 0, -math.inf
+        self._released: dict[int, int] = {}
+        """Limits of the process before it was held to others."""
+
+    def hold(self) -> None:
+        """Let the system refuse memory, and a file's growth, a GiB beyond the limits: between two measurements, too.
+
+        What does not fit then is an error in the actor that asked for it, and not the end of the site's process.
+        """
+        wanted = {resource.RLIMIT_FSIZE: (self._most.disk_gib, 0)}
+        if hasattr(memory := self._process.memory_info(), "data"):  # Linux: allocated, whether or not it was written to
+            wanted[resource.RLIMIT_DATA] = (self._most.memory_gib, memory.data)
+        for kind, (most, before) in wanted.items():
+            soft, hard = resource.getrlimit(kind)
+            if most is not None:
+                highest = before + int(most * _GIB) + _SLACK
+                bounds = [one for one in (highest, soft) if one != resource.RLIM_INFINITY]
+                self._released.setdefault(kind, soft)
+                resource.setrlimit(kind, (min(bounds), hard))
+
+    def release(self) -> None:
+        """Let the process have again what it could before the run."""
+        for kind, soft in self._released.items():
+            resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
+        self._released.clear()
 
     def exceeded(self) -> str | None:
         """Return which limit the run has passed, by what, and what to do; None: none."""
@@ -400,6 +447,8 @@ class PrivacyBudget:
         self._refused: Refused | None = None
         self._asked = self._measured = 0
         self._is_open = False
+        self.is_exact = False
+        """Whether a journal tells what left, so that a run that breaks off is charged for just that."""
 
     @property
     def is_counted(self) -> bool:
@@ -483,11 +532,13 @@ class PrivacyBudget:
     def charged(self, status: str, *, was_open: bool) -> dict[str, Amount]:
         """Return what counts against the budget: what was measured, and of a run that broke off all it announced.
 
-        More than it announced has not left. A run whose plan was refused takes what it had taken by then.
+        More than it announced has not left. A run whose plan was refused takes what it had taken by then. With a
+        journal what is charged when the site comes back holds what was charged before.
         """
         if self._announced is None or not was_open:
             return {}
-        is_known = status == "finished" or (self._refused is not None and bool(self._taken) and not self._is_planned)
+        was_refused = self._refused is not None and bool(self._taken) and not self._is_planned
+        is_known = status == "finished" or (self.is_exact and bool(self._taken)) or was_refused
         return self._taken if is_known else {ANY: self._announced}
 
 
@@ -495,8 +546,18 @@ class PrivacyBudget:
 
 T = TypeVar("T")
 CALLS, PAYLOADS = "calls", "payloads"
+_UNTIL = {
+    Life.APPROVED: "all sites to approve",
+    Life.PREPARED: "all sites to make their actors",
+    Life.CONNECTED: "all sites to connect",
+    Life.LOADED: "all sites to load their data",
+    Life.CLOSED: "all sites to finish",
+}
+"""What a site waits for at a barrier, by how far its run has come."""
 _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""
+_MOST_LABELS = 8
+"""Checkpoints that a run keeps, of which a driver needs a few; one under the same label takes the place of the last."""
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -515,7 +576,14 @@ class SiteRun:
         self.proposal = proposal
         self.life = Life.APPROVED
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self.unawaited = UnawaitedCall(lambda error: self.failed(folder.name, error), lambda _: False)
+        self.has_quorum = has_quorum(config) and proposal.purpose != "predict"
+        """Whether the run goes on without a site that is lost, once it is open."""
+        self.is_return = False
+        """Whether the run is under way elsewhere, and this site comes back to it."""
+        self.journal = None
+        if self.has_quorum:
+            self.journal = Journal(folder.path / JOURNALS / f"{first_of(folder, proposal).run}.json")
+        self.unawaited = UnawaitedCall(lambda error: self.failed(folder.name, error), lambda _: self._may_lose)
         self.assignment = ""
         """Digest of the proposal and of who is spawned as what.
 
@@ -542,6 +610,7 @@ class SiteRun:
         """Label of a checkpoint that is being written,"""
         self._written: str | None = None
         """and of one that is, and is not yet counted on."""
+        self._labels: set[str] = set()
         self._released: list[Any] = []
         self._is_accounted = False
         """What predictions recorded of privacy."""
@@ -554,6 +623,8 @@ class SiteRun:
         """What a call from elsewhere last failed with: they are told that the log says more."""
         self._tasks: list[asyncio.Task[None]] = []
         self._spending = PrivacyBudget(folder, proposal, self.actors, self._refuse)
+        self._spending.is_exact = self.has_quorum
+        self._lost_sites: asyncio.Queue[str] = asyncio.Queue()
         self._cpu_before = time.process_time()
         self.usage: UsageWatch | None = None
         self.is_told = asyncio.Event()
@@ -564,7 +635,8 @@ class SiteRun:
 
     def _host(self) -> ActorHost:
         ray = self._folder.ray
-        if ray is None or self.proposal.purpose == "predict":  # which is short, and counts what it releases at once
+        # a prediction is short, and counts what it releases at once; a quorum needs the journal before answers leave
+        if ray is None or self.proposal.purpose == "predict" or self.has_quorum:
             return LocalActorHost(self)
         from fedactors.federation.ray_hosting import RayActorHost
 
@@ -597,6 +669,10 @@ class SiteRun:
                 self._tasks = [asyncio.get_running_loop().create_task(self._spending.watch())]
                 with self._same_rows():
                     await self.actors.open(start)
+            case "meet", (str(site),):
+                await self._meet_again(site)
+            case "lost", ():
+                return await self._lost_sites.get()
             case "watch", ():
                 error = await asyncio.shield(self.failure)
                 self.is_told.set()
@@ -648,6 +724,8 @@ class SiteRun:
             proposal.limits.within(folder.policy.limits, folder.name),
             lambda: [*(folder.path / "runs").glob(f"*-{proposal.run}-0*"), folder.path / "predictions" / proposal.run],
         )
+        if isinstance(self.actors, LocalActorHost):  # else they are processes of a Ray
+            self.usage.hold()
         hosts = self._folder.federation.hosts
         is_spawned = isinstance(actor_specs, tuple) and all(type(one) is tuple and len(one) == 3 for one in actor_specs)
         if not (is_spawned and actor_specs):
@@ -665,9 +743,14 @@ class SiteRun:
         told = proposal.digest, sorted((name, cls, book[name].site) for name, cls in pairs)
         self.assignment = hashlib.sha256(repr(told).encode()).hexdigest()
         earlier = None
-        if proposal.purpose != "train":
-            earlier = self._earlier = find(self._folder, proposal.earlier, proposal.number)
-        if earlier is not None and proposal.purpose == "resume":
+        if self.is_return:
+            earlier = self._earlier = self._goes_on = find(folder, *self._newest())
+            self._seed = earlier.seed
+            folder.audit.add("returned", run=proposal.run, first=first_of(folder, proposal).run)
+        elif proposal.purpose != "train":
+            earlier = find(folder, proposal.earlier, proposal.number, or_before=self.has_quorum)
+            self._earlier = earlier
+        if earlier is not None and proposal.purpose == "resume" and not self.is_return:
             self._goes_on, self._seed = earlier, earlier.seed
             facts: dict[str, Any] = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}
             self._folder.audit.add("continued", run=proposal.run, checkpoint=proposal.number, **facts)
@@ -718,18 +801,73 @@ class SiteRun:
         self._run_folder = folder_of(self._folder, proposal, self._protocol, parent)
         self._recorder = FolderRecorder(self._run_folder, parent=parent)
 
+    def _newest(self) -> tuple[str, int | None]:
+        """Return the run, and the checkpoint, that a site goes on from that comes back: its own newest one of the run.
+
+        Where it was away since a run was resumed, it has none of it, and goes on from its part of the earlier one.
+        """
+        proposal = self.proposal
+        if proposal.purpose != "resume" or any((self._folder.path / "runs").glob(f"*-{proposal.run}-0*")):
+            return proposal.run, None
+        return proposal.earlier, None
+
     async def _connect(self) -> None:
-        federation = self._folder.federation
         others = {address.site for address in self.gate.book.values()} - {self._folder.name}
-        for site in sorted(others):
-            for purpose in (CALLS, PAYLOADS):
-                hello = Hello(federation.name, purpose, self.proposal.run, self.assignment)
-                ends: dict[str, Any] = {"serve": None, "lost": self._lost, "traffic": self._operations.traffic(site)}
-                ends |= {"errors": errors_for(self._folder.name, site), "tell": self._tell}
-                member = federation.members[site]
-                made = self._out[site, purpose] = await dial(self._folder, member, hello, self._limits, **ends)
-                self._operations.met(made)
+        may_miss = self.is_return or (self.has_quorum and self.proposal.purpose == "resume")
+
+        async def reach(site: str) -> None:
+            try:
+                await self._dial(site)
+            except PartyLost as error:
+                if not may_miss:
+                    raise
+                self._leave(site, first_line(error))
+
+        if may_miss:  # each may take as long as a handshake
+            await asyncio.gather(*map(reach, sorted(others)))
+        else:
+            for site in sorted(others):
+                await reach(site)
         self.life = Life.CONNECTED
+
+    async def _dial(self, site: str) -> None:
+        """Open the own connections to another site."""
+        federation = self._folder.federation
+        for purpose in (CALLS, PAYLOADS):
+            hello = Hello(federation.name, purpose, self.proposal.run, self.assignment)
+            ends: dict[str, Any] = {"serve": None, "lost": self._lost, "traffic": self._operations.traffic(site)}
+            ends |= {"errors": errors_for(self._folder.name, site), "tell": self._tell}
+            made = await dial(self._folder, federation.members[site], hello, self._limits, **ends)
+            self._out[site, purpose] = made
+            self._operations.met(made)
+
+    # --- sites that are lost, and come back ---
+
+    @property
+    def _may_lose(self) -> bool:
+        return self.has_quorum and self.life is Life.OPEN
+
+    def _leave(self, site: str, why: str) -> None:
+        """Go on without a site: calls to it fail, and the driver hears of it."""
+        there = [links for links in (self._out, self._in) for who, _ in links if who == site]
+        for links in (self._out, self._in):
+            for key in [key for key in links if key[0] == site]:
+                if (link := links.pop(key)) is not None:
+                    link.give_up(why)
+        if there:
+            self._folder.audit.add("away", run=self.proposal.run, site=site, why=why)
+            self._tell("away", f"run {self.proposal.run}: goes on without {site}: {why}")
+        self._lost_sites.put_nowait(site)
+
+    async def _meet_again(self, site: str) -> None:
+        """Open connections to a site that has come back to the run."""
+        if not self._may_lose or site not in {address.site for address in self.gate.book.values()}:
+            raise Refused(DRIVER, f"lets {site[:40]!r} come back to a run that nobody may leave, or is not in it")
+        for purpose in (CALLS, PAYLOADS):
+            if (old := self._out.pop((site, purpose), None)) is not None:
+                old.give_up("it has come back as a new process")
+        await self._dial(site)
+        self._tell("away", f"run {self.proposal.run}: {site} is back")
 
     async def _snapshot(self, label: str, number: int) -> dict[str, bytes]:
         if self.life is not Life.OPEN or self._recorder is None:
@@ -738,6 +876,9 @@ class SiteRun:
             raise Refused(DRIVER, f"asks for a checkpoint called {label[:40]!r}")
         if self._writing is not None or self._written is not None:
             raise Refused(DRIVER, "asks for a checkpoint before it counts on the one before")
+        self._labels.add(label)
+        if len(self._labels) > _MOST_LABELS:
+            raise Refused(DRIVER, f"asks for checkpoints under {len(self._labels)} labels; kept: {_MOST_LABELS}")
         await self.actors.settle()
         found, frames = self.actors.recorded(), await self.actors.snapshots()
         site_part = seal(label, number, self._seed, self._clock.now(), frames, self.actors)
@@ -806,11 +947,15 @@ class SiteRun:
             Refused: it is not in the run, was told of another assignment, or has this connection already.
         """
         sites = {address.site for address in self.gate.book.values()}
-        if peer not in sites or self.life not in (Life.PREPARED, Life.CONNECTED):
+        begins = self.life in (Life.PREPARED, Life.CONNECTED) or (self.is_return and self.life is Life.LOADED)
+        if peer not in sites or not (begins or self._may_lose):
             raise Refused(peer, "opens a connection of a run that it is not in, or that is under way already")
         if assignment != self.assignment:
             raise Refused(peer, "was told of another run or assignment than this site")
-        if (peer, purpose) in self._in:
+        if (peer, purpose) in self._in and self._may_lose:
+            if (old := self._in.pop((peer, purpose))) is not None:
+                old.give_up("it has come back as a new process")
+        elif (peer, purpose) in self._in:
             raise Refused(peer, f"opens its connection for {purpose} a second time")
         self._in[peer, purpose] = None
         serve = partial(self._serve_frame if purpose == CALLS else self._serve_payload, peer)
@@ -833,7 +978,9 @@ class SiteRun:
         await self._opened(receiver)
         try:
             with self._refusing():
-                async with self._spending.measuring if method == ACCOUNT else contextlib.nullcontext():
+                # of the own party alone: a server that is hosted here calls others meanwhile, for which is measured
+                is_of_site = method == ACCOUNT and receiver.partition("/")[0] == self._folder.name
+                async with self._spending.measuring if is_of_site else contextlib.nullcontext():
                     reply = await self.actors.serve(path, value)
                 await self._spending.check()
                 self.gate.reply_out(path, reply)
@@ -876,13 +1023,20 @@ class SiteRun:
 
     def send(self, site: str, purpose: str, parts: Parts, what: str) -> asyncio.Future[Any]:
         """Send a request to another site; return the future of its reply's bytes."""
+        if (site, purpose) not in self._out and self._may_lose:
+            gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            gone.set_exception(PartyLost(site, f"its site is away; {what} was not done"))
+            return gone
         if purpose == CALLS and self._spending.is_counted:
             return asyncio.get_running_loop().create_task(self._send_within(site, parts, what))
         return self._out[site, purpose].request(parts, what)
 
     async def _send_within(self, site: str, parts: Parts, what: str) -> Any:
         await self._spending.check()
-        return await self._out[site, CALLS].request(parts, what)
+        link = self._out.get((site, CALLS))
+        if link is None:
+            raise PartyLost(site, f"its site is away; {what} was not done")
+        return await link.request(parts, what)
 
     def output(self, to: str) -> Path:
         """Return where a file that the driver asked for goes.
@@ -895,6 +1049,24 @@ class SiteRun:
         folder = self._folder.path / "predictions" / self.proposal.run
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder / to
+
+    def waits(self) -> list[dict[str, Any]]:
+        """Return which site waits for which other one, as far as this one knows, JSON-ready."""
+        me = self._folder.name
+        found: list[dict[str, Any]] = []
+        if barrier := _UNTIL.get(self.life):
+            driver = self.proposal.coordinator
+            found.append({"who": me, "for": driver, "what": barrier, "replies": None, "seconds": None})
+        for (site, _), link in sorted(self._out.items()):
+            number, what, seconds = link.awaited()
+            if away := link.away_seconds:
+                number, what, seconds = 0, "its connection to come back", away
+            if what:
+                found.append({"who": me, "for": site, "what": what, "replies": number, "seconds": round(seconds, 1)})
+        for (site, purpose), known in sorted(self._in.items()):
+            if known is not None and (number := known.num_unanswered):
+                found.append({"who": site, "for": me, "what": purpose, "replies": number, "seconds": None})
+        return found
 
     # --- what goes wrong ---
 
@@ -927,6 +1099,11 @@ class SiteRun:
         if why.startswith(TURNED_AWAY):
             self.note(Refused(self._folder.name, f"is turned away by {peer}: it {why.removeprefix(TURNED_AWAY)}"))
             return
+        links = [*self._out.values(), *self._in.values()]
+        if self.has_quorum and (connection not in links or self._may_lose or self.is_return):
+            if connection in links:  # else another one has taken its place
+                self._leave(peer, why)
+            return
         actor = next((address.name for address in self.gate.book.values() if address.site == peer), peer)
         self.fail(PartyLost(actor, f"its site {peer} was lost: {why}"))
 
@@ -949,6 +1126,8 @@ class SiteRun:
         last = self._disk.submit(self._record, self.actors.recorded())
         charged = as_logged(self._spending.charged(status, was_open=self.life >= Life.OPEN))
         self.life = Life.ENDED
+        if self.usage is not None:
+            self.usage.release()
         for task in self._tasks:
             task.cancel()
         for connection in (*self._out.values(), *self._in.values()):

@@ -27,7 +27,7 @@ import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from fedactors.learning.models import ModelSpec, build_skeleton, find_code, fork
 from fedactors.learning.network import (
     Array,
     load_vector,
+    local_mask,
     on_host,
     to_device,
     to_vector,
@@ -76,6 +77,26 @@ class LocalTraining:
     """Which loss."""
     loss: str = ""
     """Address of a user's loss instead; see `user_loss`."""
+    precision: Literal["full", "bf16"] = "full"
+    """``bf16``: modules compute in bfloat16 where torch can (autocast); parameters and losses are as they are."""
+    micro_batch_size: int | None = None
+    """Samples whose gradients are computed at once and added up to those of a step; None: all of them."""
+    only: Literal["all", "local", "shared"] = "all"
+    """Which parameters follow their gradients: those that `local` names, all others, or all of them."""
+    local: tuple[str, ...] = ()
+    """Patterns of `fedactors.learning.network.local_entries`."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a batched call over clients does the same."""
+        whole = self.micro_batch_size is None and self.only == "all"
+        return not self.loss and self.precision == "full" and whole
+
+    def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+        """Return the context that a module is called in."""
+        if self.precision == "full":
+            return contextlib.nullcontext()
+        return torch.autocast(device.type, torch.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,7 +148,9 @@ def train_locally(
         raise BadInput("loss: a loss of one's own is not allowed with class_weights: weigh the classes in it")
 
     def loss_of(index_B: Tensor) -> Tensor:
-        output_BO = space.module(x[index_B])
+        with training.autocast(torch.device(device)):
+            output_BO = space.module(x[index_B])
+        output_BO = output_BO.to(spec.dtype)
         if training.loss:
             return user_loss(training.loss, output_BO, y[index_B])
         return weighted_loss(training.task, output_BO, y[index_B], None if w is None else w[index_B])
@@ -228,12 +251,16 @@ def batches(
     num_samples: int, batch_size: int, order: np.random.Generator, smallest: int = 1
 ) -> Iterator[NDArray[np.int64]]:
     """Yield a random partition of the samples; a last batch below `smallest` is joined to the one before it."""
-    permutation = order.permutation(num_samples)
-    firsts = list(range(0, num_samples, batch_size))
-    if len(firsts) > 1 and num_samples - firsts[-1] < smallest:
+    yield from _pieces(order.permutation(num_samples), batch_size, smallest)
+
+
+def _pieces(rows_N: NDArray[np.int64], size: int | None, smallest: int = 1) -> Iterator[NDArray[np.int64]]:
+    """Yield rows in pieces of a size (None: all at once); a last one below `smallest` is joined to the one before."""
+    firsts = list(range(0, len(rows_N), size or max(len(rows_N), 1)))
+    if len(firsts) > 1 and len(rows_N) - firsts[-1] < smallest:
         firsts.pop()
-    for first, last in zip(firsts, [*firsts[1:], num_samples], strict=True):
-        yield permutation[first:last]
+    for first, last in zip(firsts, [*firsts[1:], len(rows_N)], strict=True):
+        yield rows_N[first:last]
 
 
 def blend(first_P: Array, second_P: Array, share: float) -> Array:
@@ -300,6 +327,7 @@ class _Workspace:
     """
 
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
+        self._spec = spec
         self.module = build_skeleton(spec, device="cpu").to(device)
         self._smallest_batch = smallest_batch(self.module)
         self._draws = is_code(spec.name) or draws(self.module)  # of a module of the user's own nobody knows
@@ -343,14 +371,17 @@ class _Workspace:
         rule = training.optimizer.unclipped
         start_P = values_P.clone() if training.proximal else None
         added_P = None if correction_P is None else self._trained(correction_P)
+        kept_P, kept = self._kept(training)
         num_steps, loss_sum, squares = 0, 0.0, 0.0
         with fork_draws(seed, values_P.device) if self._draws or training.loss else contextlib.nullcontext():
             for _ in range(training.num_epochs):
                 loss_sum = 0.0
                 for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):
-                    loss = loss_of(torch.from_numpy(index_B).to(values_P.device))
-                    gradient_P = self._gradient(loss, training, start_P, added_P)
+                    loss = self._backward(index_B, loss_of, training)
+                    gradient_P = self._gradient(training, start_P, added_P, kept_P)
                     optimizer_step(rule, [values_P], [gradient_P], moments, in_place=True)
+                    if kept_P is not None:  # weight decay would move them
+                        values_P[kept_P] = kept
                     num_steps += 1
                     value = loss.item()
                     loss_sum += value * len(index_B)
@@ -363,17 +394,38 @@ class _Workspace:
             loss_rms=math.sqrt(squares / num_steps),
         )
 
-    def _gradient(
-        self, loss: Tensor, training: LocalTraining, start_P: Tensor | None, added_P: Tensor | None
+    def _backward(
+        self, index_B: NDArray[np.int64], loss_of: Callable[[Tensor], Tensor], training: LocalTraining
     ) -> Tensor:
-        """Return the gradient of a loss, with FedProx's pull to the start and SCAFFOLD's correction, clipped."""
+        """Compute the gradient of the mean loss of a batch, of some samples at a time; return the loss."""
+        self._gradient_P.zero_()
+        losses = []
+        for part_B in _pieces(index_B, training.micro_batch_size, self._smallest_batch):
+            loss = loss_of(torch.from_numpy(part_B).to(self._values_P.device))
+            losses.append(loss if len(part_B) == len(index_B) else loss * (len(part_B) / len(index_B)))
+            losses[-1].backward()  # type: ignore[no-untyped-call]
+        return losses[0] if len(losses) == 1 else torch.stack([loss.detach() for loss in losses]).sum()
+
+    def _kept(self, training: LocalTraining) -> tuple[Tensor | None, Tensor]:
+        """Return which values stay as they are, None where none do, and what they are."""
+        if training.only == "all":
+            return None, self._values_P[:0]
+        local_P = local_mask(self._spec, training.local)
+        mask_P = torch.from_numpy(np.concatenate([local_P[part] for part in self._slices])).to(self._values_P.device)
+        kept_P = ~mask_P if training.only == "local" else mask_P
+        return kept_P, self._values_P[kept_P].clone()
+
+    def _gradient(
+        self, training: LocalTraining, start_P: Tensor | None, added_P: Tensor | None, kept_P: Tensor | None
+    ) -> Tensor:
+        """Return the gradient of a step's loss with FedProx's pull to the start and SCAFFOLD's correction, clipped."""
         gradient_P, clip_norm = self._gradient_P, training.optimizer.clip_norm
-        gradient_P.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
         if start_P is not None:
             gradient_P.add_(self._values_P - start_P, alpha=training.proximal)
         if added_P is not None:
             gradient_P.add_(added_P)
+        if kept_P is not None:
+            gradient_P.masked_fill_(kept_P, 0.0)
         return gradient_P if clip_norm is None else gradient_P.mul_(clip_factor(self._gradients, clip_norm))
 
     def _trained(self, vector_P: Array) -> Tensor:

@@ -82,7 +82,7 @@ def train_clients(
         BadInput: a client without samples.
     """
     weighing = [None] * len(clients) if weights is None else weights
-    together = together and not training.loss
+    together = together and training.is_plain
     if not together or not can_be_batched(spec, training.task, len(clients), len(starts[0]), device, most_parameters):
         added = [None] * len(clients) if corrections is None else corrections
         return [

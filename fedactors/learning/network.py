@@ -30,6 +30,8 @@ import hashlib
 import re
 import threading
 from collections.abc import Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import numpy as np
@@ -123,6 +125,62 @@ def statistics_mask(spec: ModelSpec) -> NDArray[np.bool_]:
     """Return which numbers of a model's flat vector are running statistics, which follow no gradient (P)."""
     entries = shared_entries(build_skeleton(spec)).values()
     return np.concatenate([np.full(value.numel(), not isinstance(value, nn.Parameter)) for value in entries])
+
+
+NORM = "norm"
+"""As a pattern: parameters and running statistics of all normalisation layers."""
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+
+@functools.lru_cache(maxsize=8)
+def local_entries(spec: ModelSpec, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a model's shared entries that `patterns` choose, in the order of its flat vector.
+
+    A pattern is a name, that of a module around it, one with ``*``, or `NORM`.
+
+    Raises:
+        BadInput: a pattern chooses nothing, or all of them choose everything.
+    """
+    module = build_skeleton(spec)
+    entries = {id(value): name for name, value in shared_entries(module).items()}
+    called = [(name, id(value)) for name, value in module.state_dict(keep_vars=True).items() if id(value) in entries]
+    norms = {
+        id(value)
+        for part in module.modules()
+        if isinstance(part, _NORMS) or type(part).__name__.endswith("Norm")
+        for value in (*part.parameters(recurse=False), *part.buffers(recurse=False))
+    }
+    chosen: set[int] = set()
+    for pattern in patterns:
+        found = {
+            one for name, one in called
+            if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") or (pattern == NORM and one in norms)
+        }  # fmt: skip
+        if not found:
+            raise BadInput(f"local_parameters: {pattern!r} names nothing that is trained{_nearest(pattern, called)}")
+        chosen |= found
+    if len(chosen) == len(entries):
+        raise BadInput(f"local_parameters: {','.join(patterns)} names the whole model, and nothing is left to share")
+    return tuple(name for one, name in entries.items() if one in chosen)
+
+
+def _nearest(pattern: str, called: Sequence[tuple[str, int]]) -> str:
+    """Return what a pattern may have meant: names of entries, or of modules around them."""
+    names = [name for name, _ in called]
+    around = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
+    near = get_close_matches(pattern, [*names, *sorted(around)], n=3, cutoff=0.5)
+    rest = "" if near or len(names) <= 6 else ", ..."
+    return f"; did you mean {', '.join(near)}?" if near else f" (there are {', '.join(names[:6])}{rest})"
+
+
+@functools.lru_cache(maxsize=8)
+def local_mask(spec: ModelSpec, patterns: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Return which numbers of a model's flat vector `patterns` choose (P); see `local_entries`."""
+    names = local_entries(spec, patterns) if patterns else ()
+    entries = shared_entries(build_skeleton(spec)).items()
+    mask_P = np.concatenate([np.full(value.numel(), name in names) for name, value in entries])
+    mask_P.setflags(write=False)
+    return mask_P
 
 
 def num_values(module: nn.Module) -> int:

@@ -107,6 +107,24 @@ def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
     return "".join([*parts, "</svg>"])
 
 
+_INLINE = {
+    'class="grid"': 'stroke="#8884"',
+    'class="curve"': 'fill="none" stroke-width="2"',
+    "var(--c0)": "#2563eb",
+    "<text": '<text fill="currentColor" font-size="13"',
+    "<svg": '<svg style="max-width:460px;display:block"',
+}
+"""What the style of a page says elsewhere, as attributes."""
+
+
+def inline_chart(curve: Curve, metric: str) -> str:
+    """Return one curve over the rounds as a picture that needs no page around it, for the cells of notebooks."""
+    drawn = line_chart([curve], "round", metric)
+    for styled, attributes in _INLINE.items():
+        drawn = drawn.replace(styled, attributes)
+    return drawn
+
+
 def natural(name: str) -> list[tuple[bool, int, str]]:
     """Return a key that sorts ``client-2`` before ``client-10``."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]

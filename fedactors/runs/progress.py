@@ -1,11 +1,13 @@
 """Live progress on standard error, and experiment trackers.
 
-Progress is a moving line on a terminal, one plain line a round elsewhere, or nothing; standard output belongs to
-results. Trackers stand behind one small interface; each library is imported only when it is asked for.
+Progress is a moving line on a terminal, a bar in the cell of a notebook, one plain line a round elsewhere, or nothing;
+standard output belongs to results. Trackers stand behind one small interface; each library is imported only when it is
+asked for.
 """
 
 from __future__ import annotations
 
+import html
 import importlib
 import math
 import sys
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from fedactors.runs.timeline import Look
 
 _LOOK_SECONDS = 1.0
+_SHOW_SECONDS = 0.2
+"""Between two pictures in a notebook."""
 _MOST_PARTIES = 12
 
 
@@ -192,6 +196,73 @@ class LiveProgress:
         return Group(*lines)
 
 
+class NotebookProgress:
+    """A bar below the cell of a notebook; at the end it stands as it is, with the time that the rounds took left out.
+
+    Args:
+        total: number of rounds, if known.
+        headline: name of the main metric.
+        show: puts HTML, or a text where there is none, below the cell, each time in place of the last.
+        now: the time in seconds.
+    """
+
+    def __init__(
+        self,
+        total: int | None,
+        headline: str,
+        show: Callable[[str, str], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total, self._headline, self._show, self._now = total, headline, show, now
+        self._pace = Pace()
+        self._last: RoundProgress | None = None
+        self._shown = -math.inf
+
+    def phase(self, text: str) -> None:
+        """Say what is under way."""
+        self._draw(self._last.round if self._last else 0, without_controls(text))
+
+    def watch(self, look: Look) -> bool:
+        """Never look: a table would move the cells below."""
+        return False
+
+    def update(self, state: RoundProgress) -> None:
+        """Move the bar by one round."""
+        self._last = state
+        text = describe(state, self._total, self._headline, *self._pace.step(self._now()))
+        if self._now() - self._shown >= _SHOW_SECONDS:
+            self._draw(state.round, text)
+
+    def close(self) -> None:
+        """Leave the last round."""
+        last = self._last
+        self._draw(
+            *((0, "no round") if last is None else (last.round, describe(last, self._total, self._headline, 0, 0.0)))
+        )
+
+    def _draw(self, done: int, text: str) -> None:
+        self._shown = self._now()
+        value = f' value="{done}" max="{self._total or done}"' if done else ""  # none: a bar that moves by itself
+        self._show(f"<progress{value}></progress> {html.escape(text)}", text)
+
+
+def in_notebook() -> bool:
+    """Say whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def below_cell() -> Callable[[str, str], None]:
+    """Return what puts HTML and its text below the cell of a notebook that runs, each time in place of the last."""
+    display = sys.modules["IPython.display"].display  # a kernel has loaded it
+    handle = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def show(drawn: str, text: str) -> None:
+        handle.update({"text/html": drawn, "text/plain": text}, raw=True)
+
+    return show
+
+
 def party_table(parties: Sequence[Activity], before: Mapping[str, Activity]) -> Table:
     """Return a table of what parties have done, the busiest first if they are many.
 
@@ -230,12 +301,14 @@ def _state(entry: Activity, before: Activity | None) -> tuple[str, str]:
 
 
 def open_progress(*, quiet: bool, total: int | None, headline: str, stream: TextIO | None = None) -> Progress:
-    """Return the display that fits: none when `quiet`, live on a terminal, plain lines otherwise."""
+    """Return the display that fits: none when `quiet`, live on a terminal or in a notebook, plain lines otherwise."""
     stream = sys.stderr if stream is None else stream
     if quiet:
         return NoProgress()
     if stream.isatty():
         return LiveProgress(total, headline, stream)
+    if in_notebook():
+        return NotebookProgress(total, headline, below_cell())
     return PlainProgress(total, headline, stream)
 
 

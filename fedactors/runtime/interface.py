@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, cast
 
@@ -77,13 +77,14 @@ class Costs:
 
 @dataclass(frozen=True)
 class ActorSpec:
-    """One actor to be: its class, name, constructor arguments and resources."""
+    """One actor to be: its class, name, constructor arguments, resources, and the process that it may share."""
 
     cls: type[Actor]
     name: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     resources: Resources
+    process: str = ""
 
     def counts(self, repeats: int = REPEATS) -> CallCounts:
         """Return what counts the actor's calls, from nothing; see `REPEATS`."""
@@ -125,6 +126,8 @@ class Runtime(Caller):
     ledger: Ledger
     network: Network
     state: dict[str, Any]
+    keeps_journals = False
+    """Whether parties note what left where no checkpoint rolls it back: one that was lost can be in sums again."""
 
     def __init__(
         self,
@@ -144,6 +147,8 @@ class Runtime(Caller):
         """Which parties keep their states themselves; set before the run is executed."""
         self.privacy_records: list[Any] = []
         self.spent = 0.0
+        self.num_cores = 0
+        """Of the machines that actors' processes are on, once they are known; none where actors are no processes."""
         self.tell: Callable[[str], None] = lambda text: None  # takes what is under way, in words
         self.way_on = ""  # how to go on from a checkpoint that is kept, in a line
         self.watched = False  # whether the records of other processes are wanted every second, not only every round
@@ -151,6 +156,9 @@ class Runtime(Caller):
         self._new: list[str] = []
         self._loss_policy: str | Callable[[str], str] = "stop"
         self._loss_handler: LossHandler | None = None
+        self._leaving_handler: LossHandler | None = None
+        self.deadline: float | None = None
+        """Seconds that a site may take where the run can go on without it; None: the runtime's own limit."""
         self._last_snapshot: Snapshot | None = None
         self._num_checkpoints = 0
         self._stop_code: int | None = None
@@ -160,7 +168,9 @@ class Runtime(Caller):
 
     # --- the driver's verbs ---
 
-    def spawn(self, cls: type[T], name: str, *args: Any, resources: Resources | None = None, **kwargs: Any) -> T:
+    def spawn(
+        self, cls: type[T], name: str, *args: Any, resources: Resources | None = None, process: str = "", **kwargs: Any
+    ) -> T:
         """Spawn an actor and return its handle; it comes to life at the next `start`.
 
         Args:
@@ -169,6 +179,9 @@ class Runtime(Caller):
             args: small constructor arguments: plain values, arrays, messages, configurations and dataclasses declared
                 with `plain`; each actor gets a copy of its own. Data is loaded by the actor itself.
             resources: what it asks of its host; the class's own by default.
+            process: actors that give the same name share a process where actors are processes, and are objects in it:
+                for many small ones of one trust domain (see `shared_processes`). Those that ask for other resources do
+                not share it, and what they ask is asked once. By default each has a process.
             kwargs: more constructor arguments.
 
         Raises:
@@ -189,9 +202,25 @@ class Runtime(Caller):
             ) from None
         actor_cls = cast("type[Actor]", cls)
         asked = resources if resources is not None else actor_cls.resources
-        self._actor_specs[name] = ActorSpec(actor_cls, name, args, kwargs, asked)
+        self._actor_specs[name] = ActorSpec(actor_cls, name, args, kwargs, asked, process)
         self._new.append(name)
         return self.handle(name, cls)
+
+    def shared_processes(self, names: Sequence[str], per_process: int | None = None) -> dict[str, str]:
+        """Return for actors of one trust domain the processes to `spawn` them in, neighbours together.
+
+        Where actors are no processes this changes nothing.
+
+        Args:
+            names: of the actors.
+            per_process: how many share one; by default there are as many processes as cores, if there are more actors.
+        """
+        if per_process is None:
+            num_cores = self.num_cores or len(names)
+            per_process = max(1, -(-len(names) // num_cores))
+        if per_process == 1:
+            return dict.fromkeys(names, "")
+        return {name: names[index - index % per_process] for index, name in enumerate(names)}
 
     @contextlib.contextmanager
     def phase(self, label: str) -> Iterator[None]:
@@ -234,18 +263,25 @@ class Runtime(Caller):
             FedactorsError: the first failure, naming the party; `Stopped` after `request_stop`.
         """
 
-    def on_loss(self, policy: str | Callable[[str], str], handler: LossHandler | None = None) -> None:
+    def on_loss(
+        self,
+        policy: str | Callable[[str], str],
+        handler: LossHandler | None = None,
+        leaving: LossHandler | None = None,
+    ) -> None:
         """Say what follows when an actor's process is gone.
 
         Args:
             policy: "stop" raises `PartyLost`; "continue" goes on without it; "restart" respawns it; or a function
                 from the actor's name to one of these.
             handler: awaited with the actor's name after that, by "continue" and "restart".
+            leaving: between sites awaited with the actor's name before others can reach its new process.
         """
         if isinstance(policy, str) and policy not in LOSS_POLICIES:
             raise BadInput(f"on_party_loss: {policy!r} is not allowed: use {', '.join(LOSS_POLICIES)}")
         self._loss_policy = policy
         self._loss_handler = handler
+        self._leaving_handler = leaving
 
     async def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         """Record one round's metrics: numbers of the mathematics, never wall time (which `usage` tells)."""

@@ -14,14 +14,17 @@ identity and 32 random bytes. A greeting is believed because the runtime proves 
 makes: a lying server cannot pass for a client, a lying driver could. All members of the first call for keys derive
 ``common_secret`` from their greetings: what they agree upon without the server follows from it.
 
-A client that is lost leaves its sums to the others: they are completed with who is left, if these are enough. Not so
-after a resume: rounds that were done before the cut are done again with the same values, and a sum of them among others
-would show somebody's part. A client restored from a checkpoint sums among those of its last sum only (`Fellows`).
+Where a run goes on without a lost client, it leaves its sums to the others: they are completed with who is left, if
+these are enough. Elsewhere, as between sites and in predictions, each sum is of all clients (`SumMembers`), and of
+clients that were told the same (`SecureSummand.heard`): a server that calls one lost, or tells all others something
+after which they add nothing, would read what that one adds. After a resume rounds that were done before the cut are
+done again with the same values: a client restored from a checkpoint sums among those of its last sum.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -37,7 +40,6 @@ from fedactors.actors.remote import CLIENT, DATA_CENTER, SERVER, remote
 from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.messages.codec import message
 from fedactors.secure_sums.messages import (
-    FEWEST,
     Arrived,
     Confirmation,
     Confirmations,
@@ -52,9 +54,8 @@ from fedactors.secure_sums.messages import (
     Unmasking,
     framed,
     parties_of,
-    threshold_of,
 )
-from fedactors.secure_sums.primitives import FixedPoint
+from fedactors.secure_sums.primitives import FEWEST, FixedPoint, threshold_of
 from fedactors.secure_sums.protocol import EXACT, SecureSumClient, SecureSumError, SecureSumServer, unmasked_sum
 
 SECRET_BYTES = 32
@@ -84,7 +85,7 @@ MESSAGES = (
 
 
 class SumMembers:
-    """With whom a client was in its last sum; restored from a checkpoint, it is in sums with exactly these (`stay`).
+    """With whom a client is in sums: where a loss ends the run with all clients, else with whom it was last (`stay`).
 
     Args:
         clients: all of the run: before its first sum they count as those of the last.
@@ -93,13 +94,10 @@ class SumMembers:
     def __init__(self, clients: Sequence[str]) -> None:
         self.last = tuple(sorted(clients))
         self.only: tuple[str, ...] | None = None
-        """Those whom it may be in sums with; None: the process began with the run, so that it knows of all its sums."""
+        """Those whom it may be in sums with; None: any, the process began with the run and knows of all its sums."""
 
     def stay(self) -> None:
-        """Be in sums with exactly those of the last one, before the first with all clients: for predictions, too.
-
-        Their values may be asked for again, and no process remembers from one prediction to the next.
-        """
+        """Be in sums with exactly those of the last one, before the first with all clients."""
         self.only = self.last
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,18 +116,34 @@ class SecureSummand(Client):
     Args:
         clients: names of all clients of the run, as its driver spawned them; a sum takes more than half of them.
         adder: name of the actor that may ask for sums.
+        survives_loss: whether the run goes on without a client that is lost; else every sum is of all clients, and
+            nobody who asks for sums may call one lost to see its part as the difference of two.
+        fewest: members that every sum needs, if that is more than half of the clients.
+        may_return: whether a client that was lost may greet again, as a new process with another identity.
     """
 
     state: ClassVar[tuple[str, ...]] = ("common_secret", "company", "fellows")
 
-    def __init__(self, clients: Sequence[str], adder: str = "server") -> None:
+    def __init__(
+        self,
+        clients: Sequence[str],
+        adder: str = "server",
+        *,
+        survives_loss: bool = False,
+        fewest: int = 0,
+        may_return: bool = False,
+    ) -> None:
         self._clients = tuple(clients)
+        self._fewest, self._may_return = fewest, may_return
         self._adder = adder
         self.common_secret = b""
         """32 bytes that all clients derive alike once they have met, and that no server learns."""
         self.company: dict[str, tuple[str, ...]] = {}
         """With whom values were summed, by their id."""
         self.fellows = SumMembers(self._clients)
+        if not survives_loss:  # a prediction survives none
+            self.fellows.stay()
+        self._survives_loss, self._heard = survives_loss, b""
         self._public_keys: dict[str, IdentityShare] = {}
         self._local_public_key: IdentityShare | None = None
         self._summand: SecureSumClient | None = None
@@ -169,10 +183,19 @@ class SecureSummand(Client):
             BadInput: the setting `secure_range` (`limit`, if not the point's) is too small for `what`.
         """
         try:
-            return self._sums.mask(values, point, values_id, sigma)
+            return self._sums.mask(values, point, values_id, sigma, heard=self._heard)
         except ValueError as error:
             given = point.limit if limit is None else limit
             raise BadInput(f"secure_range: {given:g} is too small for {what or self.name}: {error}") from None
+
+    def heard(self, *told: Any) -> None:
+        """Remember what all clients are told alike, before it changes what they add up: messages, arrays, values.
+
+        A sum is of clients that heard the same, all along, or where a run survives losses the same last: a server that
+        tells most of them something after which they add nothing would read what the others add.
+        """
+        before = b"" if self._survives_loss else self._heard
+        self._heard = hashlib.sha256(framed(before, *map(_as_bytes, told))).digest()
 
     def forget_values(self) -> None:
         """Learn that what ids stand for has changed; values that turn out to be equal are remembered all the same."""
@@ -191,6 +214,7 @@ class SecureSummand(Client):
                 identities,
                 num_clients=len(self.clients),
                 num_parties=min(FEWEST, len(parties_of(self.clients))),
+                fewest=self._fewest,
                 company=self.company,
                 only=self.fellows.only,
                 entropy=self._secrets,
@@ -215,12 +239,18 @@ class SecureSummand(Client):
         """Take another client's identity; who it is, the connection proves.
 
         Raises:
-            Refused: it is none of the run's clients, or was here before under another identity.
+            Refused: it is none of the run's clients, or was here before under another identity and may not return.
         """
         if self.caller not in self.clients:
             raise Refused(self.caller, f"greets {self.name}, whose fellows are {', '.join(self.clients)}")
-        if self._public_keys.setdefault(self.caller, public_key) != public_key:
+        known = self._public_keys.get(self.caller)
+        if known == public_key:
+            return
+        if known is not None and not self._may_return:
             raise Refused(self.caller, f"greets {self.name} a second time, under another identity")
+        self._public_keys[self.caller] = public_key
+        if self._summand is not None:
+            self._summand.meet(self.caller, public_key.identity)
 
     @remote(caller=_ADDERS, only="adder", unbounded="whoever masks a value counts it")
     async def advertise_keys(self, call: SumCall) -> SumKeys:
@@ -254,6 +284,14 @@ class SecureSummand(Client):
         return self._sums.unmask(proof)
 
 
+def _as_bytes(told: Any) -> bytes:
+    if dataclasses.is_dataclass(told):
+        return framed(*(_as_bytes(getattr(told, field.name)) for field in dataclasses.fields(told)))
+    if isinstance(told, np.ndarray):
+        return framed(repr((told.dtype, told.shape)).encode(), told.tobytes())
+    return repr(told).encode()
+
+
 class SecureSums:
     """The server's part: it goes through the exchanges of `fedactors.secure_sums.protocol` with a group.
 
@@ -261,13 +299,22 @@ class SecureSums:
         caller: the actor whose group it is.
         clients: the group; who is lost in it leaves its sums to the others, or ends the run, as the group decides.
         num_sums: for how many sums keys are prepared at once.
+        fewest: members that every sum needs, if that is more than half of the clients.
     """
 
-    def __init__(self, caller: Actor, clients: ActorGroup[Any], *, num_sums: int = 32) -> None:
+    def __init__(self, caller: Actor, clients: ActorGroup[Any], *, num_sums: int = 32, fewest: int = 0) -> None:
         self._caller, self._clients, self._num_sums = caller, clients, num_sums
+        self._fewest = fewest
         self._number = self._left = 0
         self._server: SecureSumServer | None = None
         self._have_met = False
+
+    def renew(self) -> None:
+        """Let everybody meet, and agree upon keys, anew: somebody is back, or a sum was left by some or by all.
+
+        Who was lost has no keys, or has masked other sums with them than the others: none of them is used again.
+        """
+        self._have_met, self._left = False, 0
 
     async def prepare(self, num_sums: int) -> None:
         """Make sure that keys for so many sums are ready among those who are there; at first, let them meet.
@@ -287,7 +334,8 @@ class SecureSums:
         """Exchange keys and shares; return whether everybody is still there."""
         self.check_members()
         self._number += 1
-        server = SecureSumServer(SumCall(self._number, num_sums, self._members), len(self._clients.names))
+        call = SumCall(self._number, num_sums, self._members)
+        server = SecureSumServer(call, len(self._clients.names), self._fewest)
         members = server.call.members
         keys = await self._clients.ask(lambda client: client.advertise_keys(server.call))
         if self._members != members:
@@ -318,6 +366,8 @@ class SecureSums:
         self._left -= 1
         self.check_members()
         arrived = server.arrived(parts)
+        if arrived.members != server.call.members:
+            self._left = 0  # who is missing may have masked fewer sums than the others: the next keys are new
         confirmed = await self._clients.ask_each(
             lambda client, given: client.confirm_sum(given), dict.fromkeys(arrived.members, arrived)
         )
@@ -340,7 +390,7 @@ class SecureSums:
         Raises:
             PartyLost: naming the first who is not.
         """
-        needed = threshold_of(len(self._clients.names))
+        needed = max(threshold_of(len(self._clients.names)), self._fewest)
         if len(self._members) < needed:
             lost = next(name for name in self._clients.names if name not in self._members)
             raise PartyLost(lost, f"it was lost, and too few clients are left: secure aggregation needs {needed}")

@@ -20,24 +20,13 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from fedactors.messages.codec import message
-from fedactors.secure_sums.primitives import COMPLETE, Words, neighbour_graph
+from fedactors.secure_sums.primitives import FEWEST, Words, neighbour_graph
 
 Entropy = Callable[[int], bytes]
 """A source of random bytes: `os.urandom`, or ``generator.bytes`` of a numpy Generator in a test."""
 Bytes = NDArray[np.uint8]
 
 SEED_BYTES = 32
-FEWEST = 3
-"""A sum of two tells each of them the other's value."""
-
-
-def threshold_of(num_clients: int) -> int:
-    """Return how many must take part, and confirm who is left: more than half and at least three.
-
-    In the graph above `COMPLETE` clients more than three fifths, so that two sets of survivors can both be confirmed
-    only with the help of a fifth of the clients.
-    """
-    return max(FEWEST, num_clients // 2 + 1) if num_clients <= COMPLETE else num_clients * 3 // 5 + 1
 
 
 def parties_of(clients: Iterable[str]) -> frozenset[str]:
@@ -206,9 +195,9 @@ def keys_text(call: SumCall, name: str, sealing: bytes, masking: Bytes) -> bytes
     return framed(b"keys", *plan, name.encode(), sealing, masking.tobytes())
 
 
-def arrived_text(session: bytes, arrived: Arrived) -> bytes:
-    """What a client signs when it confirms who arrived."""
-    return framed(b"arrived", session, number(arrived.slot), names_of(arrived.members))
+def arrived_text(session: bytes, arrived: Arrived, heard: bytes) -> bytes:
+    """What a client signs when it confirms who arrived; `heard` is what it was told before it masked its part."""
+    return framed(b"arrived", session, number(arrived.slot), names_of(arrived.members), heard)
 
 
 @dataclasses.dataclass(frozen=True)

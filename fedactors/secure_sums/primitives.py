@@ -165,6 +165,19 @@ CORRUPT_SHARE = DROPPED_SHARE = 0.2
 SECURITY_BITS, CORRECTNESS_BITS = 40, 20
 
 
+FEWEST = 3
+"""A sum of two tells each of them the other's value."""
+
+
+def threshold_of(num_clients: int) -> int:
+    """Return how many must take part, and confirm who is left: more than half and at least three.
+
+    In the graph above `COMPLETE` clients more than three fifths, so that two sets of survivors can both be confirmed
+    only with the help of a fifth of the clients.
+    """
+    return max(FEWEST, num_clients // 2 + 1) if num_clients <= COMPLETE else num_clients * 3 // 5 + 1
+
+
 @functools.lru_cache(maxsize=64)
 def num_neighbours(num_clients: int) -> int:
     """Return k, even; one less than the clients where no smaller number is good enough."""

@@ -17,9 +17,10 @@ above 20 clients. Keys and shares are prepared for several sums at once; no key 
 What a client refuses, whatever the server asks: fewer than three members, or not more than half of the run's
 clients; keys without their owner's signature, or signed for other sums; to mask a slot twice; to confirm
 two sets of survivors for one sum; to reveal anything without the signatures of more than half for the set that it
-confirmed itself; and to confirm a sum over values, or with a row in it, that it has been summed with before, in another
-company (the difference of the two would show somebody's). One set of survivors can gather these signatures as long as
-fewer than ``2 * threshold - n`` of the n clients help the server.
+confirmed itself, and for what it was told itself to add up; and to confirm a sum over values, or with a row in it,
+that it has been summed with before, in another company (the difference of the two would show somebody's). One set
+of survivors can gather these signatures as long as fewer than ``2 * threshold - n`` of the n clients help the server;
+where a loss ends the run there is one set only, of all, however many help (`only`).
 
 Not promised: that a client's vector is honest, that a sum of few hides much of each, or anything from other rounds
 whose values are close but not equal; noise is for that (`fedactors.privacy.noise`). Identities must reach
@@ -72,9 +73,8 @@ from fedactors.secure_sums.messages import (
     raw_private,
     session_of,
     signed_by,
-    threshold_of,
 )
-from fedactors.secure_sums.primitives import FixedPoint, Words, join, split
+from fedactors.secure_sums.primitives import FixedPoint, Words, join, split, threshold_of
 
 MOST_SUMS = 4096
 MOST_REMEMBERED = 1 << 16
@@ -89,6 +89,10 @@ class SecureSumError(FedactorsError):
     """A secure sum is refused or cannot be completed; the message names who, and what is missing or wrong."""
 
     exit_code = 3
+
+
+class TooFewLeft(SecureSumError):
+    """So many were lost during a sum that nobody can read it, or what is left of it."""
 
 
 # --- a client ---
@@ -108,8 +112,10 @@ class SecureSumClient:
         identities: the public identity of each client by name, its own included, learnt past the server.
         num_clients: of the run, whether their identities are known or not; they decide the threshold.
         num_parties: organisations that every sum needs, however many clients they have.
+        fewest: members that every sum needs, if that is more than the threshold of `num_clients`.
         company: with whom values were summed, by their id; its owner keeps it for as long as these values may return.
-        only: it is in sums among exactly these, which is for a client that does not know all sums it was in; None: any.
+        only: it is in sums among exactly these: all clients where a loss ends the run, and of a client that does not
+            know all sums it was in those of its last; None: any.
         entropy: of all its secrets.
         noise: of its noise; None: the same.
     """
@@ -122,13 +128,14 @@ class SecureSumClient:
         *,
         num_clients: int,
         num_parties: int = 1,
+        fewest: int = 0,
         company: dict[str, tuple[str, ...]] | None = None,
         only: tuple[str, ...] | None = None,
         entropy: Entropy = os.urandom,
         noise: Entropy | None = None,
     ) -> None:
         self.name = name
-        self.threshold = threshold_of(num_clients)
+        self.threshold = max(threshold_of(num_clients), fewest)
         """Members and signatures that every sum needs."""
         self._num_parties = num_parties
         self._identity, self._identities, self._entropy = identity, dict(identities), entropy
@@ -141,6 +148,10 @@ class SecureSumClient:
         if identities.get(name) != identity.public or len(set(identities.values())) != len(identities):
             raise SecureSumError(f"{name}: the identities do not hold its own, or two are the same")
 
+    def meet(self, name: str, identity: bytes) -> None:
+        """Know a client by another identity from now on: its process is a new one, which has none of the old keys."""
+        self._identities[name] = identity
+
     def _forget_session(self) -> None:
         self._keys: SumKeys | None = None
         self._session: Session | None = None
@@ -149,6 +160,7 @@ class SecureSumClient:
         self._held: dict[str, Bytes] = {}
         self._ids: list[list[str]] = []
         self._rows: list[set[bytes]] = []
+        self._heard: list[bytes] = []
         self._confirmed: dict[int, Arrived] = {}
         self._revealed: set[int] = set()
         self._ready = False
@@ -218,7 +230,15 @@ class SecureSumClient:
 
     # --- each sum ---
 
-    def mask(self, values: NDArray[Any], point: FixedPoint, values_id: str | None = None, sigma: float = 0.0) -> Masked:
+    def mask(
+        self,
+        values: NDArray[Any],
+        point: FixedPoint,
+        values_id: str | None = None,
+        sigma: float = 0.0,
+        *,
+        heard: bytes = b"",
+    ) -> Masked:
         """Return an array under the masks of the next sum.
 
         Args:
@@ -228,6 +248,7 @@ class SecureSumClient:
                 equal ones whatever their id, are summed in one company only.
             sigma: deviation of the noise that the sum has, even without one member's part and with the fewest members,
                 in the unit of the values; the client's own part of it is discrete Gaussian.
+            heard: a digest of what the values follow from, the same for all: a sum is of those who heard the same.
 
         Raises:
             ValueError: a value that fixed point cannot hold; nothing has been masked then.
@@ -245,6 +266,7 @@ class SecureSumClient:
         digest = EXACT + hashlib.sha256(framed(flat.tobytes())).hexdigest()
         self._ids.append([one for one in (values_id, digest if flat.any() else None) if one is not None])
         self._rows.append(_digests(values))
+        self._heard.append(heard)
         return Masked(slot, tuple(np.shape(values)), words)
 
     def confirm(self, arrived: Arrived) -> Confirmation:
@@ -266,20 +288,24 @@ class SecureSumClient:
         _remember(self._company, self._ids[slot], members, MOST_REMEMBERED)
         _remember(self._rows_company, self._rows[slot], members, MOST_ROWS)
         self._confirmed[slot] = arrived
-        return Confirmation(self._identity.sign(arrived_text(session.id, arrived)))
+        return Confirmation(self._identity.sign(arrived_text(session.id, arrived, self._heard[slot])))
 
     def unmask(self, proof: Confirmations) -> Unmasking:
-        """Give the shares that remove the masks of a sum, once, if enough members were told the same survivors."""
+        """Give the shares that remove the masks of a sum, once, if enough members were told the same.
+
+        All must have been, where sums are of all.
+        """
         session, slot = self._agreed(), proof.slot
         arrived = self._confirmed.get(slot)
         if arrived is None or slot in self._revealed:
             self._refuse(f"the survivors of sum {slot} were not confirmed, or its shares were given before")
-        text = arrived_text(session.id, arrived)
+        text = arrived_text(session.id, arrived, self._heard[slot])
         for name, signature in proof.signatures.items():
             if name not in arrived.members or not signed_by(self._identities[name], signature, text):
-                self._refuse(f"{name} has not confirmed the same survivors")
-        if len(proof.signatures) < self.threshold:
-            self._refuse(f"{len(proof.signatures)} confirmations are not allowed: {self.threshold} at least")
+                self._refuse(f"{name} has not confirmed the same survivors, or was told otherwise what to add up")
+        needed = self.threshold if self._only is None else len(arrived.members)
+        if len(proof.signatures) < needed:
+            self._refuse(f"{len(proof.signatures)} confirmations are not allowed: {needed} at least")
         self._revealed.add(slot)
         self._seeds[slot] = b""
         shares = {}
@@ -305,8 +331,8 @@ class SecureSumClient:
             missing, more = sorted(set(self._only) - set(members)), sorted(set(members) - set(self._only))
             what = [f"without {name}" for name in missing] + [f"with {name}" for name in more]
             self._refuse(
-                f"it was restored from a checkpoint, and {', '.join(what)} a sum of values from before would show "
-                "somebody's part; resume when the same clients are there"
+                f"its sums are of {', '.join(self._only)} together, and {', '.join(what)} a sum would show, beside "
+                "another, somebody's part; resume when the same clients are there"
             )
 
     def _agreed(self) -> Session:
@@ -353,9 +379,9 @@ def _remember(known: dict[Any, tuple[str, ...]], ids: Iterable[Any], members: tu
 class SecureSumServer:
     """The server's side of the sums of one call; it keeps public keys and sealed shares only."""
 
-    def __init__(self, call: SumCall, num_clients: int) -> None:
+    def __init__(self, call: SumCall, num_clients: int, fewest: int = 0) -> None:
         self.call = call
-        self.threshold = threshold_of(num_clients)
+        self.threshold = max(threshold_of(num_clients), fewest)
         self.session = Session(b"", {}, {})
 
     def roster(self, keys: Mapping[str, SumKeys]) -> Roster:
@@ -374,24 +400,23 @@ class SecureSumServer:
         """State whose vectors arrived.
 
         Raises:
-            SecureSumError: they belong to different sums or have different shapes, or too few arrived.
+            SecureSumError: they belong to different sums or have different shapes.
+            TooFewLeft: too few arrived.
         """
         if len({(one.slot, one.shape, len(one.words)) for one in masked.values()}) > 1:
             raise SecureSumError(f"secure sum: {', '.join(sorted(masked))} sent vectors of different sums or shapes")
         if len(masked) < self.threshold:
-            raise SecureSumError(f"secure sum: {len(masked)} vectors arrived, too few: {self.threshold} are needed")
+            raise TooFewLeft(f"secure sum: {len(masked)} vectors arrived, too few: {self.threshold} are needed")
         return Arrived(next(iter(masked.values())).slot, tuple(sorted(masked)))
 
     def confirmations(self, arrived: Arrived, found: Mapping[str, Confirmation]) -> Confirmations:
         """Collect signatures.
 
         Raises:
-            SecureSumError: too few.
+            TooFewLeft: too few.
         """
         if len(found) < self.threshold:
-            raise SecureSumError(
-                f"secure sum: {len(found)} confirmed the survivors, too few: {self.threshold} are needed"
-            )
+            raise TooFewLeft(f"secure sum: {len(found)} confirmed the survivors, too few: {self.threshold} are needed")
         return Confirmations(arrived.slot, {name: one.signature for name, one in found.items()})
 
 
@@ -399,7 +424,8 @@ def unmasked_sum(session: Session, masked: Mapping[str, Masked], unmaskings: Map
     """Return the sum of the vectors that arrived (flat); exact, in any order of arrival.
 
     Raises:
-        SecureSumError: too few shares of somebody's secret, or shares that do not fit its key.
+        TooFewLeft: too few shares of somebody's secret.
+        SecureSumError: shares that do not fit its key.
     """
     names = sorted(masked)
     slot, length = masked[names[0]].slot, len(masked[names[0]].words)
@@ -426,6 +452,6 @@ def _secret(session: Session, name: str, unmaskings: Mapping[str, Unmasking]) ->
         :threshold
     ]
     if len(indices) < threshold:
-        raise SecureSumError(f"secure sum: {len(indices)} shares of {name}'s secret, too few: {threshold} are needed")
+        raise TooFewLeft(f"secure sum: {len(indices)} shares of {name}'s secret, too few: {threshold} are needed")
     shares = [np.frombuffer(unmaskings[holders[index - 1]].shares[name], dtype=np.uint8) for index in indices]
     return join(np.stack(shares), np.array(indices)).tobytes()

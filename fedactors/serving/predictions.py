@@ -419,7 +419,6 @@ class SummingParty(SecureSummand, PredictingParty):
     def __init__(self, config: Any, data: Any, stored: StoredState) -> None:
         PredictingParty.__init__(self, config, data, stored)
         SecureSummand.__init__(self, tuple(data.parties), EXCHANGE)
-        self.fellows.stay()
         self._unusable = np.zeros(0, np.bool_)
         self._order: RowOrder | None = None
         """Of the rows to add up, once another party or the exchange has asked for it: they are fixed then."""
@@ -606,12 +605,7 @@ class PredictingSite(Client):
     @remote(caller=DRIVER, once=True)
     async def predict(self, order: PredictOrder) -> Predicted:
         """Ask for the model, predict the own rows, and write the file."""
-        found = await asyncio.gather(*(self.peer(name, ModelServer).give_model() for name in self._model_holders))
-        kept = [one for one in found if len(one.parameters)]
-        if not kept:
-            raise BadInput("the checkpoint holds no model")
-        reading = _merged({n: read_reading(one.reading) for n, one in zip(self._model_holders, found, strict=True)})
-        part = self._part(kept, reading)
+        part, reading = await self.trained()
         new, model = self._load(reading), part.models["bottom"]
         shape = new.features.shape[1:]
         if shape != model.spec.inputs:
@@ -622,6 +616,15 @@ class PredictingSite(Client):
         output_NO = await self.compute(contribution, part, new.features, work=work)
         listing, rows = Listing.of_ids(new.ids, new.unusable), np.arange(len(new.ids))
         return write_outputs(listing, self.output(order.to), part, rows, output_NO)
+
+    async def trained(self) -> tuple[Part, Reading]:
+        """Return the model as a part, and how rows are read."""
+        found = await asyncio.gather(*(self.peer(name, ModelServer).give_model() for name in self._model_holders))
+        kept = [one for one in found if len(one.parameters)]
+        if not kept:
+            raise BadInput("the checkpoint holds no model")
+        reading = _merged({n: read_reading(one.reading) for n, one in zip(self._model_holders, found, strict=True)})
+        return self._part(kept, reading), reading
 
     def _part(self, kept: Sequence[WholeModel], reading: Reading) -> Part:
         """Return the model, of several their mean, as a part."""
@@ -647,6 +650,32 @@ class PredictingSite(Client):
         if not reading.mean:
             return new
         return replace(new, features=standardised(new.features, reading.mean, reading.deviation))
+
+
+class PersonalSite(PredictingSite):
+    """An organisation with a model of its own, which nobody else has; a protocol adds `make_part`.
+
+    Args:
+        config: of the run that trained.
+        rows: where its rows are.
+        stored: its state in the run's checkpoint.
+    """
+
+    def __init__(self, config: Any, rows: Rows, stored: StoredState) -> None:
+        super().__init__(config, rows, ())
+        self._stored = stored
+
+    def make_part(self, state: ActorState) -> tuple[Part, Reading]:
+        """Return the own model as a part, and how rows are read; a protocol says how."""
+        raise TypeError(f"{type(self).__name__} does not say what its model is")
+
+    async def load(self) -> None:
+        """Build the own model."""
+        self._trained = self.make_part(self._stored.read())
+
+    async def trained(self) -> tuple[Part, Reading]:
+        """Return the own model, and how rows are read."""
+        return self._trained
 
 
 def _merged(readings: Mapping[str, Reading]) -> Reading:
@@ -706,6 +735,7 @@ async def predict_sites(
     config: Any,
     site: type[PredictingSite],
     model_holders: Mapping[str, type[ModelServer]],
+    personal: type[PersonalSite] | None = None,
 ) -> Outcomes:
     """Predict the rows of each organisation that has a file, or of a named data set those that belong to nobody.
 
@@ -716,11 +746,19 @@ async def predict_sites(
         config: of the run.
         site: the class of the sites' actors.
         model_holders: actors of the run that may have the model, with their classes.
+        personal: the class of organisations that have a model of their own each; None: there is one for all.
     """
     runtime.use_costs(COSTS)
+    rows: dict[str, Rows] = dict(zip(data.parties, data.files, strict=True))
+    if personal is not None and rows:
+        owners = {
+            name: runtime.spawn(personal, f"{name}/predictions", config, local, asked.state_of(name))
+            for name, local in rows.items()
+        }
+        await runtime.start()
+        return await ask_writers(runtime, {name: one.predict for name, one in owners.items()}, asked.to)
     for name, cls in model_holders.items():
         runtime.spawn(cls, name, config, asked.state_of(name))
-    rows: dict[str, Rows] = dict(zip(data.parties, data.files, strict=True))
     rows = rows or {next(iter(model_holders)).partition("/")[0]: data.test()}
     sites = {
         name: runtime.spawn(site, f"{name}/predictions", config, local, tuple(model_holders))

@@ -67,6 +67,11 @@ class ProtectedClient(SecureSummand):
         """Whether noise and masks follow from the run's seed."""
         return self._config.reproducible_noise or self._context.reproducible_noise
 
+    def _hear(self, told: Any) -> None:
+        """Remember a message that all clients get alike, if what follows from it leaves in sums only."""
+        if self._config.secure_aggregation:
+            self.heard(told)
+
     def _protected(
         self, segment: int, hops: int, values: Floats, *, first: bool = False
     ) -> messages.Representation | Masked:
@@ -113,7 +118,7 @@ class GraphClient(ProtectedClient):
         common_seed: int,
         names: Sequence[str],
     ) -> None:
-        super().__init__(names)
+        super().__init__(names, survives_loss=config.on_party_loss == "continue")
         self._config = config
         self._parts = tuple(parts)
         self._position = position
@@ -207,6 +212,7 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_samples")
     async def sample(self, targets: messages.Targets) -> messages.IndexSet:
         """Sample the neighbours of a segment above the lowest; return the own index set at its input level."""
+        self._hear(targets)
         await self._sample(targets)
         return messages.IndexSet(self._round.layers[0].sources_S)
 
@@ -239,6 +245,7 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_inferences")
     async def infer_lowest(self, targets: messages.Targets) -> messages.Representation | Masked:
         """Sample the lowest segment, unless the graph is used whole, and compute it."""
+        self._hear(targets)
         await self._build(targets)
         if self._goes_in_chunks:
             return self._send(0, Inferred(await self._in_chunks(0, None)))
@@ -286,6 +293,7 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_passes")
     async def infer(self, aggregated: messages.Aggregated) -> messages.Representation | Masked:
         """Compute the segment above an aggregation."""
+        self._hear(aggregated)
         current, index = self._round, aggregated.segment + 1
         current.aggregated.append(to_device(aggregated.values, self._device))
         if self._goes_in_chunks:
@@ -327,6 +335,7 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_joint_rounds")
     async def head_gradient(self, aggregated: messages.Aggregated) -> messages.GradientPart | Masked:
         """Take the last aggregate and return the own part of the gradient there."""
+        self._hear(aggregated)
         last = to_device(aggregated.values, self._device)
         self._round.aggregated.append(last)
         _, gradient = await self._run("gradient", algorithm.head_gradient, last)
@@ -335,6 +344,7 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most=lambda config: config.num_joint_rounds * (len(config.resolved_layers) - 1))
     async def pass_gradient(self, share: messages.GradientShare) -> messages.GradientPart | Masked:
         """Carry what reached an aggregation's own part back to the aggregation below."""
+        self._hear(share)
         received, index = self._take_share(share), share.segment
         arguments = (index, self._round.aggregated[index - 1], received)
         gradient = await self._run("gradient", algorithm.segment_gradient, *arguments, segments=[index])
@@ -357,6 +367,7 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_rounds")
     async def update(self, last: messages.Aggregated | messages.GradientShare) -> messages.Report:
         """Do the Q local updates on what the round has left; the message is the last one that they need."""
+        self._hear(last)
         current = self._round
         if isinstance(last, messages.GradientShare):
             self._take_share(last)
@@ -406,12 +417,14 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_averages")
     async def classifier(self, stamp: messages.Stamp) -> messages.Classifier | Masked:
         """Give the classifier to be averaged."""
+        self._hear(stamp)
         values = np.concatenate([on_host(self.parameters[name]).reshape(-1) for name in self._classifier_names])
         return self._masked("classifier", values) if self._is_masked else messages.Classifier(values)
 
     @remote(caller=SERVER, at_most="num_averages")
     async def take_classifier(self, averaged: messages.AveragedClassifier) -> None:
         """Go on with the averaged classifier."""
+        self._hear(averaged)
         values, start, changed = to_device(averaged.values, self._device), 0, dict(self.parameters)
         for name in self._classifier_names:
             old = self.parameters[name]
@@ -428,6 +441,7 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_evaluations")
     async def predict(self, aggregated: messages.Aggregated) -> messages.Prediction:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
+        self._hear(aggregated)
         self._check_score("predict")
         last = to_device(aggregated.values, self._device)
         logits = await self.compute(algorithm.classify, self.parameters, last, work=Work("gradient", 0))

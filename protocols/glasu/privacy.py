@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fedactors.privacy.accounting import GaussianReleases, PrivacyRecord
-from fedactors.secure_sums.messages import threshold_of
-from fedactors.secure_sums.primitives import FixedPoint
+from fedactors.secure_sums.primitives import FixedPoint, threshold_of
 from fedactors.secure_sums.protocol import noise_part
 from protocols.glasu.config import GlasuConfig
 from protocols.glasu.messages import Classifier, GradientPart, IndexSet, Logits, Report, Representation

@@ -58,7 +58,6 @@ class PredictingClient(ProtectedClient):
         names: Sequence[str],
     ) -> None:
         super().__init__(names)
-        self.fellows.stay()
         self._config = config
         self._parts = tuple(parts)
         self._position = position
@@ -111,6 +110,7 @@ class PredictingClient(ProtectedClient):
     @remote(caller=SERVER, at_most=lambda config: len(config.resolved_layers))
     async def infer(self, below: Aggregated) -> Representation | Masked:
         """Return the own representation at the next aggregation."""
+        self._hear(below)
         members, index = (self._parameters, self._network, self._batch), below.segment + 1
         arguments = (index, to_device(below.values, "cpu"), self._h0)
         found = await self.compute(algorithm.segment, *members, *arguments, work=self._work())
@@ -127,6 +127,7 @@ class PredictingClient(ProtectedClient):
     @remote(caller=SERVER, once=True)
     async def classify(self, last: Aggregated) -> Logits | Masked:
         """Return the own logits of all nodes, from the last aggregate."""
+        self._hear(last)
         self._record(privacy.prediction_records(self._config, self.party))
         logits: Floats = algorithm.classify(self._parameters, to_device(last.values, "cpu")).numpy()
         return self._masked("logits", logits) if self._config.secure_aggregation else Logits(logits)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -30,10 +31,10 @@ from fedactors.data.layouts.horizontal import (
     rows_key,
     rows_of,
 )
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import BadInput, PartyLost, Refused
 from fedactors.learning.local_training import check_private
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import find_device, initial_vector
+from fedactors.learning.network import find_device, initial_vector, local_entries, local_mask
 from fedactors.learning.user_models import base_of, check_base
 from fedactors.privacy.accounting import without_guarantee
 from fedactors.privacy.mechanisms import add_gaussian
@@ -41,6 +42,7 @@ from fedactors.runtime.rounds import Remedy
 from fedactors.secure_sums.actors import SecureSummand, SecureSums
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
+from fedactors.secure_sums.protocol import TooFewLeft
 from protocols.horizontal import algorithm, client_dp, messages
 from protocols.horizontal.algorithm import NOTHING, ServerModel
 from protocols.horizontal.config import HorizontalConfig
@@ -72,13 +74,21 @@ class ClientProcess(SecureSummand):
         "scale",
         "num_private",
         "num_trained",
+        "personal",
+        "best",
         *SecureSummand.state,
     )
 
     def __init__(
         self, config: HorizontalConfig, part: HorizontalPart, first: int, run_seed: int, sites: tuple[str, ...]
     ) -> None:
-        super().__init__(sites)
+        quorum = config.min_sites
+        super().__init__(
+            sites,
+            survives_loss=config.on_party_loss == "continue",
+            fewest=quorum or 0,
+            may_return=quorum is not None,
+        )
         self.total_weight = 0.0
         """Of all sites' clients, under masks."""
         self._config, self._part, self._first, self._run_seed = config, part, first, run_seed
@@ -92,6 +102,14 @@ class ClientProcess(SecureSummand):
         """Rounds in which own clients were in a noised sum."""
         self.num_trained: dict[int, int] = {}
         """Rounds of each own client that trained under noise."""
+        self.personal: dict[int, Floats] = {}
+        """What each client that has trained keeps of its model: local parameters (L), or Ditto's own model (P)."""
+        self.best: dict[str, Any] = {}
+        """The clients' own models of the round that did best, and what they are made for; none before it."""
+        self._measured: Floats = NOTHING
+        self._first_kept: Floats = NOTHING
+        self.last_round = 0
+        """Of the run, for which the own change has left, be it after the checkpoint that this process began with."""
         self._is_restored = False
 
     async def load(self) -> None:
@@ -141,10 +159,31 @@ class ClientProcess(SecureSummand):
 
     async def open(self) -> None:
         """Check, of a run that goes on, that what is not trained is what it was."""
-        self._is_restored = bool(self.num_private or self.num_trained)
+        self._is_restored = bool(self.num_private or self.num_trained) and not self._is_journaled
+        if self._is_journaled:  # no round is done twice, so that no values of before are in another sum
+            self.fellows.only = None
         if self.base:
             check_base(self._spec, self.base, "before the run was resumed")
         self._find_rows()
+
+    @property
+    def _is_journaled(self) -> bool:
+        """Whether the site keeps a journal of what left, which no checkpoint rolls back (`Actor.catch_up`)."""
+        return self._config.min_sites is not None and self._context.keeps_journal
+
+    def catch_up(self, left: Mapping[str, tuple[int, int]]) -> None:
+        """Count what left since the checkpoint, under noise too."""
+        answers, self.last_round = max(left.get(name, (0, 0)) for name in ("train", "train_private"))
+        if self._config.is_private:
+            self.num_private = max(self.num_private, answers)
+        elif self._config.record_privacy is not None:
+            for client in range(len(self._part.clients)):
+                self.num_trained[client] = max(self.num_trained.get(client, 0), answers)
+
+    @remote(caller=SERVER, unbounded="a number of rounds, which the server ordered itself")
+    async def tell_last_round(self) -> messages.LastRound:
+        """Say which round the own change last left for."""
+        return messages.LastRound(self.last_round)
 
     def _find_rows(self) -> None:
         """Name the own rows, as they are standardised."""
@@ -162,6 +201,7 @@ class ClientProcess(SecureSummand):
         sums = column_sums([rows_of(key)[0] for key in self._keys], scaled_D, order.values)
         if not self._config.secure_aggregation:
             return messages.ColumnSums(sums)
+        self.heard(order)
         return self.masked(digits_of(sums), digit_point(len(self.clients)))
 
     @remote(caller=SERVER, at_most=lambda config: int(config.measures_columns))
@@ -169,6 +209,7 @@ class ClientProcess(SecureSummand):
         """Standardise the own rows, once."""
         if self.scale:
             raise Refused(self.caller, f"tells {self.name} the scale of columns a second time")
+        self.heard(found)
         self.scale = (found.mean, found.deviation)
         self._find_rows()
 
@@ -183,6 +224,7 @@ class ClientProcess(SecureSummand):
         """Learn what all sites' clients weigh together, once."""
         if self.total_weight:  # another one would scale the same change anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
+        self.heard(total)
         self.total_weight = total.value
 
     @remote(caller=SERVER, at_most="num_private_rounds", of="round")
@@ -209,6 +251,7 @@ class ClientProcess(SecureSummand):
         )
         if not config.secure_aggregation:
             return messages.ClippedChanges(values)
+        self.heard(order.round, order.parameters, order.clip_norm, order.bit_share)
         point = client_dp.point_of(config, len(self.clients), config.clients_per_site)
         return self.masked(values, point, f"{order.round}", config.client_noise_multiplier, what=self.name)
 
@@ -235,6 +278,7 @@ class ClientProcess(SecureSummand):
         change = await self._train(order)
         if not self._config.secure_aggregation:
             return change
+        self.heard(order.round, order.parameters, order.control)
         limit = self._config.secure_range
         part = algorithm.summand(change, self.total_weight, order, limit)
         point = FixedPoint(limit=limit, num_clients=len(self.clients))
@@ -243,13 +287,77 @@ class ClientProcess(SecureSummand):
 
     @remote(caller=SERVER, at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements)
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:
-        """Measure a model on the own validation rows."""
-        (key,) = self._validation  # own files: a client a site
-        size = order.parameters.size
-        num_rows = len(rows_of(key)[1])
-        arguments = (self._spec, order.parameters, key, self._part.task, self._config.user_metric, self._device)
-        found, _ = await self.compute(algorithm.measure, *arguments, work=Work("measure", float(num_rows * size)))
-        return messages.LocalScores(num_rows, found)
+        """Measure a model, or each client's own with what is shared of it, on the own validation rows."""
+        config, scores = self._config, []
+        self._check_size(order.parameters)
+        self._measured = order.parameters
+        for client, key in enumerate(self._validation):
+            vector_P = self._model_of(client, order.parameters)
+            num_rows = len(rows_of(key)[1])
+            arguments = (self._spec, vector_P, key, self._part.task, config.user_metric, self._device)
+            work = Work("measure", float(num_rows * vector_P.size))
+            scores.append((num_rows, (await self.compute(algorithm.measure, *arguments, work=work))[0]))
+        means = algorithm.mean_scores(scores) if len(scores) > 1 else scores[0][1]
+        return messages.LocalScores(sum(rows for rows, _ in scores), means)
+
+    @remote(caller=SERVER, at_most=lambda config: config.num_measurements if config.is_personal else 0)
+    async def remember(self) -> None:
+        """Keep the clients' own models as they were just measured: the best so far."""
+        models = {
+            str(self._first + client): self._model_of(client, self._measured) for client in range(len(self._keys))
+        }
+        reading = replace(self._reading, mean=self.scale[0], deviation=self.scale[1]) if self.scale else self._reading
+        part = self._part
+        facts = {"inputs": self._inputs, "task": part.task, "num_classes": part.num_classes}
+        self.best = {"models": models, "facts": facts, "reading": reading.text, "base": self.base}
+
+    def _model_of(self, client: int, shared_S: Floats) -> Floats:
+        """Return a client's model (P): the server's, its own with what is shared, or Ditto's own."""
+        config = self._config
+        if not config.is_personal:
+            return shared_S
+        if config.algorithm == "ditto":
+            return self._kept(client)
+        return algorithm.joined(self._spec, config.local_parameters, shared_S, self._kept(client))
+
+    def _kept(self, client: int) -> Floats:
+        """Return what a client keeps of its model; before it has trained, what all begin with."""
+        if client in self.personal:
+            return self.personal[client]
+        if not self._first_kept.size:
+            first_P = initial_vector(self._spec, derived_seed(self._run_seed, "all clients", "model"))
+            patterns = self._config.local_parameters
+            self._first_kept = first_P[local_mask(self._spec, patterns)] if patterns else first_P
+        return self._first_kept
+
+    def _check_size(self, shared_S: Floats) -> None:
+        """Refuse a vector that is not what clients share of their models."""
+        size = int(np.count_nonzero(~local_mask(self._spec, self._config.local_parameters)))
+        if shared_S.shape != (size,):
+            raise Refused(self.caller, f"sends {self.name} {shared_S.size} numbers of a model that shares {size}")
+
+    async def _train_personal(self, order: messages.TrainOrder, clients: list[int]) -> None:
+        """Let clients train their own models near the server's (Ditto); nothing of them leaves."""
+        config = self._config
+        num_rows = sum(self._sizes[client] for client in clients) * config.local_epochs
+        seeds = [derived_seed(self._run_seed, self._client(client), f"own rows {order.round}") for client in clients]
+        found = await self.compute(
+            algorithm.personal_models,
+            self._spec,
+            order.parameters,
+            [self._kept(client) for client in clients],
+            [self._keys[client] for client in clients],
+            seeds,
+            algorithm.local_training(config, self._part.task, order.round),
+            config.proximal,
+            config.together,
+            self._device,
+            work=Work("train", float(num_rows * order.parameters.size)),
+        )
+        if not all(np.isfinite(vector_P).all() for vector_P in found):
+            remedy = Remedy("proximal", config.proximal)
+            raise remedy.error(order.round, f"an own model at {self.name}", math.nan)
+        self.personal |= dict(zip(clients, found, strict=True))
 
     def _check_wanted(self, round: int, clients: tuple[int, ...]) -> None:
         """Refuse an order for other clients than follow from the approved run: of one client a mean is its own change.
@@ -261,7 +369,9 @@ class ClientProcess(SecureSummand):
         if config.client_sampling_rate is not None:  # the trusted server draws in secret
             return
         if config.clients_per_round is not None:
-            if not isinstance(self._part.clients[0], HorizontalFile) or config.on_party_loss != "stop":
+            if not isinstance(self._part.clients[0], HorizontalFile):
+                return
+            if config.on_party_loss != "stop" and config.min_sites is None:  # they are drawn from who is left
                 return
             generator = derived_rng(self._run_seed, "all clients", f"round {round}")
             drawn = algorithm.participants(range(len(self.clients)), config.clients_per_round, generator)
@@ -273,6 +383,7 @@ class ClientProcess(SecureSummand):
 
     async def _train(self, order: messages.TrainOrder) -> messages.Change:
         self._check_wanted(order.round, order.clients)
+        self._check_size(order.parameters)
         config = self._config
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         if not clients:
@@ -295,6 +406,8 @@ class ClientProcess(SecureSummand):
             self._device,
             config.record_privacy,
             [tuple(self.noise_rng(f"{client} {order.round}").integers(0, 2**63, 4).tolist()) for client in clients],
+            config.local_parameters,
+            [self._kept(client) for client in clients] if config.local_parameters else [],
             work=Work("train", float(num_rows * order.parameters.size)),
         )
         if config.record_privacy is not None:
@@ -303,6 +416,9 @@ class ClientProcess(SecureSummand):
             remedy = Remedy("learning_rate", config.learning_rate)
             raise remedy.error(order.round, f"{self.name}'s loss", found.loss)
         self.controls |= dict(zip(clients, found.controls, strict=bool(controls)))
+        self.personal |= dict(zip(clients, found.local, strict=bool(config.local_parameters)))
+        if config.algorithm == "ditto":
+            await self._train_personal(order, clients)
         return messages.Change(len(clients), found.weight, found.loss, found.change, found.control_change)
 
     def _seeds(self, clients: list[int], round: int) -> list[int]:
@@ -352,11 +468,17 @@ class HorizontalServer(Server):
         self.sites: ActorGroup[ClientProcess] = ActorGroup(
             self,
             sites,
-            on_loss="drop" if config.on_party_loss == "continue" else "stop",
+            on_loss="drop" if config.on_party_loss == "continue" and config.min_sites is None else "stop",
             timeout=config.client_timeout,
             label="sites",
         )
-        self._sums = SecureSums(self, self.sites)
+        self._sums = SecureSums(self, self.sites, fewest=config.min_sites or 0)
+        self._first_round: int | None = None
+        """The first that no site has done; None: it was not asked for, since this process began."""
+        self._later: list[str] = []
+        """Sites that are back and have done the round under way."""
+        self._present: tuple[str, ...] = ()
+        """Sites whose changes are in the last round's model."""
 
     async def load(self) -> None:
         """Open the rows to measure on, and find the device."""
@@ -371,7 +493,71 @@ class HorizontalServer(Server):
         self._is_restored = self.num_private > 0
         if self.base:
             check_base(self._spec, self.base, "before the run was resumed")
+        if self.sizes:
+            self._survive_losses()
         self._find_rows()
+
+    def _survive_losses(self) -> None:
+        """Go on without who is lost, from the first round on: what comes before needs everybody."""
+        if self._config.min_sites is not None:
+            self.sites.on_loss = "return"
+            for name in self.sites.names:  # who is not there is known once it is asked
+                self.sites.let_in(name)
+
+    @remote(caller=DRIVER, unbounded="as often as a site is lost and back")
+    async def note_site(self, found: messages.SiteStatus) -> None:
+        """Learn that a site was lost, be it between two rounds, or is there again, as a new process."""
+        self.sites.leave(found.site)
+        if found.is_there:
+            self.sites.back(found.site)
+
+    @remote(caller=DRIVER, at_most=lambda config: 0 if config.min_sites is None else config.num_rounds)
+    async def attend(self) -> messages.Attendance:
+        """Say who took part in the last round."""
+        return messages.Attendance(self._present, tuple(n for n in self.sites.names if n not in self._present))
+
+    async def _gather(self, round: int) -> bool:
+        """Let in who is back, and wait for the quorum; say whether this round can still be done.
+
+        Raises:
+            PartyLost: too few are there, and nobody came back in time.
+        """
+        config, sites = self._config, self.sites
+        if self._first_round is None:
+            done = await sites.ask(lambda site: site.tell_last_round())
+            self._first_round = 1 + max((one.number for one in done.values()), default=0)
+        fewest = config.fewest_sites(len(sites.names))
+        for name in self._later:
+            sites.back(name)
+        self._later.clear()
+        await self._let_in(round)
+        while len(sites.members) < fewest:
+            if len(sites.members) + len(self._later) >= fewest:
+                return False
+            if not await sites.await_return(config.quorum_timeout):
+                away = [name for name in sites.names if name not in sites.members]
+                raise PartyLost(
+                    away[0],
+                    f"{len(sites.members)} of {len(sites.names)} sites take part, and a round needs {fewest} "
+                    f"(min_sites): {', '.join(away)} did not come back within {config.quorum_timeout:g} s "
+                    "(quorum_timeout); start the sites and go on from the last checkpoint",
+                )
+            await self._let_in(round)
+        return round >= self._first_round
+
+    async def _let_in(self, round: int) -> None:
+        """Let in who is back and has not done this round: a site does none twice."""
+        for name in self.sites.returning:
+            self.sites.let_in(name)
+            found = await self.sites.ask(lambda site: site.tell_last_round(), of=(name,))
+            if name not in found:
+                continue
+            if found[name].number >= round:
+                self.sites.leave(name)
+                self._later.append(name)
+                continue
+            _log.warning("%s is back, and takes part from round %d on", name, round)
+            self._sums.renew()
 
     def _find_rows(self) -> None:
         """Name the rows to measure on, as they are standardised."""
@@ -409,8 +595,11 @@ class HorizontalServer(Server):
             weight = messages.TotalWeight(float(total[0]))
             await self.sites.ask(lambda site: site.take_weight(weight))
         vector_P = initial_vector(self._spec, derived_seed(self._run_seed, "all clients", "model"))
-        self.model = ServerModel.begin(self._config, vector_P)
-        return messages.Federation(sum(self.sizes.values()), vector_P.size)
+        patterns = self._config.local_parameters
+        self.model = ServerModel.begin(self._config, algorithm.shared(self._spec, patterns, vector_P))
+        self._survive_losses()
+        stays = local_entries(self._spec, patterns) if patterns else ()
+        return messages.Federation(sum(self.sizes.values()), self.model.vector.size, stays)
 
     async def _with_scale(self, reading: Reading) -> Reading:
         """Return how rows are read, with the mean and the deviation of each number over all sites' rows."""
@@ -437,15 +626,30 @@ class HorizontalServer(Server):
 
     @remote(caller=DRIVER, at_most="num_rounds", of="round")
     async def train(self, order: messages.RoundOrder) -> messages.Progress:
-        """Do a round: order, wait for who answers, step."""
-        if self._config.is_private:
-            return await self._train_private(order.round)
-        changes = await self._changes(self._orders(order.round))
+        """Do a round: order, wait for who answers, step; below the quorum the model stays, and the round is over."""
+        config, self._present = self._config, ()
+        if config.min_sites is not None and not await self._gather(order.round):
+            _log.warning("round %d was done before the run was resumed; the model stays as it is", order.round)
+            return messages.Progress(math.nan, 0)
+        try:
+            return await (self._train_private(order.round) if config.is_private else self._train_open(order.round))
+        except (TooFewLeft, PartyLost) as loss:
+            if config.min_sites is None:
+                raise
+            _log.warning("round %d changes nothing: %s", order.round, loss)
+            self._present = ()
+            self._sums.renew()
+            return messages.Progress(math.nan, 0)
+
+    async def _train_open(self, round: int) -> messages.Progress:
+        """Do a round without noise on the sites' changes."""
+        changes = await self._changes(self._orders(round))
         if not changes:
             return messages.Progress(math.nan, 0)
         work = Work("aggregate", float(self.model.vector.size * len(changes)))
         num_clients = sum(self.sizes.values())
-        arguments = (self._config, self._spec, self.model, changes, num_clients)
+        seed = derived_seed(self._run_seed, "all clients", f"aggregation {round}")
+        arguments = (self._config, self._spec, self.model, changes, num_clients, seed)
         self.model = await self.compute(algorithm.advance, *arguments, work=work)
         weight = sum(one.weight for one in changes)
         loss = sum(one.weight * one.loss for one in changes) / weight
@@ -463,9 +667,11 @@ class HorizontalServer(Server):
         total = await self._noised_sum(round, orders)
         self.num_private += 1
         work = Work("aggregate", float(total.size))
-        arguments = (config, self._spec, self.model, total, self.clip_norm, num_clients)
+        asked, there = sum(map(len, wanted.values())), sum(len(wanted.get(name, ())) for name in self._present)
+        present = there / asked if config.min_sites is not None and asked else 1.0
+        arguments = (config, self._spec, self.model, total, self.clip_norm, num_clients, present)
         self.model, self.clip_norm = await self.compute(client_dp.advance, *arguments, work=work)
-        return messages.Progress(math.nan, sum(map(len, wanted.values())))
+        return messages.Progress(math.nan, there)
 
     async def _noised_sum(self, round: int, orders: dict[str, messages.PrivateOrder]) -> algorithm.Doubles:
         config, size = self._config, self.model.vector.size + 1
@@ -475,7 +681,8 @@ class HorizontalServer(Server):
         work = Work("aggregate", float(size * len(parts)))
         if config.secure_aggregation:
             point = client_dp.point_of(config, len(self.sites.names), config.clients_per_site)
-            return (await self._sums.total(parts, point, work))[0]
+            return await self._total(parts, point, work)
+        self._count_present(parts)
         exact = np.zeros(size)
         for part in parts.values():
             assert isinstance(part, messages.ClippedChanges)
@@ -504,14 +711,31 @@ class HorizontalServer(Server):
         """Return the sites' changes; under masks the mean of all of them, as one."""
         if not self._config.secure_aggregation:
             answers = await self.sites.ask_each(lambda site, message: site.train(message), orders)
+            self._count_present(answers)
             return [answer for answer in answers.values() if isinstance(answer, messages.Change) and answer.num_clients]
         await self._sums.prepare(1)
         parts = await self.sites.ask_each(lambda site, message: site.train(message), orders)
         point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.sites.names))
         work = Work("aggregate", float(self.model.vector.size * len(parts)))
-        total, _ = await self._sums.total(parts, point, work)
+        total = await self._total(parts, point, work)
         found = algorithm.mean_of_summands(total, self.model, self._config.secure_range)
         return [found] if found.num_clients else []
+
+    async def _total(self, parts: Mapping[str, Any], point: FixedPoint, work: Work) -> algorithm.Doubles:
+        """Return the sum of the sites' parts of a round."""
+        total, self._present = await self._sums.total(parts, point, work)
+        return total
+
+    def _count_present(self, answers: Mapping[str, Any]) -> None:
+        """Note whose changes a round has.
+
+        Raises:
+            TooFewLeft: they are fewer than the quorum.
+        """
+        fewest = self._config.fewest_sites(len(self.sites.names))
+        if self._config.min_sites is not None and len(answers) < fewest:
+            raise TooFewLeft(f"{len(answers)} sites answered in time, too few: {fewest} are needed (min_sites)")
+        self._present = tuple(answers)
 
     def _orders(self, round: int) -> dict[str, messages.TrainOrder]:
         """Return a round's order for each site that has some of its clients."""
@@ -523,7 +747,9 @@ class HorizontalServer(Server):
 
     def _wanted(self, round: int) -> dict[str, list[int]]:
         """Draw the clients of a round, by site."""
-        candidates = [(name, client) for name in self.sites.members for client in range(self.sizes[name])]
+        # with a quorum all are drawn from, so that a site can tell whether it is wanted
+        names = self.sites.members if self._config.min_sites is None else self.sites.names
+        candidates = [(name, client) for name in names for client in range(self.sizes[name])]
         generator = derived_rng(self._run_seed, "all clients", f"round {round}")
         chosen = algorithm.participants(range(len(candidates)), self._config.clients_per_round, generator)
         if (rate := self._config.client_sampling_rate) is not None:  # a secret: all know the run's seed
@@ -555,3 +781,5 @@ class HorizontalServer(Server):
     async def remember(self, order: messages.RoundOrder) -> None:
         """Keep the model as the best so far."""
         self.best = self.model.vector
+        if self._config.is_personal:
+            await self.sites.ask(lambda site: site.remember())

@@ -6,12 +6,19 @@ weights. Every method is the same round with two differences:
     FedAvg       y_i: steps on f_i                                   x <- x + eta_s sum p_i Delta_i
     FedProx      y_i: steps on f_i + mu/2 |y - x|^2                  as FedAvg
     SCAFFOLD     y_i: steps along g_i - c_i + c                      as FedAvg, and c <- c + sum Delta c_i / N
+    FedRep       z_i: steps with x fixed; then y_i: steps with z_i fixed (Collins et al., 2021); as FedAvg
+    Ditto        as FedAvg, and v_i: steps on f_i + lambda/2 |v - x|^2, from where it was (Li et al., 2021)
     FedAvgM      as FedAvg                                           m <- beta m + Delta;  x <- x + eta_s m
     FedAdagrad,  as FedAvg                                           m <- beta1 m + (1 - beta1) Delta
     FedAdam,                                                         v <- their rule;  x <- x + eta_s m / (sqrt v + tau)
     FedYogi
 
-Shapes: P parameters, C clients of a site that answer.
+With local parameters (FedBN, Li et al., 2021; FedPer, Arivazhagan et al., 2019) x is what is shared, and z_i what a
+client keeps: it trains (x, z_i) and sends the change of x alone. A function of the user's own (`aggregation`) makes the
+next x of x and the sites' changes.
+
+Shapes: P parameters, S those of them that are shared (all but local ones), L local ones, C clients of a site that
+answer.
 """
 
 from __future__ import annotations
@@ -24,16 +31,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedactors.actors.context import derived_seed
 from fedactors.data.layouts.horizontal import rows_of, weights_of
 from fedactors.learning.local_training import LocalResult, LocalTraining, model_outputs, train_privately
 from fedactors.learning.many_clients import rows_on, train_clients
 from fedactors.learning.metrics import Task, known, num_unpredicted, task_metrics
 from fedactors.learning.models import ModelSpec
-from fedactors.learning.network import statistics_mask
+from fedactors.learning.network import local_mask, statistics_mask
 from fedactors.learning.user_models import user_metrics
 from fedactors.privacy.accounting import RecordPrivacy
 from fedactors.runtime.snapshots import Stateful
-from protocols.horizontal.aggregation import robust_mean
+from protocols.horizontal.aggregation import MODEL, robust_mean, user_step
 from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 
@@ -43,13 +51,30 @@ NOTHING = np.zeros(0)
 
 @dataclass(frozen=True)
 class SiteResult:
-    """What a site's clients made: the mean change (P), its weight and loss; SCAFFOLD: c_i of each and sum Delta c_i."""
+    """What a site's clients made: the mean change (S), its weight and loss; SCAFFOLD: c_i of each and sum Delta c_i."""
 
     weight: float
     loss: float
     change: Floats
     controls: tuple[Floats, ...]
     control_change: Floats
+    local: tuple[Floats, ...] = ()
+    """z_i of each (L), where parameters are local."""
+
+
+def joined(spec: ModelSpec, patterns: tuple[str, ...], shared_S: Floats, local_L: Floats) -> Floats:
+    """Return a client's model (P) of what is shared and what it keeps."""
+    if not patterns:
+        return shared_S
+    mask_P = local_mask(spec, patterns)
+    whole_P = np.empty(mask_P.shape, shared_S.dtype)
+    whole_P[mask_P], whole_P[~mask_P] = local_L, shared_S
+    return whole_P
+
+
+def shared(spec: ModelSpec, patterns: tuple[str, ...], whole_P: Any) -> Any:
+    """Return of a model's numbers those that are shared (S)."""
+    return whole_P[~local_mask(spec, patterns)] if patterns else whole_P
 
 
 def train(
@@ -65,18 +90,24 @@ def train(
     device: str,
     privacy: RecordPrivacy | None = None,
     secrets: Sequence[tuple[int, ...]] = (),
+    patterns: tuple[str, ...] = (),
+    local: Sequence[Floats] = (),
 ) -> SiteResult:
     """Let clients train from the server's model x (`model_P`); return their mean change.
 
+    With `patterns` of local parameters x is what is shared (S), and `local` has z_i of each client.
     SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
     With `privacy` each client trains by DP-SGD from a secret of its own, and no loss is returned (0).
     """
     corrections: list[Floats] | None = [control_P - local_P for local_P in controls] or None
+    starts = [joined(spec, patterns, model_P, one) for one in local] if patterns else [model_P] * len(keys)
+    if patterns and corrections:  # local parameters follow their own gradients
+        corrections = [joined(spec, patterns, one, np.zeros_like(z)) for one, z in zip(corrections, local, strict=True)]
     rows, weighing = [rows_on(rows_of, key, device) for key in keys], [weights_of(key) for key in keys]
     if privacy is None:
         results = train_clients(
             spec,
-            [model_P] * len(keys),
+            starts,
             rows,
             seeds=seeds,
             training=training,
@@ -85,6 +116,16 @@ def train(
             together=together,
             device=device,
         )
+        if training.only == "local":  # FedRep: then what is shared, from there
+            results = train_clients(
+                spec,
+                [result.vector for result in results],
+                rows,
+                seeds=[derived_seed(seed, "client", "shared parameters") for seed in seeds],
+                training=replace(training, only="shared"),
+                weights=weighing,
+                device=device,
+            )
     else:
         nothing: list[Floats | None] = [None] * len(keys)
         results = [
@@ -100,16 +141,17 @@ def train(
             )
             for held, secret, added, counts in zip(rows, secrets, corrections or nothing, weighing, strict=True)
         ]  # fmt: skip
+    moved = [shared(spec, patterns, result.vector) for result in results]
     weights = [float(result.num_samples) if counts_samples else 1.0 for result in results]
     change_P: Doubles = np.zeros(model_P.shape)
-    for weight, result in zip(weights, results, strict=True):
-        change_P += weight / sum(weights) * (result.vector.astype(np.float64) - model_P)
+    for weight, vector in zip(weights, moved, strict=True):
+        change_P += weight / sum(weights) * (vector.astype(np.float64) - model_P)
     losses = [weight * result.loss for weight, result in zip(weights, results, strict=True)]
     rate, moved_P = training.optimizer.learning_rate, np.zeros(control_P.shape)
     following = []
-    for local_P, result in zip(controls, results, strict=bool(controls)):
-        following.append(next_control(local_P, control_P, model_P, result.vector, result.num_steps * rate))
-        following[-1][statistics_mask(spec)] = 0  # they follow no gradient
+    for local_P, vector, result in zip(controls, moved, results, strict=bool(controls)):
+        following.append(next_control(local_P, control_P, model_P, vector, result.num_steps * rate))
+        following[-1][shared(spec, patterns, statistics_mask(spec))] = 0  # they follow no gradient
         moved_P += following[-1].astype(np.float64) - local_P
     return SiteResult(
         sum(weights),
@@ -117,7 +159,34 @@ def train(
         change_P.astype(model_P.dtype),
         tuple(following),
         moved_P.astype(model_P.dtype),
+        tuple(result.vector[local_mask(spec, patterns)] for result in results) if patterns else (),
     )
+
+
+def personal_models(
+    spec: ModelSpec,
+    model_P: Floats,
+    personal: Sequence[Floats],
+    keys: Sequence[bytes],
+    seeds: Sequence[int],
+    training: LocalTraining,
+    pull: float,
+    together: bool,
+    device: str,
+) -> list[Floats]:
+    """Return Ditto's v_i (P) after steps from `personal` on the clients' losses and pull/2 |v - x|^2."""
+    results = train_clients(
+        spec,
+        personal,
+        [rows_on(rows_of, key, device) for key in keys],
+        seeds=seeds,
+        training=replace(training, proximal=pull),  # towards where v_i began; the rest of the way to x is constant
+        corrections=[(pull * (one - model_P)).astype(model_P.dtype) for one in personal],
+        weights=[weights_of(key) for key in keys],
+        together=together,
+        device=device,
+    )
+    return [result.vector for result in results]
 
 
 def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTraining:
@@ -129,6 +198,10 @@ def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTra
         proximal=config.proximal if config.algorithm == "fedprox" else 0.0,
         task=task,
         loss=config.user_loss,
+        precision=config.precision,
+        micro_batch_size=config.micro_batch_size,
+        only="local" if config.algorithm == "fedrep" else "all",
+        local=config.local_parameters if config.algorithm == "fedrep" else (),
     )
 
 
@@ -159,9 +232,29 @@ def participants(present: Sequence[int], per_round: int | None, generator: np.ra
 
 
 def advance(
-    config: HorizontalConfig, spec: ModelSpec, model: ServerModel, changes: Sequence[Change], num_clients: int
+    config: HorizontalConfig,
+    spec: ModelSpec,
+    model: ServerModel,
+    changes: Sequence[Change],
+    num_clients: int,
+    seed: int = 0,
 ) -> ServerModel:
-    """Return the model after a round, of the sites' answers in their order, for `num_clients` clients in all."""
+    """Return the model after a round, of the sites' answers in their order, for `num_clients` clients in all.
+
+    What a function of the user's own draws follows `seed`.
+    """
+    if config.user_aggregation:
+        made = replace(model)
+        state = user_step(
+            config.user_aggregation,
+            {**model.kept, MODEL: model.vector},
+            [one.change for one in changes],
+            [one.weight for one in changes],
+            seed,
+        )
+        made.vector = np.asarray(state.pop(MODEL)).astype(model.vector.dtype)
+        made.kept = state
+        return made
     weight = sum(one.weight for one in changes)
     change_P: Doubles = np.zeros(model.vector.shape)
     moved_P: Doubles = np.zeros(model.control.shape)
@@ -171,7 +264,7 @@ def advance(
     if config.aggregation != "mean":
         change_P = robust_mean(config, [one.change for one in changes])
     made = replace(model)
-    made.follow(config, change_P, statistics_mask(spec))
+    made.follow(config, change_P, shared(spec, config.local_parameters, statistics_mask(spec)))
     made.control = (model.control + moved_P / num_clients).astype(model.control.dtype)
     return made
 
@@ -211,7 +304,7 @@ def mean_of_summands(total: Doubles, model: ServerModel, limit: float) -> Change
 
 @dataclass
 class ServerModel(Stateful):
-    """The server's model and what its method keeps beside it; moments are in double precision."""
+    """The server's model and what its method keeps beside it; moments are in double precision. P is S here."""
 
     vector: Floats
     """x (P)."""
@@ -221,6 +314,8 @@ class ServerModel(Stateful):
     """v (P), from tau^2 on (Reddi et al.)."""
     control: Floats = field(default_factory=lambda: NOTHING)
     """SCAFFOLD's c (P)."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What a function of the user's own keeps (`aggregation`)."""
 
     @classmethod
     def begin(cls, config: HorizontalConfig, vector_P: Floats) -> ServerModel:

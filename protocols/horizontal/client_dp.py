@@ -33,7 +33,6 @@ from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import statistics_mask
 from fedactors.privacy.accounting import CLIENT_PRESENCE, INTERRUPTED, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_rows
-from fedactors.secure_sums.messages import threshold_of
 from fedactors.secure_sums.primitives import FixedPoint
 from fedactors.secure_sums.protocol import noise_part
 from protocols.horizontal.algorithm import Doubles, ServerModel
@@ -114,11 +113,21 @@ def unit_change(change_P: Doubles, clip_norm: float, bit: float) -> Doubles:
 
 
 def advance(
-    config: HorizontalConfig, spec: ModelSpec, model: ServerModel, total: Doubles, clip_norm: float, num_clients: int
+    config: HorizontalConfig,
+    spec: ModelSpec,
+    model: ServerModel,
+    total: Doubles,
+    clip_norm: float,
+    num_clients: int,
+    present: float = 1.0,
 ) -> tuple[ServerModel, float]:
-    """Return the model and the clip norm after a round whose noised sum is `total` (P + 1)."""
+    """Return the model and the clip norm after a round whose noised sum is `total` (P + 1).
+
+    `present` is the share of the clients that were asked, whose sites are in the sum: who is lost adds nothing to it.
+    """
     expected = expected_clients(config, num_clients)
-    bit = bit_share(config, expected)
+    bit = bit_share(config, expected)  # as it was ordered
+    expected *= present
     made = replace(model)
     mean_P = clip_norm * total[:-1] / (math.sqrt(1 - bit**2) * expected)
     made.follow(config, mean_P, statistics_mask(spec))
@@ -130,7 +139,7 @@ def advance(
 
 def point_of(config: HorizontalConfig, num_sites: int, most_clients: int) -> FixedPoint:
     """Return how sums and their noise become words under masks; a site adds at most its number of clients."""
-    noise = noise_part(config.client_noise_multiplier, threshold_of(num_sites))
+    noise = noise_part(config.client_noise_multiplier, config.fewest_sites(num_sites))
     return FixedPoint(limit=most_clients + 10 * noise, num_clients=num_sites)
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fedactors.config import Device, NamedCode, OnlyWith, config, is_code
 from fedactors.learning.optimizers import StepSettings
 from fedactors.privacy.accounting import RecordPrivacy, dpsgd_epsilon
+from fedactors.secure_sums.primitives import threshold_of
 
-Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
+Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedrep", "ditto"]
 ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")
+AGGREGATIONS = ("mean", "median", "trimmed-mean", "multi-krum")
 DEFAULT_CLIENTS = 10
+
+
+def _split(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+"""Several names, ``a,b`` as text."""
 
 
 @config
@@ -31,12 +41,14 @@ class HorizontalConfig(StepSettings):
         "together": "Running",
     }
     only_with: ClassVar[OnlyWith] = {
-        "proximal": {"algorithm": ("fedprox",)},
+        "proximal": {"algorithm": ("fedprox", "ditto")},
         "server_momentum": {"algorithm": ("fedavgm", *ADAPTIVE)},
         "second_moment": {"algorithm": ("fedadam", "fedyogi")},
         "adaptivity": {"algorithm": ADAPTIVE},
         "secure_range": {"secure_aggregation": (True,)},
         "num_byzantine": {"aggregation": ("trimmed-mean", "multi-krum")},
+        "min_sites": {"on_party_loss": ("continue",)},
+        "quorum_timeout": {"min_sites": None},
         "clip_quantile": {"client_clip_norm": None},
         "clip_learning_rate": {"clip_quantile": None},
         "client_sampling_rate": {"client_clip_norm": None},
@@ -45,9 +57,15 @@ class HorizontalConfig(StepSettings):
     }
 
     algorithm: Algorithm = "fedavg"
-    """What the server makes of the clients' changes, and what clients add to their steps."""
+    """What the server makes of the clients' changes, and what clients add to their steps; ``fedrep``: clients train
+    `local_parameters` first, then the others; ``ditto``: as ``fedavg``, and each client trains a model of its own
+    besides, near the server's."""
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)
-    """FedProx: weight of the distance to the server's model in a client's loss (mu)."""
+    """FedProx: weight of the distance to the server's model in a client's loss (mu); Ditto: in that of a client's own
+    model (lambda)."""
+    local_parameters: Names = ()
+    """Parameters and running statistics that stay at each client, by name, ``head`` or ``*.bias``; ``norm``: those of
+    all normalisation layers (FedBN). Each client then has a model of its own, and measures it on rows of its own."""
     weighting: Literal["auto", "samples", "uniform"] = "auto"
     """How clients count in a mean; ``auto``: by samples, but SCAFFOLD's all alike, as in its paper."""
     server_learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -58,9 +76,10 @@ class HorizontalConfig(StepSettings):
     """FedAdam and FedYogi: decay of the second moment (beta 2)."""
     adaptivity: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """The adaptive methods: added to the root of the second moment (tau)."""
-    aggregation: Literal["mean", "median", "trimmed-mean", "multi-krum"] = "mean"
-    """How the server joins the sites' changes; all but ``mean`` bear a few sites that send anything; sites
-    count alike then."""
+    aggregation: NamedCode = "mean"
+    """How the server joins the sites' changes: ``mean``; ``median``, ``trimmed-mean`` and ``multi-krum`` bear a few
+    sites that send anything, and count sites alike; or ``package.module:function`` of your own, which is the server's
+    whole step."""
     num_byzantine: int = Field(default=1, ge=1)
     """``trimmed-mean``: highest and lowest numbers left out; ``multi-krum``: sites that may send anything (f)."""
     model: NamedCode = "auto"
@@ -94,13 +113,25 @@ class HorizontalConfig(StepSettings):
     """Stop after so many measurements without a better ``validation/accuracy`` (``validation/rmse``); needs
     `num_validation`, or validation rows of the clients'."""
     client_timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """Seconds within which a site must answer."""
+    """Seconds within which a site must answer; with `min_sites` the deadline of each round, after which it goes on."""
     on_party_loss: Literal["stop", "continue"] = "continue"
-    """When a site is lost: stop, or go on without its clients."""
+    """When a site is lost: stop, or go on without its clients. Between sites ``stop``, unless `min_sites` is given."""
+    min_sites: int | None = Field(default=None, ge=1)
+    """Quorum: sites that must answer for a round to change the model. A site that is lost or late has no part in a
+    round, and takes part again once it is back. None: who is lost stays lost."""
+    quorum_timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Seconds that a round waits for sites to come back where fewer than `min_sites` are there; then the run ends, and
+    can be resumed."""
     local_epochs: int = Field(default=1, ge=1)
     """Passes over a client's rows in a round."""
     batch_size: int = Field(default=32, ge=1)
     """Rows of a local step."""
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    """Rows whose gradients are computed at once and added up to a step's (gradient accumulation), for models that leave
+    no room for `batch_size` rows; none for all of them."""
+    precision: Literal["full", "bf16"] = "full"
+    """``bf16``: models compute local steps in bfloat16 where torch can (autocast), for speed and memory of large ones;
+    parameters, losses, what travels and measurements stay in full precision."""
     secure_aggregation: bool = False
     """Whether the server sees only the sum over all sites, under masks, of what their clients changed; for three
     sites or more. Every site takes part in every round's sum, with zeros if none of its clients is wanted."""
@@ -140,14 +171,17 @@ class HorizontalConfig(StepSettings):
     num_validation: int = Field(default=0, ge=0)
     """Training rows of a named set held out to measure on instead of the test rows, for choosing settings."""
     validation_fraction: float = Field(default=0.0, ge=0, lt=1)
-    """Share of each client's own rows that it measures on itself, to choose the best round by; own files only, where
-    no column tells (``split`` in ``parties.toml``)."""
+    """Share of each client's own rows that it measures on itself, to choose the best round by; of own files where no
+    column tells (``split`` in ``parties.toml``)."""
     together: bool = True
     """Train a site's clients in batched calls where the model allows it and it pays, else one after the other."""
     device: Device = "cpu"
     """Where sites and server compute: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one."""
     num_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Share of a GPU that each process asks Ray for."""
+    clients_per_process: int | None = Field(default=None, ge=1)
+    """On Ray: clients that share a process, each with messages and a state of its own; 1 for a process each. None: of a
+    named data set as many processes as cores, if there are more clients; else, and with `num_gpus`, a process each."""
     float64: bool = False
     """Double precision."""
 
@@ -159,16 +193,36 @@ class HorizontalConfig(StepSettings):
                 "its controls are the mean gradients of plain steps"
             )
         self._check_aggregation()
+        self._check_personal()
+        if self.precision == "bf16" and self.float64:
+            raise ValueError("precision: bf16 is not allowed with float64")
         self._check_privacy()
         self._check_record_privacy()
         for name, usual in (("loss", "auto"), ("metric", "none")):
             if (value := getattr(self, name)) != usual and not is_code(value):
                 raise ValueError(f"{name}: {value!r} is not allowed: give {usual}, or package.module:function")
+        if self.clients_per_process is not None and self.clients_per_process < self.clients_per_site:
+            raise ValueError(
+                f"clients_per_process: {self.clients_per_process} is not allowed: the {self.clients_per_site} clients "
+                "of a site (clients_per_site) are in one process"
+            )
+        if self.min_sites is not None and self.on_party_loss == "stop":
+            raise ValueError("min_sites: not allowed with on_party_loss=stop: with a quorum the run goes on")
+        if self.min_sites is not None and self.secure_aggregation and self.clients_per_round is not None:
+            raise ValueError(
+                "clients_per_round: not allowed with min_sites and secure_aggregation: of those who are drawn all but "
+                "one may be lost, and the others add zeros"
+            )
         if self.num_clients is not None and (self.clients_per_round or 0) > self.num_clients:
             raise ValueError(f"clients_per_round: {self.clients_per_round} is more than the {self.num_clients} clients")
         return self
 
     def _check_aggregation(self) -> None:
+        if not self.user_aggregation and self.aggregation not in AGGREGATIONS:
+            raise ValueError(
+                f"aggregation: {self.aggregation!r} is not allowed: one of {', '.join(AGGREGATIONS)}, or "
+                "package.module:function"
+            )
         if self.aggregation == "mean":
             return
         stated = f"aggregation: {self.aggregation} is not allowed with"
@@ -178,8 +232,33 @@ class HorizontalConfig(StepSettings):
             raise ValueError(f"{stated} algorithm=scaffold: its controls are summed")
         if self.client_clip_norm is not None:
             raise ValueError(f"{stated} client_clip_norm: the noise is on the sum")
-        if self.weighting == "samples":
+        if self.user_aggregation:
+            if self.algorithm in ("fedavgm", *ADAPTIVE):
+                raise ValueError(f"{stated} algorithm={self.algorithm}: a function is the server's whole step")
+            if self.server_learning_rate is not None:
+                raise ValueError(f"{stated} server_learning_rate: a function is the server's whole step")
+        elif self.weighting == "samples":
             raise ValueError(f"{stated} weighting=samples: sites count alike")
+
+    def _check_personal(self) -> None:
+        if self.algorithm == "fedrep" and not self.local_parameters:
+            raise ValueError("algorithm: fedrep is not allowed without local_parameters: name the head, by name")
+        if not self.is_personal:
+            return
+        stated = (
+            "algorithm: ditto" if self.algorithm == "ditto" else f"local_parameters: {','.join(self.local_parameters)}"
+        )
+        if self.algorithm == "ditto" and self.local_parameters:
+            raise ValueError("local_parameters: not allowed with algorithm=ditto, whose clients own a whole model each")
+        if self.secure_aggregation:
+            raise ValueError(f"{stated} is not allowed with secure_aggregation: the server reads each client's scores")
+        if self.is_noised:
+            name = "client_clip_norm" if self.is_private else "record_clip_norm"
+            raise ValueError(f"{stated} is not allowed with {name}: clients' scores leave without noise")
+        if self.num_validation:
+            raise ValueError(
+                f"{stated} is not allowed with num_validation: give validation_fraction, of each client's rows"
+            )
 
     def _check_privacy(self) -> None:
         if (self.client_clip_norm is None) != (self.client_noise_multiplier == 0):
@@ -214,8 +293,15 @@ class HorizontalConfig(StepSettings):
             )
         if self.record_clip_norm is not None and self.client_clip_norm is not None:
             raise ValueError("record_clip_norm: not allowed with client_clip_norm: choose rows or clients")
+        if self.record_clip_norm is not None and (self.precision != "full" or self.micro_batch_size is not None):
+            name = "micro_batch_size" if self.precision == "full" else "precision"
+            raise ValueError(f"{name}: not allowed with record_clip_norm, which has a gradient of each row in full")
         if self.record_clip_norm is not None and is_code(self.loss):
             raise ValueError("record_clip_norm: not allowed with a loss of one's own, which is a mean over a batch")
+
+    def fewest_sites(self, num_sites: int) -> int:
+        """Return how many sites' changes a round needs; under masks more than half of them at least."""
+        return max(self.min_sites or 1, threshold_of(num_sites) if self.secure_aggregation else 1)
 
     @property
     def record_privacy(self) -> RecordPrivacy | None:
@@ -273,6 +359,16 @@ class HorizontalConfig(StepSettings):
     def user_metric(self) -> str:
         """Address of the user's metric; empty: none."""
         return self.metric if is_code(self.metric) else ""
+
+    @property
+    def user_aggregation(self) -> str:
+        """Address of the user's server step; empty: none."""
+        return self.aggregation if is_code(self.aggregation) else ""
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether each client has a model of its own."""
+        return bool(self.local_parameters) or self.algorithm == "ditto"
 
     @property
     def num_measurements(self) -> int:

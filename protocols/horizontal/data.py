@@ -10,7 +10,9 @@ from fedactors.data.layouts.horizontal import HorizontalData, deal
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
 from fedactors.learning.models import ModelSpec, model_for, output_width
+from fedactors.learning.network import local_entries
 from fedactors.learning.user_models import check_loss, check_metric, check_model
+from protocols.horizontal.aggregation import check_aggregation
 from protocols.horizontal.config import DEFAULT_CLIENTS, HorizontalConfig
 
 
@@ -27,6 +29,12 @@ def load_data(config: HorizontalConfig, name: str | HorizontalData, seed: int) -
             "patience: stopping early on test rows is not allowed; hold rows out with num_validation, or of own files "
             "with validation_fraction or a column"
         )
+    if config.is_personal and not data.holds_out:
+        setting = "local_parameters" if config.local_parameters else "algorithm"
+        raise BadInput(
+            f"{setting}: each client has a model of its own, and needs rows of its own to measure it on: give "
+            "validation_fraction=0.2, or own files a column split"
+        )
     if (config.clients_per_round or 0) > data.num_clients:
         raise BadInput(f"clients_per_round: {config.clients_per_round} is not allowed: there are {data.num_clients}")
     check_code(config, model_spec(config, inputs=data.shape, task=data.task, num_classes=data.num_classes), data.task)
@@ -40,6 +48,10 @@ def check_code(config: HorizontalConfig, spec: ModelSpec, task: Task) -> None:
         BadInput: one line that says what is wrong with one of them.
     """
     check_model(spec)
+    if config.local_parameters and spec.inputs:
+        local_entries(spec, config.local_parameters)
+    if config.user_aggregation:
+        check_aggregation(config, spec)
     if config.user_loss:
         check_loss(spec, task, config.user_loss)
     if config.user_metric:
@@ -52,12 +64,12 @@ def load_new(config: HorizontalConfig, name: str | HorizontalData, seed: int) ->
 
 
 def _data_set(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
-    if config.validation_fraction:
+    if config.validation_fraction and config.num_validation:
         raise BadInput(
-            f"validation_fraction: {config.validation_fraction:g} is not allowed with a named data set: "
-            f"give num_validation"
+            f"validation_fraction: {config.validation_fraction:g} is not allowed with num_validation: choose rows of "
+            "each client, or rows of none"
         )
-    return deal(
+    dealt = deal(
         name,
         config.num_clients or DEFAULT_CLIENTS,
         dirichlet=config.dirichlet,
@@ -65,6 +77,21 @@ def _data_set(config: HorizontalConfig, name: str, seed: int) -> HorizontalData:
         num_validation=config.num_validation,
         seed=seed,
     )
+    return _held_out(config, replace(dealt, validation_fraction=config.validation_fraction))
+
+
+def _held_out(config: HorizontalConfig, data: HorizontalData) -> HorizontalData:
+    """Return data whose clients may measure on rows of their own, if they have some.
+
+    Raises:
+        BadInput: they do, and no client's scores may be read.
+    """
+    if data.holds_out and config.secure_aggregation:
+        raise BadInput(
+            "secure_aggregation: True is not allowed with validation rows of the clients: the server reads "
+            "each one's scores"
+        )
+    return data
 
 
 def _fitting(config: HorizontalConfig, user_data: HorizontalData, seed: int) -> HorizontalData:
@@ -83,15 +110,8 @@ def _fitting(config: HorizontalConfig, user_data: HorizontalData, seed: int) -> 
         raise BadInput(f"parties.{party}.center: {center!r} is not allowed: horizontal has no centers, nebulafl has")
     user_data.test()
     if config.validation_fraction:
-        user_data = replace(
-            user_data, files=tuple(file.holding_out(config.validation_fraction, seed) for file in user_data.files)
-        )
-    if user_data.holds_out and config.secure_aggregation:
-        raise BadInput(
-            "secure_aggregation: True is not allowed with validation rows of the clients: the server reads "
-            "each one's scores"
-        )
-    return user_data
+        user_data = user_data.holding_out(config.validation_fraction, seed)
+    return _held_out(config, user_data)
 
 
 def sites_of(config: HorizontalConfig, data: HorizontalData) -> dict[str, range]:

@@ -1,6 +1,7 @@
 """Everything that leaves a party in the plain horizontal methods: this file is the privacy review.
 
-Shapes: P parameters of the model. What a change of a model reveals of the rows behind it (membership, inversion) holds
+Shapes: P parameters of the model that travel: what `local_parameters` names, and Ditto's own models, never leave their
+client. What a change of a model reveals of the rows behind it (membership, inversion) holds
 for every `Change`; over a site with several clients it is their mean. No message carries a row.
 """
 
@@ -73,7 +74,10 @@ class ColumnScale:
 
 @message(reveals="the server's model (SCAFFOLD: and the mean control), and which of a site's clients are wanted")
 class TrainOrder:
-    """Train from this model in these clients, counted from 0 at each site; parameters (P), control (P or 0)."""
+    """Train from this model in these clients, counted from 0 at each site; parameters (P), control (P or 0).
+
+    Local parameters are not in it.
+    """
 
     round: int
     clients: tuple[int, ...]
@@ -85,7 +89,7 @@ class TrainOrder:
 class Change:
     """Of the clients that answer; change (P), or (0) when none does; control_change, SCAFFOLD's sum of them (P or 0).
 
-    The weight is their number of samples, or of clients where all count alike.
+    Local parameters are not in it. The weight is their number of samples, or of clients where all count alike.
     """
 
     num_clients: int
@@ -123,9 +127,11 @@ class MeasureOrder:
     parameters: Floats
 
 
-@message(reveals="how good the model is on a site's validation rows, and how many there are")
+@message(
+    reveals="how good the model, or each client's own model, is on a site's validation rows, and how many there are"
+)
 class LocalScores:
-    """Metrics by name."""
+    """Metrics by name, of several clients the means over their rows."""
 
     num_rows: int
     metrics: dict[str, float]
@@ -141,12 +147,14 @@ class RoundOrder:
     round: int
 
 
-@message(reveals="how many clients there are, and how many numbers the model has")
+@message(reveals="how many clients there are, how many numbers of the model travel, and which parameters stay")
 class Federation:
     """What the server found."""
 
     num_clients: int
     num_parameters: int
+    local: tuple[str, ...] = ()
+    """Names of the parameters and running statistics that stay at their client."""
 
 
 @message(reveals="the mean training loss of a round, and how many clients took part")
@@ -155,6 +163,29 @@ class Progress:
 
     loss: float
     num_clients: int
+
+
+@message(reveals="nothing about data: which round a site last took part in")
+class LastRound:
+    """0: none that it knows of."""
+
+    number: int
+
+
+@message(reveals="nothing about data: whether a site is lost, or is there again")
+class SiteStatus:
+    """Its name, and which of both."""
+
+    site: str
+    is_there: bool
+
+
+@message(reveals="which sites' changes are in a round's model, and which sites were away")
+class Attendance:
+    """Names of sites."""
+
+    present: tuple[str, ...]
+    away: tuple[str, ...]
 
 
 @message(
@@ -173,15 +204,16 @@ class Scores:
 
 def sent(config: HorizontalConfig) -> tuple[type, ...]:
     """Return the messages that a run sends."""
+    quorum = (LastRound, SiteStatus, Attendance) if config.min_sites is not None else ()
     if config.is_private:
         summed = MESSAGES if config.secure_aggregation else (ClippedChanges,)
-        return (Introduction, PrivateOrder, *summed, RoundOrder, Federation, Progress, Scores)
+        return (Introduction, PrivateOrder, *summed, RoundOrder, Federation, Progress, Scores, *quorum)
     parts = (TotalWeight, *MESSAGES) if config.secure_aggregation else (Change,)
     local = () if config.secure_aggregation else (MeasureOrder, LocalScores)
     scale = (ColumnMeans, ColumnScale, *(() if config.secure_aggregation else (ColumnSums,)))
     if not config.measures_columns:
         scale = ()
-    return (Introduction, *scale, TrainOrder, *parts, *local, RoundOrder, Federation, Progress, Scores)
+    return (Introduction, *scale, TrainOrder, *parts, *local, RoundOrder, Federation, Progress, Scores, *quorum)
 
 
 def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
@@ -209,7 +241,12 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
             on=config.is_noised,
             means=noised,
         ),
-        Protection(kind="labels", on=True, means="they stay with their client; changes of the model depend on them"),
+        Protection(
+            kind="labels",
+            settings=("local_parameters",) if config.local_parameters else (),
+            on=True,
+            means=f"they stay with their client; changes of the model depend on them{stays(config)}",
+        ),
         Protection(
             kind="standardisation",
             settings=("standardisation",),
@@ -219,12 +256,24 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
     )
 
 
+def stays(config: HorizontalConfig) -> str:
+    """Return what of the clients' models never leaves them, as the end of a sentence."""
+    if config.algorithm == "ditto":
+        return "; each client's own model (Ditto) stays too"
+    if not config.local_parameters:
+        return ""
+    names = ",".join(config.local_parameters)
+    return f"; parameters and running statistics that {names} names stay too, all others travel"
+
+
 def shapes(config: HorizontalConfig) -> dict[str, dict[str, tuple[int | str, ...]]]:
     """Return the shapes of the array fields; P depends on the model."""
-    control = ("P",) if config.algorithm == "scaffold" else (0,)
+    size = "P less local" if config.local_parameters else "P"
+    control = (size,) if config.algorithm == "scaffold" else (0,)
     return {
-        "TrainOrder": {"parameters": ("P",), "control": control},
-        "Change": {"change": ("P",), "control_change": control},
+        "TrainOrder": {"parameters": (size,), "control": control},
+        "MeasureOrder": {"parameters": (size,)},
+        "Change": {"change": (size,), "control_change": control},
         "PrivateOrder": {"parameters": ("P",)},
         "ClippedChanges": {"values": ("P + 1",)},
     }

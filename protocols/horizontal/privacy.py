@@ -17,6 +17,7 @@ from fedactors.auditing.attacks import MOST_HOLDERS, Surface, models_surface
 from fedactors.data.layouts.horizontal import HorizontalBlock, HorizontalData, Rows, read_reading, rows_key, rows_of
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
+from fedactors.errors import BadInput
 from fedactors.messages.codec import wire_type
 from protocols.horizontal import algorithm, client_dp
 from protocols.horizontal.algorithm import NOTHING
@@ -109,6 +110,10 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
 
     Each site's model, or with `secure_aggregation` their mean only; SCAFFOLD's clients train here without its controls.
     """
+    if config.local_parameters:
+        raise BadInput(
+            "--attacks: not for a run with local_parameters: the attackers here take whole models, and none leaves"
+        )
     part = make_part(config, actor_state(states, SERVER))
     model, reading = part.models["bottom"], read_reading(actor_state(states, SERVER)["reading"])
     models, weights, rows = {}, [], {}

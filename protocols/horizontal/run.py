@@ -17,11 +17,11 @@ from fedactors.privacy.accounting import budgets
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
-from fedactors.secure_sums.messages import FEWEST
+from fedactors.secure_sums.primitives import FEWEST
 from protocols.horizontal.actors import ClientProcess, HorizontalServer
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.data import sites_of
-from protocols.horizontal.messages import Progress, RoundOrder, Scores
+from protocols.horizontal.messages import Progress, RoundOrder, Scores, SiteStatus
 
 SERVER = "server"
 
@@ -36,6 +36,12 @@ class State(RunState):
     """Of the last measurement."""
     unpredicted: int = 0
     """Classes that the model predicts for no row of it."""
+    local: list[str] = field(default_factory=list)
+    """Names of what stays at each client."""
+    missed: dict[str, int] = field(default_factory=dict)
+    """Rounds in which a site had no part, of those that had a quorum."""
+    unchanged: int = 0
+    """Rounds without a quorum."""
 
 
 async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) -> RunResult:
@@ -50,6 +56,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
             f"secure_aggregation: {len(sites)} sites are too few: of a sum of two each knows the other's "
             f"part; use {FEWEST}"
         )
+    if (config.min_sites or 0) > len(sites):
+        raise BadInput(f"min_sites: {config.min_sites} is not allowed: there are {len(sites)} sites")
     most = max(map(len, sites.values()))
     if config.secure_aggregation and config.clients_per_round and config.clients_per_round <= (FEWEST - 1) * most:
         raise BadInput(
@@ -57,15 +65,30 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
             f"{math.ceil(config.clients_per_round / most)} of the sites, and the others add zeros; use more than "
             f"{(FEWEST - 1) * most}"
         )
+    processes = runtime.shared_processes(list(sites), sites_per_process(config, data))
     for name, clients in sites.items():
-        runtime.spawn(
-            ClientProcess, name, config, data.part(clients), clients[0], runtime.seed, tuple(sites), resources=resources
-        )
+        arguments = (config, data.part(clients), clients[0], runtime.seed, tuple(sites))
+        runtime.spawn(ClientProcess, name, *arguments, resources=resources, process=processes[name])
     handle = runtime.spawn(
         HorizontalServer, SERVER, config, data.part(test=True), tuple(sites), runtime.seed, resources=resources
     )
-    server = ActorGroup(runtime, {SERVER: handle}, timeout=3 * config.client_timeout)
-    runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
+    waits = 0.0 if config.min_sites is None else config.quorum_timeout + 4 * config.client_timeout
+    server = ActorGroup(runtime, {SERVER: handle}, timeout=3 * config.client_timeout + waits)
+
+    async def note(name: str, is_there: bool) -> None:
+        await server.ask_one(lambda one: one.note_site(SiteStatus(name, is_there)))
+
+    if config.min_sites is None:
+        runtime.on_loss(lambda name: "stop" if name == SERVER else config.on_party_loss)
+    else:
+        # a new process in one cluster does not know which sums it was in
+        returns = runtime.keeps_journals or not config.secure_aggregation
+        runtime.deadline = config.client_timeout
+        runtime.on_loss(
+            lambda name: "stop" if name == SERVER else "restart" if returns else "continue",
+            (lambda name: note(name, is_there=True)) if returns else None,
+            lambda name: note(name, is_there=False),
+        )
     split: Split = "validation" if config.num_validation or data.holds_out else "test"
     watch = Watch(f"{split}/accuracy", patience=config.patience, target=config.target_accuracy)
     if data.task == "regression":
@@ -76,6 +99,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     if await rounds.start():
         found = await server.ask_one(lambda one: one.prepare())
         state.num_clients, state.num_parameters = found.num_clients, found.num_parameters
+        state.local = list(found.local)
         await rounds.checkpoint()
     async for t in rounds:
         order = RoundOrder(t)
@@ -83,6 +107,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
         # where every client dropped out, or losses would leave without noise, there is none: no divergence
         loss = progress.loss if progress.num_clients and not config.is_noised else None
         rounds.record({"training/loss": loss, "clients": progress.num_clients})
+        if config.min_sites is not None:
+            rounds.record(await attendance(server, state, runtime))
         if t % config.evaluate_every == 0 or t == config.num_rounds:
             measured = await measure(server, order, by_clients=data.holds_out)
             scores = of_split(split, measured.metrics)
@@ -93,7 +119,8 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
             elif is_best:
                 await remember(server, order)
                 state.scores = scores | of_split(split, spread_of(measured.clients))
-    if data.holds_out:  # of the round that the clients' validation rows chose
+    # of the round that the clients' validation rows chose; with local parameters no whole model is the server's
+    if data.holds_out and not config.local_parameters:
         tested = await measure(server, RoundOrder(state.round))
         state.scores |= of_split("test", tested.metrics)
         state.unpredicted = tested.unpredicted
@@ -103,7 +130,10 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     metrics = {**state.scores, **chosen}
     as_given = bool(data.files) and config.standardisation == "none"
     notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data, as_given)
+    notes += absences(state)
     extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
+    if config.local_parameters:
+        extra["local_parameters"] = state.local
     if config.is_noised:
         await server.ask_one(lambda one: one.account())
         await runtime.settle()
@@ -111,9 +141,42 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     return await rounds.result(metrics, extra)
 
 
+def sites_per_process(config: HorizontalConfig, data: HorizontalData) -> int | None:
+    """Return how many sites share a process where each has messages of its own; None: as the machines' cores say.
+
+    An organisation's own files are opened by its own process, unless it is said otherwise.
+    """
+    if config.clients_per_process is not None:
+        return config.clients_per_process // config.clients_per_site
+    return 1 if data.parties or config.num_gpus else None
+
+
 async def train(server: ActorGroup[HorizontalServer], order: RoundOrder) -> Progress:
     """Let a round be done."""
     return await server.ask_one(lambda one: one.train(order))
+
+
+async def attendance(server: ActorGroup[HorizontalServer], state: State, runtime: Runtime) -> dict[str, int]:
+    """Note who had a part in a round, tell who had none, and return how many sites had one."""
+    found = await server.ask_one(lambda one: one.attend())
+    if not found.present:
+        state.unchanged += 1
+        runtime.tell("the round changes nothing: fewer sites than min_sites answered in time")
+    elif found.away:
+        state.missed |= {name: state.missed.get(name, 0) + 1 for name in found.away}
+        runtime.tell(f"goes on without {', '.join(found.away)}")
+    return {"sites": len(found.present), "sites_away": len(found.away)} | {f"{name}/away": 1 for name in found.away}
+
+
+def absences(state: State) -> list[str]:
+    """Return what to tell of sites that were lost or late."""
+    told = [
+        f"{name} had no part in {count} of {state.round} rounds; their models follow from the other sites"
+        for name, count in sorted(state.missed.items())
+    ]
+    if state.unchanged:
+        told.append(f"{state.unchanged} of {state.round} rounds changed nothing: fewer sites than min_sites answered")
+    return told
 
 
 async def remember(server: ActorGroup[HorizontalServer], order: RoundOrder) -> None:

@@ -1,11 +1,15 @@
-"""What comes after training: the server's model as a part, and predictions of it by each site on its own rows."""
+"""What comes after training: the server's model as a part, and predictions of it by each site on its own rows.
+
+Where each client has a model of its own, that is what its site exports and predicts with; the server's is whole with
+Ditto only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import cast
 
-from fedactors.data.layouts.horizontal import HorizontalData, read_reading
+from fedactors.data.layouts.horizontal import HorizontalData, Reading, read_reading
 from fedactors.data.new_rows import ActorState, NoPart, actor_state
 from fedactors.learning.metrics import Task
 from fedactors.learning.user_models import check_base
@@ -15,6 +19,7 @@ from fedactors.serving.predictions import (
     Application,
     ModelServer,
     Outcomes,
+    PersonalSite,
     PredictingSite,
     WholeModel,
     predict_sites,
@@ -30,12 +35,36 @@ def make_part(config: HorizontalConfig, state: ActorState) -> Part:
 
     Where clients have validation rows it is the round's that did best on them.
     """
+    if config.local_parameters:
+        names = ",".join(config.local_parameters)
+        raise NoPart(
+            f"the {SERVER}'s model lacks what stays at the clients (local_parameters={names}): export a client's, "
+            "--party CLIENT, or give rows of the clients themselves"
+        )
     facts = state["facts"]
     vector = state["best"] if state["best"].size else state["model"]["vector"]
     model = TrainedModel(model_spec(config, **facts), vector)
     check_base(model.spec, state["base"], "in training")
     reading = read_reading(state["reading"])
     return site_part(SERVER, model, facts["task"], facts["num_classes"], reading, protocol="horizontal")
+
+
+def personal_parts(config: HorizontalConfig, party: str, state: ActorState) -> dict[str, tuple[Part, Reading]]:
+    """Return a site's clients' own models by client, each of the round that did best on the clients' own rows."""
+    if not (best := state["best"]):
+        raise NoPart(f"{party} has measured no model of its own yet")
+    facts, reading = best["facts"], read_reading(best["reading"])
+    spec = model_spec(config, **{**facts, "inputs": tuple(facts["inputs"])})
+    check_base(spec, best["base"], "in training")
+    return {
+        f"client-{client}": (
+            site_part(
+                party, TrainedModel(spec, vector_P), facts["task"], facts["num_classes"], reading, protocol="horizontal"
+            ),
+            reading,
+        )
+        for client, vector_P in best["models"].items()
+    }
 
 
 class HorizontalModelServer(ModelServer):
@@ -55,19 +84,35 @@ class PredictingClient(PredictingSite):
         return TrainedModel(spec, found.parameters)
 
 
+class PersonalClient(PersonalSite):
+    """A site with a model of its own, for new rows."""
+
+    def make_part(self, state: ActorState) -> tuple[Part, Reading]:
+        """Return the own model."""
+        return next(iter(personal_parts(self.config, self.party, state).values()))
+
+
 async def predict(config: HorizontalConfig, data: HorizontalData, runtime: Runtime, asked: Application) -> Outcomes:
     """Predict each site's own rows; see `fedactors.serving.predictions`."""
     model_holders = {SERVER: HorizontalModelServer}
-    return await predict_sites(data, runtime, asked, config=config, site=PredictingClient, model_holders=model_holders)
+    personal = PersonalClient if config.is_personal else None
+    return await predict_sites(
+        data, runtime, asked, config=config, site=PredictingClient, model_holders=model_holders, personal=personal
+    )
 
 
 def predictors(config: HorizontalConfig) -> Mapping[str, type]:
     """Return the kinds of actors that predict."""
-    return {"sites": PredictingClient, "server": HorizontalModelServer}
+    site = PersonalClient if config.is_personal else PredictingClient
+    return {"sites": site, "server": HorizontalModelServer}
 
 
-def part(config: HorizontalConfig, party: str, states: Mapping[str, bytes]) -> Part:
-    """Return the server's model."""
+def part(config: HorizontalConfig, party: str, states: Mapping[str, bytes]) -> Part | dict[str, Part]:
+    """Return the server's model, or a site's client's own; of several clients each one's by name."""
+    if party != SERVER and config.is_personal:
+        parts = personal_parts(config, party, actor_state(states, party))
+        found = {client: one for client, (one, _) in parts.items()}
+        return found if len(found) > 1 else next(iter(found.values()))
     if party != SERVER:
         raise NoPart(f"--party: {party!r} is not allowed: the model is the {SERVER}'s")
     return make_part(config, actor_state(states, SERVER))

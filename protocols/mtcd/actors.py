@@ -505,6 +505,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
     @remote(caller=SERVER, at_most="num_rounds")
     async def sync(self, order: messages.SyncTokens) -> messages.Representation | Masked | None:
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
+        self.heard(order)
         if self._copies_round == order.round_:
             counts = dict(order.reissued)
             copies = {k: theta for k, (attempt, theta) in self._copies.items() if counts.get(k, 0) == attempt}

@@ -12,6 +12,7 @@ from fedactors.config import Device, NamedCode, OnlyWith, config
 from fedactors.errors import BadInput
 from fedactors.learning.optimizers import ScheduleSettings
 from fedactors.network.topology import GRAPH_NAMES, check_partition, graph_text, read_graph
+from fedactors.secure_sums.primitives import FEWEST
 
 
 @config
@@ -359,8 +360,6 @@ class MtcdConfig(ScheduleSettings):
 
     def _check_secure_aggregation(self) -> None:
         """Refuse what sums cannot do, or what would show single clients all the same."""
-        from fedactors.secure_sums.messages import FEWEST  # it loads cryptography
-
         linear = self.problem != "network"
         for name, is_wrong, why in (
             ("algorithm", self.algorithm != "mtcd", "only mtcd's server adds up representations at a sync"),

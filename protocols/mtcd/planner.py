@@ -72,8 +72,8 @@ def plan(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]], planning: Pl
 
 
 def _unreached(gap: float, nearest: Outcome, late: Planning | None) -> BadInput:
-    within = f"{MOST_ROUNDS} rounds" if late is None else f"the limit of {late.limit:g} s"
-    remedy = "give a larger one" if late is None else "give a larger --limit"
+    within = f"{MOST_ROUNDS} rounds" if late is None else f"the limit of {late.time_limit:g} s"
+    remedy = "give a larger one" if late is None else "give a larger --time-limit"
     if math.isfinite(nearest.score):
         remedy += f", or target_gap={-nearest.score * 1.05:.3g}: the nearest came to {-nearest.score:.3g}"
     return BadInput(

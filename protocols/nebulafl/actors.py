@@ -20,7 +20,7 @@ from fedactors.actors.actor import DataCenter, Server
 from fedactors.actors.context import Work
 from fedactors.actors.groups import surviving_loss
 from fedactors.actors.remote import DATA_CENTER, DRIVER, SERVER, remote
-from fedactors.data.layouts.horizontal import HorizontalPart, rows_key, rows_of
+from fedactors.data.layouts.horizontal import HorizontalPart, reading_of, rows_key, rows_of
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import weighted_mean
 from fedactors.learning.network import find_device
@@ -202,13 +202,19 @@ class Auditor(Server):
     training whose beginning has not been told yet waits for it.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("bill", "open_leases", "early_ends")
+    state: ClassVar[tuple[str, ...]] = (
+        "bill", "open_leases", "early_ends", "model_facts", "parameters_P", "reading",
+    )  # fmt: skip
 
     def __init__(self, config: NebulaFLConfig, part: HorizontalPart, units: dict[str, int]) -> None:
         self._config, self._part, self._units = config, part, units
         self.bill = Bill()
         self.open_leases: dict[tuple[str, int], messages.LeaseOpened] = {}
         self.early_ends: dict[tuple[str, int], messages.LeaseClosed] = {}
+        self.model_facts: Model | None = None
+        """Of the model that was measured last, None before; its parameters, and how rows are read."""
+        self.parameters_P: Floats = np.zeros(0, np.float32)
+        self.reading = ""
         self._lost_at: dict[str, float] = {}  # no checkpoint is taken while a center is away
 
     async def load(self) -> None:
@@ -300,6 +306,8 @@ class Auditor(Server):
         mean_P = found[0].parameters
         if len(found) > 1:
             mean_P = weighted_mean([model.parameters for model in found], [1.0] * len(found))
+        self.model_facts, self.parameters_P = self._model, mean_P
+        self.reading = reading_of(self._part).text
         work = Work(EVALUATION, 1.0)
         return messages.Measurement(
             await self.compute(evaluate, self._model, mean_P, self._key, self._config.device, work=work)

@@ -11,6 +11,8 @@ from pydantic import Field, model_validator
 
 from fedactors.config import Device, NamedCode, OnlyWith, config, named_files
 from fedactors.errors import BadInput
+from fedactors.learning.optimizers import OptimizerSpec, StepSettings
+from fedactors.secure_sums.primitives import FEWEST
 from fedactors.validation import read_text, shown
 
 Algorithm = Literal[
@@ -58,7 +60,7 @@ class Rules:
 
 
 @config
-class NebulaFLConfig:
+class NebulaFLConfig(StepSettings):
     """Options of a run; times are virtual seconds in the simulated runtime and seconds on Ray."""
 
     sections: ClassVar = {
@@ -70,6 +72,7 @@ class NebulaFLConfig:
         "catalogue": "Hardware and network",
         "ablation": "Method",
         "local_epochs": "Local training",
+        "schedule": "Local training",
         "center_rounds": "Baselines",
         "num_training": "Data",
         "num_proxy": "Baselines",
@@ -94,6 +97,7 @@ class NebulaFLConfig:
         "staleness_exponent": {"algorithm": ("fedasync", "fedbuff", "pisces")},
         "restart_seconds": {"on_party_loss": ("restart",)},
         "secure_range": {"secure_aggregation": (True,)},
+        "momentum": {"optimizer": ("sgd",)},
     }
 
     algorithm: Algorithm = "nebulafl"
@@ -144,9 +148,9 @@ class NebulaFLConfig:
     batch_size: int = Field(default=50, ge=1)
     """Batch size of local SGD."""
     learning_rate: float = Field(default=0.01, gt=0)
-    """Learning rate of local SGD."""
+    """Learning rate of local steps; a schedule counts rotations, or intervals as long of a baseline."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Momentum of local SGD; it starts at zero in every training."""
+    """Momentum of ``sgd``; it starts at zero in every training, as the moments of other optimisers do."""
     center_rounds: int = Field(default=2, ge=1)
     """Hierarchical FedAvg: rounds within the centers between global aggregations."""
     num_clusters: int = Field(default=3, ge=1)
@@ -247,8 +251,6 @@ class NebulaFLConfig:
 
     def _check_secure_aggregation(self) -> None:
         """Refuse methods that take single models as they arrive: there is no sum that could hide them."""
-        from fedactors.secure_sums.messages import FEWEST  # it loads cryptography
-
         why = "its exchange takes each container's model by itself, as it arrives"
         if self.algorithm == "nebulafl":
             why = "its masters go one by one from center to center, and to the auditor"
@@ -277,6 +279,23 @@ class NebulaFLConfig:
                 raise ValueError(word)
             found.append((center, int(number), float(begin), float(end)))
         return found
+
+    @property
+    def step_rule(self) -> OptimizerSpec:
+        """The rule of a step, before the schedule; momentum counts with ``sgd`` only."""
+        return OptimizerSpec(
+            name=self.optimizer,
+            learning_rate=self.learning_rate,
+            momentum=self.momentum if self.optimizer == "sgd" else 0.0,
+            weight_decay=self.weight_decay,
+            clip_norm=self.max_gradient_norm,
+        )
+
+    def rate_at(self, seconds: float) -> float:
+        """Return the schedule's factor of the step size so many seconds after the start."""
+        num_intervals = max(1, math.ceil(self.end / self.rotation_interval - 1e-9))
+        interval = min(max(int(seconds / self.rotation_interval), 0), num_intervals - 1)
+        return self.rate_schedule.at(interval, num_intervals)
 
     @property
     def rules(self) -> Rules:

@@ -1,6 +1,8 @@
 """What comes after training: the model that a run ended with, as parts, and predictions of it by each container.
 
-NebulaFL's model is the mean of the masters of the centers that have a checkpoint; a baseline's is its exchange's.
+That model, m_g, is the one that the auditor measured last: the mean of all centers' masters, or what a baseline's
+exchange has. The auditor exports it, and predictions are made with it; a center exports its own master, which goes to
+nobody else.
 
 Shapes: P length of a flat model, N rows.
 """
@@ -23,6 +25,7 @@ from fedactors.serving.predictions import (
     predict_sites,
     site_part,
 )
+from protocols.nebulafl.actors import AUDITOR
 from protocols.nebulafl.algorithm import master_model
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.training import model_spec
@@ -51,11 +54,11 @@ def make_part(config: NebulaFLConfig, party: str, state: ActorState) -> Part | N
 
 
 class NebulaModelServer(ModelServer):
-    """A center, or the exchange of a baseline."""
+    """The auditor, which gives the model; centers say how their rows are read."""
 
     def make_part(self, state: ActorState) -> Part | None:
-        """Return its model, if it has one."""
-        return make_part(self.config, self.party, state)
+        """Return the model that was measured last, if it is this actor's."""
+        return make_part(self.config, self.party, state) if self.party == AUDITOR else None
 
 
 class PredictingContainer(PredictingSite):

@@ -111,7 +111,7 @@ def samples_of(key: bytes) -> Tensor:
 
 def steps_of(config: NebulaFLConfig, rate_factor: float = 1.0, local_epochs: int | None = None) -> Steps:
     """Return how a container trains, or how the exchange distils in so many epochs."""
-    rule = OptimizerSpec(learning_rate=config.learning_rate * rate_factor, momentum=config.momentum)
+    rule = config.step_rule.scaled(rate_factor)
     return local_epochs or config.local_epochs, config.batch_size, tuple(dataclasses.asdict(rule).items())
 
 
@@ -358,9 +358,8 @@ class Trainings:
         """Start whatever can be started now."""
         for assignment in self.scheduler.assign(self._actor.clock.now(), self._gap_of):
             request, container = self.scheduler.requests[assignment.slot], self.names[assignment.container]
-            order = ContainerOrder(
-                assignment.number, assignment.turn, assignment.seconds, request.rate_factor, request.parameters
-            )
+            rate = request.rate_factor * self._config.rate_at(self.now)
+            order = ContainerOrder(assignment.number, assignment.turn, assignment.seconds, rate, request.parameters)
             if self._order is not None:
                 self._actor.background(self._order(container, order))
             else:

@@ -94,7 +94,7 @@ class Watch(MemoryRecorder):
         self.best = -math.inf
         """The best value so far, times the sign."""
         self.reached: float | None = None
-        """Seconds to the target."""
+        """Seconds to the target; 0 where the models reach it that were never trained."""
         self.figures: dict[str, float] = {}
         """What the run had used by the last look, and how far it had come."""
 
@@ -136,7 +136,7 @@ class Watch(MemoryRecorder):
         self.first = found if self.first is None else self.first
         self.best = max(self.best, self._sign * found)
         if self._target is not None and self._sign * found >= self._sign * self._target and self.reached is None:
-            self.reached = self.seconds
+            self.reached = self.seconds if self._num_steps else 0.0
         self.figures = {**self._used(), "first": self.first, "best": self._sign * self.best}
         if is_over or self.reached is not None:
             self.runtime.fail(Enough("the pilot is over"))

@@ -434,12 +434,12 @@ class TargetSearch:
 
     def _unreached(self, found: Outcome) -> BadInput:
         rehearsal, target = self._rehearsal, self._config.target
-        late = f" within the limit of {self._planning.limit:g} s" if self._pilots.is_late else ""
-        remedy = "give a larger --limit" if late else "leave target out"
+        late = f" within the limit of {self._planning.time_limit:g} s" if self._pilots.is_late else ""
+        remedy = "give a larger --time-limit" if late else "leave target out"
         if math.isfinite(found.score):
             value = rehearsal.sign * found.score
             remedy = f"the nearest came to {value:.4g}: give target={self._eased(value):g}" + (
-                ", or a larger --limit" if late else ", or settings that reach more (model, num_epochs)"
+                ", or a larger --time-limit" if late else ", or settings that reach more (model, num_epochs)"
             )
         return BadInput(
             f"target: {target:g} is not allowed: none of {self._pilots.num_run} pilots came to validation/"
@@ -481,6 +481,8 @@ class TargetSearch:
     def described(self, finalists: Sequence[PubSubVflConfig], profiles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the best setting and its figures, beside those of the other finalists and of the settings as given."""
         prices = Prices.of(profiles)
+        if self._pilots.is_late:
+            self._pilots.tell(f"ended by the limit of {self._planning.time_limit:g} s: give a larger --time-limit")
         lines = [self._line(config, prices) for config in finalists]
         chosen, limit = finalists[0], 10 * (lines[0]["seconds_to_target"] or math.inf)
         given = self._line(self.given, prices, limit)

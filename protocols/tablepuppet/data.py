@@ -35,7 +35,7 @@ from fedactors.data.query import Feature, FeatureTypeError, LabelError
 from fedactors.data.values import allocate, class_text
 from fedactors.errors import BadInput
 from fedactors.privacy.mechanisms import randomised_labels, randomised_values
-from fedactors.secure_sums.messages import FEWEST
+from fedactors.secure_sums.primitives import FEWEST
 from protocols.tablepuppet.algorithm import Loss
 from protocols.tablepuppet.config import TablePuppetConfig
 from protocols.tablepuppet.messages import Facts

@@ -161,7 +161,6 @@ class PredictingTable(NewRowsMember, MaskedTable):
     ) -> None:
         NewRowsMember.__init__(self, query, table_owner, members)
         MaskedTable.__init__(self, members, server)
-        self.fellows.stay()
         self._config, self._stored = config, stored
         self._has_predicted = False
 

@@ -126,15 +126,15 @@ class Comparison:
 
     def compared(self, seeds: Sequence[int]) -> dict[PubSubVflConfig, list[Outcome]]:
         """Return what the choice, the quickest epoch and the best cells came to with all seeds; the rest with one."""
-        own = self.pilots([self.choice], seeds, math.inf)[0]
-        limit = WITHIN * rank(own)[1]
+        chosen = self.pilots([self.choice], seeds, math.inf)[0]
+        limit = WITHIN * rank(chosen)[1]
         cells = self.grid()
         first = dict(zip(cells, self.pilots(cells, seeds[:1], limit), strict=True))
         best = sorted(cells, key=lambda cell: rank(first[cell]))[:BEST]
         best += [dataclasses.replace(cell, max_in_flight=24, prefetch=6) for cell in best[:WINDOWS]]
         found = dict(zip(best, self.pilots(best, seeds, 4 * limit), strict=True))
         quickest = self.pilots([self.quickest], seeds, 10 * limit)[0]
-        return {**first, **found, self.quickest: quickest, self.choice: own}
+        return {**first, **found, self.quickest: quickest, self.choice: chosen}
 
 
 def rows_of_scene(made: Comparison, seeds: Sequence[int]) -> tuple[RunRow, list[RunRow]]:
@@ -196,7 +196,7 @@ def main(words: Sequence[str] | None = None) -> None:
     names = ["breast-cancer"] if given.smoke else list(SCENES)
     for name in (one for one in names if wanted(given, one)):
         tell = lambda line, name=name: print(f"{name}: {line}", flush=True)  # noqa: E731
-        made = Comparison(SCENES[name], Planning(jobs=given.jobs, limit=36_000.0, tell=tell))
+        made = Comparison(SCENES[name], Planning(jobs=given.jobs, time_limit=36_000.0, tell=tell))
         choice, cells = rows_of_scene(made, SEEDS[:2] if given.smoke else SEEDS)
         given.put("planner-choice", name, [choice], list(SCENES))
         given.replace(f"planner-cells-{name}", {cell_name(row): row for row in cells})

@@ -17,6 +17,8 @@ a row they are equal to the last digit; elsewhere sums are rounded otherwise, an
 Of calibration errors it is the absolute difference. They are sums over bins of confidence: a sample beside an edge
 changes bins when its confidence moves by a rounding, and that alone is worth up to two over the number of samples,
 whatever the error itself is."""
+_WHICH_WAS_BEST = ("metrics.best_epoch", "metrics.best_round")
+"""Not compared: of two that are equal but for rounding it is either. What was measured of the best one is compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,8 @@ class Repeat:
             elif not _equal(value, again.config[name]):
                 found.append(f"config.{name}: {value} in the record, {again.config[name]} now")
         for name, value, other in self._numbers():
+            if name in _WHICH_WAS_BEST and value is not None and other is not None:
+                continue
             if _distance(value, other, absolute=_is_sum_over_bins(name)) > self.tolerance:
                 found.append(f"{name}: {_shown(value)} in the record, {_shown(other)} now")
         return found

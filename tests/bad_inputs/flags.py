@@ -14,13 +14,11 @@ def _everywhere() -> list[Case]:
     """Return what every command refuses alike."""
     made = []
     for name in ("list", "run", "sweep", "submit", "fetch", "doctor", "compare", "report", "plan", "inspect", "predict",
-                 "export", "audit", "new", "data", "completion", "site", "federation", "relay"):  # fmt: skip
+                 "export", "serve", "audit", "new", "data", "completion", "site", "federation", "relay"):  # fmt: skip
         made.append(command([name, "--no-such-flag"], "--help"))
         if name != "completion":
             made.append(command([name, "--format", "yaml"], "--format", "'yaml'"))
-    more_words = (
-        "run sweep submit fetch compare report plan inspect predict export audit new data completion site federation"
-    )
+    more_words = "run sweep submit fetch compare report plan inspect predict export serve audit new data completion site federation"
     made += [command([name], f"fedactors {name} --help") for name in more_words.split()]
     for name in ("run", "inspect", "sweep", "plan", "submit"):
         more = ("--profile", "x.toml") if name == "plan" else ("--address", _NOBODY) if name == "submit" else ()
@@ -190,7 +188,10 @@ _COMMANDS = [
     command("plan pubsub-vfl --profile nowhere.toml", "--profile", "'nowhere.toml'"),
     command("plan pubsub-vfl --measure --profile p.toml", "--measure", change=write("p.toml", "x = 1")),
     command("plan mtcd --measure", "--measure", "mtcd"),
-    command("plan pubsub-vfl --data bank", "--data", "--measure"),
+    command("plan pubsub-vfl --data bank", "--data", "--profile", "--measure"),
+    command("plan pubsub-vfl --measure --time-limit 0", "--time-limit"),
+    command("plan pubsub-vfl --measure --aim price", "--aim", "target", "epoch"),
+    command("plan mtcd --aim epoch", "--aim", "epoch"),
     command("plan pubsub-vfl --measure --runtime simulated --data nowhere", "data", "nowhere"),
     command("plan pubsub-vfl --measure --runtime simulated --address a:1", "--address"),
     command("plan pubsub-vfl --profile .", "--profile"),

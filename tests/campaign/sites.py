@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedactors.runs.folder import RunFolder
 from fedactors.runtime.addresses import free_port
@@ -43,7 +43,8 @@ AWAY = 10.0
 """Seconds that sites wait for one that is away."""
 ATTEMPTS = 3
 """To go on from a run: on a machine that is busy a site may be found away without any fault."""
-ROUNDS = 30
+ROUNDS, MANY_ROUNDS = 30, 400
+"""The latter where the run goes on without a site, which comes back before the end."""
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "pubsub-vfl": (f"num_epochs={ROUNDS}", *SMALL[1:], "algorithm=vfl", "num_parties=3", "embedding_mu=4",
                    "bottom_training=frozen", "standardisation=none"),
@@ -52,6 +53,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "glasu": (f"num_rounds={ROUNDS}", "num_clients=3", "evaluate_every=10", "hidden_size=8", "noise_multiplier=2",
               "clip_norm=1", "max_degree=60"),
     "horizontal": (f"num_rounds={ROUNDS}", "hidden_size=4", "secure_aggregation=true"),
+    "horizontal with a quorum": (f"num_rounds={MANY_ROUNDS}", "hidden_size=4", "min_sites=2", "client_timeout=8",
+                                 "quorum_timeout=40"),
     "tablepuppet": (f"num_rounds={ROUNDS}", "algorithm=rfl-sgd-v", "feature_dp=4.0", "label_dp=1.0"),
     "nebulafl": (*(word for word in CENTERS if "interval" not in word and "duration" not in word), "duration=10",
                  "rotation_interval=1", "evaluation_interval=1", "algorithm=fedavg-hierarchical",
@@ -104,6 +107,7 @@ class Sites(World):
         self.runs.mkdir()
         write_centers(self)
         self.started: dict[str, subprocess.Popen[str]] = {}
+        self.readers: list[threading.Thread] = []
         self.env = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
         for name in self.names:
             self.begin(name)
@@ -115,7 +119,9 @@ class Sites(World):
         assert site.stdout is not None
         line = site.stdout.readline()
         assert f"{name}: listens at" in line, line
-        threading.Thread(target=site.stdout.read, daemon=True).start()
+        reader = threading.Thread(target=read_out, args=(site.stdout,), daemon=True)
+        reader.start()
+        self.readers.append(reader)
         self.started[name] = site
 
     def drive(self, *words: str) -> subprocess.Popen[str]:
@@ -145,7 +151,15 @@ class Sites(World):
         for site in self.started.values():
             site.kill()
             site.wait(10)
+        for reader in self.readers:
+            reader.join(10)
         self.way.stop()
+
+
+def read_out(stream: IO[str]) -> None:
+    """Read what a process says, so that it never waits, until it has ended."""
+    with stream:
+        stream.read()
 
 
 def until(holds: Callable[[], bool], seconds: float = LIMIT) -> bool:
@@ -179,13 +193,17 @@ class Campaign:
     def tell(self, number: int, protocol: str, fault: str, target: str) -> Trial:
         """Do a trial."""
         sites, begun, before = self._sites, time.monotonic(), set(self._sites.runs.iterdir())
-        words = [protocol, "--data", OF_THREE.get(protocol, f"{VERTICAL},{CLINIC}=visits")]
+        name = protocol.partition(" ")[0]
+        words = [name, "--data", OF_THREE.get(name, f"{VERTICAL},{CLINIC}=visits")]
         words += [*SUBJECTS[protocol], *self._extra.get(protocol, ())]
         driver = sites.drive(*words)
         moment = self._await(driver, before)
         codes, message, outcome = [], "", "over before" if driver.poll() is not None else ""
         if not outcome:
             self._strike(fault, sites.started.get(target, driver))
+            if protocol.endswith("quorum") and target == SHOP:  # it comes back while the others go on
+                time.sleep(self._random.uniform(0.0, 4.0))
+                sites.mend()
         try:
             _, err = self._ended(driver, before)
             codes, message = (

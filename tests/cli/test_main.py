@@ -111,7 +111,7 @@ def test_run_in_words_names_metric_and_folder(capsys):
         (["run", "tiny-one", "--seed", "1", "--seeds", "1,2"], 2, "not allowed with"),
         (["run", "tiny-one", "--no-such-flag"], 2, "--no-such-flag"),
         (["run"], 2, "PROTOCOL"),
-        (["walk"], 2, "fedactors: unknown command 'walk' (nearest of 19: "),
+        (["walk"], 2, "fedactors: unknown command 'walk' (nearest of 20: "),
         (["rn"], 2, "fedactors: unknown command 'rn'; did you mean run?"),
         (["run", "tiny-one", "--sed", "1"], 2, "unrecognized arguments: --sed 1; did you mean --seed?"),
         (["site", "strat"], 2, "invalid choice: 'strat'; did you mean start? (nearest of 13: start, "),

@@ -491,9 +491,10 @@ def test_on_ray_each_process_gets_its_own_partys_objects(tmp_path, monkeypatch):
     sent: dict[str, set[str]] = {}
     objects_of = Processes._objects_of
 
-    def noted(self, actor_spec):
-        found = objects_of(self, actor_spec)
-        sent.setdefault(actor_spec.name.partition("/")[0], set()).update(one.split(":")[1] for one in found)
+    def noted(self, actor_specs):
+        found = objects_of(self, actor_specs)
+        (party,) = {spec.name.partition("/")[0] for spec in actor_specs}
+        sent.setdefault(party, set()).update(one.split(":")[1] for one in found)
         return found
 
     monkeypatch.setattr(Processes, "_objects_of", noted)

@@ -8,7 +8,9 @@ import pytest
 
 from fedactors.data import databases as copying
 from fedactors.data.databases import SourceError, TableSource
-from tests.databases import postgres_address
+from fedactors.data.description import load_description
+from fedactors.runtime.snapshots import digests_of_files
+from tests.databases import PASSWORD, postgres_address
 
 SETUP = """
 DROP SCHEMA IF EXISTS shop CASCADE; CREATE SCHEMA shop;
@@ -60,7 +62,9 @@ def test_what_is_no_table_or_may_not_be_read_is_one_line(postgres):
         with pytest.raises(SourceError, match=f"no table shop.{name} at postgresql://"):
             source(postgres, f"shop.{name}").describe()
     execute(postgres, "CREATE TABLE shop.ends (d DATE); INSERT INTO shop.ends VALUES ('infinity')")
-    with pytest.raises(SourceError, match="a value does not fit its column's type") as caught:
+    with pytest.raises(
+        SourceError, match=r"column d holds 'infinity', which is no date .* write NULL for it"
+    ) as caught:
         source(postgres, "shop.ends").load()
     assert "\n" not in str(caught.value)
 
@@ -97,3 +101,90 @@ def test_values_arrive_as_they_are(postgres, monkeypatch):
     assert again["s"].num_chunks > 1
     assert str(again.to_pylist()) == str(whole.to_pylist())
     assert [row["n"] for row in source(postgres, "shop.odd").load(["n"]).to_pylist()] == [1, None, -2, 3]
+
+
+READER = """
+CREATE ROLE reader LOGIN PASSWORD 'reader'; CREATE SCHEMA seen; GRANT USAGE ON SCHEMA seen TO reader;
+ALTER ROLE reader SET datestyle = 'German'; ALTER ROLE reader SET bytea_output = 'escape';
+ALTER ROLE reader SET intervalstyle = 'iso_8601'; ALTER ROLE reader SET client_encoding = 'LATIN1';
+CREATE DOMAIN seen.count AS INT CHECK (VALUE > 0); CREATE DOMAIN seen.few AS seen.count CHECK (VALUE < 9);
+CREATE TABLE seen.t (d DATE, b BYTEA, i INTERVAL, t TEXT, m MONEY, n seen.few);
+INSERT INTO seen.t VALUES ('2024-03-05', 'ab', '1 day', '€ü', 1234.5, 7);
+CREATE TABLE seen."Closed" (v INT); GRANT SELECT ON seen.t TO reader;
+"""
+
+
+@pytest.fixture
+def reader(postgres):
+    """The address of a user with settings of his own, who may read one table."""
+    import psycopg
+
+    with psycopg.connect(postgres_address(postgres), autocommit=True) as connection:
+        if connection.execute("SELECT 1 FROM pg_roles WHERE rolname = 'reader'").fetchone():
+            connection.execute("DROP SCHEMA IF EXISTS seen CASCADE; DROP OWNED BY reader; DROP ROLE reader")
+        connection.execute(READER)
+    host, port = postgres
+    return f"postgresql://reader:reader@{host}:{port}/postgres"
+
+
+@pytest.mark.parametrize("option", ["", "?client_encoding=latin1", "?options=-c%20datestyle%3DGerman"])
+def test_values_do_not_depend_on_a_users_settings(reader, option, monkeypatch):
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    found = TableSource(kind="postgres", where=reader + option, table="seen.t")
+    assert found.describe()["n"] == "integer"
+    assert found.load().to_pylist() == [
+        {"d": datetime.date(2024, 3, 5), "b": r"\x6162", "i": "1 day", "t": "€ü", "m": "$1,234.50", "n": 7}
+    ]
+
+
+NOT_SEEN = {
+    "seen.Closed": "of which this user may read a column: GRANT USAGE ON SCHEMA and GRANT SELECT allow it",
+    "seen.closed": "; there is seen.Closed$",
+    "t": "; there is seen.t$",
+    "seen.nothing": r"/postgres$",
+}
+
+
+@pytest.mark.parametrize("table", NOT_SEEN)
+def test_a_table_that_is_not_seen_is_told_with_what_is_like_it(reader, table):
+    with pytest.raises(SourceError, match=f"no table .*{NOT_SEEN[table]}"):
+        TableSource(kind="postgres", where=reader, table=table).describe()
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_texts_of_a_database_of_another_encoding(postgres, encoding):
+    import psycopg
+
+    base = f"in_{encoding.lower()}"
+    with psycopg.connect(postgres_address(postgres), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {base}")
+        connection.execute(
+            f"CREATE DATABASE {base} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
+    where = postgres_address(postgres).rpartition("/")[0] + f"/{base}"
+    with psycopg.connect(where, autocommit=True, client_encoding="latin1") as connection:
+        connection.execute("CREATE TABLE t (v TEXT); INSERT INTO t VALUES (E'M\\xfcller')")
+    found = TableSource(kind="postgres", where=where, table="t")
+    if encoding == "LATIN1":
+        assert found.load()["v"].to_pylist() == ["Müller"]
+        return
+    with pytest.raises(SourceError, match=r"0xfc|not in UTF-8"):
+        found.load()
+
+
+def test_a_partys_own_tables_may_be_a_servers(postgres, tmp_path, monkeypatch):
+    """A run looks at the digests of files first, of which a server's table is none."""
+    execute(postgres, SETUP + "CREATE OR REPLACE VIEW public.paid AS SELECT * FROM shop.paid")
+    monkeypatch.setenv("SHOP_TABLES", postgres_address(postgres))
+    for where in ("env:SHOP_TABLES", postgres_address(postgres, "").replace(":@", "@")):
+        view = f'tables = {{ paid = "{where}" }}\nsql = "SELECT CAST(id AS VARCHAR) AS id, paid FROM paid"'
+        (tmp_path / "bank.csv").write_text("id,age,y\n1,30,0\n3,40,1\n")
+        path = tmp_path / "parties.toml"
+        path.write_text(
+            '[task]\ntype = "binary"\nalignment = "hash"\n[parties.bank]\npath = "bank.csv"\nid = "id"\nlabel = "y"\n'
+            f'[parties.shop]\nid = "id"\n{view}\n'
+        )
+        monkeypatch.setenv("PGPASSWORD", PASSWORD)
+        data = load_description(path)
+        assert digests_of_files(data.part("shop").source) == ()
+        assert data.part("shop").load().ids.tolist() == ["1", "3"]

@@ -70,8 +70,8 @@ def test_nothing_leaves_before_a_run_is_on_record(
     """A driver that never opens the run would have it trained, and the budget would know nothing of it."""
     ask = FederatedRuntime._ask
 
-    async def skipping(self: FederatedRuntime, site: str, verb: str, *args: Any) -> Any:
-        return None if verb == "open" else await ask(self, site, verb, *args)
+    async def skipping(self: FederatedRuntime, site: str, link: Any, verb: str, *args: Any) -> Any:
+        return (None,) if verb == "open" else await ask(self, site, link, verb, *args)
 
     monkeypatch.setattr(FederatedRuntime, "_ask", skipping)
     assert federated(world, NOISED, "--budget", "shop=20:1e-4") in (2, 3)
@@ -287,7 +287,7 @@ def test_no_value_of_a_proposal_looks_like_a_line_of_ours(capsys: pytest.Capture
         "source": "s",
     }
     facts |= {"data": {BANK: "a", SHOP: "b"}, "site": SHOP, "hosts": {}, "shared_seed": None}
-    facts |= {"federation_version": 3, "most": {"hours": 1.0}}
+    facts |= {"federation_version": 3, "most": {"hours": 1.0}, "on_loss": "ends the run"}
     _print_proposal(
         {**facts, "task": task, "config": {"name": forged}, "protections": [], "messages": [], "left_open": []}
     )

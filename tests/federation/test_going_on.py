@@ -475,7 +475,7 @@ def test_a_site_that_was_not_told_counts_on_what_all_have_written(ended: tuple[W
     assert set(found.states) == {"shop/worker-0"}
 
 
-@pytest.mark.parametrize("what", ["mtcd", "glasu", "horizontal", "rfl-admm"])
+@pytest.mark.parametrize("what", ["mtcd", "glasu", "horizontal", "fedbn", "rfl-admm"])
 def test_other_protocols_predict_what_the_simulated_run_predicts(
     ended: tuple[World, Path, Path], capsys: pytest.CaptureFixture[str], what: str
 ) -> None:

@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,14 @@ def test_a_site_tells_what_it_does(kept: World, capsys: pytest.CaptureFixture[st
     run = kept.audit(SHOP)[-1]["run"]
     found = during.pop("run")
     crossed = found.pop("crossed")
+    for one in found.pop("waits"):
+        assert {one["who"], one["for"]} == {BANK, SHOP}
+        assert one["what"]
+    for way, (sender, receiver) in {"left": (SHOP, BANK), "arrived": (BANK, SHOP)}.items():
+        rows = crossed[way]["rows"]
+        assert {(row["from"], row["to"]) for row in rows} == {(sender, receiver)}
+        assert sum(row["bytes"] for row in rows) >= crossed[way]["bytes"], "the driver's are among them"
+        assert [row["bytes"] for row in rows] == sorted((row["bytes"] for row in rows), reverse=True)
     assert during["state"] == "running"
     assert found == {"run": run, "protocol": "pubsub-vfl", "coordinator": BANK, "stage": "open"}
     assert crossed["left"]["messages"] > 0
@@ -101,6 +110,37 @@ def test_a_site_tells_what_it_does(kept: World, capsys: pytest.CaptureFixture[st
     assert final["fedactors_site_events_total", "finished"] == after["events"]["finished"] == 1
     assert main(["site", "status", "--folder", str(kept.path / SHOP)]) == 0
     assert "shop: idle since" in capsys.readouterr().out
+
+
+def test_who_waits_for_whom_is_known_at_both_ends(kept: World) -> None:
+    """A call that the shop does not answer for a while: both sites say so."""
+    seen: dict[str, list[dict[str, Any]]] = {}
+
+    def look(run: SiteRun) -> None:
+        original, held = run.serve_call, asyncio.Event()
+
+        async def slow(*words: Any) -> Any:
+            await held.wait()
+            return await original(*words)
+
+        run.serve_call = slow  # type: ignore[method-assign, assignment]
+
+        def watch() -> None:
+            end = time.monotonic() + 20
+            while time.monotonic() < end and not any(one["for"] == SHOP for one in seen.get(BANK, [])):
+                time.sleep(0.3)
+                for name in (BANK, SHOP):
+                    seen[name] = kept.on(name, lambda name=name: kept.processes[name].run.waits())  # type: ignore[misc]
+            kept.on(SHOP, held.set)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    looking = in_mid_run(kept, SHOP, look)
+    assert federated(kept, ("num_epochs=40", *SMALL[1:])) == 0, kept.output
+    looking.join(30)
+    (waits,) = [one for one in seen[BANK] if one["for"] == SHOP]
+    assert (waits["who"], waits["replies"] >= 1, waits["seconds"] > 0) == (BANK, True, True)
+    assert [one["replies"] >= 1 for one in seen[SHOP] if (one["who"], one["for"]) == (BANK, SHOP)] == [True]
 
 
 def test_metrics_that_cannot_be_written_are_told_at_the_start(tmp_path: Path) -> None:

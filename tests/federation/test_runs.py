@@ -95,6 +95,7 @@ def simulated(world: World, words: tuple[str, ...], protocol: str = "pubsub-vfl"
 
 MTCD = ("num_clients=2", "num_rounds=3", "record_every=1", "relaxed_protocol=true", "num_tokens=2", "problem=ridge")
 GLASU = ("num_clients=2", "num_rounds=3", "evaluate_every=1", "hidden_size=8")
+VALIDATED = ("num_rounds=2", "validation_fraction=0.25")
 OTHERS = {
     "mtcd": ("mtcd", MTCD),
     "stcd": ("mtcd", (*MTCD[:4], "problem=ridge", "algorithm=stcd")),
@@ -103,6 +104,8 @@ OTHERS = {
     "glasu": ("glasu", GLASU),
     "glasu, each alone": ("glasu", (*GLASU, "special_case=standalone")),
     "horizontal": ("horizontal", ("num_rounds=2", "hidden_size=4")),
+    "fedbn": ("horizontal", (*VALIDATED, "model=residual-mlp", "hidden_size=4", "local_parameters=norm")),
+    "ditto": ("horizontal", (*VALIDATED, "algorithm=ditto")),
     "rfl-admm": ("tablepuppet", ("num_rounds=2",)),
     "rfl-sgd": ("tablepuppet", ("num_rounds=2", "algorithm=rfl-sgd")),
     "centralised": ("tablepuppet", ("num_rounds=2", "algorithm=centralised")),

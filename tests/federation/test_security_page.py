@@ -15,7 +15,8 @@ PAGE = ROOT / "docs/explanation/sites-security.md"
 
 def known() -> dict[str, set[str]]:
     """The tests of each file, by its path."""
-    files = [path for folder in ("federation", "hostile") for path in (ROOT / "tests" / folder).glob("test_*.py")]
+    folders = ("federation", "hostile", "protocols/horizontal")
+    files = [path for folder in folders for path in (ROOT / "tests" / folder).glob("test_*.py")]
     return {
         path.relative_to(ROOT).as_posix(): set(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
         for path in files

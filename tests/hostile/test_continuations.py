@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE, in_all, spent
 from tests.federation.test_going_on import after_rounds, resumed, runs
 from tests.federation.test_policy import BUDGET, NOISED
@@ -39,6 +40,29 @@ def test_a_checkpoint_that_is_gone_on_from_twice(tmp_path: Path, capsys: pytest.
         said = f"goes on from run {first} for the 2nd time; approved: at most 1 (policy.continuations)"
         assert said in capsys.readouterr().err
         assert said in world.refusals(SHOP)[-1]
+    finally:
+        world.stop()
+
+
+def test_a_driver_fills_no_disk_with_checkpoints_of_ever_new_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = FederatedRuntime.checkpoint
+
+    async def checkpoint(self: FederatedRuntime, label: str = "last") -> None:
+        for number in range(20):
+            await honest(self, f"{label}-{number}")
+
+    monkeypatch.setattr(FederatedRuntime, "checkpoint", checkpoint)
+    monkeypatch.setattr(FederatedRuntime, "_is_due", lambda self, label: True)
+    world = World(tmp_path)
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        assert federated(world, SMALL) in (2, 3)
+        (said,) = world.refusals(SHOP)
+        assert "driver: asks for checkpoints under 9 labels; kept: 8" in said
+        assert len([*(world.path / SHOP / "runs").glob("*/checkpoints/*")]) <= 8
     finally:
         world.stop()
 

@@ -162,11 +162,13 @@ def rows_under_masks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the rows of the arrays to which clients add their part of a sum's noise, by client."""
     rows, mask = Counter[str](), SecureSumClient.mask
 
-    def masked(self: SecureSumClient, values: Any, point: Any, values_id: Any = None, sigma: float = 0.0) -> Any:
+    def masked(
+        self: SecureSumClient, values: Any, point: Any, values_id: Any = None, sigma: float = 0.0, **more: Any
+    ) -> Any:
         if sigma > 0:
             rows[self.name] += len(values)
             assert sigma == 20.0  # of the sum without one's own part, in the unit of the values
-        return mask(self, values, point, values_id, sigma)
+        return mask(self, values, point, values_id, sigma, **more)
 
     monkeypatch.setattr(SecureSumClient, "mask", masked)
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,8 @@ from fedactors.secure_sums.messages import Identity, SumCall, parties_of
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumError
 from protocols.horizontal.actors import ClientProcess
 from tests.federation.hostile_sites import Rogue
+from tests.federation.test_centers import SMALL as CENTERS
+from tests.federation.test_centers import flags, write_centers
 from tests.federation.test_runs import OTHERS, SMALL, federated
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
@@ -134,6 +137,42 @@ def test_a_sum_is_of_two_more_than_may_collude(tmp_path: Any) -> None:
     file.write_text(f"{file.read_text()}\n[policy]\ncolluders = 2\n")
     with pytest.raises(BadInput, match=r"shop: secure_aggregation: sums are of 3 organisations .* at least 4"):
         check_proposal(proposal, world.folder(SHOP))
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("horizontal", {"dropout_rate": 0.7}, "dropout_rate: 0.7 is not allowed over a federation with secure"),
+        (
+            "nebulafl",
+            {"algorithm": "fedavg-hierarchical", "num_centers": 3, "outages": "shop/0@1-1000 clinic/0@1-1000"},
+            "outages: 'shop/0@1-1000 clinic/0@1-1000' is not allowed over a federation with secure",
+        ),
+    ],
+)
+def test_no_organisation_is_away_from_a_sum_because_the_proposal_says_so(
+    tmp_path: Any, name: str, words: dict[str, Any], said: str
+) -> None:
+    """With seven in ten dropping out, many rounds' sums are of one organisation: its change, to the bit."""
+    from fedactors.config import as_dict, build, spell_infinities
+    from fedactors.federation.approval import make_proposal
+    from fedactors.plugins import find_protocol
+
+    world, protocol = World(tmp_path, (BANK, SHOP, CLINIC)), find_protocol(name)
+    if name == "nebulafl":
+        write_centers(world)
+        words = {**dict(word.split("=", 1) for word in (*CENTERS, *flags(world))), **words}
+    made_of: Any = build(protocol.Config, {"on_party_loss": "stop", **words})
+    made_of = made_of.with_contents() if name == "nebulafl" else made_of
+    config = spell_infinities(as_dict(made_of))
+    data = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
+    made = make_proposal(world.folder(BANK), protocol, config, data, None)
+    check_proposal(made, world.folder(SHOP))
+    with pytest.raises(BadInput, match=re.escape(f"shop: {said}")):
+        check_proposal(replace(made, config={**config, "secure_aggregation": True}), world.folder(SHOP))
+    survives = {**config, "secure_aggregation": True, "on_party_loss": "continue"}
+    with pytest.raises(BadInput, match="on_party_loss: 'continue' is not allowed"):  # whoever is called lost is read
+        check_proposal(replace(made, config=survives), world.folder(SHOP))
 
 
 def test_a_sum_counts_organisations_and_not_their_clients() -> None:

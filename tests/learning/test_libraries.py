@@ -48,7 +48,7 @@ def adapted():
     return get_peft_model(Classifier(), asked)
 
 
-SMALL = {"num_rounds": 2, "batch_size": 8, "learning_rate": 0.05}
+SMALL = {"num_rounds": 2, "batch_size": 8, "learning_rate": 0.05, "standardisation": "none"}
 
 
 def test_a_transformer_trains_whole(monkeypatch):
@@ -83,3 +83,13 @@ def test_lora_by_each_kind_of_method(algorithm):
     pytest.importorskip("peft", reason="needs the extra `peft`")
     run = fedactors.simulate("horizontal", data(), model=adapted, algorithm=algorithm, **{**SMALL, "momentum": 0.0})
     assert np.isfinite(run.metrics["test/loss"])
+
+
+def test_of_a_transformer_layer_norms_stay_at_each_client():
+    pytest.importorskip("transformers", reason="needs the extra `transformers`")
+    settings = {**SMALL, "local_parameters": "norm", "validation_fraction": 0.25}
+    run = fedactors.simulate("horizontal", data(), model=Classifier, **settings)
+    stays = run.summary.extra["local_parameters"]
+    whole = {name: value.numel() for name, value in Classifier().named_parameters()}
+    assert stays == [name for name in whole if "LayerNorm" in name]
+    assert run.summary.extra["parameters"] == sum(whole.values()) - sum(whole[name] for name in stays)

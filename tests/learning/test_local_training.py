@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import subprocess
@@ -320,3 +321,70 @@ def test_blend_and_mean_by_hand():
         weighted_mean([one, two], [1, -1])
     with pytest.raises(ValueError, match="do not make a mean"):
         weighted_mean([], [])
+
+
+# --- precision, and gradients of a few samples at a time ---
+
+
+@pytest.mark.parametrize("size", [1, 5, 32])
+def test_gradients_added_up_are_those_of_the_whole_batch(size):
+    spec = ModelSpec(name="mlp", inputs=(64,), outputs=10, hidden_size=8, layers=2, float64=True)
+    x, y = samples()
+    x, start = x.reshape(len(x), -1).astype(float), initial_vector(spec, 0)
+    given = {"seed": 3, "weights_N": np.linspace(0.5, 2, len(y)), "correction_P": 0.01 * np.ones_like(start)}
+    training = LocalTraining(batch_size=32, num_epochs=2, proximal=0.1)
+    whole = train_locally(spec, start, x, y, training=training, **given)
+    pieces = train_locally(spec, start, x, y, training=dataclasses.replace(training, micro_batch_size=size), **given)
+    np.testing.assert_allclose(pieces.vector, whole.vector, rtol=0, atol=1e-12)
+    assert (pieces.loss, pieces.loss_rms) == pytest.approx((whole.loss, whole.loss_rms), abs=1e-12)
+    assert pieces.num_steps == whole.num_steps
+
+
+def test_fewer_samples_at_once_keep_fewer_activations():
+    spec = ModelSpec(name="cnn8", inputs=(1, 8, 8), outputs=10)
+    x, y = samples()
+
+    def most_kept(size):
+        kept = [0]
+
+        def keep(tensor):
+            kept[-1] += tensor.numel()
+            return tensor
+
+        def done(tensor):
+            kept.append(0)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, done):
+            training = LocalTraining(batch_size=60, num_epochs=1, micro_batch_size=size)
+            train_locally(spec, initial_vector(spec, 0), x, y, seed=0, training=training)
+        return max(kept)
+
+    assert most_kept(6) < most_kept(None) / 4
+
+
+def test_a_single_sample_is_left_to_no_batch_normalisation():
+    spec = ModelSpec(name="tests.protocols.horizontal.test_personal:Net", inputs=(1, 8, 8), outputs=10)
+    x, y = samples()
+    training = LocalTraining(batch_size=10, num_epochs=1, micro_batch_size=3)  # 3, 3 and 4
+    assert np.isfinite(train_locally(spec, initial_vector(spec, 0), x, y, seed=0, training=training).vector).all()
+
+
+def test_bfloat16_is_what_modules_compute_in_and_nothing_else():
+    spec, seen = ModelSpec(name="cnn8", inputs=(1, 8, 8), outputs=10), set()
+    x, y = samples()
+    training = LocalTraining(batch_size=20, num_epochs=3)
+    full = train_locally(spec, initial_vector(spec, 0), x, y, seed=0, training=training)
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: seen.add((type(module).__name__, output.dtype))
+    )
+    half = train_locally(
+        spec, initial_vector(spec, 0), x, y, seed=0, training=dataclasses.replace(training, precision="bf16")
+    )
+    hook.remove()
+    assert {("Conv2d", torch.bfloat16), ("Linear", torch.bfloat16)} <= seen
+    assert half.vector.dtype == np.float32
+    assert not np.array_equal(half.vector, full.vector)
+    assert half.loss == pytest.approx(full.loss, rel=0.05)
+    scores = [evaluate_model(spec, one.vector, x, y)["accuracy"] for one in (half, full)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.05)

@@ -5,11 +5,13 @@ import io
 from fedactors.runs.progress import (
     LiveProgress,
     NoProgress,
+    NotebookProgress,
     PlainProgress,
     RoundProgress,
     describe,
     format_bytes,
     format_seconds,
+    in_notebook,
     open_progress,
 )
 
@@ -75,3 +77,26 @@ def test_units():
         "4.0 TB",
     ]
     assert [format_seconds(s) for s in (5.4, 185, 7800)] == ["5 s", "3 min 05 s", "2 h 10 min"]
+
+
+def test_a_notebook_has_a_bar_that_ends_without_times():
+    shown, ticks = [], iter(range(0, 1000, 10))
+    progress = NotebookProgress(3, "auc", lambda drawn, text: shown.append((drawn, text)), now=lambda: next(ticks))
+    progress.phase("loading: 1 of <2>")
+    assert shown[-1] == ("<progress></progress> loading: 1 of &lt;2&gt;", "loading: 1 of <2>")
+    progress.update(RoundProgress(round=1, metrics={"auc": 0.5}))
+    progress.update(RoundProgress(round=2, metrics={"auc": 0.75}))
+    assert shown[-1][0].startswith('<progress value="2" max="3"></progress> round 2/3  auc 0.7500  0.0')
+    assert "rounds/s" in shown[-1][1]
+    progress.close()
+    assert shown[-1][1] == "round 2/3  auc 0.7500  0 B"
+
+
+def test_a_notebook_that_never_had_a_round_says_so():
+    shown = []
+    NotebookProgress(None, "auc", lambda drawn, text: shown.append((drawn, text))).close()
+    assert shown == [("<progress></progress> no round", "no round")]
+
+
+def test_no_notebook_here():
+    assert not in_notebook()

@@ -512,10 +512,10 @@ class Burglar(Client):
         asked = {
             "drain": lambda: actor.drain.remote(address.ticket),
             "snapshot": lambda: actor.snapshot.remote(address.ticket),
-            "load": lambda: actor.load.remote(address.ticket, None),
+            "load": lambda: actor.load.remote(address.ticket, {}),
             "close": lambda: actor.close.remote(address.ticket),
-            "meet": lambda: actor.meet.remote(address.ticket, {}, []),
-            "call": lambda: actor.call.remote("driver", address.ticket, np.zeros(8, np.uint8)),
+            "meet": lambda: actor.meet.remote(address.ticket, {}, {}),
+            "call": lambda: actor.call.remote("bank", "driver", address.ticket, np.zeros(8, np.uint8)),
         }[say.word]
         try:
             found = await asked()
@@ -525,7 +525,7 @@ class Burglar(Client):
 
     async def _speak(self, address: Any, name: str, method: str, word: str) -> str:
         reader, writer = await asyncio.open_unix_connection(address.socket)
-        for kind, value in ((3, (name, address.ticket)), (0, (method, Say(word)))):
+        for kind, value in ((3, (name, address.ticket, "bank")), (0, (method, Say(word)))):
             body = b"".join(encode_parts(value))
             writer.write(len(body).to_bytes(8, "little") + (1).to_bytes(4, "little") + bytes([kind]) + bytes(51) + body)
         try:

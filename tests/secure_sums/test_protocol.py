@@ -23,9 +23,8 @@ from fedactors.secure_sums.messages import (
     SumCall,
     mask_stream,
     pair_seed,
-    threshold_of,
 )
-from fedactors.secure_sums.primitives import FixedPoint, join, neighbour_graph, num_neighbours, split
+from fedactors.secure_sums.primitives import FixedPoint, join, neighbour_graph, num_neighbours, split, threshold_of
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumError, SecureSumServer, unmasked_sum
 
 FIVE = ("ann", "bob", "cy", "dee", "eve")

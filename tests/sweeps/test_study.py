@@ -225,6 +225,20 @@ def test_what_differs(tmp_path, change, said):
     assert Repeat(known=read_table(tmp_path / "t.parquet")[0], again=again).differences == said
 
 
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"best_epoch": 34, "auc": 0.9}, []),
+        ({"best_epoch": 34, "auc": 0.8}, ["metrics.auc: 0.9000 in the record, 0.8000 now"]),
+        ({"auc": 0.9}, ["metrics.best_epoch: 53 in the record, none now"]),
+    ],
+)
+def test_which_epoch_was_best_is_not_compared_but_what_was_measured_of_it_is(now, said):
+    known = RunRow(protocol="pubsub-vfl", seed=0, metrics={"best_epoch": 53, "auc": 0.9})
+    found = Repeat(known=known, again=dataclasses.replace(known, metrics=now)).differences
+    assert found == said
+
+
 @pytest.mark.parametrize(("now", "is_same"), [(0.0715, True), (0.0600, True), (0.0800, False), (None, False)])
 def test_calibration_errors_are_compared_by_their_absolute_difference(now, is_same):
     # a sample beside the edge of a bin moves the sum by up to two over the number of samples

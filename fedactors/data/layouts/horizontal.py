@@ -82,6 +82,10 @@ class HorizontalSource:
     num_training: int | None = None
     """Rows dealt to the clients; None: all that are not held out."""
     seed: int = 0
+    validation_fraction: float = 0.0
+    """Of a client's rows, those that it measures on."""
+    measures: bool = False
+    """Whether these are the rows that a client measures on, not those that it trains on."""
 
     def load(self) -> HorizontalBlock:
         """Load these rows.
@@ -121,7 +125,19 @@ class HorizontalSource:
         held, clients = _dealt(
             self.dataset, self.partitioner, self.validation_size, self.public_size, self.num_training, self.seed
         )
-        return clients.load_partition(self.index) if self.part == "client" else held[self.part]
+        if self.part != "client":
+            return held[self.part]
+        rows = clients.load_partition(self.index)
+        if not self.validation_fraction:
+            return rows
+        if len(rows) < 2:
+            raise BadInput(
+                f"validation_fraction: {self.validation_fraction:g} is not allowed: client {self.index} has "
+                f"{len(rows)} rows; use fewer clients, or a larger dirichlet"
+            )
+        size = min(max(round(self.validation_fraction * len(rows)), 1), len(rows) - 1)
+        order = np.random.default_rng([self.seed, 13, self.index]).permutation(len(rows))
+        return rows[np.sort(order[:size] if self.measures else order[size:])]
 
 
 @functools.lru_cache(maxsize=2)
@@ -412,7 +428,7 @@ class HorizontalPart:
     public: HorizontalSource | None = None
     """Rows that everybody may see."""
     validation: tuple[Rows, ...] = ()
-    """Of user-provided files each client's rows that it measures on itself."""
+    """Each client's rows that it measures on itself."""
 
 
 @wire_type
@@ -436,6 +452,8 @@ class HorizontalData:
     """Training rows of a named set that are held out to measure on instead of the test rows."""
     num_training: int | None = None
     """Rows of a named set dealt to the clients; None: all that are not held out."""
+    validation_fraction: float = 0.0
+    """Share of each client's rows of a named set that it measures on itself."""
     seed: int = 0
     files: tuple[HorizontalFile, ...] = ()
     """User-provided files, one per client; then `partitioner` is None."""
@@ -454,7 +472,7 @@ class HorizontalData:
             shape=self.shape,
             columns=self.columns,
             clients=tuple(self.client(index) for index in clients),
-            validation=tuple(replace(self.files[index], part="validation") for index in clients if self.holds_out),
+            validation=tuple(self._validation(index) for index in clients if self.holds_out),
             test=self.test() if test else None,
             public=self.public() if self.public_size else None,
         )
@@ -468,13 +486,23 @@ class HorizontalData:
         if not 0 <= index < self.num_clients:
             raise BadInput(f"client: {index} is not allowed: there are {self.num_clients}")
         if not self.files:
-            return self._named("client", index)
+            return replace(self._named("client", index), validation_fraction=self.validation_fraction)
         return replace(self.files[index], part="train") if self.holds_out else self.files[index]
+
+    def _validation(self, index: int) -> Rows:
+        """Return the source of the rows that a client measures on."""
+        if self.files:
+            return replace(self.files[index], part="validation")
+        return replace(self._named("client", index), validation_fraction=self.validation_fraction, measures=True)
 
     @property
     def holds_out(self) -> bool:
         """Whether clients have rows of their own to measure on: all of them, or none."""
-        return any(file.holds_out for file in self.files)
+        return self.validation_fraction > 0 or any(file.holds_out for file in self.files)
+
+    def holding_out(self, share: float, seed: int) -> HorizontalData:
+        """Return data whose user-provided files hold rows out to measure on; see `HorizontalFile.holding_out`."""
+        return replace(self, files=tuple(file.holding_out(share, seed) for file in self.files))
 
     def test(self) -> Rows:
         """Return the source of the rows to measure on, which belong to no client: validation or test rows.

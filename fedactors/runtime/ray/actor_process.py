@@ -1,4 +1,4 @@
-"""The process side of the Ray runtime: one generic Ray actor class that hosts any actor, and what it tells the driver.
+"""The process side of the Ray runtime: one generic Ray actor class that hosts any actors, and what it tells the driver.
 
     driver ──prepare, meet, load, open, snapshot, drain, watch──▶ ActorProcess
     peers  ──local transport (same host) or Ray call───────────▶ ActorProcess ──▶ an endpoint of the plain actor
@@ -6,6 +6,9 @@
     who waits                                   for what
     a call that comes before `load` has ended   the actor's `load` and restore
     `watch`                                     the first failure of what goes on by itself
+
+Most processes host one actor. Those of one trust domain may share one (`ActorSpec.process`): each is an object with a
+name, a ledger and connections of its own; the loop, the memory for payloads and the address book are the process's.
 
 Whoever calls shows a ticket, which the driver made for it (`transport.ticket`); the sender is never read from a frame.
 Errors travel as values, so Ray's own wrapping never shows.
@@ -21,7 +24,7 @@ import gc
 import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +52,7 @@ from fedactors.runtime.ray.transport import (
     REPLY,
     Caller,
     LocalTransport,
+    Memory,
     as_array,
     incarnation_of,
     listen,
@@ -150,26 +154,58 @@ _MOST_REFUSALS = 100
 """Of those that are remembered between two looks of the driver: a flood of them costs no memory."""
 
 
+class SharedParts:
+    """What the actors of one process have in common.
+
+    Args:
+        first: name of the process, which is that of its first actor: failures that nobody's name is on are under it.
+        host: the Ray host that it is on.
+    """
+
+    def __init__(self, first: str, host: str) -> None:
+        self.host = host
+        self.memory = Memory()
+        self.addresses: dict[str, bytes] = {}
+        """Where the run's actors live, as they came packed."""
+        self.thread = concurrent.futures.ThreadPoolExecutor(1)
+        """Where actors compute whose links or costs are emulated; no thread before it is used."""
+        loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[tuple[str, BaseException]] = loop.create_future()
+        """The first failure of what goes on by itself, and whose it is."""
+        # the driver alone knows which losses are dealt with: a lost party is its watcher's business
+        self.unawaited = UnawaitedCall(lambda error: self.fail(first, error), lambda _: True)
+        loop.set_exception_handler(self.unawaited)
+
+    def fail(self, name: str, error: BaseException) -> None:
+        """Stop the run: the driver is told the first failure."""
+        if not self.failure.done():
+            self.failure.set_result((name, error))
+
+
 class RayContext(HostedContext):
     """One actor's side of the Ray runtime, in the actor's own process."""
 
-    def __init__(self, actor_spec: ActorSpec, settings: Settings, host: str) -> None:
+    def __init__(self, actor_spec: ActorSpec, settings: Settings, process: SharedParts) -> None:
         clock = WallClock(settings.start, settings.offset, settings.scale)
         local = (settings.seed, settings.reproducible_noise, clock, settings.keep_rows, settings.repeats)
         super().__init__(actor_spec, *local)
         self.refused: list[str] = []
-        # the driver alone knows which losses are dealt with: a lost party is its watcher's business
-        self.unawaited = UnawaitedCall(self._fail, lambda _: True)
-        asyncio.get_running_loop().set_exception_handler(self.unawaited)
-        self.transport = LocalTransport(self.name, host, settings.use_sockets, settings.call_timeout, self.unawaited)
-        self._cpu_before = 0.0
+        self.unawaited = process.unawaited
+        limits = settings.use_sockets, settings.call_timeout
+        self.transport = LocalTransport(
+            self.name, process.host, *limits, self.unawaited, process.memory, process.addresses
+        )
+        self._process = process
         self._overhead_reported = 0.0
         self._settings = settings
         self._free_at = [0.0] * actor_spec.resources.num_cores
         self._store, self._reader = self.transport.memory.store, self.transport.memory.reader
         # a compute in the loop's own thread would also delay the emulated links
         if settings.network is not None or settings.costs is not None:
-            self._thread = concurrent.futures.ThreadPoolExecutor(1)
+            self._thread = process.thread
+
+    def _fail(self, error: BaseException) -> None:
+        self._process.fail(self.name, error)
 
     def call(self, receiver: str, method: str, value: Any) -> Awaitable[Any]:
         address = self.transport.address(receiver, self.name)
@@ -273,16 +309,23 @@ class RayContext(HostedContext):
         self._store.free(ref.key)
 
     def begin_run(self, start: float) -> None:
-        """Count time and CPU seconds from here on: what came before was starting up."""
+        """Count time and computing from here on: what came before was starting up."""
         self.clock.begin(start)
-        self._cpu_before = time.process_time()
         self._computing_seconds = self._overhead_reported = 0.0
 
-    def drain(self) -> Drained:
-        """Hand over what was recorded since the last time."""
+    @property
+    def computing_seconds(self) -> float:
+        """Processor time in `compute` since the run began."""
+        return self._computing_seconds
+
+    def drain(self, overhead: float) -> Drained:
+        """Hand over what was recorded since the last time.
+
+        Args:
+            overhead: this actor's share of what its process has computed outside of `compute` since the run began.
+        """
         self.ledger.flush()
-        cpu = time.process_time() - self._cpu_before
-        overhead = max(0.0, cpu - self._computing_seconds)
+        cpu = self._computing_seconds + overhead
         now = self.clock.now()
         # as one span that ends now: how much it was, not when it was, is known
         since = max(0.0, overhead - self._overhead_reported)
@@ -310,219 +353,104 @@ class Life(enum.IntEnum):
     CLOSED = 4
 
 
-class ActorProcess:
-    """The Ray actor that hosts one actor; tickets to it are made with `key`, and `objects` are its party's data."""
+class HostedActor:
+    """An actor in its process: its life, and the calls to it; `states` keeps its snapshots."""
 
-    def __init__(
-        self, actor_spec: ActorSpec, settings: Settings, key: bytes, states: PartyStates, objects: Mapping[str, Any]
-    ) -> None:
-        receive_objects({address: ray.get(reference) for address, reference in objects.items()})
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            torch.set_num_threads(1)
-        for cls in settings.script_types:
-            setattr(sys.modules["__main__"], cls.__name__, cls)
-            declare(cls, name_of(cls))
-        self._actor_spec = actor_spec
-        self._settings = settings
-        self._key = key
+    def __init__(self, spec: ActorSpec, states: PartyStates, settings: Settings, process: SharedParts) -> None:
+        self.context = RayContext(spec, settings, process)
+        self._spec = spec
         self._states = states
-        self._life = Life.CREATED
-        self._process = this_process()
-        self._context: RayContext
-        self._folder: Path | None = None
-        self._server: asyncio.AbstractServer | None = None
-
-    # --- for the driver, who shows its ticket ---
-
-    async def prepare(self, driver: bytes) -> tuple[str, str, dict[str, Any]]:
-        """Construct the actor and listen; return (host, socket path, which process this is)."""
-        self._check_driver(driver, Life.CREATED)
-        host = ray.get_runtime_context().get_node_id()
-        self._context = RayContext(self._actor_spec, self._settings, host)
-        self._actor = self._actor_spec.cls(*self._actor_spec.args, **self._actor_spec.kwargs)
-        self._actor._context = self._context
+        self._checkpoint = settings.checkpoint
+        self._actor = spec.cls(*spec.args, **spec.kwargs)
+        self._actor._context = self.context
         self._loaded = asyncio.Event()
-        path = ""
-        if self._settings.use_sockets:
-            self._folder = make_folder("socket")
-            path = str(self._folder / "socket")
-            memory = self._context.transport.memory
-            self._server = await listen(path, self._recognise, self._serve, self._give, memory)
-        self._life = Life.PREPARED
-        return host, path, self._process
 
-    async def meet(self, driver: bytes, packed: dict[str, bytes], tickets: list[bytes]) -> None:
-        """Learn where the other actors live, and the tickets with which this one calls there."""
-        self._check_driver(driver, Life.PREPARED)
-        self._context.transport.learn(packed, tickets)
-
-    async def bar(self, driver: bytes, name: str, incarnation: int) -> None:
-        """Hear no process of that name any more that came before this incarnation."""
-        self._check_driver(driver, Life.PREPARED)
-        self._context.transport.bar(name, incarnation)
-
-    async def load(self, driver: bytes, state: bytes | None) -> bytes | None:
+    async def load(self, state: bytes | None) -> bytes | None:
         """Load data and restore a snapshot; return an encoded error or None."""
-        self._check_driver(driver, Life.PREPARED)
 
         async def work() -> None:
             frame = self._states.begin(state)
-            self._actor._files = digests_of_files((self._actor_spec.args, self._actor_spec.kwargs))
+            self._actor._files = digests_of_files((self._spec.args, self._spec.kwargs))
             await self._actor.load()
             if frame is not None:
-                snapshots.restore(self._actor, frame, self._actor_spec.name, self._settings.checkpoint)
+                snapshots.restore(self._actor, frame, self._spec.name, self._checkpoint)
             # calls that come earlier, from peers that know a respawned actor already, wait for this
             self._loaded.set()
-            self._life = Life.LOADED
 
         return await self._guarded(work)
 
-    async def open(self, driver: bytes, start: float) -> bytes | None:
-        """Start the actor's loops, the run having begun at `start`; return an encoded error or None."""
-        self._check_driver(driver, Life.LOADED)
-        self._context.begin_run(start)
-        # modules and data live as long as the run: the collector of garbage need not look at them again
-        gc.collect()
-        gc.freeze()
-        self._life = Life.OPEN
+    async def open(self) -> bytes | None:
+        """Start the actor's loops; return an encoded error or None."""
         return await self._guarded(self._actor.open)
 
-    @ray.method(concurrency_group=HEARTBEAT_TIMEOUT)  # type: ignore[untyped-decorator]
-    async def beat(self, driver: bytes) -> dict[str, Any]:
-        """Give a heartbeat, from a thread that no computation of the actor's holds up: which process this is."""
-        self._check_driver(driver, Life.CREATED)
-        return self._process
-
-    async def watch(self, driver: bytes) -> bytes:
-        """Return, encoded, the error of whatever went on by itself and failed."""
-        self._check_driver(driver, Life.PREPARED)
-        return b"".join(encode_error(self._actor_spec.name, await self._context.failure))
-
-    async def snapshot(self, driver: bytes) -> tuple[bytes, bytes | None]:
+    def snapshot(self) -> tuple[bytes, bytes | None]:
         """Return the actor's state as a sealed frame, or where it is kept; and an encoded error or None."""
-        self._check_driver(driver, Life.LOADED)
         frame = snapshots.seal_actor(self._actor)
         try:
             return self._states.keep(frame), None
         except FedactorsError as error:
-            return b"", b"".join(encode_error(self._actor_spec.name, error))
+            return b"", b"".join(encode_error(self._spec.name, error))
 
-    async def drop(self, driver: bytes, frame: bytes) -> bytes | None:
+    async def drop(self, frame: bytes) -> bytes | None:
         """Remove a kept state that no checkpoint refers to any more; return an encoded error or None."""
-        self._check_driver(driver, Life.LOADED)
 
         async def work() -> None:
             self._states.drop(frame)
 
         return await self._guarded(work)
 
-    async def account(self, driver: bytes) -> tuple[list[Any], bytes | None]:
+    async def account(self) -> tuple[list[Any], bytes | None]:
         """Return what the actor says that it has released, which is not recorded; and an encoded error or None."""
-        self._check_driver(driver, Life.OPEN)
         found: list[Any] = []
 
         async def work() -> None:
-            found.extend(await self._context.account(self._actor))
+            found.extend(await self.context.account(self._actor))
 
         return found, await self._guarded(work)
 
-    async def drain(self, driver: bytes) -> Drained:
-        """Return what was recorded; see `RayContext.drain`."""
-        self._check_driver(driver, Life.PREPARED)
-        return self._context.drain()
-
-    async def last_answers(self, driver: bytes) -> None:
-        """Wait for the answers to calls that nobody here awaits; see `UnawaitedCall.last_answers`."""
-        self._check_driver(driver, Life.PREPARED)
-        await self._context.unawaited.last_answers()
-
-    async def close(self, driver: bytes) -> bytes | None:
-        """Close the actor and everything that its process opened; return an encoded error or None."""
-        self._check_driver(driver, Life.PREPARED)
-        self._life = Life.CLOSED
-        error = await self._guarded(self._actor.close)
-        self._context.unawaited.check()
-        if error is None and self._context.failure.done():
-            error = b"".join(encode_error(self._actor_spec.name, self._context.failure.result()))
-        if self._server is not None:
-            self._server.close()
-        self._context.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        return error
-
-    def _check_driver(self, shown: bytes, least: Life) -> None:
-        if incarnation_of(self._key, DRIVER, shown) is None:
-            raise PermissionError(f"{self._actor_spec.name}: only the run's driver may ask this")
-        if self._life < least:
-            raise RuntimeError(f"{self._actor_spec.name} is {self._life.name.lower()}, not {least.name.lower()} yet")
+    async def close(self) -> bytes | None:
+        """Close the actor; return an encoded error or None."""
+        return await self._guarded(self._actor.close)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> bytes | None:
         try:
             await work()
         except Exception as error:
-            return b"".join(encode_error(self._actor_spec.name, error))
+            return b"".join(encode_error(self._spec.name, error))
         return None
 
     # --- for peers ---
 
-    async def call(self, name: str, shown: bytes, frame: Any) -> tuple[int, Any]:
-        """Serve a call that came through Ray."""
-        caller = self._caller(name, shown)
-        if caller is None:
-            refusal = Refused(name, f"calls {self._actor_spec.name} with a ticket that is not its own")
-            return ERROR, as_array(encode_error(self._actor_spec.name, refusal))
-        kind, parts = await self._serve(caller, memoryview(frame))
-        return kind, as_array(parts)
+    def known(self, name: str, incarnation: int | None) -> Caller | None:
+        """Return a caller of this actor, whose ticket says that it is this incarnation; None: it says nothing."""
+        if incarnation is None:
+            self.context.note_refusal(f"somebody calls {self._spec.name} as {name} without its ticket")
+            return None
+        known = self.context.transport.book.get(name)
+        role = DRIVER if name == DRIVER else "" if known is None else known.role
+        return Caller(name, role, incarnation, self._spec.name)
 
-    async def fetch(self, name: str, shown: bytes, key: int) -> tuple[int, Any]:
-        """Serve a payload to a reader on another host."""
-        kind, parts = self._payload(name, self._caller(name, shown), key)
-        return kind, as_array(parts)
-
-    async def _give(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
-        """Serve a payload to a reader on this host that cannot read it where it lies."""
-        return self._payload(caller.name, caller, body)
-
-    def _payload(self, name: str, caller: Caller | None, asked: int | memoryview) -> tuple[int, Parts]:
+    def payload(self, name: str, caller: Caller | None, asked: int | memoryview) -> tuple[int, Parts]:
+        """Serve a payload to a reader that cannot read it where it lies."""
         try:
             key = asked if isinstance(asked, int) else decode(asked)
             if not isinstance(key, int):
-                raise Refused(name, f"asks {self._actor_spec.name} for no payload")
-            if caller is None or caller.incarnation < self._context.transport.least(name):
-                raise Refused(name, f"asks {self._actor_spec.name} for a payload with a ticket that is not its own")
-            return REPLY, [self._context.read_payload(key, name)]
+                raise Refused(name, f"asks {self._spec.name} for no payload")
+            if caller is None or caller.incarnation < self.context.transport.least(name):
+                raise Refused(name, f"asks {self._spec.name} for a payload with a ticket that is not its own")
+            return REPLY, [self.context.read_payload(key, name)]
         except FedactorsError as error:
-            return ERROR, encode_error(self._actor_spec.name, error)
+            return ERROR, encode_error(self._spec.name, error)
 
-    def _recognise(self, hello: memoryview) -> Caller | None:
-        """Return who opens a connection, if it proves it."""
-        found = shown_by(hello, self._key)
-        return None if found is None else self._known(*found)
-
-    def _caller(self, name: Any, shown: Any) -> Caller | None:
-        if not (isinstance(name, str) and isinstance(shown, bytes)):
-            return None
-        return self._known(name, incarnation_of(self._key, name, shown))
-
-    def _known(self, name: str, incarnation: int | None) -> Caller | None:
-        if incarnation is None:
-            self._context.note_refusal(f"somebody calls {self._actor_spec.name} as {name} without its ticket")
-            return None
-        known = self._context.transport.book.get(name)
-        return Caller(name, DRIVER if name == DRIVER else "" if known is None else known.role, incarnation)
-
-    async def _serve(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
-        name, context = self._actor_spec.name, self._context
+    async def serve(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
+        """Run an endpoint; return its reply or error."""
+        name, context = self._spec.name, self.context
         try:
             try:
                 if caller.incarnation < context.transport.least(caller.name):
                     raise Refused(caller.name, f"calls {name} from a process that was given up as lost")
                 asked, value = decode(body)
-                path = calls.admit(
-                    context.endpoints, asked, caller.name, caller.role, name, self._actor_spec.cls.role, value
-                )
+                path = calls.admit(context.endpoints, asked, caller.name, caller.role, name, self._spec.cls.role, value)
                 calls.arrive(path, value)
                 if not self._loaded.is_set():
                     await self._loaded.wait()
@@ -540,3 +468,193 @@ class ActorProcess:
             failed, size = calls.failed(name, caller.name, error)
             context.record_error(caller, size)
             return ERROR, encode_error(name, failed)
+
+
+class ActorProcess:
+    """The Ray actor that hosts actors; tickets to them are made with `key`, and `objects` are their parties' data.
+
+    What the driver asks is asked of all actors at once, and answered by their names.
+    """
+
+    def __init__(
+        self,
+        actor_specs: Sequence[ActorSpec],
+        settings: Settings,
+        key: bytes,
+        states: Mapping[str, PartyStates],
+        objects: Mapping[str, Any],
+    ) -> None:
+        receive_objects({address: ray.get(reference) for address, reference in objects.items()})
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(1)
+        for cls in settings.script_types:
+            setattr(sys.modules["__main__"], cls.__name__, cls)
+            declare(cls, name_of(cls))
+        self._actor_specs = actor_specs
+        self._settings = settings
+        self._key = key
+        self._states = states
+        self._life = Life.CREATED
+        self._process = this_process()
+        self._name = actor_specs[0].name
+        self._actors: dict[str, HostedActor] = {}
+        self._shared: SharedParts
+        self._cpu_before = 0.0
+        self._folder: Path | None = None
+        self._server: asyncio.AbstractServer | None = None
+
+    # --- for the driver, who shows its ticket ---
+
+    async def prepare(self, driver: bytes) -> tuple[str, str, dict[str, Any]]:
+        """Construct the actors and listen; return (host, socket path, which process this is)."""
+        self._check_driver(driver, Life.CREATED)
+        host = ray.get_runtime_context().get_node_id()
+        self._shared = SharedParts(self._name, host)
+        for spec in self._actor_specs:
+            self._actors[spec.name] = HostedActor(spec, self._states[spec.name], self._settings, self._shared)
+        path = ""
+        if self._settings.use_sockets:
+            self._folder = make_folder("socket")
+            path = str(self._folder / "socket")
+            self._server = await listen(path, self._recognise, self._serve, self._give, self._shared.memory)
+        self._life = Life.PREPARED
+        return host, path, self._process
+
+    async def meet(self, driver: bytes, packed: dict[str, bytes], tickets: dict[str, dict[str, bytes]]) -> None:
+        """Learn where all actors live, and by actor of this process the tickets with which it calls other processes."""
+        self._check_driver(driver, Life.PREPARED)
+        for name, actor in self._actors.items():
+            actor.context.transport.learn(packed, tickets[name])
+
+    async def bar(self, driver: bytes, incarnations: dict[str, int]) -> None:
+        """Hear no process of these actors any more that came before these incarnations."""
+        self._check_driver(driver, Life.PREPARED)
+        for actor in self._actors.values():
+            for name, incarnation in incarnations.items():
+                actor.context.transport.bar(name, incarnation)
+
+    async def load(self, driver: bytes, states: dict[str, bytes]) -> bytes | None:
+        """Load data and restore snapshots; return an encoded error or None."""
+        self._check_driver(driver, Life.PREPARED)
+        error = await self._of_all(lambda name, actor: actor.load(states.get(name)))
+        if error is None:
+            self._life = Life.LOADED
+        return error
+
+    async def open(self, driver: bytes, start: float) -> bytes | None:
+        """Start the actors' loops, the run having begun at `start`; return an encoded error or None."""
+        self._check_driver(driver, Life.LOADED)
+        self._cpu_before = time.process_time()
+        for actor in self._actors.values():
+            actor.context.begin_run(start)
+        # modules and data live as long as the run: the collector of garbage need not look at them again
+        gc.collect()
+        gc.freeze()
+        self._life = Life.OPEN
+        return await self._of_all(lambda _, actor: actor.open())
+
+    @ray.method(concurrency_group=HEARTBEAT_TIMEOUT)  # type: ignore[untyped-decorator]
+    async def beat(self, driver: bytes) -> dict[str, Any]:
+        """Give a heartbeat, from a thread that no computation of the actors' holds up: which process this is."""
+        self._check_driver(driver, Life.CREATED)
+        return self._process
+
+    async def watch(self, driver: bytes) -> bytes:
+        """Return, encoded, the error of whatever went on by itself and failed."""
+        self._check_driver(driver, Life.PREPARED)
+        return b"".join(encode_error(*await self._shared.failure))
+
+    async def snapshot(self, driver: bytes) -> dict[str, tuple[bytes, bytes | None]]:
+        """Return the actors' states; see `HostedActor.snapshot`."""
+        self._check_driver(driver, Life.LOADED)
+        return {name: actor.snapshot() for name, actor in self._actors.items()}
+
+    async def drop(self, driver: bytes, frames: dict[str, bytes]) -> bytes | None:
+        """Remove kept states that no checkpoint refers to any more; return an encoded error or None."""
+        self._check_driver(driver, Life.LOADED)
+        return _first([await self._actors[name].drop(frame) for name, frame in frames.items()])
+
+    async def account(self, driver: bytes, party: str) -> tuple[list[Any], bytes | None]:
+        """Return what a party's actors say that they have released; see `HostedActor.account`."""
+        self._check_driver(driver, Life.OPEN)
+        found = [await self._actors[name].account() for name in self._actors if name.partition("/")[0] == party]
+        return [record for records, _ in found for record in records], _first(error for _, error in found)
+
+    async def drain(self, driver: bytes) -> dict[str, Drained]:
+        """Return what was recorded; what the process computed outside of `compute` is shared out alike."""
+        self._check_driver(driver, Life.PREPARED)
+        contexts = [actor.context for actor in self._actors.values()]
+        outside = time.process_time() - self._cpu_before - sum(context.computing_seconds for context in contexts)
+        share = max(0.0, outside) / len(contexts)
+        return {context.name: context.drain(share) for context in contexts}
+
+    async def last_answers(self, driver: bytes) -> None:
+        """Wait for the answers to calls that nobody here awaits; see `UnawaitedCall.last_answers`."""
+        self._check_driver(driver, Life.PREPARED)
+        await self._shared.unawaited.last_answers()
+
+    async def close(self, driver: bytes) -> bytes | None:
+        """Close the actors and everything that their process opened; return an encoded error or None."""
+        self._check_driver(driver, Life.PREPARED)
+        self._life = Life.CLOSED
+        error = await self._of_all(lambda _, actor: actor.close())
+        self._shared.unawaited.check()
+        if error is None and self._shared.failure.done():
+            error = b"".join(encode_error(*self._shared.failure.result()))
+        if self._server is not None:
+            self._server.close()
+        for actor in self._actors.values():
+            actor.context.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return error
+
+    def _check_driver(self, shown: bytes, least: Life) -> None:
+        if incarnation_of(self._key, DRIVER, shown) is None:
+            raise PermissionError(f"{self._name}: only the run's driver may ask this")
+        if self._life < least:
+            raise RuntimeError(f"{self._name} is {self._life.name.lower()}, not {least.name.lower()} yet")
+
+    async def _of_all(self, work: Callable[[str, HostedActor], Awaitable[bytes | None]]) -> bytes | None:
+        """Do something with all actors at once, who may need each other; return the first error, if any."""
+        return _first(await asyncio.gather(*(work(name, actor) for name, actor in self._actors.items())))
+
+    # --- for peers ---
+
+    async def call(self, receiver: str, name: str, shown: bytes, frame: Any) -> tuple[int, Any]:
+        """Serve a call that came through Ray."""
+        actor = self._actors[receiver]
+        caller = self._caller(actor, name, shown)
+        if caller is None:
+            refusal = Refused(name, f"calls {receiver} with a ticket that is not its own")
+            return ERROR, as_array(encode_error(receiver, refusal))
+        kind, parts = await actor.serve(caller, memoryview(frame))
+        return kind, as_array(parts)
+
+    async def fetch(self, receiver: str, name: str, shown: bytes, key: int) -> tuple[int, Any]:
+        """Serve a payload to a reader on another host."""
+        actor = self._actors[receiver]
+        kind, parts = actor.payload(name, self._caller(actor, name, shown), key)
+        return kind, as_array(parts)
+
+    async def _give(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
+        """Serve a payload to a reader on this host that cannot read it where it lies."""
+        return self._actors[caller.receiver].payload(caller.name, caller, body)
+
+    async def _serve(self, caller: Caller, body: memoryview) -> tuple[int, Parts]:
+        return await self._actors[caller.receiver].serve(caller, body)
+
+    def _recognise(self, hello: memoryview) -> Caller | None:
+        """Return who opens a connection and to which actor, if it proves it."""
+        name, receiver, incarnation = shown_by(hello, self._key) or ("", "", None)
+        return self._actors[receiver].known(name, incarnation) if receiver in self._actors else None
+
+    def _caller(self, actor: HostedActor, name: Any, shown: Any) -> Caller | None:
+        if not (isinstance(name, str) and isinstance(shown, bytes)):
+            return None
+        return actor.known(name, incarnation_of(self._key, name, shown))
+
+
+def _first(errors: Iterable[bytes | None]) -> bytes | None:
+    return next((error for error in errors if error is not None), None)

@@ -23,7 +23,7 @@ import os
 import secrets
 import shutil
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -112,6 +112,20 @@ async def watch_services(addresses: Mapping[str, str], heartbeat_timeout: float)
         await asyncio.sleep(heartbeat_timeout / 3)
 
 
+def by_process(actor_specs: Iterable[ActorSpec]) -> dict[str, list[ActorSpec]]:
+    """Return the actors of each process; it is named as the first of them, and asks what one of them asks."""
+    groups: dict[Any, list[ActorSpec]] = {}
+    for spec in actor_specs:
+        shared = (spec.process, *sorted(spec.resources.demand().items()))
+        groups.setdefault(shared if spec.process else spec.name, []).append(spec)
+    return {specs[0].name: specs for specs in groups.values()}
+
+
+def and_others(names: Sequence[str]) -> str:
+    """Return whom a process hosts beside the first, in words; nothing for one actor."""
+    return f", with {len(names) - 1:,} more actors," if len(names) > 1 else ""
+
+
 _SLIVER = 0.001
 """Of a label: enough to be placed by it, and it is left to others."""
 
@@ -137,7 +151,7 @@ def labelled(actor_specs: Mapping[str, ActorSpec], labels: Mapping[str, str]) ->
 
 def check_strict(actor_specs: Sequence[ActorSpec], strategy: str, hosts: Sequence[Mapping[str, float]]) -> None:
     """Raise `BadInput` when a strict strategy of Ray's cannot be met by hosts of these resources; Ray would wait."""
-    demands = [actor_spec.resources.demand() for actor_spec in actor_specs]
+    demands = [specs[0].resources.demand() for specs in by_process(actor_specs).values()]
     if strategy == "STRICT_SPREAD" and len(demands) > len(hosts):
         raise BadInput(
             f"--spread: strict-spread wants a host for each of the {len(demands)} actors; the cluster has {len(hosts)} "
@@ -173,7 +187,7 @@ class Processes:
         call_timeout: seconds within which it must answer the driver.
         heartbeat timeout: seconds without a heartbeat after which it counts as lost.
         states: where the actors' snapshots are kept.
-        lost: is told of each loss, once.
+        lost: is told of each process that is lost, once.
         failed: is told when something that goes on by itself in a process failed.
     """
 
@@ -194,6 +208,8 @@ class Processes:
         """Process id of each actor on its host."""
         self.changing = asyncio.Lock()
         """Held while a process is lost or brought back: nobody is half way then."""
+        self.names: dict[str, list[str]] = {}
+        """By process, the actors that it hosts; it is named as the first of them."""
         self._transport = transport
         self._placement = placement
         self._start_timeout = start_timeout
@@ -204,14 +220,14 @@ class Processes:
         self._failed = failed
         self._tell_phase = tell
         self._actors: dict[str, Any] = {}
-        """Processes that are prepared: they may be asked for records, snapshots and calls."""
+        """By name, processes that are prepared: they may be asked for records, snapshots and calls."""
         self._starting: dict[str, Any] = {}
         """Processes that are not prepared yet."""
         self._coming_up: dict[str, dict[str, Any]] = {}
         """Processes that are not open yet: which they are, as soon as they have said so."""
         self._keys: dict[str, bytes] = {}
         self._incarnations: dict[str, int] = {}
-        """By name, how many processes were lost."""
+        """By actor, how many processes were lost."""
         self._watchers: dict[str, list[asyncio.Task[None]]] = {}
         self._losses: dict[str, asyncio.Task[None]] = {}
         self._objects: dict[str, Any] = {}
@@ -253,47 +269,55 @@ class Processes:
     @property
     def addresses(self) -> dict[str, Address]:
         """Where the processes are that are prepared."""
-        return {name: there for name, there in self._transport.book.items() if name in self._actors}
+        return {name: there for name, there in self._transport.book.items() if self.process_of(name)}
+
+    def process_of(self, name: str) -> str | None:
+        """Return the process of an actor that is up; None: it has none."""
+        there = self._transport.book.get(name)
+        if there is None or there.process not in self._actors or name not in self.names[there.process]:
+            return None
+        return there.process
 
     async def prepare(
         self, actor_specs: list[ActorSpec], settings: Settings, among: Sequence[cluster.Host] | None = None
     ) -> None:
         """Construct and introduce; see `bring_up`."""
-        options = await self._reserved(actor_specs) if among is None else self._elsewhere(actor_specs, among)
+        groups = by_process(actor_specs)
+        options = await self._reserved(groups) if among is None else self._elsewhere(groups, among)
         # Ray's control service would keep an event of each of the last 100,000 calls, and grow with them
         hosting = ray.remote(concurrency_groups={HEARTBEAT_TIMEOUT: 1}, enable_task_events=False)(ActorProcess)
-        for actor_spec in actor_specs:
-            remote = hosting.options(max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[actor_spec.name])
-            self._coming_up[actor_spec.name] = {}
-            key = self._keys[actor_spec.name] = secrets.token_bytes(32)
-            states, objects = self._states.of(actor_spec.name), self._objects_of(actor_spec)
-            self._starting[actor_spec.name] = remote.remote(actor_spec, settings, key, states, objects)
+        for process, specs in groups.items():
+            remote = hosting.options(max_restarts=0, max_concurrency=_MAX_CONCURRENCY, **options[process])
+            self._coming_up[process] = {}
+            self.names[process] = [spec.name for spec in specs]
+            key = self._keys[process] = secrets.token_bytes(32)
+            states, objects = {spec.name: self._states.of(spec.name) for spec in specs}, self._objects_of(specs)
+            self._starting[process] = remote.remote(specs, settings, key, states, objects)
         fresh: dict[str, Address] = {}
         first = "starting processes"
-        processes = await self._all(
-            actor_specs, self._starting, lambda actor, ticket, _: actor.prepare.remote(ticket), first
-        )
-        for actor_spec, (host, path, process) in zip(actor_specs, processes, strict=True):
-            name, cls, pid = actor_spec.name, actor_spec.cls, process["pid"]
-            actor = self._actors[name] = self._starting.pop(name)
-            ticket, number = self._ticket(name), self._incarnations.get(name, 0)
-            fresh[name] = Address(
-                name, cls.role, host, path, pid, process["start"], actor, endpoints(cls), ticket, number
-            )
-            self.pids[name] = pid
-            self._coming_up[name] = process  # it may have answered before its first heartbeat came
-        others = [name for name in self._transport.book if name in self._actors and name not in fresh]
+        found = await self._all(groups, self._starting, lambda actor, ticket, _: actor.prepare.remote(ticket), first)
+        for (process, specs), (host, path, which) in zip(groups.items(), found, strict=True):
+            actor, shown = self._starting.pop(process), self._ticket(process)
+            self._actors[process] = actor
+            self._coming_up[process] = which  # it may have answered before its first heartbeat came
+            for spec in specs:
+                where, number = (host, path, which["pid"], which["start"], actor), self._incarnations.get(spec.name, 0)
+                fresh[spec.name] = Address(
+                    spec.name, spec.cls.role, *where, endpoints(spec.cls), shown, process, number
+                )
+                self.pids[spec.name] = which["pid"]
+        others = [process for process in self._actors if process not in groups]
         self._transport.update(fresh)
         introduce = self._introductions(self._transport.book)
-        await self._all(actor_specs, self._actors, lambda _, __, name: introduce(name))
+        await self._all(groups, self._actors, lambda _, __, process: introduce(process))
         await self._tell(map(self._introductions(fresh), others))
-        for actor_spec in actor_specs:
-            watching = (self._watch(actor_spec.name), self._keep_heartbeat(actor_spec.name))
-            self._watchers[actor_spec.name] = [asyncio.ensure_future(watcher) for watcher in watching]
+        for process in groups:
+            watching = (self._watch(process), self._keep_heartbeat(process))
+            self._watchers[process] = [asyncio.ensure_future(watcher) for watcher in watching]
 
-    def _objects_of(self, actor_spec: ActorSpec) -> dict[str, Any]:
-        """Return where Ray keeps the objects that an actor is built with, by address."""
-        found = sorted(set(objects_in((actor_spec.args, actor_spec.kwargs))))
+    def _objects_of(self, actor_specs: Sequence[ActorSpec]) -> dict[str, Any]:
+        """Return where Ray keeps the objects that actors are built with, by address."""
+        found = sorted(set(objects_in([(spec.args, spec.kwargs) for spec in actor_specs])))
         for address in found:
             if address not in self._objects:
                 self._objects[address] = ray.put(object_at(address))
@@ -301,25 +325,37 @@ class Processes:
 
     async def load(self, actor_specs: list[ActorSpec], frames: Mapping[str, bytes]) -> None:
         """Load and restore; see `bring_up`."""
+
+        def states_of(process: str) -> dict[str, bytes]:
+            return {name: frames[name] for name in self.names[process] if name in frames}
+
         await self._ready(
-            actor_specs, lambda actor, ticket, name: actor.load.remote(ticket, frames.get(name)), "loading"
+            by_process(actor_specs),
+            lambda actor, ticket, process: actor.load.remote(ticket, states_of(process)),
+            "loading",
         )
 
     async def open(self, actor_specs: list[ActorSpec], start: float) -> None:
         """Open, the run having begun at `start`; see `bring_up`."""
-        await self._ready(actor_specs, lambda actor, ticket, _: actor.open.remote(ticket, start))
-        for actor_spec in actor_specs:
-            self._coming_up.pop(actor_spec.name, None)
+        groups = by_process(actor_specs)
+        await self._ready(groups, lambda actor, ticket, _: actor.open.remote(ticket, start))
+        for process in groups:
+            self._coming_up.pop(process, None)
 
-    async def _reserved(self, actor_specs: list[ActorSpec]) -> dict[str, dict[str, Any]]:
+    async def _reserved(self, groups: Mapping[str, Sequence[ActorSpec]]) -> dict[str, dict[str, Any]]:
+        asked = {process: specs[0].resources for process, specs in groups.items()}
         if self._placement is None:
-            return {c.name: c.resources.ray_options() for c in actor_specs}
-        if all(c.name in self._placements for c in actor_specs):  # brought back: its place is still reserved
+            # Ray would put processes that ask for nothing anywhere: those that many share are there to use all cores
+            spread = {p: {"scheduling_strategy": "SPREAD"} if len(specs) > 1 else {} for p, specs in groups.items()}
+            return {process: resources.ray_options() | spread[process] for process, resources in asked.items()}
+        if all(process in self._placements for process in groups):  # brought back: its place is still reserved
             return self._placements
         # a bundle may not be empty; a sliver of a core stands for "no reservation"
-        bundles = [c.resources.demand() or {"CPU": 0.001} for c in actor_specs]
+        bundles = [resources.demand() or {"CPU": 0.001} for resources in asked.values()]
         known = await cluster.hosts()
-        check_strict(actor_specs, self._placement, [host.resources for host in known])
+        check_strict(
+            [spec for specs in groups.values() for spec in specs], self._placement, [host.resources for host in known]
+        )
         group = placement_group(bundles, strategy=self._placement)
         self._groups.append(group)
         try:
@@ -330,35 +366,36 @@ class Processes:
                 f"placement: {self._placement} of {len(bundles)} actors could not be met within "
                 f"{self._start_timeout:g} s; the cluster has {len(known)} host(s)"
             ) from None
-        self._placements |= {
-            c.name: {
-                **(c.resources.ray_options() if c.resources.demand() else {"num_cpus": 0.001}),
+        for index, (process, resources) in enumerate(asked.items()):
+            reserved = {
+                **(resources.ray_options() if resources.demand() else {"num_cpus": 0.001}),
                 "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
             }
-            for index, c in enumerate(actor_specs)
-        }
+            self._placements |= {spec.name: reserved for spec in groups[process]}  # also of one that comes back
         return self._placements
 
-    def _elsewhere(self, actor_specs: list[ActorSpec], among: Sequence[cluster.Host]) -> dict[str, dict[str, Any]]:
-        """Place actors on some hosts only, whatever was reserved for them elsewhere."""
+    def _elsewhere(
+        self, groups: Mapping[str, Sequence[ActorSpec]], among: Sequence[cluster.Host]
+    ) -> dict[str, dict[str, Any]]:
+        """Place processes on some hosts only, whatever was reserved for them elsewhere."""
         return {
-            c.name: {
-                **c.resources.ray_options(),
-                "scheduling_strategy": NodeAffinitySchedulingStrategy(cluster.host_for(c, among).id, soft=False),
+            process: {
+                **specs[0].resources.ray_options(),
+                "scheduling_strategy": NodeAffinitySchedulingStrategy(cluster.host_for(specs[0], among).id, soft=False),
             }
-            for c in actor_specs
+            for process, specs in groups.items()
         }
 
     async def _all(
         self,
-        actor_specs: list[ActorSpec],
+        names: Collection[str],
         processes: Mapping[str, Any],
         ask: Callable[[Any, bytes, str], Any],
         phase: str = "",
     ) -> list[Any]:
         num_done = 0
         if phase:
-            self._tell_phase(f"{phase}: 0 of {len(actor_specs):,}")
+            self._tell_phase(f"{phase}: 0 of {len(names):,}")
 
         async def one(name: str) -> Any:
             nonlocal num_done
@@ -371,10 +408,11 @@ class Processes:
                 if answer.done():
                     num_done += 1
                     if phase:
-                        self._tell_phase(f"{phase}: {num_done:,} of {len(actor_specs):,}")
+                        self._tell_phase(f"{phase}: {num_done:,} of {len(names):,}")
                     return answer.result()
             except RayActorError as error:
-                raise PartyLost(name, f"its process died while it was being started{cause(error)}") from None
+                others = and_others(self.names[name])
+                raise PartyLost(name, f"its process{others} died while it was being started{cause(error)}") from None
             finally:
                 answer.cancel()
                 silence.cancel()
@@ -382,7 +420,7 @@ class Processes:
                 raise PartyLost(name, f"{silence.result()} while it was being started")
             raise CallTimeout(name, f"its process was not up within {self._start_timeout:g} s")
 
-        return list(await asyncio.gather(*(one(c.name) for c in actor_specs)))
+        return list(await asyncio.gather(*map(one, names)))
 
     async def _silence(self, name: str, actor: Any, ticket: bytes) -> str:
         """Return, in words, when a process gives no more heartbeats; until the first one a new one is coming up."""
@@ -401,36 +439,37 @@ class Processes:
             if process is None or is_busy is False or (is_busy is None and num_silent == _FAR_TIMEOUTS):
                 return f"its process gave no heartbeat for {self._heartbeat_timeout * num_silent:g} s"
 
-    async def _ready(
-        self, actor_specs: list[ActorSpec], ask: Callable[[Any, bytes, str], Any], phase: str = ""
-    ) -> None:
-        raise_first(await self._all(actor_specs, self._actors, ask, phase))
+    async def _ready(self, names: Collection[str], ask: Callable[[Any, bytes, str], Any], phase: str = "") -> None:
+        raise_first(await self._all(names, self._actors, ask, phase))
 
-    def _ticket(self, name: str, caller: str = DRIVER) -> bytes:
-        return ticket(self._keys[name], caller, self._incarnations.get(caller, 0))
+    def _ticket(self, process: str, caller: str = DRIVER) -> bytes:
+        return ticket(self._keys[process], caller, self._incarnations.get(caller, 0))
 
     def _introductions(self, book: Mapping[str, Address]) -> Callable[[str], Any]:
-        """Return what tells an actor where others are, with the tickets that let it call them in its own name.
+        """Return what tells a process where actors are, with the tickets that let its own call them in their names.
 
-        The addresses are one object of Ray's; 32 bytes of ticket are each actor's own.
+        The addresses are one object of Ray's; 32 bytes of ticket for each process are each actor's own.
         """
         packed = ray.put(pack(book))
+        there = dict.fromkeys(address.process for address in book.values())
 
-        def introduce(name: str) -> Any:
-            tickets = [self._ticket(other, name) for other in book]
-            return self._actors[name].meet.remote(self._ticket(name), packed, tickets)
+        def introduce(process: str) -> Any:
+            tickets = {name: {other: self._ticket(other, name) for other in there} for name in self.names[process]}
+            return self._actors[process].meet.remote(self._ticket(process), packed, tickets)
 
         return introduce
 
     def as_seen_by(self, name: str, book: Mapping[str, Address]) -> dict[str, Address]:
         """Return addresses with the tickets that let somebody call there in that name."""
-        return {other: replace(there, ticket=self._ticket(other, name)) for other, there in book.items()}
+        return {other: replace(there, ticket=self._ticket(there.process, name)) for other, there in book.items()}
 
-    async def bar(self, name: str) -> None:
-        """Let nobody hear a process any more that was lost: it may only have been cut off, and come back."""
-        number = self._incarnations[name] = self._incarnations.get(name, 0) + 1
-        self._transport.bar(name, number)
-        await self._tell(actor.bar.remote(self._ticket(other), name, number) for other, actor in self._actors.items())
+    async def bar(self, names: Iterable[str]) -> None:
+        """Let nobody hear a process of these actors any more that was lost: it may only be cut off, and come back."""
+        numbers = {name: self._incarnations.get(name, 0) + 1 for name in names}
+        self._incarnations |= numbers
+        for name, number in numbers.items():
+            self._transport.bar(name, number)
+        await self._tell(actor.bar.remote(self._ticket(other), numbers) for other, actor in self._actors.items())
 
     async def _tell(self, telling: Iterable[Awaitable[Any]]) -> None:
         """Wait until all have been told; one of them may be lost too and never answer.
@@ -466,10 +505,11 @@ class Processes:
 
     def _is_lost(self, name: str, text: str) -> None:
         if name not in self._losses:
-            self._losses[name] = asyncio.ensure_future(self._lost(PartyLost(name, text)))
+            said = text.replace("its process", f"its process{and_others(self.names[name])}", 1)
+            self._losses[name] = asyncio.ensure_future(self._lost(PartyLost(name, said)))
 
     def retire(self, name: str) -> None:
-        """End a process, be it dead, hung or alive, and forget it."""
+        """End a process, be it dead, hung or alive, and forget it; how its actors are called is still known."""
         for watcher in self._watchers.pop(name, []):
             watcher.cancel()
         self._losses.pop(name, None)
@@ -497,31 +537,36 @@ class Processes:
                 await asyncio.wait(under_way)
                 continue
             async with self.changing:
-                names = sorted(self._actors)
-                found = await self._asked(names, lambda actor, ticket, _: actor.snapshot.remote(ticket), "its snapshot")
-            raise_first(error for _, error in found.values())
-            frames = {name: bytes(frame) for name, (frame, _) in found.items()}
-            if [*frames] == names:
+                asked = list(self._actors)
+                found = await self._asked(asked, lambda actor, ticket, _: actor.snapshot.remote(ticket), "its snapshot")
+            of_all = {name: one for each in found.values() for name, one in each.items()}
+            raise_first(error for _, error in of_all.values())
+            frames = {name: bytes(of_all[name][0]) for name in sorted(of_all)}
+            if [*found] == asked:
                 return frames
             await self.drop(frames)
             await asyncio.sleep(0.01)  # one is dead by now; its watcher may not have been told yet
 
     async def drop(self, frames: Mapping[str, bytes]) -> None:
         """Let actors remove what they keep in a place of their own and no checkpoint refers to any more."""
-        kept = {n: f for n, f in frames.items() if is_reference(f) and n in self._actors}
+        kept: dict[str, dict[str, bytes]] = {}
+        for name, frame in frames.items():
+            if is_reference(frame) and (process := self.process_of(name)) is not None:
+                kept.setdefault(process, {})[name] = frame
         what = "the removal of a state"
         raise_first(
             (await self._asked(kept, lambda actor, ticket, n: actor.drop.remote(ticket, kept[n]), what)).values()
         )
 
     async def drained(self) -> dict[str, Drained]:
-        """Return what the processes recorded."""
-        return await self._asked(self._actors, lambda actor, ticket, _: actor.drain.remote(ticket), "its records")
+        """Return what each actor's process recorded of it."""
+        found = await self._asked(self._actors, lambda actor, ticket, _: actor.drain.remote(ticket), "its records")
+        return {name: one for each in found.values() for name, one in each.items()}
 
     async def account(self, party: str) -> list[Any]:
         """Return what a party's actors say that they have released; see `HostedContext.account`."""
-        names = [name for name in self._actors if name.partition("/")[0] == party]
-        found = await self._asked(names, lambda actor, ticket, _: actor.account.remote(ticket), "its account")
+        there = [p for p in self._actors if any(name.partition("/")[0] == party for name in self.names[p])]
+        found = await self._asked(there, lambda actor, ticket, _: actor.account.remote(ticket, party), "its account")
         raise_first(error for _, error in found.values())
         return [record for records, _ in found.values() for record in records]
 
@@ -572,8 +617,8 @@ class Processes:
         """Remove folders and, unless Ray's services are gone, reservations; return the actors that are to be killed."""
         for group in () if is_sick else self._groups:
             remove_placement_group(group)
-        for name in self._transport.book:
-            self._clean_up(name, kill=name in self._actors)
+        for process in {there.process: None for there in self._transport.book.values()}:
+            self._clean_up(process, kill=process in self._actors)
         left = [*self._actors.values(), *self._starting.values()]
         self._actors.clear()
         self._starting.clear()

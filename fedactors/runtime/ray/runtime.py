@@ -1,12 +1,12 @@
-"""RayRuntime: every actor a process, placed and supervised by Ray; time is the wall clock.
+"""RayRuntime: actors in processes, placed and supervised by Ray; time is the wall clock.
 
-    run.py ──spawn, call──▶ RayRuntime ──▶ ActorProcess (one per actor) ◀──socket / Ray──▶ ActorProcess
+    run.py ──spawn, call──▶ RayRuntime ──▶ ActorProcess (one per actor, or for several) ◀──socket / Ray──▶ ActorProcess
 
     who waits                      for what
     `start`, `respawn`             all new processes: prepared, loaded, open (`processes`)
     `checkpoint`                   the states of all processes; the protocol calls it when it has no call under way
     `record_round`, `settle`       the records of all processes
-    a lost process's callers       nothing: they get `PartyLost`; what follows is `on_loss`'s policy
+    a lost process's callers       nothing: they get `PartyLost`; what follows is `on_loss`'s policy of each actor
 
 Ray never restarts an actor by itself: a fresh process gets the constructor's arguments and the last snapshot's state.
 """
@@ -19,7 +19,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, Unpack
@@ -40,7 +40,15 @@ from fedactors.runtime.interface import ActorSpec, CostModel, Runtime, RuntimeSe
 from fedactors.runtime.ray import cluster
 from fedactors.runtime.ray.actor_process import Accounts, Drained, Settings, Used
 from fedactors.runtime.ray.cleanup import DriverWatchdog, Reaper
-from fedactors.runtime.ray.processes import PLACEMENTS, Processes, labelled, raise_first, watch_services, within
+from fedactors.runtime.ray.processes import (
+    PLACEMENTS,
+    Processes,
+    by_process,
+    labelled,
+    raise_first,
+    watch_services,
+    within,
+)
 from fedactors.runtime.ray.transport import LocalTransport
 
 
@@ -158,7 +166,7 @@ class RayRuntime(Runtime):
         self._offset = 0.0
         self._draining = asyncio.Lock()
         self._end: float | None = None
-        self._cluster_cpus = float(num_cpus or os.cpu_count() or 1)
+        self.num_cores = int(num_cpus or os.cpu_count() or 1)
 
     # --- the driver's side ---
 
@@ -188,7 +196,8 @@ class RayRuntime(Runtime):
         self._actor_specs |= labelled(self._actor_specs, self._labels)
         actor_specs = self._take_new()
         self.states.check(self._actor_specs, {} if self._resume is None else self._resume.actors)
-        cluster.check_resources(self._actor_specs.values(), await cluster.hosts())
+        firsts = (specs[0] for specs in by_process(self._actor_specs.values()).values())
+        cluster.check_resources(firsts, await cluster.hosts())
         await self._bring_up(actor_specs, self._resume)
         if self._began is None:
             self._began = time.perf_counter()
@@ -208,22 +217,31 @@ class RayRuntime(Runtime):
 
     async def respawn(self, name: str) -> None:
         async with self._processes.changing:
-            await self._replace(name)
+            process = self._processes.process_of(name)
+            names = [name]
+            if process is not None:  # it is still there: all that its process hosts come back with it
+                names = self._processes.names[process]
+                await self._give_up(process)
+            await self._bring_back(names)
 
-    async def _replace(self, name: str) -> None:
-        await self._give_up(name)
+    async def _bring_back(self, names: Sequence[str]) -> None:
+        """Give actors that have none a process again; those that may share one do."""
+        specs = [self._actor_specs[name] for name in names]
         known = await cluster.hosts()
         here = await cluster.answering(known)
         try:
-            cluster.check_resources([self._actor_specs[name]], here)
+            cluster.check_resources([each[0] for each in by_process(specs).values()], here)
         except BadInput as error:
-            raise PartyLost(name, f"its process is gone, and no host can take it: {error}") from None
-        await self._bring_up([self._actor_specs[name]], self._last_snapshot, None if here == known else here)
+            raise PartyLost(names[0], f"its process is gone, and no host can take it: {error}") from None
+        await self._bring_up(specs, self._last_snapshot, None if here == known else here)
 
-    async def _give_up(self, name: str) -> None:
-        self._processes.retire(name)
-        self._accounts.retire(name)
-        await self._processes.bar(name)
+    async def _give_up(self, process: str) -> None:
+        """End a process, and let nobody hear its actors any more."""
+        names = self._processes.names[process]
+        self._processes.retire(process)
+        for name in names:
+            self._accounts.retire(name)
+        await self._processes.bar(names)
 
     async def checkpoint(self, label: str = "last") -> None:
         if self._is_due(label):
@@ -259,7 +277,7 @@ class RayRuntime(Runtime):
         return self._usage(
             seconds=run_seconds / self._settings.scale + self._offset,
             wall_seconds=end - self._wall_start,
-            cpu_utilisation=used.cpu / (run_seconds * self._cluster_cpus) if run_seconds > 0 else 0.0,
+            cpu_utilisation=used.cpu / (run_seconds * self.num_cores) if run_seconds > 0 else 0.0,
             idle_seconds=used.waiting,
             overhead_seconds=used.overhead,
         )
@@ -324,7 +342,7 @@ class RayRuntime(Runtime):
         self._gauges = RunGauges(self.seed) if address else None
         try:
             self._watchdog, self._reaper = joined.watchdog, joined.reaper
-            self._cluster_cpus = float(ray.cluster_resources().get("CPU", self._cluster_cpus))
+            self.num_cores = int(ray.cluster_resources().get("CPU", self.num_cores)) or 1
             return asyncio.run(self._run(main, resume))
         finally:
             cluster.leave(joined, self._left, is_sick=self._is_sick)
@@ -450,27 +468,29 @@ class RayRuntime(Runtime):
         return errors
 
     async def _lose(self, loss: PartyLost) -> None:
-        """Do what the protocol's policy says about a process that is gone, or that hangs."""
+        """Do what the protocol's policy says about each actor of a process that is gone, or that hangs."""
         if self._is_closing:
             return
         if not await self._check_services():
             return  # no fresh process can be had
-        name, policy = loss.party, self.loss_policy(loss.party)
-        if policy == "stop":
-            self._processes.retire(name)
-            self.fail(loss)
+        process = loss.party
+        policies = {name: self.loss_policy(name) for name in self._processes.names[process]}
+        if (stopping := next((name for name, policy in policies.items() if policy == "stop"), None)) is not None:
+            self._processes.retire(process)
+            self.fail(loss if stopping == process else PartyLost(stopping, loss.message))
             return
-        note_loss(self, name, policy)
+        for name, policy in policies.items():
+            note_loss(self, name, policy)
+        back = [name for name, policy in policies.items() if policy == "restart"]
         then = "the run goes on" if self._loss_handler is not None else "the run goes on without it"
-        what = "a fresh process takes its place" if policy == "restart" else then
-        _log.warning("%s; %s", loss, what)
+        _log.warning("%s; %s", loss, "a fresh process takes its place" if back else then)
         try:
             async with self._processes.changing:
-                if policy == "restart":
-                    await self._replace(name)
-                else:
-                    await self._give_up(name)
+                await self._give_up(process)
+                if back:
+                    await self._bring_back(back)
             if self._loss_handler is not None:
-                await self._loss_handler(name)
+                for name in policies:
+                    await self._loss_handler(name)
         except Exception as error:
             self.fail(error)

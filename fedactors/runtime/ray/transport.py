@@ -8,9 +8,10 @@ a call over a socket costs tens of microseconds, and a dead peer is noticed at o
 
     frame = | body length u64 | request number u32 | kind u8 | zeros up to 64 | body (codec frame) |
 
-The first frame of a connection is a HELLO with the caller's name and its ticket: who calls is bound to the connection.
-A ticket can be made with the receiver's key only, which the driver and the receiver have (`ticket`). It says which
-process of that name it is for: one that was lost and is only cut off is heard no more. Codec frames are multiples of
+The first frame of a connection is a HELLO with the caller's name, its ticket, and the name of the actor that it calls:
+who calls whom is bound to the connection. A ticket can be made with the key of the receiver's process only, which the
+driver and that process have (`ticket`). It says which process of that name it is for: one that was lost and is only cut
+off is heard no more. Codec frames are multiples of
 64 bytes, so that arrays stay aligned wherever a frame lies in what was received.
 
 A large body lies in the sender's shared memory, and the frame says where: a socket would copy it twice, in pieces.
@@ -186,14 +187,17 @@ _MOST_UNTOLD = 4
 PAYLOAD = CallPath(Endpoints("", {}, ()), Endpoint("a fetch", (), (), frozenset()), "", "", "")
 """Stands for the path where it is a payload that is asked for, by its key."""
 _SWEEP_SECONDS = 1.0
+_BACKLOG = 1024
+"""Connections that wait to be accepted: those of all peers of all actors of a process may come at once."""
+_ACCEPT_SECONDS, _ACCEPT_AGAIN = 600.0, 0.02
 _NUMBER_BYTES = 4
 
 
 def ticket(key: bytes, caller: str, incarnation: int = 0) -> bytes:
-    """Return what lets a process speak to the actor that has `key`, as `caller` and as nobody else.
+    """Return what lets a process speak to the process that has `key`, as `caller` and as nobody else.
 
     Args:
-        key: the receiver's.
+        key: of the receiver's process.
         caller: name of the actor that the process hosts.
         incarnation: how many processes of that name were lost before it.
     """
@@ -207,13 +211,18 @@ def incarnation_of(key: bytes, caller: str, shown: bytes) -> int | None:
     return incarnation if hmac.compare_digest(shown, ticket(key, caller, incarnation)) else None
 
 
-def shown_by(hello: memoryview, key: bytes) -> tuple[str, int | None] | None:
-    """Return the name in a HELLO and the incarnation that its ticket proves, if it does; None: it is no HELLO."""
+def shown_by(hello: memoryview, key: bytes) -> tuple[str, str, int | None] | None:
+    """Return the names in a HELLO, the caller's and the receiver's, and the incarnation that its ticket proves, if any.
+
+    None: it is no HELLO.
+    """
     try:
-        name, shown = decode(hello)
+        name, shown, receiver = decode(hello)
     except (FedactorsError, ValueError, TypeError):
         return None
-    return (name, incarnation_of(key, name, shown)) if isinstance(name, str) and isinstance(shown, bytes) else None
+    if not (isinstance(name, str) and isinstance(shown, bytes) and isinstance(receiver, str)):
+        return None
+    return name, receiver, incarnation_of(key, name, shown)
 
 
 @dataclass(frozen=True)
@@ -223,6 +232,8 @@ class Caller:
     name: str
     role: str
     incarnation: int = 0
+    receiver: str = ""
+    """Whom it calls over this connection, of the actors of the process."""
 
 
 @dataclass(frozen=True)
@@ -481,18 +492,31 @@ class Incoming(_Frames):
 
 async def listen(path: str, *served: Any) -> asyncio.AbstractServer:
     """Listen at a path; `served` are the arguments of `Incoming`."""
-    return await asyncio.get_running_loop().create_unix_server(lambda: Incoming(*served), path)
+    return await asyncio.get_running_loop().create_unix_server(lambda: Incoming(*served), path, backlog=_BACKLOG)
 
 
 async def connect(path: str, connection: Outgoing) -> Outgoing:
     """Connect to an actor's socket.
 
     Raises:
-        PartyLost: nobody listens there any more.
+        PartyLost: nobody listens there any more, or accepts for so long.
     """
+    loop = asyncio.get_running_loop()
+    end = socket.socket(socket.AF_UNIX)
     try:
-        await asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
+        end.setblocking(False)
+        deadline = loop.time() + _ACCEPT_SECONDS
+        while True:
+            try:
+                end.connect(path)  # by itself: asyncio takes a full queue for a connection that is under way
+                break
+            except BlockingIOError:  # more connect at once than the queue holds: it may compute, and accepts later
+                if loop.time() > deadline:
+                    raise
+            await asyncio.sleep(_ACCEPT_AGAIN)
+        await loop.create_unix_connection(lambda: connection, sock=end)
     except BaseException as error:  # also where nobody waits for it any more
+        end.close()
         connection.give_up()
         if not isinstance(error, OSError):
             raise
@@ -502,7 +526,7 @@ async def connect(path: str, connection: Outgoing) -> Outgoing:
 
 @dataclass(frozen=True)
 class Address:
-    """Where an actor lives: its Ray handle, and its socket for callers on the same host."""
+    """Where an actor lives: its process's Ray handle, and its socket for callers on the same host."""
 
     name: str
     role: str
@@ -514,45 +538,48 @@ class Address:
     actor: Any
     endpoints: Endpoints
     ticket: bytes
-    """With which the process that holds this address calls there; made for its name and no other."""
+    """With which the actor that holds this address calls there; made for its name and no other."""
+    process: str = ""
+    """Name of its process, which is that of the first actor there."""
     incarnation: int = 0
-    """How many processes of this name were lost before it."""
+    """How many processes of this actor were lost before it."""
 
 
 class AddressBook(Mapping[str, Address]):
     """Where actors live; an entry that came packed is unpacked when it is first used.
 
-    A run of N actors packs N entries once and sends them to all as one object; most actors use a few of them.
+    A run of N actors packs N entries once and sends them to all processes as one object; most actors use a few of them.
+
+    Args:
+        packed: entries as `pack` gives them, of all actors of this process.
     """
 
-    def __init__(self) -> None:
-        self._entries: dict[str, Address | tuple[bytes, bytes]] = {}
-        """Addresses, or those that were not used yet: a pickled one without its ticket, and the ticket."""
+    def __init__(self, packed: dict[str, bytes] | None = None) -> None:
+        self.packed: dict[str, bytes] = {} if packed is None else packed
+        self.tickets: dict[str, bytes] = {}
+        """With which this actor calls processes, by their names."""
+        self._used: dict[str, Address] = {}
 
     def __getitem__(self, name: str) -> Address:
-        entry = self._entries[name]
-        if isinstance(entry, tuple):
-            entry = self._entries[name] = replace(cloudpickle.loads(entry[0]), ticket=entry[1])
-        return entry
+        found = self._used.get(name)
+        if found is None:
+            there = cloudpickle.loads(self.packed[name])
+            found = self._used[name] = replace(there, ticket=self.tickets[there.process])
+        return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(dict.fromkeys((*self.packed, *self._used)))
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.packed.keys() | self._used.keys())
 
     def used(self, name: str) -> Address | None:
         """Return an entry if it has been used."""
-        entry = self._entries.get(name)
-        return None if isinstance(entry, tuple) else entry
+        return self._used.get(name)
 
     def put(self, address: Address) -> None:
         """Learn where an actor lives."""
-        self._entries[address.name] = address
-
-    def put_packed(self, name: str, frame: bytes, ticket: bytes) -> None:
-        """Learn where an actor lives, as `pack` gives it."""
-        self._entries[name] = (frame, ticket)
+        self._used[address.name] = address
 
 
 def pack(book: Mapping[str, Address]) -> dict[str, bytes]:
@@ -561,7 +588,7 @@ def pack(book: Mapping[str, Address]) -> dict[str, bytes]:
 
 
 class LocalTransport:
-    """The ways out of one process.
+    """The ways out of one actor, or of the driver.
 
     Args:
         me: name of the actor, or of the driver, that calls from here.
@@ -569,20 +596,30 @@ class LocalTransport:
         use_sockets: whether actors of one host talk directly.
         call_timeout: seconds within which every call must be answered.
         unawaited: is told of every call that failed.
+        memory: what this process shares with others of its host; by default this actor's own.
+        packed: entries of the address book that all actors of this process have.
     """
 
-    def __init__(self, me: str, host: str, use_sockets: bool, call_timeout: float, unawaited: UnawaitedCall) -> None:
-        self.book = AddressBook()
-        self.memory = Memory()
-        """What this process shares with others of its host."""
+    def __init__(
+        self,
+        me: str,
+        host: str,
+        use_sockets: bool,
+        call_timeout: float,
+        unawaited: UnawaitedCall,
+        memory: Memory | None = None,
+        packed: dict[str, bytes] | None = None,
+    ) -> None:
+        self.book = AddressBook(packed)
+        self.memory = Memory() if memory is None else memory
         self._me = me
         self._host = host
         self._use_sockets = use_sockets
         self._call_timeout = call_timeout
         self._unawaited = unawaited
         self._open: dict[str, Outgoing] = {}
-        self._opening: dict[str, deque[tuple[CallPath, Parts, asyncio.Future[Any]]]] = {}
-        """By socket, what waits in order for a connection that is being made: path, frame, future of the reply."""
+        self._opening: dict[tuple[str, str], deque[tuple[CallPath, Parts, asyncio.Future[Any]]]] = {}
+        """By receiver and socket, what waits in order for a connection: path, frame, future of the reply."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._least: dict[str, int] = {}
         """By name, the first incarnation that was not given up as lost."""
@@ -608,13 +645,13 @@ class LocalTransport:
                 if gone is not None and gone.is_open:
                     gone.transport.close()
 
-    def learn(self, packed: Mapping[str, bytes], tickets: Sequence[bytes]) -> None:
-        """Learn packed addresses, whose tickets come in the same order."""
-        for (name, frame), ticket in zip(packed.items(), tickets, strict=True):
-            if self.book.used(name) is None:
-                self.book.put_packed(name, frame, ticket)
-            else:
-                self.update({name: replace(cloudpickle.loads(frame), ticket=ticket)})
+    def learn(self, packed: Mapping[str, bytes], tickets: Mapping[str, bytes]) -> None:
+        """Learn packed addresses, and the tickets for their processes."""
+        self.book.packed.update(packed)
+        self.book.tickets.update(tickets)
+        for name in [name for name in packed if self.book.used(name) is not None]:
+            there = cloudpickle.loads(packed[name])
+            self.update({name: replace(there, ticket=self.book.tickets[there.process])})
 
     def address(self, receiver: str, sender: str) -> Address:
         """Return where an actor lives; an unknown one is a `BadInput` that lists those there are."""
@@ -640,9 +677,10 @@ class LocalTransport:
         if not self.is_near(address):
             self._start(self._through_ray(reply, address, path, b"".join(parts)))
             return reply
-        waiting = self._opening.get(address.socket)
+        key = address.name, address.socket
+        waiting = self._opening.get(key)
         if waiting is None:
-            waiting = self._opening[address.socket] = deque()
+            waiting = self._opening[key] = deque()
             self._start(self._connect(address, waiting))
         waiting.append((path, [b"".join(parts)], reply))
         return reply
@@ -657,7 +695,7 @@ class LocalTransport:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, address: Address, waiting: deque[tuple[CallPath, Parts, asyncio.Future[Any]]]) -> None:
-        hello = encode_parts((self._me, address.ticket))
+        hello = encode_parts((self._me, address.ticket, address.name))
         connection = Outgoing(address.name, hello, self._take_reply, self._call_timeout, self.memory)
         try:
             await connect(address.socket, connection)
@@ -667,7 +705,7 @@ class LocalTransport:
                     self._unawaited.fail(reply, PartyLost(error.party, error.message), self._me)
             return
         finally:
-            del self._opening[address.socket]
+            del self._opening[address.name, address.socket]
         self._open[address.name] = connection
         for path, parts, reply in waiting:
             connection.request(path, parts).add_done_callback(partial(self._pass_on, reply))
@@ -700,7 +738,7 @@ class LocalTransport:
 
     async def _through_ray(self, reply: asyncio.Future[Any], address: Address, path: CallPath, frame: bytes) -> None:
         # as an array the frame travels out of band, without another copy
-        reference = address.actor.call.remote(self._me, address.ticket, np.frombuffer(frame, np.uint8))
+        reference = address.actor.call.remote(address.name, self._me, address.ticket, np.frombuffer(frame, np.uint8))
         error: FedactorsError
         try:
             async with asyncio.timeout(self._call_timeout):
@@ -724,7 +762,7 @@ class LocalTransport:
             return found
         try:
             async with asyncio.timeout(self._call_timeout):
-                kind, body = await address.actor.fetch.remote(self._me, address.ticket, key)
+                kind, body = await address.actor.fetch.remote(address.name, self._me, address.ticket, key)
         except TimeoutError:
             raise CallTimeout(address.name, f"payload {key} did not come within {self._call_timeout:g} s") from None
         except RayActorError:

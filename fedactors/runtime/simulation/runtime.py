@@ -402,6 +402,9 @@ class SimulatedRuntime(Runtime):
         if not self._keeps_snapshots:
             return
         actors = {name: context.capture() for name, context in sorted(self.contexts.items()) if context.alive}
+        if self.deadline is not None and self._last_snapshot is not None:  # who comes back has its state of before
+            lost = {name for name in self.contexts.keys() - actors.keys() if self.loss_policy(name) == "restart"}
+            actors |= {name: frame for name, frame in self._last_snapshot.actors.items() if name in lost}
         driver = snapshots.seal_driver(
             {
                 "now": self.loop.time(),
@@ -464,7 +467,9 @@ class SimulatedRuntime(Runtime):
 
     async def _after_loss(self, name: str, policy: str) -> None:
         if policy == "restart":
-            await self.clock.sleep(self._restart_seconds)
+            # rounds, and their checkpoints, go on meanwhile where the run says how long they wait
+            wait = self.clock.sleep if self.deadline is None else asyncio.sleep
+            await wait(self._restart_seconds)
             await self.respawn(name)
         if self._loss_handler is not None:
             await self._loss_handler(name)

@@ -107,6 +107,8 @@ class OrderCenter(ContainerCenter, SummingCenter):
     async def start_round(self, order: messages.RoundOrder) -> None:
         """Begin a round; one that was still on (this center was away) is dropped."""
         self._check_time()
+        if self._config.secure_aggregation:
+            self.heard(order)
         for slot in list(self.trainings.scheduler.requests):
             self.trainings.withdraw(slot)
         table = self.trainings.scheduler.table

@@ -48,7 +48,8 @@ class SummingCenter(DataCenter, SecureSummand):
     trainings: Trainings
 
     def __init__(self, config: NebulaFLConfig, members: RunMembers) -> None:
-        SecureSummand.__init__(self, members.centers, members.exchange)
+        survives_loss = config.on_party_loss == "continue"
+        SecureSummand.__init__(self, members.centers, members.exchange, survives_loss=survives_loss)
         self._is_summed, self._limit = config.secure_aggregation, config.secure_range
         self._answers = center_method(config)
         self.total_weight = 0.0
@@ -74,6 +75,7 @@ class SummingCenter(DataCenter, SecureSummand):
         """Learn what all centers' containers weigh together, once."""
         if self.total_weight:  # another one would scale the same model anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
+        self.heard(total)
         self.total_weight = total.value
 
     @remote(caller=DATA_CENTER, only="adder", at_most="num_summed_rounds", unbounded=WHILE_IT_LASTS)

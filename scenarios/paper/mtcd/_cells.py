@@ -1,4 +1,4 @@
-"""What the tables of docs/results/mtcd.md are made of: means over seeds, numbers, paired intervals, lines."""
+"""What the tables of docs/results/mtcd-appendix.md are made of: means over seeds, numbers, paired intervals, lines."""
 
 from __future__ import annotations
 

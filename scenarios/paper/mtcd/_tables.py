@@ -1,4 +1,4 @@
-"""The tables of docs/results/mtcd.md, made from the committed table of runs."""
+"""The tables of docs/results/mtcd-appendix.md, made from the committed table of runs."""
 
 from __future__ import annotations
 

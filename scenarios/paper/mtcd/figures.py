@@ -1,4 +1,4 @@
-"""Draw the figures and write the tables of docs/results/mtcd.md from the committed table of runs.
+"""Draw the figures and write the tables of docs/results/mtcd-appendix.md from the committed table of runs.
 
 python scenarios/paper/mtcd/figures.py                       draw figures, renew tables
 python scenarios/paper/mtcd/figures.py --check               draw nothing; end with 1 if a table is not current
@@ -33,7 +33,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-DOCUMENT = RESULTS / "mtcd.md"
+DOCUMENT = RESULTS / "mtcd-appendix.md"
 VECTOR = 8000.0
 """Bytes of a vector of 1,000 samples."""
 STYLES = {"svfl": "--", "stcd": "-.", "dcpa": ":"}
@@ -265,8 +265,8 @@ def main() -> int:
     for name in shown[: 1 if args.smoke else None]:
         FIGURES[name]().savefig(folder / f"{name}.png", dpi=100)
         print(folder / f"{name}.png")
-    (args.out / "mtcd.md").write_text(made)
-    print(json.dumps({"data": str(TABLE), "document": str(args.out / "mtcd.md")}))
+    (args.out / "mtcd-appendix.md").write_text(made)
+    print(json.dumps({"data": str(TABLE), "document": str(args.out / "mtcd-appendix.md")}))
     return 0
 
 

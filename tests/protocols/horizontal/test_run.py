@@ -178,6 +178,9 @@ def test_rows_of_another_shape_are_refused(tmp_path):
 # --- refusals ---
 
 
+ROWS_HIDDEN = ("record_clip_norm=1", "record_noise_multiplier=1")
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -189,6 +192,9 @@ def test_rows_of_another_shape_are_refused(tmp_path):
         (["clients_per_round=11"], "clients_per_round: 11 is not allowed: there are 10"),
         (["num_training=9999"], "num_training: 9999 is not allowed: digits has 1437 to deal"),
         (["device=gpu"], "device: 'gpu' is not allowed"),
+        (["precision=bf16", "float64=true"], "precision: bf16 is not allowed with float64"),
+        (["precision=bf16", *ROWS_HIDDEN], "precision: not allowed with record_clip_norm"),
+        (["micro_batch_size=4", *ROWS_HIDDEN], "micro_batch_size: not allowed with record_clip_norm"),
         (["model=cnn9"], "model: 'cnn9' is not known"),
     ],
 )

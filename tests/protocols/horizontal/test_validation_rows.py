@@ -150,13 +150,13 @@ def test_what_cannot_be_is_one_line(tmp_path, capsys, old, new, words, named):
     assert named in capsys.readouterr().err
 
 
-def test_test_rows_at_a_client_and_a_share_of_a_named_set_are_refused(tmp_path):
+def test_test_rows_at_a_client_and_two_kinds_of_validation_rows_are_refused(tmp_path):
     file = write(tmp_path)
     (tmp_path / "south.csv").write_text((tmp_path / "south.csv").read_text().replace("validation", "test", 1))
     with pytest.raises(BadInput, match=r"column part: 'test' is not allowed: task\.test has such rows"):
         load_data(config(), str(file), 0).client(1).load()
-    with pytest.raises(BadInput, match=r"validation_fraction: 0\.2 is not allowed with a named data set"):
-        load_data(config(validation_fraction="0.2"), "digits", 0)
+    with pytest.raises(BadInput, match=r"validation_fraction: 0\.2 is not allowed with num_validation"):
+        load_data(config(validation_fraction="0.2", num_validation="9"), "digits", 0)
 
 
 def test_each_client_s_metrics_and_their_spread_are_recorded(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).resolve().parents[3]
-DOCUMENT = ROOT / "docs" / "results" / "mtcd.md"
+DOCUMENT = ROOT / "docs" / "results" / "mtcd-appendix.md"
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Whole runs in the simulated runtime: repeatable, resumable in mid-rotation, and every dollar on the log."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -10,10 +11,13 @@ import numpy as np
 import pytest
 
 from fedactors.actors.context import derived_seed
+from fedactors.config import build
 from fedactors.data.layouts.horizontal import rows_key
 from fedactors.errors import BadInput
-from fedactors.learning.local_training import weighted_mean
+from fedactors.learning.local_training import train_locally, weighted_mean
 from fedactors.messages.ledger import INTER_DATA_CENTER
+from protocols.nebulafl import training as nebula_training
+from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import load_data
 from protocols.nebulafl.training import evaluate, initial_parameters, run_model, steps_of, train
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of
@@ -281,3 +285,41 @@ def test_one_center_synchronous_is_fedavg():
         global_P = weighted_mean([m[0] for m in made], [m[2] for m in made])
     assert result.metrics["test/accuracy"] == evaluate(model, global_P, rows_key(data.test()))["accuracy"]
     assert np.isfinite(global_P).all()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"optimizer": "adam", "learning_rate": 0.001},
+        {"optimizer": "adamw", "learning_rate": 0.001, "weight_decay": 0.1},
+        {"weight_decay": 0.01, "max_gradient_norm": 1.0, "schedule": "cosine"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("algorithm", ["nebulafl", "fedavg"])
+def test_every_step_setting_is_that_of_the_one_local_trainer(words, algorithm, monkeypatch):
+    seen = []
+
+    def watched(*args, training, **more):
+        seen.append(training.optimizer)
+        return train_locally(*args, training=training, **more)
+
+    monkeypatch.setattr(nebula_training, "train_locally", watched)
+    config = build(NebulaFLConfig, {**dataclasses.asdict(SMALL), **words, "algorithm": algorithm})
+    result, recorder, _ = play(config)
+    assert result.metrics["test/accuracy"] > 0.05
+    assert {one.name for one in seen} == {words.get("optimizer", "sgd")}
+    assert {one.momentum for one in seen} == {0.0 if "optimizer" in words else 0.9}
+    assert {one.weight_decay for one in seen} == {words.get("weight_decay", 0.0)}
+    assert {one.clip_norm for one in seen} == {words.get("max_gradient_norm")}
+    rates = [one.learning_rate for one in seen]
+    if words.get("schedule") == "cosine":  # a factor an interval of rotation
+        allowed = [0.01 * 0.5 * (1 + np.cos(np.pi * t / 6)) for t in range(6)]
+        assert rates == sorted(rates, reverse=True)
+        assert {round(rate, 9) for rate in rates} <= {round(rate, 9) for rate in allowed}
+        assert len(set(rates)) > 2
+    else:
+        assert set(rates) == {config.learning_rate}
+    before, snapshot = cut(config, after=2)
+    _, going_on, _ = play(config, resume=snapshot)
+    assert rounds(before) + rounds(going_on) == rounds(recorder)

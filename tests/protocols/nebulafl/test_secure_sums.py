@@ -137,7 +137,7 @@ def test_an_exchange_that_asks_twice_of_other_centers_is_refused(monkeypatch):
 
     async def twice(self):
         await mean(self)
-        self.centers._on_loss = "drop"
+        self.centers.on_loss = "drop"
         self.centers.leave("virginia")
         found.append("asked again")
         return await mean(self)

@@ -6,7 +6,7 @@ import pytest
 from fedactors.errors import BadInput
 from fedactors.network.links import LAN
 from fedactors.plugins import Planning
-from fedactors.sweeps import Pilot
+from fedactors.sweeps import Pilot, Pilots
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.dry_run import Problem
 from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
@@ -242,7 +242,7 @@ def planned():
     """A plan for 250 training rows, whose batches take 4 ms at either party: and what it told."""
     said: list[str] = []
     data = planner.generated(config_of(**SMALL), SMALL_PROFILES)
-    planning = Planning(data=data, limit=3600.0, tell=said.append)
+    planning = Planning(data=data, time_limit=3600.0, tell=said.append)
     return planner.plan(config_of(**SMALL), SMALL_PROFILES, planning), said, data
 
 
@@ -279,20 +279,32 @@ def test_a_plan_tells_seconds_bytes_dollars_and_the_epoch(planned):
     assert made["seeds"] == 5
 
 
+ONE_CORE = [{**one, "cores": 1} for one in SMALL_PROFILES]
+
+
 @pytest.mark.slow
-def test_a_target_that_nobody_reaches_is_refused_with_one_that_is(planned):
-    config, data = config_of(**{**SMALL, "target": 0.9999, "num_epochs": 2}), planned[2]
-    with pytest.raises(BadInput, match=r"target: 0.9999 .* give target=") as refused:
-        planner.plan(config, SMALL_PROFILES, Planning(data=data, limit=3600.0))
+def test_a_target_that_nobody_reaches_is_refused_with_one_that_is():
+    config = config_of(**{**SMALL, "target": 2.0, "num_epochs": 1})
+    with pytest.raises(BadInput, match=r"target: 2 .* give target=") as refused:
+        planner.plan(config, ONE_CORE, Planning(time_limit=3600.0))
     eased = float(str(refused.value).partition("give target=")[2].split(",")[0])
-    made = planner.plan(dataclasses.replace(config, target=eased), SMALL_PROFILES, Planning(data=data, limit=3600.0))
+    made = planner.plan(dataclasses.replace(config, target=eased), ONE_CORE, Planning(time_limit=3600.0))
     assert made["seeds_reached"] >= 1
 
 
 @pytest.mark.slow
-def test_a_target_of_untrained_models_is_refused(planned):
+def test_a_target_of_untrained_models_is_refused():
     with pytest.raises(BadInput, match="never trained reach it"):
-        planner.plan(config_of(**{**SMALL, "target": 0.01}), SMALL_PROFILES, Planning(data=planned[2], limit=3600.0))
+        planner.plan(config_of(**{**SMALL, "target": 0.01}), ONE_CORE, Planning(time_limit=3600.0))
+
+
+@pytest.mark.slow
+def test_a_plan_that_the_time_limit_ends_says_so(monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(Pilots, "is_late", property(lambda pilots: pilots.num_run >= 30))
+    made = planner.plan(config_of(**SMALL), ONE_CORE, Planning(tell=said.append))
+    assert not made["is_complete"]
+    assert said[-1] == "ended by the limit of 600 s: give a larger --time-limit"
 
 
 def test_no_worker_is_a_candidate_whom_an_epoch_does_not_need():

@@ -60,11 +60,11 @@ class Intruder(Client):
 
     @remote(caller=DRIVER)
     async def read(self) -> Say:
-        return Say(await self.handle.__ray_call__.remote(lambda process: process._actor.income))
+        return Say(await self.handle.__ray_call__.remote(lambda process: process._actors["holder"]._actor.income))
 
     @remote(caller=DRIVER)
     async def be_unpickled(self, say: Say) -> Say:
-        kind, _ = await self.handle.call.remote("intruder", b"no ticket", RunsCode(say.word))
+        kind, _ = await self.handle.call.remote("holder", "intruder", b"no ticket", RunsCode(say.word))
         return Say(str(kind))
 
     @remote(caller=DRIVER)

@@ -105,7 +105,7 @@ def test_a_ticket_that_was_kept_opens_nothing_after_the_loss() -> None:
         frame = encode_parts(("add", Carry((1,))))
 
         async def try_it() -> Any:
-            kind, body = await there.actor.call.remote("b", kept, as_array(frame))
+            kind, body = await there.actor.call.remote("a", "b", kept, as_array(frame))
             try:
                 return decode_reply(kind == REPLY, memoryview(body)).values[0]
             except Refused as error:

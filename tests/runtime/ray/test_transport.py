@@ -19,6 +19,7 @@ from fedactors.messages.codec import decode, encode, encode_parts
 from fedactors.messages.ledger import CLIENT_SERVER
 from fedactors.runtime.calls import CallPath
 from fedactors.runtime.failures import UnawaitedCall
+from fedactors.runtime.ray import transport as transport_module
 from fedactors.runtime.ray.transport import (
     HELLO,
     LEAST_SHARED,
@@ -36,6 +37,7 @@ from fedactors.runtime.ray.transport import (
     Outgoing,
     PayloadReader,
     connect,
+    listen,
     ticket,
 )
 from tests.runtime.actors import Carry
@@ -46,7 +48,7 @@ PATH = CallPath(Endpoints("Echo", {"note": ENDPOINT}, ()), ENDPOINT, "a", "b", C
 
 
 def recognise(hello: memoryview) -> Caller | None:
-    name, shown = decode(hello)
+    name, shown, _ = decode(hello)
     return Caller(name, "client") if shown == ticket(KEY, name) else None
 
 
@@ -261,7 +263,7 @@ def test_a_place_that_is_not_in_the_senders_own_memory_is_not_looked_at(tmp_path
         path = str(tmp_path / f"lane{file}")
         server = await loop.create_unix_server(lambda: Incoming(recognise, serve, None, Memory()), path)
         reader, writer = await asyncio.open_unix_connection(path)
-        hello, location = encode(("a", ticket(KEY, "a"))), struct.pack("<QQQ40x", 5, file, 0)
+        hello, location = encode(("a", ticket(KEY, "a"), "b")), struct.pack("<QQQ40x", 5, file, 0)
         for kind, body in ((HELLO, hello), (SHARED | REQUEST, location)):
             writer.write(struct.pack("<QIB51x", len(body), 1, kind) + body)
         async with asyncio.timeout(5.0):
@@ -274,3 +276,30 @@ def test_a_place_that_is_not_in_the_senders_own_memory_is_not_looked_at(tmp_path
     with secret.open("rb") as stream:
         for file in (stream.fileno(), 9999, 2**63):
             assert asyncio.run(main(file)) == (UNREAD, struct.pack("<Q", 5))
+
+
+def test_many_connect_at_once_to_a_process_that_accepts_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "_BACKLOG", 1)
+    served: list[str] = []
+
+    async def serve(caller: Caller, body: memoryview) -> tuple[int, Any]:
+        served.append(caller.name)
+        return REPLY, encode_parts(decode(body)[1])
+
+    async def main() -> list[Any]:
+        socket = tmp_path / "socket"
+        server = await listen(str(socket), recognise, serve)
+        transports = [transport_to(socket, f"caller-{number}") for number in range(20)]
+        asked = [
+            one.send(one.book["b"], PATH, encode_parts(("note", Carry((number,)))))
+            for number, one in enumerate(transports)
+        ]
+        try:
+            return [answer.values[0] for answer in await asyncio.gather(*asked)]
+        finally:
+            for one in transports:
+                one.close()
+            server.close()
+
+    assert asyncio.run(main()) == list(range(20))
+    assert sorted(served) == sorted(f"caller-{number}" for number in range(20))

@@ -1,0 +1,80 @@
+"""What an approved run may take of a site's machine, also in one stroke between two measurements."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedactors.federation.site_folder import RunLimits
+from fedactors.federation.site_run import UsageWatch
+from protocols.pubsub_vfl.actors import PassiveWorker
+from protocols.pubsub_vfl.messages import EpochOrder
+from tests.federation.test_policy import limited
+from tests.federation.test_runs import SMALL, federated
+from tests.federation.world import BANK, SHOP, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(1, family="hostile")]
+GIB = 1 << 30
+
+
+def test_memory_and_files_beyond_the_limits_are_refused_at_once(tmp_path: Path) -> None:
+    watch, file = UsageWatch(RunLimits(memory_gib=0.5, disk_gib=0.25), list), tmp_path / "large"
+    file.touch()
+    watch.hold()
+    try:
+        assert np.empty(GIB, np.uint8).size == GIB
+        with pytest.raises(MemoryError):
+            np.empty(4 * GIB, np.uint8)
+        os.truncate(file, GIB)
+        with pytest.raises(OSError, match="File too large"):
+            os.truncate(file, 2 * GIB)
+    finally:
+        watch.release()
+    assert np.empty(4 * GIB, np.uint8).size == 4 * GIB
+    os.truncate(file, 2 * GIB)
+
+
+def test_who_has_no_limits_is_held_to_none() -> None:
+    watch = UsageWatch(RunLimits(hours=1.0), list)
+    watch.hold()
+    assert np.empty(4 * GIB, np.uint8).size == 4 * GIB
+    watch.release()
+
+
+def test_an_actor_that_asks_for_more_memory_than_there_may_be_ends_the_run_and_not_the_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one would whose settings make something large: nobody measures in between."""
+    honest = PassiveWorker.run_epoch
+
+    async def large(self: PassiveWorker, order: EpochOrder) -> None:
+        if self.party == SHOP and asked:
+            asked.pop()
+            try:
+                np.empty(8 * GIB, np.uint8)
+            except MemoryError as error:
+                refused.append(str(error))
+                raise
+        await honest(self, order)
+
+    large.__dict__.update(honest.__dict__)
+    monkeypatch.setattr(PassiveWorker, "run_epoch", large)
+    asked, refused, world = [1], list[str](), World(tmp_path)
+    limited(world, SHOP, memory_gib=2.0)
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        assert federated(world, SMALL) != 0
+        assert ["Unable to allocate 8.00 GiB" in said for said in refused] == [True]
+        end = time.monotonic() + 20
+        while world.processes[SHOP].run is not None:  # it hears that the driver has gone
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        assert [line["status"] for line in world.audit(SHOP) if line["what"] == "ended"][-1:] == ["failed"]
+        assert federated(world, SMALL) == 0, world.output
+    finally:
+        world.stop()

@@ -1,0 +1,103 @@
+"""What a person sees before they approve is all that they approve, and what no policy answers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedactors.cli.sites import _print_proposal, describe
+from fedactors.config import as_dict, build, spell_infinities
+from fedactors.federation.approval import Proposal, decide, keep_proposal, make_proposal, why_a_person
+from fedactors.federation.site_folder import SITE, TaskFacts
+from fedactors.plugins import find_protocol
+from tests.federation.test_runs import federated
+from tests.federation.world import BANK, CLINIC, DATA, SHOP, SQL, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="hostile")]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("shown"))
+    yield made
+    made.stop()
+
+
+def proposed(world: World, protocol: str, data: str, config: dict[str, Any]) -> Proposal:
+    return make_proposal(world.folder(BANK), find_protocol(protocol), config, data, None)
+
+
+def lines_of(world: World, proposal: Proposal, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    capsys.readouterr()
+    _print_proposal(describe(world.folder(SHOP), proposal))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_settings_that_a_proposal_leaves_out_are_shown(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """A coordinator sends some settings, others in another form: the person sees those that the run has."""
+    sent = {"on_party_loss": "stop", "num_epochs": "3", "batch_size": True}
+    lines = lines_of(world, proposed(world, "pubsub-vfl", f"{BANK}=customers,{SHOP}=orders", sent), capsys)
+    (settings,) = [line for line in lines if line.startswith("settings: ")]
+    assert "num_epochs=3, batch_size=1," in settings
+    everything = set(as_dict(build(find_protocol("pubsub-vfl").Config, {"on_party_loss": "stop"})))
+    of_the_task = set(TaskFacts.__dataclass_fields__)
+    assert [name for name in everything - of_the_task if f" {name}=" not in settings] == []
+
+
+def test_a_query_is_shown_to_its_end(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    made = proposed(world, "tablepuppet", f"{BANK}=clients,{SHOP}=sales", {})
+    chosen = f"{SQL} {' ' * 5000}WHERE sales.returns > 1.5 AND clients.id = 'c5, num_rounds=1\u202e'"
+    lines = lines_of(world, replace(made, task=replace(made.task, sql=chosen)), capsys)
+    (task,) = [line for line in lines if line.startswith("task: ")]
+    assert """WHERE sales.returns > 1.5 AND clients.id = 'c5, num_rounds=1?'", label=""" in task
+    assert f', sql="{SQL}' in task, "in quotes: what stands in it is no setting"
+    assert any(line.startswith("- the query says which of your rows join, by their values too") for line in lines)
+
+
+def with_policy(world: World, words: str) -> None:
+    file = world.path / SHOP / SITE
+    file.write_text(f'{file.read_text().partition("[policy]")[0]}\n[policy]\napprove = "policy"\n{words}\n')
+
+
+def test_a_policy_answers_for_no_query_that_it_does_not_name(tmp_path: Path) -> None:
+    """A query may choose rows by values of a site, so that which rows join tells what those are."""
+    world, whys = World(tmp_path), []
+    world.start(BANK)
+    try:
+        for words in ('queries = ["SELECT a.b FROM a"]', f'queries = ["{SQL}"]'):
+            with_policy(world, words)
+            world.start(SHOP)
+            assert federated(world, ("num_rounds=1",), protocol="tablepuppet") == 0, world.output
+            whys.append([line["why"] for line in world.audit(SHOP) if line["what"] == "approved"][-1])
+            world.end(SHOP)
+        assert whys == ["", "the policy allows it"]
+        assert any("not the policy's to answer: its query is not among" in line for line in world.output[SHOP])
+    finally:
+        world.stop()
+
+
+def test_sums_of_the_same_data_among_others_wait_for_a_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first rounds of two runs of one seed add up equal values: what one organisation added is the difference."""
+    monkeypatch.setitem(DATA, "lab", DATA[CLINIC].replace("cured", "tested"))
+    world = World(tmp_path, (BANK, SHOP, CLINIC, "lab"))
+    protocol = find_protocol("horizontal")
+    config = build(protocol.Config, {"on_party_loss": "stop", "secure_aggregation": True})
+    three = f"{BANK}=patients,{SHOP}=cases,{CLINIC}=cured"
+    of_four, of_three, again = (
+        proposed(world, "horizontal", data, spell_infinities(as_dict(config)))
+        for data in (f"{three},lab=tested", three, f"{three},lab=tested")
+    )
+    shop = world.folder(SHOP)
+    keep_proposal(shop, of_four)
+    assert why_a_person(config, of_three, shop) == "", "nobody has approved it"
+    decide(shop, of_four, approved=True)
+    assert why_a_person(config, of_three, shop) == f"run {of_four.run} summed the same data among other organisations"
+    assert why_a_person(config, again, shop) == ""
+    (said,) = [line for line in lines_of(world, of_three, capsys) if of_four.run in line]
+    assert said.endswith("the difference of its sums and this run's is what lab added")
