@@ -643,8 +643,8 @@ def choose(rows: Sequence[RunRow], criterion: Criterion, settings: Mapping[str, 
 
 
 C = TypeVar("C")
-FINALISTS, LAST, SEEDS = 6, 3, (3, 5)
-"""Candidates that are run with further seeds, those left of them, and how many seeds each time."""
+FINALISTS, LAST, SEEDS = 6, 3, (3, 6, 12)
+"""Finalists, those left of them at last, and seeds: of all that are tried, of the finalists, of the last."""
 SLACK, ROUNDS = 4.0, 3
 """How much a finalist may cost, times the first candidate's cost with one seed, and how often neighbours are tried."""
 
@@ -773,7 +773,7 @@ def settle(pilots: Pilots[C], candidates: Sequence[C], seed: int, near: Callable
         seed: the first one.
         near: candidates that differ little from one; those of the best are tried until none of them is better.
     """
-    few, many = (range(seed, seed + count) for count in SEEDS)
+    few, some, many = (range(seed, seed + count) for count in SEEDS)
     left = list(candidates[:FINALISTS])
     limit = SLACK * (pilots.one(left[0], seed, math.inf).cost or math.inf)
     tried: dict[C, list[Outcome]] = {}
@@ -789,8 +789,10 @@ def settle(pilots: Pilots[C], candidates: Sequence[C], seed: int, near: Callable
         if not left or pilots.is_late or math.isinf(rank(found[left[0]])[1]):
             break
     ranked = sorted(tried, key=lambda candidate: rank(tried[candidate]))
-    found = dict(zip(ranked[:LAST], pilots(ranked[:LAST], many, 4 * limit), strict=True))
-    return sorted(found, key=lambda candidate: rank(found[candidate])) + ranked[LAST:FINALISTS]
+    for count, seeds in ((FINALISTS, some), (LAST, many)):
+        found = dict(zip(ranked[:count], pilots(ranked[:count], seeds, 4 * limit), strict=True))
+        ranked = sorted(found, key=lambda candidate: rank(found[candidate])) + ranked[count:]
+    return ranked[:FINALISTS]
 
 
 # --- worker processes -------------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 `fedactors plan pubsub-vfl` goes from the parties' profile files, rows and a target to a setting, and what it costs.
 
-    all (w_a, w_p, B) --> few workers for their epoch --> x rates --> halving of pilots --> finalists, several seeds
+    all (w_a, w_p, B) --> few workers for their epoch --> x rates x windows --> halving of pilots --> finalists, seeds
 
 The quickest epoch is not the quickest model: many workers and small batches move a model less for the same time. So
 candidates train, on the virtual clock (`pilots`): all for a short time, the better half for three times as long, until
 one reaches the target; the best then run with several seeds, and their neighbours as long as one of them is better. Of
 the workers those are candidates at first whose epoch fewer workers do not finish in 1.25 times its time, and of the
-batch sizes every second.
+batch sizes every second. A window that keeps all busy lets many batches share a link at first, and the first ones come
+late; so each setting is tried with such a window and with a small one.
 
 With ``--aim epoch`` the command goes by the paper's cost model, bounds of whole epochs, and dry runs:
 
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +71,8 @@ HOPS_AT_ENDS = 3
 """Of these at least so many are before a passive worker begins and after it has ended."""
 RATES = (1.0, 3.0, 10.0)
 """Candidates' learning rates, times the one that is set."""
+WINDOWS = (1.0, 1 / 8)
+"""Candidates' prefetch, as shares of the one that holds nobody up."""
 _LIKE = 1.25
 """More workers are candidates at first only where fewer take this many times as long for an epoch."""
 _RUNGS = (1 / 81, 1 / 27, 1 / 9, 1 / 3, 1.0, math.inf)
@@ -450,29 +454,32 @@ class TargetSearch:
         """Return what is tried: each batch size with the workers that shorten its epoch, at each rate."""
         sizes = [size for size in BATCH_SIZES[::2] if size <= max(BATCH_SIZES[0], self._problem.num_rows // 2)]
         plans = search(self._problem, "pipeline", batch_sizes=sizes, workers=WORKER_STEPS)
-        return [self.setting(made, rate * self._config.learning_rate) for made in without_idle(plans) for rate in RATES]
+        rates = [rate * self._config.learning_rate for rate in RATES]
+        tried = itertools.product(without_idle(plans), rates, WINDOWS)
+        return list(dict.fromkeys(self.setting(made, rate, share) for made, rate, share in tried))
 
     def near(self, config: PubSubVflConfig) -> list[PubSubVflConfig]:
-        """Return candidates a step away: of the workers of one side or both, the batch size or the rate."""
+        """Return candidates a step away: of the workers of one side or both, the batch size, the rate or the window."""
         w_a, w_p = config.num_active_workers, config.num_passive_workers
         limit = min(max_batch_size((self._problem.active, self._problem.passive)), self._problem.num_rows)
+        size, rate = config.batch_size, config.learning_rate
+        share = config.prefetch / self.setting(Plan(w_a, w_p, size, 0.0), rate).prefetch
         moves = [
-            (beside(w_a, by_a), beside(w_p, by_p), config.batch_size, config.learning_rate)
+            (beside(w_a, by_a), beside(w_p, by_p), size, rate, share)
             for by_a, by_p in ((-1, -1), (-1, 0), (0, -1), (0, 1), (1, 0), (1, 1))
         ]
-        moves += [(w_a, w_p, round(config.batch_size * by), config.learning_rate) for by in (0.5, 2)]
-        moves += [(w_a, w_p, config.batch_size, config.learning_rate * by) for by in (0.5, 2)]
-        return [
-            self.setting(Plan(a, p, size, 0.0), rate)
-            for a, p, size, rate in dict.fromkeys(moves)
-            if size == config.batch_size or 8 <= size <= limit
-        ]
+        moves += [(w_a, w_p, round(size * by), rate, share) for by in (0.5, 2)]
+        moves += [(w_a, w_p, size, rate * by, share) for by in (0.5, 2)]
+        moves += [(w_a, w_p, size, rate, share * by) for by in (0.5, 2)]
+        found = [self.setting(Plan(a, p, b, 0.0), r, by) for a, p, b, r, by in moves if b == size or 8 <= b <= limit]
+        return [one for one in dict.fromkeys(found) if one != config]
 
-    def setting(self, made: Plan, rate: float) -> PubSubVflConfig:
-        """Return the settings of a plan at a rate, with a window and a prefetch that do not hold it up."""
+    def setting(self, made: Plan, rate: float, share: float = 1.0) -> PubSubVflConfig:
+        """Return the settings of a plan at a rate; the prefetch is a share of one that does not hold it up."""
         rate = float(f"{rate:.2g}")
         complete = with_plan(dataclasses.replace(self._config, learning_rate=rate), self._problem, made)
-        return complete.at(self._problem.num_rows)
+        prefetch = min(max(round(complete.prefetch * share), 1), complete.max_in_flight)
+        return dataclasses.replace(complete, prefetch=prefetch).at(self._problem.num_rows)
 
     def _bound(self, config: PubSubVflConfig) -> float:
         counts = (config.num_active_workers, config.num_passive_workers)
@@ -528,7 +535,7 @@ _CHOSEN = (
 def short_name(config: PubSubVflConfig) -> str:
     """Return what is chosen of some settings, for who watches."""
     workers = f"{config.num_active_workers} x {config.num_passive_workers} workers"
-    return f"{workers}, B = {config.batch_size}, rate {config.learning_rate:g}"
+    return f"{workers}, B = {config.batch_size}, rate {config.learning_rate:g}, prefetch {config.prefetch}"
 
 
 def beside(workers: int, by: int) -> int:

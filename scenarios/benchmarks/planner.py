@@ -6,7 +6,7 @@
 and with seed 0. Then the settings that it chooses, those of the quickest epoch (``--aim epoch``) and a grid run with
 seeds that it has not seen: the corners of what it may choose (1 and 48 workers on either side, the smallest and the
 largest batch, the lowest and the highest rate), and between them equal workers, batch sizes and rates. All run with one
-seed, up to 1.5 times the mean of the choice; the five best, two of them with the default window too, with three.
+seed, up to 1.5 times the mean of the choice; the five best, two of them with the default window too, with ten.
 `planner-choice` has a row a scene: the choice's mean seconds over those of the best cell are its ratio. The cells of a
 scene are `planner-cells-SCENE`.
 """
@@ -43,8 +43,8 @@ from protocols.pubsub_vfl.planner import BATCH_SIZES, RATES, WORKER_STEPS, Plan,
 from scenarios.paper.study import Study, study_flags
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-SEEDS = (100, 101, 102)
-"""Of the runs that compare; the planner's are 0 to 4."""
+SEEDS = tuple(range(100, 110))
+"""Of the runs that compare; the planner's are 0 to 11."""
 WITHIN, BEST, WINDOWS = 1.5, 5, 2
 WORKERS, SIZES, GRID_RATES = ((1, 1), (2, 2), (4, 4), (8, 8)), (16, 64, 256), (0.003, 0.01, 0.03)
 
@@ -105,7 +105,9 @@ class Comparison:
         problem = dataclasses.replace(problem, num_rows=rehearsal.num_rows(config))
         config = dataclasses.replace(config, target=self.planned["target"])
         self.search = TargetSearch(config, problem, rehearsal, planning)
-        self.choice = self.search.setting(self._plan(self.planned), self.planned["learning_rate"])
+        window = {name: self.planned[name] for name in ("max_in_flight", "prefetch")}
+        choice = self.search.setting(self._plan(self.planned), self.planned["learning_rate"])
+        self.choice = dataclasses.replace(choice, **window)
         quickest = planner.quickest_epoch(config, [{**one, "num_rows": problem.num_rows} for one in profiles])
         self.quickest = self.search.setting(self._plan(quickest), config.learning_rate)
         self.pilots = Pilots(rehearsal, planning, short_name)
@@ -177,10 +179,10 @@ def rows_of_scene(made: Comparison, seeds: Sequence[int]) -> tuple[RunRow, list[
 
 
 def cell_name(row: RunRow) -> str:
-    """Return the name of a cell's row: workers, batch size, rate and window."""
+    """Return the name of a cell's row: workers, batch size, rate, window and prefetch."""
     c = row.config
     workers = f"w{c['num_active_workers']}-{c['num_passive_workers']}-b{c['batch_size']}-r{c['learning_rate']:g}"
-    return f"{workers}-p{c['max_in_flight']}"
+    return f"{workers}-p{c['max_in_flight']}-{c['prefetch']}"
 
 
 def wanted(given: PlannerStudy, scene: str) -> bool:

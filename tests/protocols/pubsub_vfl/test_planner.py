@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 
 import pytest
 
@@ -276,7 +277,7 @@ def test_a_plan_tells_seconds_bytes_dollars_and_the_epoch(planned):
     assert made["dollars_to_target"] == pytest.approx(expected)
     assert made["epoch_seconds"] > 0
     assert made["is_complete"]
-    assert made["seeds"] == 5
+    assert made["seeds"] == 12
 
 
 ONE_CORE = [{**one, "cores": 1} for one in SMALL_PROFILES]
@@ -287,9 +288,8 @@ def test_a_target_that_nobody_reaches_is_refused_with_one_that_is():
     config = config_of(**{**SMALL, "target": 2.0, "num_epochs": 1})
     with pytest.raises(BadInput, match=r"target: 2 .* give target=") as refused:
         planner.plan(config, ONE_CORE, Planning(time_limit=3600.0))
-    eased = float(str(refused.value).partition("give target=")[2].split(",")[0])
-    made = planner.plan(dataclasses.replace(config, target=eased), ONE_CORE, Planning(time_limit=3600.0))
-    assert made["seeds_reached"] >= 1
+    nearest, eased = map(float, re.findall(r"came to ([\d.]+): give target=([\d.]+),", str(refused.value))[0])
+    assert 0.98 * nearest < eased <= nearest
 
 
 @pytest.mark.slow
@@ -301,8 +301,8 @@ def test_a_target_of_untrained_models_is_refused():
 @pytest.mark.slow
 def test_a_plan_that_the_time_limit_ends_says_so(monkeypatch):
     said: list[str] = []
-    monkeypatch.setattr(Pilots, "is_late", property(lambda pilots: pilots.num_run >= 30))
-    made = planner.plan(config_of(**SMALL), ONE_CORE, Planning(tell=said.append))
+    monkeypatch.setattr(Pilots, "is_late", property(lambda pilots: pilots.num_run >= 8))
+    made = planner.plan(config_of(**{**SMALL, "target": 0.7, "num_epochs": 1}), ONE_CORE, Planning(tell=said.append))
     assert not made["is_complete"]
     assert said[-1] == "ended by the limit of 600 s: give a larger --time-limit"
 
