@@ -43,6 +43,8 @@ from protocols.pubsub_vfl.run import HEADLINE, run
 EVERY = 0.04
 """How much further steps have come from one look at the models to the next, as a share of all before."""
 _STEP = "active-step"
+_MOST_HELD = 50_000_000
+"""Values of rows that pilots before may hold, whose actors are cycles: to collect them takes longer than a pilot."""
 
 
 def joint_score(runtime: SimulatedRuntime, metric: str) -> float:
@@ -231,8 +233,6 @@ class Rehearsal:
         """Each party's rows, loaded once in each process."""
         if not self._blocks:
             self._blocks = {party: self.data.load(party) for party in self.data.parties}
-            gc.collect()
-            gc.freeze()  # what stays need not be looked through after every pilot
         return self._blocks
 
     def num_rows(self, config: PubSubVflConfig) -> int:
@@ -242,7 +242,8 @@ class Rehearsal:
 
     def __call__(self, pilot: Pilot[PubSubVflConfig]) -> Outcome:
         """Run the settings until they reach their target, or may spend no more."""
-        gc.collect()  # actors of the pilot before are cycles
+        if len(held_rows()) * max(math.prod(block.features.shape) for block in self.blocks.values()) > _MOST_HELD:
+            gc.collect()
         one_torch_thread()
         config, data = replace(pilot.candidate, local_baseline=False), self.data
         target = config.target

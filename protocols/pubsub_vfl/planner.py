@@ -34,7 +34,6 @@ Symbols: n rows, B batch size, w workers, C cores, E and G bytes of a batch's em
 from __future__ import annotations
 
 import dataclasses
-import gc
 import itertools
 import math
 import statistics
@@ -363,13 +362,10 @@ def plan(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]], plannin
     data = planning.data or generated(config, profiles)
     check_parties(data, problem)
     rehearsal = Rehearsal(problem, data)
-    try:
-        problem = dataclasses.replace(problem, num_rows=rehearsal.num_rows(config))
-        search = TargetSearch(config, problem, rehearsal, planning)
-        best = search.best()
-        return {**search.described(best, profiles), "rows": data.name, "num_rows": problem.num_rows}
-    finally:
-        gc.unfreeze()
+    problem = dataclasses.replace(problem, num_rows=rehearsal.num_rows(config))
+    search = TargetSearch(config, problem, rehearsal, planning)
+    best = search.best()
+    return {**search.described(best, profiles), "rows": data.name, "num_rows": problem.num_rows}
 
 
 def generated(config: PubSubVflConfig, profiles: Sequence[Mapping[str, Any]]) -> VerticalData:

@@ -232,15 +232,15 @@ def test_parties_of_one_host_share_its_cores():
 
 FLAT = {"phases": [{"scale": 0.002, "exponent": 0.0}, {"scale": 0.002, "exponent": 0.0}], "num_features": 4}
 SMALL_PROFILES = [
-    profile("active", num_rows=250, price_per_core_hour=0.36, bandwidth=1e7, latency=1e-3, **FLAT),
-    profile("passive", price_per_core_hour=0.36, price_per_gb=0.1, **FLAT),
+    profile("active", cores=1, num_rows=250, price_per_core_hour=0.36, bandwidth=1e7, latency=1e-3, **FLAT),
+    profile("passive", cores=1, price_per_core_hour=0.36, price_per_gb=0.1, **FLAT),
 ]
 SMALL = {"num_layers": 2, "hidden_size": 8, "embedding_size": 4, "target": 0.9, "num_epochs": 10}
 
 
 @pytest.fixture(scope="module")
 def planned():
-    """A plan for 250 training rows, whose batches take 4 ms at either party: and what it told."""
+    """A plan for 250 training rows, whose batches take 4 ms at either party, on one core each: and what it told."""
     said: list[str] = []
     data = planner.generated(config_of(**SMALL), SMALL_PROFILES)
     planning = Planning(data=data, time_limit=3600.0, tell=said.append)
@@ -280,14 +280,11 @@ def test_a_plan_tells_seconds_bytes_dollars_and_the_epoch(planned):
     assert made["seeds"] == 12
 
 
-ONE_CORE = [{**one, "cores": 1} for one in SMALL_PROFILES]
-
-
 @pytest.mark.slow
 def test_a_target_that_nobody_reaches_is_refused_with_one_that_is():
     config = config_of(**{**SMALL, "target": 2.0, "num_epochs": 1})
     with pytest.raises(BadInput, match=r"target: 2 .* give target=") as refused:
-        planner.plan(config, ONE_CORE, Planning(time_limit=3600.0))
+        planner.plan(config, SMALL_PROFILES, Planning(time_limit=3600.0))
     nearest, eased = map(float, re.findall(r"came to ([\d.]+): give target=([\d.]+),", str(refused.value))[0])
     assert 0.98 * nearest < eased <= nearest
 
@@ -295,16 +292,33 @@ def test_a_target_that_nobody_reaches_is_refused_with_one_that_is():
 @pytest.mark.slow
 def test_a_target_of_untrained_models_is_refused():
     with pytest.raises(BadInput, match="never trained reach it"):
-        planner.plan(config_of(**{**SMALL, "target": 0.01}), ONE_CORE, Planning(time_limit=3600.0))
+        planner.plan(config_of(**{**SMALL, "target": 0.01}), SMALL_PROFILES, Planning(time_limit=3600.0))
 
 
 @pytest.mark.slow
 def test_a_plan_that_the_time_limit_ends_says_so(monkeypatch):
     said: list[str] = []
-    monkeypatch.setattr(Pilots, "is_late", property(lambda pilots: pilots.num_run >= 8))
-    made = planner.plan(config_of(**{**SMALL, "target": 0.7, "num_epochs": 1}), ONE_CORE, Planning(tell=said.append))
+    monkeypatch.setattr(Pilots, "is_late", property(lambda pilots: pilots.num_run >= 20))
+    made = planner.plan(config_of(**SMALL), SMALL_PROFILES, Planning(tell=said.append))
     assert not made["is_complete"]
     assert said[-1] == "ended by the limit of 600 s: give a larger --time-limit"
+
+
+@pytest.mark.slow
+def test_a_slow_link_has_candidates_of_a_small_prefetch_which_reach_an_easy_target_sooner():
+    """All that is prefetched shares the link, 13 ms a batch: the first of many comes as late as the last."""
+    slow = [{**SMALL_PROFILES[0], "bandwidth": 2e4, "latency": 0.1}, SMALL_PROFILES[1]]
+    config = config_of(**{**SMALL, "target": 0.7})
+    problem = planner.problem_of(config, slow)
+    rehearsal = Rehearsal(problem, planner.generated(config, slow))
+    search = planner.TargetSearch(config, problem, rehearsal, Planning())
+    full = search.setting(planner.Plan(1, 1, 16, 0.0), 0.1)
+    small = search.setting(planner.Plan(1, 1, 16, 0.0), 0.1, 1 / 8)
+    assert {full, small} <= set(search.candidates())
+    assert {one.prefetch for one in search.near(full)} >= {full.prefetch, round(full.prefetch / 2)}
+    assert full not in search.near(full)
+    costs = [rehearsal(Pilot(one, 7, math.inf)).cost for one in (full, small)]
+    assert 0 < costs[1] < 0.8 * costs[0]
 
 
 def test_no_worker_is_a_candidate_whom_an_epoch_does_not_need():
