@@ -32,6 +32,7 @@ ratios of the method to the best other one, are ``[[cell]]`` with ``row``, ``col
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import tomllib
@@ -366,12 +367,19 @@ def _bound(aim: str) -> tuple[str, float]:
     return match[1], float(match[2])
 
 
+@functools.lru_cache(maxsize=64)
+def _rows(table: Path, changed: int) -> list[RunRow]:
+    """Return the rows of a table as it was written at a time in nanoseconds."""
+    return read_table(table)
+
+
 def _find(base: Path, source: Source) -> Figure | None:
     patterns = [source.rows] if isinstance(source.rows, str) else source.rows
     groups: dict[str, list[RunRow]] = {}
     for pattern in patterns:
         file = pattern.partition("/")[0]
-        for row in read_table(base / f"{file}.parquet") if (base / f"{file}.parquet").exists() else ():
+        table = base / f"{file}.parquet"
+        for row in _rows(table, table.stat().st_mtime_ns) if table.exists() else ():
             key = f"{file}/{row.study}/{row.name}"
             if row.status == "finished" and fnmatchcase(key, pattern):
                 groups.setdefault(key, []).append(row)

@@ -13,6 +13,8 @@ its 95 % interval if seeds are independent, the least and the most of them, and 
 (`scenarios.replay`) and which are older than that; ``<!-- headlines: FILE -->`` tables over several studies. Parts of
 them are ``<!-- counts: FILE -->``, and ``<!-- verdicts: FILE PROTOCOL -->``, ``<!-- map: FILE PROTOCOL -->`` and
 ``<!-- forest: FILE PROTOCOL -->`` of a protocol, see `scenarios.headlines`.
+``<!-- defaults: PROTOCOL SCORE,... -->`` tables the rows of ``data/defaults.jsonl`` that
+`scenarios/benchmarks/defaults.py` made: of each data set the mean over seeds of these scores.
 ``python -m scenarios.results docs/results`` writes, and with ``--check`` only compares and ends with 1 if a document is
 not current.
 """
@@ -21,12 +23,14 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import math
 import re
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedactors.cli.terminal import format_value, guarded
 from fedactors.errors import BadInput
@@ -49,6 +53,9 @@ _PARTS = re.compile(
     re.DOTALL,
 )
 _RECORD = re.compile(r"(?P<open><!-- record: (?P<files>\S+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
+_DEFAULTS = re.compile(
+    r"(?P<open><!-- defaults: (?P<protocol>\S+) (?P<scores>[^>]+?) -->\n).*?(?P<close><!-- end -->)", re.DOTALL
+)
 _load = functools.cache(read_table)
 
 
@@ -72,7 +79,33 @@ def render_document(text: str, base: Path) -> str:
     def record(match: re.Match[str]) -> str:
         return f"{match['open']}{record_text(base, match['files'].split(','))}{match['close']}"
 
-    return _RECORD.sub(record, _PARTS.sub(part, _HEADLINES.sub(headlines, _MARK.sub(table, text))))
+    def defaults(match: re.Match[str]) -> str:
+        made = defaults_table(base / "data/defaults.jsonl", match["protocol"], match["scores"].split(","))
+        return f"{match['open']}{made}{match['close']}"
+
+    made = _DEFAULTS.sub(defaults, _PARTS.sub(part, _HEADLINES.sub(headlines, _MARK.sub(table, text))))
+    return _RECORD.sub(record, made)
+
+
+def defaults_table(file: Path, protocol: str, scores: Sequence[str]) -> str:
+    """Return the Markdown table of a protocol's runs by its defaults: a line a data set, means over its seeds.
+
+    Raises:
+        BadInput: no run of the protocol.
+    """
+    named: dict[str, list[dict[str, Any]]] = {}
+    for row in map(json.loads, file.read_text().splitlines()):
+        if row["protocol"] == protocol:
+            named.setdefault(row["data"], []).append(row)
+    if not named:
+        raise BadInput(f"{file}: has no rows of {protocol!r}")
+    header = ["data", *scores, "seeds"]
+    lines = [header, ["---"] * len(header)]
+    for data, rows in named.items():
+        means = [statistics.fmean(row["scores"][score] for row in rows) for score in scores]
+        seeds = ", ".join(str(row["seed"]) for row in sorted(rows, key=lambda row: row["seed"]))
+        lines.append([data, *(f"{mean:.1f}" for mean in means), seeds])
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 def _part(name: str, file: Path, protocol: str | None) -> str:

@@ -1,6 +1,7 @@
 """Tables in documents, made from tables of runs."""
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -92,3 +93,23 @@ def test_attacks_over_several_seeds_are_pooled():
     assert _cell(rows[:1], "a", False) == texts[0]
     with pytest.raises(BadInput, match="no figures of an attack"):
         pooled(["none"])
+
+
+def test_a_table_of_defaults_has_a_line_a_data_set_with_the_means_of_its_seeds(tmp_path):
+    rows = [("p", "one", 1, 2.0), ("p", "one", 0, 4.0), ("q", "one", 0, 9.0), ("p", "two", 0, 5.0)]
+    written = [
+        json.dumps({"protocol": protocol, "data": data, "seed": seed, "scores": {"defaults": score, "linear": 1.0}})
+        for protocol, data, seed, score in rows
+    ]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "defaults.jsonl").write_text("\n".join(written))
+    text = "<!-- defaults: p defaults,linear -->\nold\n<!-- end -->\n"
+    made = render_document(text, tmp_path).splitlines()
+    assert made[1:-1] == [
+        "| data | defaults | linear | seeds |",
+        "| --- | --- | --- | --- |",
+        "| one | 3.0 | 1.0 | 0, 1 |",
+        "| two | 5.0 | 1.0 | 0 |",
+    ]
+    with pytest.raises(BadInput, match="has no rows of 'other'"):
+        render_document(text.replace(" p ", " other "), tmp_path)

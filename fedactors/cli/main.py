@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from fedactors.auditing.audit import Attack, LedgerAudit
     from fedactors.auditing.replay import ReplayAudit
     from fedactors.runs.table import RunRow
-    from fedactors.sweeps import Sweep, Trial
+    from fedactors.sweeps import Criterion, Sweep, Trial
 
 REFUTED = 5
 """Exit code of an audit that refutes a claim."""
@@ -204,7 +205,7 @@ def sweep_command(args: argparse.Namespace) -> int:
             address=args.address,
             again=args.again,
             criterion=criterion,
-            progress=None if args.quiet else _progress,
+            progress=None if args.quiet else functools.partial(_progress, criterion),
         )
     except KeyboardInterrupt:
         raise Stopped("interrupted; the same command goes on where it stopped", 130) from None
@@ -227,8 +228,9 @@ def _list(trials: list[Trial], cached: set[str], form: str) -> int:
     return 0
 
 
-def _progress(done: int, total: int, trial: Trial, row: RunRow) -> None:
-    result = f"failed: {row.failure}" if row.status == "failed" else f"{_first(row)} ({row.wall_seconds:.1f} s)"
+def _progress(criterion: Criterion | None, done: int, total: int, trial: Trial, row: RunRow) -> None:
+    said = _first(row) if criterion is None else f"{criterion.metric} {format_value(criterion.value(row))}"
+    result = f"failed: {row.failure}" if row.status == "failed" else f"{said} ({row.wall_seconds:.1f} s)"
     say(f"[{done}/{total}] {trial.label}: {result}", file=sys.stderr, flush=True)
 
 
@@ -238,14 +240,18 @@ def _first(row: RunRow) -> str:
 
 def _show(found: Sweep, trials: list[Trial], form: str) -> None:
     from fedactors.runs.metrics import jsonable
-    from fedactors.sweeps import by_setting
+    from fedactors.sweeps import Criterion, by_setting
 
+    chosen_by = None if found.choice is None else Criterion(metric=found.choice["metric"], mode=found.choice["mode"])
     settings = {trial.digest: trial.settings for trial in trials}
     groups: list[dict[str, Any]] = []
     for rows in by_setting(found.rows):
         finished = [row for row in rows if row.status == "finished"]
         names = [name for name, value in finished[0].metrics.items() if type(value) in (int, float)] if finished else []
         values = {name: [row.metrics[name] for row in finished if name in row.metrics] for name in names}
+        if chosen_by is not None:
+            known = [value for row in finished if (value := chosen_by.value(row)) is not None]
+            values |= {chosen_by.metric: known} if known else {}
         groups.append(
             {
                 "settings": dict(settings[rows[0].digest]),
@@ -260,7 +266,10 @@ def _show(found: Sweep, trials: list[Trial], form: str) -> None:
         print_json(jsonable({"table": str(found.table), **counts, "settings": groups, "choice": found.choice}))
         return
     keys = list(dict.fromkeys(key for group in groups for key in group["settings"]))
-    shown = list(dict.fromkeys(name for group in groups for name in group["mean"]))[:4]
+    measured = list(dict.fromkeys(name for group in groups for name in group["mean"]))
+    if chosen_by is not None:  # who chooses looks at validation rows, and at what chose first
+        measured = [chosen_by.metric, *(n for n in measured if n.startswith("validation/") and n != chosen_by.metric)]
+    shown = measured[:4]
     print_table([*keys, "seeds", "failed", *shown], [_sweep_line(group, keys, shown) for group in groups])
     say(f"{len(found.rows)} runs, {found.num_cached} of them cached, {found.num_failed} failed")
     say(f"table: {found.table}")

@@ -38,7 +38,14 @@ from torch.nn.functional import kl_div, log_softmax
 from fedactors.config import is_code
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task, task_metrics
-from fedactors.learning.models import ModelSpec, build_skeleton, find_code, fork_draws, weighted_loss
+from fedactors.learning.models import (
+    ModelSpec,
+    build_skeleton,
+    find_code,
+    fork_draws,
+    nonlinear_weights,
+    weighted_loss,
+)
 from fedactors.learning.network import (
     Array,
     load_vector,
@@ -77,6 +84,8 @@ class LocalTraining:
     """Which loss."""
     loss: str = ""
     """Address of a user's loss instead; see `user_loss`."""
+    decay: float = 0.0
+    """Share of its non-linear weights that a step of size 1 takes from a ``skip-mlp`` (`nonlinear_weights`)."""
     precision: Literal["full", "bf16"] = "full"
     """``bf16``: modules compute in bfloat16 where torch can (autocast); parameters and losses are as they are."""
     micro_batch_size: int | None = None
@@ -341,6 +350,8 @@ class _Workspace:
             trained, torch.split(self._values_P, sizes), self._gradients, strict=True
         ):
             parameter.data, parameter.grad = value.view(parameter.shape), gradient.view(parameter.shape)
+        is_skip = spec.name == "skip-mlp"
+        self._nonlinear_P = self._trained(nonlinear_weights(spec).to(spec.dtype).numpy()) if is_skip else None
 
     def load(self, vector_P: Array) -> nn.Module:
         """Return the module with the parameters and statistics of a vector."""
@@ -372,6 +383,9 @@ class _Workspace:
         start_P = values_P.clone() if training.proximal else None
         added_P = None if correction_P is None else self._trained(correction_P)
         kept_P, kept = self._kept(training)
+        decayed_P, share = None, min(1.0, rule.learning_rate * training.decay)
+        if share and self._nonlinear_P is not None:
+            decayed_P = 1.0 - share * self._nonlinear_P
         num_steps, loss_sum, squares = 0, 0.0, 0.0
         with fork_draws(seed, values_P.device) if self._draws or training.loss else contextlib.nullcontext():
             for _ in range(training.num_epochs):
@@ -379,6 +393,8 @@ class _Workspace:
                 for index_B in batches(num_samples, training.batch_size, order, self._smallest_batch):
                     loss = self._backward(index_B, loss_of, training)
                     gradient_P = self._gradient(training, start_P, added_P, kept_P)
+                    if decayed_P is not None:
+                        values_P.mul_(decayed_P)
                     optimizer_step(rule, [values_P], [gradient_P], moments, in_place=True)
                     if kept_P is not None:  # weight decay would move them
                         values_P[kept_P] = kept

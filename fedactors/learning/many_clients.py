@@ -34,7 +34,7 @@ from fedactors.config import is_code
 from fedactors.errors import BadInput
 from fedactors.learning.local_training import LocalResult, LocalTraining, batches, draws, train_locally
 from fedactors.learning.metrics import Task
-from fedactors.learning.models import ModelSpec, build_skeleton, task_loss
+from fedactors.learning.models import ModelSpec, build_skeleton, nonlinear_weights, task_loss
 from fedactors.learning.network import Array, statistics_of, to_device, trained_slices
 from fedactors.learning.optimizers import NORM_EPSILON, OptimizerState, optimizer_step
 from fedactors.validation import first_line
@@ -55,7 +55,7 @@ def train_clients(
     clients: Sequence[Rows],
     *,
     seeds: Sequence[int],
-    training: LocalTraining,
+    training: LocalTraining | Sequence[LocalTraining],
     corrections: Sequence[Array] | None = None,
     weights: Sequence[Array | None] | None = None,
     together: bool = True,
@@ -70,7 +70,7 @@ def train_clients(
         starts: a vector (P) for each.
         clients: the rows of each.
         seeds: of each client's order of rows.
-        training: passes, steps and loss, the same for all.
+        training: passes, steps and loss; of each client where passes, rows of a step or decay differ.
         corrections: added to each client's gradients (P each).
         weights: how much each client's rows count in its loss; None: all alike.
         together: in batched calls, where the model allows it and it pays; else one after the other.
@@ -82,16 +82,20 @@ def train_clients(
         BadInput: a client without samples.
     """
     weighing = [None] * len(clients) if weights is None else weights
-    together = together and training.is_plain
-    if not together or not can_be_batched(spec, training.task, len(clients), len(starts[0]), device, most_parameters):
+    trainings = [training] * len(clients) if isinstance(training, LocalTraining) else list(training)
+    together = together and all(one.is_plain for one in trainings)
+    task = trainings[0].task if trainings else "multiclass"
+    if not together or not can_be_batched(spec, task, len(clients), len(starts[0]), device, most_parameters):
         added = [None] * len(clients) if corrections is None else corrections
         return [
             train_locally(
-                spec, start_P, *rows, seed=seed, training=training, correction_P=one, weights_N=counts, device=device
+                spec, start_P, *rows, seed=seed, training=how, correction_P=one, weights_N=counts, device=device
             )
-            for start_P, rows, seed, one, counts in zip(starts, clients, seeds, added, weighing, strict=True)
+            for start_P, rows, seed, how, one, counts in zip(
+                starts, clients, seeds, trainings, added, weighing, strict=True
+            )
         ]
-    plans = [_plan(rows, seed, training) for rows, seed in zip(clients, seeds, strict=True)]
+    plans = [_plan(rows, seed, how) for rows, seed, how in zip(clients, seeds, trainings, strict=True)]
     order = sorted(range(len(clients)), key=lambda client: -len(plans[client]))
     results: dict[int, LocalResult] = {}
     for first in range(0, len(order), most_together):
@@ -101,7 +105,7 @@ def train_clients(
             np.stack([starts[client] for client in chosen]),
             [clients[client] for client in chosen],
             [plans[client] for client in chosen],
-            training,
+            [trainings[client] for client in chosen],
             None if corrections is None else np.stack([corrections[client] for client in chosen]),
             [weighing[client] for client in chosen],
             torch.device(device),
@@ -174,13 +178,13 @@ def _train(
     starts_CP: Array,
     clients: Sequence[Rows],
     plans: Sequence[list[NDArray[np.int64]]],
-    training: LocalTraining,
+    trainings: Sequence[LocalTraining],
     corrections_CP: Array | None,
     weighing: Sequence[Array | None],
     device: torch.device,
 ) -> list[LocalResult]:
     """Train clients that are sorted by their number of steps, the most first."""
-    module = _module(spec, device)
+    module, training = _module(spec, device), trainings[0]
     slices = trained_slices(module)
     starts = _split(starts_CP, slices, spec, device)
     corrections = None if corrections_CP is None else _split(corrections_CP, slices, spec, device)
@@ -190,7 +194,10 @@ def _train(
     x_N = torch.cat([to_device(x, device, spec.dtype) for x, _ in clients])
     y_N = torch.cat([to_device(y, device) for _, y in clients])
     index, weight = torch.from_numpy(index_TCB).to(device), torch.from_numpy(weight_TCB).to(device, spec.dtype)
-    last_epoch = np.array([len(plan) - len(plan) // training.num_epochs for plan in plans])
+    last_epoch = np.array([len(plan) - len(plan) // how.num_epochs for plan, how in zip(plans, trainings, strict=True)])
+    shares = [min(1.0, optimizer.learning_rate * how.decay) for how in trainings]
+    kept_C = 1.0 - torch.tensor(shares, dtype=spec.dtype, device=device)
+    decayed = _nonlinear(spec, slices) if any(shares) else []
     losses_C, squares_C = torch.zeros(2, len(clients), dtype=spec.dtype, device=device)
     values, moments = [start.clone() for start in starts], OptimizerState()
     done = [torch.empty_like(value) for value in values]
@@ -214,6 +221,8 @@ def _train(
             gradients = [g + part[:active] for g, part in zip(gradients, corrections, strict=True)]
         if clip_norm is not None:
             gradients = _clipped(gradients, clip_norm)
+        for number in decayed:
+            values[number] = values[number] * kept_C[:active].view(-1, *[1] * (values[number].ndim - 1))
         values = list(optimizer_step(optimizer, values, gradients, moments))
         counted = torch.from_numpy(step >= last_epoch[:active]).to(device)
         losses_C[:active] += losses_k * rows_TC[step, :active] * counted
@@ -274,6 +283,12 @@ def _joined(values: Sequence[Tensor], slices: Sequence[tuple[nn.Parameter, slice
     for value, (_, part) in zip(values, slices, strict=True):
         vectors_CP[:, part] = value.reshape(len(value), -1).cpu().numpy()
     return vectors_CP
+
+
+def _nonlinear(spec: ModelSpec, slices: Sequence[tuple[nn.Parameter, slice]]) -> list[int]:
+    """Return which of the trained tensors are weights of the MLP beside a linear skip."""
+    marks_P = nonlinear_weights(spec)
+    return [number for number, (_, part) in enumerate(slices) if bool(marks_P[part].all())]
 
 
 def _lengths(plans: Sequence[list[NDArray[np.int64]]], num_steps: int) -> NDArray[np.int64]:

@@ -214,13 +214,15 @@ def _outputs(model: Any, x_BF: ArrayLike, task: Task, labels: ArrayLike) -> NDAr
     return made
 
 
-def gain_note(party: str, task: Task, joint: Mapping[str, float], alone: Mapping[str, float]) -> list[str]:
-    """Return one line on what the other parties' columns bring; it may be less than nothing, and says so."""
+def gain_note(
+    party: str, task: Task, joint: Mapping[str, float], alone: Mapping[str, float], of: str = "columns"
+) -> list[str]:
+    """Return one line on what the other parties' columns or rows bring; it may be less than nothing, and says so."""
     name = HEADLINES[task]
     if name not in joint or name not in alone:
         return []
     label = {"auc": "AUC", "accuracy": "accuracy", "r2": "R2"}[name]
-    line = f"{party}: {label} {joint[name]:.3f} with the others' columns, {alone[name]:.3f} with its own alone"
+    line = f"{party}: {label} {joint[name]:.3f} with the others' {of}, {alone[name]:.3f} with its own alone"
     return [line if joint[name] > alone[name] else f"{line}: they bring nothing here"]
 
 

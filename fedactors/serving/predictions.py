@@ -690,7 +690,7 @@ def _merged(readings: Mapping[str, Reading]) -> Reading:
     classes = next((one.classes for one in found if one.classes), ())
     image_folder = next((one.image_folder for one in found if one.image_folder), None)
     csv = {name: how for one in found for name, how in one.csv.items()}
-    measured = next((one for one in found if one.mean), Reading())
+    measured = next((one for one in found if one.mean or one.target != (0.0, 1.0)), Reading())
     return Reading(
         columns=columns,
         classes=classes,
@@ -698,6 +698,8 @@ def _merged(readings: Mapping[str, Reading]) -> Reading:
         csv=csv,
         mean=measured.mean,
         deviation=measured.deviation,
+        label_mean=measured.label_mean,
+        label_deviation=measured.label_deviation,
     )
 
 
@@ -724,6 +726,8 @@ def site_part(
         parties=(party,),
         models={"bottom": model},
         preprocessing=preprocessing,
+        label_mean=reading.label_mean,
+        label_deviation=reading.label_deviation,
     )
 
 

@@ -22,6 +22,7 @@ from fedactors.actors.remote import DRIVER, SERVER, remote
 from fedactors.data.layouts.horizontal import (
     HorizontalFile,
     HorizontalPart,
+    HorizontalSource,
     Reading,
     check_names,
     check_widths,
@@ -30,9 +31,11 @@ from fedactors.data.layouts.horizontal import (
     reading_of,
     rows_key,
     rows_of,
+    weights_of,
 )
 from fedactors.errors import BadInput, PartyLost, Refused
-from fedactors.learning.local_training import check_private
+from fedactors.learning.local_training import LocalTraining, check_private
+from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, known, local_baseline
 from fedactors.learning.models import ModelSpec
 from fedactors.learning.network import find_device, initial_vector, local_entries, local_mask
 from fedactors.learning.user_models import base_of, check_base
@@ -62,6 +65,8 @@ from protocols.horizontal.standardisation import (
 )
 
 _log = logging.getLogger(__name__)
+MOST_ALONE = 10
+"""Clients of a run that train a model of their own beside the joint one."""
 
 
 class ClientProcess(SecureSummand):
@@ -72,6 +77,7 @@ class ClientProcess(SecureSummand):
         "total_weight",
         "base",
         "scale",
+        "target",
         "num_private",
         "num_trained",
         "personal",
@@ -98,6 +104,8 @@ class ClientProcess(SecureSummand):
         """A digest of what of the model is not trained; empty before it is told."""
         self.scale: tuple[tuple[float, ...], ...] = ()
         """Mean and deviation of each number of a row; none before they are told, or where nothing is standardised."""
+        self.target: tuple[float, float] = (0.0, 1.0)
+        """Mean and deviation of a regression's targets, before and without them 0 and 1."""
         self.num_private = 0
         """Rounds in which own clients were in a noised sum."""
         self.num_trained: dict[int, int] = {}
@@ -128,6 +136,13 @@ class ClientProcess(SecureSummand):
         for key in self._validation:
             rows_of(key)
         self._inputs = shapes.pop()
+        # each client may be as large as its own rows say, so that nobody tells anybody how many there are
+        self._steps = [
+            algorithm.local_steps(
+                config, part.task, part.num_classes, self._inputs, y, len(self.clients) * config.clients_per_site
+            )
+            for _, y in rows
+        ]
         self._reading = reading_of(part)
         self._spec = model_spec(config, inputs=self._inputs, task=part.task, num_classes=part.num_classes)
         self._check_record_privacy()
@@ -196,9 +211,11 @@ class ClientProcess(SecureSummand):
     async def sum_columns(self, order: messages.ColumnMeans) -> messages.ColumnSums | Masked:
         """Give sums of the columns of all own clients' rows to train on: of the numbers, then about the means."""
         scaled_D = scaled_numbers(self._config, self._reading)
-        if not scaled_D.any():
+        rows = [rows_of(key) for key in self._keys]
+        targets = [y for _, y in rows] if self._config.measures_targets(self._part.task) else []
+        if not scaled_D.any() and not targets:
             raise Refused(self.caller, f"asks {self.name} for sums of columns, none of which is standardised")
-        sums = column_sums([rows_of(key)[0] for key in self._keys], scaled_D, order.values)
+        sums = column_sums([x for x, _ in rows], scaled_D, order.values, targets)
         if not self._config.secure_aggregation:
             return messages.ColumnSums(sums)
         self.heard(order)
@@ -211,6 +228,8 @@ class ClientProcess(SecureSummand):
             raise Refused(self.caller, f"tells {self.name} the scale of columns a second time")
         self.heard(found)
         self.scale = (found.mean, found.deviation)
+        if self._config.measures_targets(self._part.task):
+            self.target = (found.target[0], found.target[1])
         self._find_rows()
 
     @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
@@ -235,7 +254,7 @@ class ClientProcess(SecureSummand):
         self._check_wanted(order.round, order.clients)
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         self.num_private += bool(clients)
-        num_rows = sum(self._sizes[client] for client in clients) * config.local_epochs
+        num_rows = sum(self._sizes[client] * self._steps[client].num_epochs for client in clients)
         values = await self.compute(
             client_dp.private_sum,
             self._spec,
@@ -294,7 +313,7 @@ class ClientProcess(SecureSummand):
         for client, key in enumerate(self._validation):
             vector_P = self._model_of(client, order.parameters)
             num_rows = len(rows_of(key)[1])
-            arguments = (self._spec, vector_P, key, self._part.task, config.user_metric, self._device)
+            arguments = (self._spec, vector_P, key, self._part.task, config.user_metric, self._device, self.target)
             work = Work("measure", float(num_rows * vector_P.size))
             scores.append((num_rows, (await self.compute(algorithm.measure, *arguments, work=work))[0]))
         means = algorithm.mean_scores(scores) if len(scores) > 1 else scores[0][1]
@@ -306,8 +325,11 @@ class ClientProcess(SecureSummand):
         models = {
             str(self._first + client): self._model_of(client, self._measured) for client in range(len(self._keys))
         }
-        reading = replace(self._reading, mean=self.scale[0], deviation=self.scale[1]) if self.scale else self._reading
-        part = self._part
+        reading, part = self._reading, self._part
+        if self.scale:
+            mean, deviation = self.target
+            reading = replace(reading, mean=self.scale[0], deviation=self.scale[1])
+            reading = replace(reading, label_mean=mean, label_deviation=deviation)
         facts = {"inputs": self._inputs, "task": part.task, "num_classes": part.num_classes}
         self.best = {"models": models, "facts": facts, "reading": reading.text, "base": self.base}
 
@@ -339,7 +361,7 @@ class ClientProcess(SecureSummand):
     async def _train_personal(self, order: messages.TrainOrder, clients: list[int]) -> None:
         """Let clients train their own models near the server's (Ditto); nothing of them leaves."""
         config = self._config
-        num_rows = sum(self._sizes[client] for client in clients) * config.local_epochs
+        num_rows = sum(self._sizes[client] * self._steps[client].num_epochs for client in clients)
         seeds = [derived_seed(self._run_seed, self._client(client), f"own rows {order.round}") for client in clients]
         found = await self.compute(
             algorithm.personal_models,
@@ -348,16 +370,46 @@ class ClientProcess(SecureSummand):
             [self._kept(client) for client in clients],
             [self._keys[client] for client in clients],
             seeds,
-            algorithm.local_training(config, self._part.task, order.round),
+            [self._training(client, order.round) for client in clients],
             config.proximal,
             config.together,
             self._device,
+            self.target,
             work=Work("train", float(num_rows * order.parameters.size)),
         )
         if not all(np.isfinite(vector_P).all() for vector_P in found):
             remedy = Remedy("proximal", config.proximal)
             raise remedy.error(order.round, f"an own model at {self.name}", math.nan)
         self.personal |= dict(zip(clients, found, strict=True))
+
+    def _training(self, client: int, round: int) -> LocalTraining:
+        """Return how a client trains in a round."""
+        return algorithm.local_training(self._config, self._part.task, round, self._steps[client], self._inputs)
+
+    @remote(caller=SERVER, at_most=lambda config: int(config.measures_alone))
+    async def measure_alone(self) -> messages.Baselines:
+        """Train a model on each own client's table alone, of the first ten of the run; say how good it is."""
+        task, scores = self._part.task, {}
+        for client, key in enumerate(self._keys):
+            measured = self._rows_to_measure(client)
+            if measured is None or len(self._inputs) != 1 or self._first + client >= MOST_ALONE:
+                continue
+            args = (task, rows_of(key), {"validation": rows_of(measured)}, weights_of(key))
+            found = await self.compute(local_baseline, *args, work=Work(LOCAL_BASELINE))
+            value = known(found.get("validation", {})).get(HEADLINES[task])
+            if value is not None:
+                is_site = self._validation and len(self._keys) == 1
+                scores[self.name if is_site else f"client-{self._first + client}"] = value
+        return messages.Baselines(scores)
+
+    def _rows_to_measure(self, client: int) -> bytes | None:
+        """Return the rows that a client's own model is measured on: its validation rows, or a named set's."""
+        if self._validation:
+            return self._validation[client]
+        source = self._part.clients[client]
+        if not isinstance(source, HorizontalSource):
+            return None
+        return rows_key(replace(source, part="validation" if source.validation_size else "test"))
 
     def _check_wanted(self, round: int, clients: tuple[int, ...]) -> None:
         """Refuse an order for other clients than follow from the approved run: of one client a mean is its own change.
@@ -388,7 +440,8 @@ class ClientProcess(SecureSummand):
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         if not clients:
             return messages.Change(0, 0.0, 0.0, NOTHING, NOTHING)
-        num_rows = sum(self._sizes[client] for client in clients) * config.local_epochs
+        num_rows = sum(self._sizes[client] * self._steps[client].num_epochs for client in clients)
+        trainings = [self._training(client, order.round) for client in clients]
         controls = []
         if config.algorithm == "scaffold":
             controls = [self.controls.get(client, np.zeros_like(order.parameters)) for client in clients]
@@ -398,7 +451,7 @@ class ClientProcess(SecureSummand):
             order.parameters,
             [self._keys[client] for client in clients],
             self._seeds(clients, order.round),
-            algorithm.local_training(config, self._part.task, order.round),
+            trainings,
             controls,
             order.control,
             config.counts_samples,
@@ -406,6 +459,7 @@ class ClientProcess(SecureSummand):
             self._device,
             config.record_privacy,
             [tuple(self.noise_rng(f"{client} {order.round}").integers(0, 2**63, 4).tolist()) for client in clients],
+            self.target,
             config.local_parameters,
             [self._kept(client) for client in clients] if config.local_parameters else [],
             work=Work("train", float(num_rows * order.parameters.size)),
@@ -413,7 +467,7 @@ class ClientProcess(SecureSummand):
         if config.record_privacy is not None:
             self.num_trained |= {client: self.num_trained.get(client, 0) + 1 for client in clients}
         if not math.isfinite(found.loss):
-            remedy = Remedy("learning_rate", config.learning_rate)
+            remedy = Remedy("learning_rate", config.at(self._inputs).step_size)
             raise remedy.error(order.round, f"{self.name}'s loss", found.loss)
         self.controls |= dict(zip(clients, found.controls, strict=bool(controls)))
         self.personal |= dict(zip(clients, found.local, strict=bool(config.local_parameters)))
@@ -568,6 +622,11 @@ class HorizontalServer(Server):
     def _spec(self) -> ModelSpec:
         return model_spec(self._config, **self.facts)
 
+    @property
+    def _target(self) -> tuple[float, float]:
+        """Mean and deviation of a regression's targets."""
+        return read_reading(self.reading).target if self.reading else (0.0, 1.0)
+
     @remote(caller=DRIVER, once=True)
     async def prepare(self) -> messages.Federation:
         """Learn who is there, and make the first model."""
@@ -603,14 +662,20 @@ class HorizontalServer(Server):
 
     async def _with_scale(self, reading: Reading) -> Reading:
         """Return how rows are read, with the mean and the deviation of each number over all sites' rows."""
-        scaled_D = scaled_numbers(self._config, reading)
+        scaled_D, with_targets = scaled_numbers(self._config, reading), self._config.measures_targets(self._part.task)
+        size = len(scaled_D)
+        if with_targets:
+            scaled_D = np.append(scaled_D, True)
         if not scaled_D.any():
             return reading
         means = means_of(await self._column_sums(np.zeros(0)))
-        mean_D, deviation_D = scale_of(await self._column_sums(means), means, scaled_D)
-        found = messages.ColumnScale(tuple(mean_D.tolist()), tuple(deviation_D.tolist()))
+        mean_D, deviation_D = (part.tolist() for part in scale_of(await self._column_sums(means), means, scaled_D))
+        target = (mean_D[size], deviation_D[size]) if with_targets else (0.0, 1.0)
+        found = messages.ColumnScale(tuple(mean_D[:size]), tuple(deviation_D[:size]), target)
         await self.sites.ask(lambda site: site.take_scale(found))
-        return replace(reading, mean=found.mean, deviation=found.deviation)
+        if scaled_D[:size].any():
+            reading = replace(reading, mean=found.mean, deviation=found.deviation)
+        return replace(reading, label_mean=target[0], label_deviation=target[1])
 
     async def _column_sums(self, means: Floats) -> Doubles:
         """Return the sums of columns over all sites."""
@@ -652,7 +717,7 @@ class HorizontalServer(Server):
         arguments = (self._config, self._spec, self.model, changes, num_clients, seed)
         self.model = await self.compute(algorithm.advance, *arguments, work=work)
         weight = sum(one.weight for one in changes)
-        loss = sum(one.weight * one.loss for one in changes) / weight
+        loss = sum(one.weight * one.loss for one in changes) / weight * self._target[1] ** 2
         return messages.Progress(loss, sum(one.num_clients for one in changes))
 
     async def _train_private(self, round: int) -> messages.Progress:
@@ -767,7 +832,8 @@ class HorizontalServer(Server):
         """Measure the model on the rows that belong to no client."""
         vector = self.best if self.best.size else self.model.vector
         work = Work("measure", float(len(rows_of(self._key)[1]) * vector.size))
-        arguments = (self._spec, vector, self._key, self._part.task, self._config.user_metric, self._device)
+        how = (self._part.task, self._config.user_metric, self._device, self._target)
+        arguments = (self._spec, vector, self._key, *how)
         return messages.Scores(*await self.compute(algorithm.measure, *arguments, work=work))
 
     @remote(caller=DRIVER, at_most="num_measurements")
@@ -776,6 +842,12 @@ class HorizontalServer(Server):
         found = await self.sites.ask(lambda site: site.measure(messages.MeasureOrder(self.model.vector)))
         means = algorithm.mean_scores([(one.num_rows, one.metrics) for one in found.values()])
         return messages.Scores(means, clients={name: one.metrics for name, one in found.items()})
+
+    @remote(caller=DRIVER, at_most=lambda config: int(config.measures_alone))
+    async def measure_alone(self) -> messages.Baselines:
+        """Let the clients say how good a model of their own rows alone is."""
+        found = await self.sites.ask(lambda site: site.measure_alone())
+        return messages.Baselines({name: value for one in found.values() for name, value in one.scores.items()})
 
     @remote(caller=DRIVER, at_most="num_measurements")
     async def remember(self, order: messages.RoundOrder) -> None:

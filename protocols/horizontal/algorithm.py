@@ -42,11 +42,31 @@ from fedactors.learning.user_models import user_metrics
 from fedactors.privacy.accounting import RecordPrivacy
 from fedactors.runtime.snapshots import Stateful
 from protocols.horizontal.aggregation import MODEL, robust_mean, user_step
-from protocols.horizontal.config import ADAPTIVE, HorizontalConfig
+from protocols.horizontal.config import (
+    ADAPTIVE,
+    PLAIN_PASSES,
+    PLAIN_ROWS,
+    HorizontalConfig,
+    enough_passes,
+    informative_rows,
+    rows_per_step,
+)
 from protocols.horizontal.messages import Change, Floats, TrainOrder
 
 Doubles = NDArray[np.float64]
 NOTHING = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Rows of a client's local step, its passes in a round, and the decay of its non-linear weights."""
+
+    batch_size: int
+    num_epochs: int
+    decay: float
+
+
+PLAIN = LocalSteps(PLAIN_ROWS, PLAIN_PASSES, 0.0)
 
 
 @dataclass(frozen=True)
@@ -82,7 +102,7 @@ def train(
     model_P: Floats,
     keys: Sequence[bytes],
     seeds: Sequence[int],
-    training: LocalTraining,
+    trainings: Sequence[LocalTraining],
     controls: Sequence[Floats],
     control_P: Floats,
     counts_samples: bool,
@@ -90,11 +110,13 @@ def train(
     device: str,
     privacy: RecordPrivacy | None = None,
     secrets: Sequence[tuple[int, ...]] = (),
+    target: tuple[float, float] = (0.0, 1.0),
     patterns: tuple[str, ...] = (),
     local: Sequence[Floats] = (),
 ) -> SiteResult:
     """Let clients train from the server's model x (`model_P`); return their mean change.
 
+    Each has its own way to train. `target` is the mean and deviation of a regression's targets.
     With `patterns` of local parameters x is what is shared (S), and `local` has z_i of each client.
     SCAFFOLD has `controls`, c_i of each client, and `control_P`, c; others nothing. `together` is one batched call.
     With `privacy` each client trains by DP-SGD from a secret of its own, and no loss is returned (0).
@@ -103,26 +125,27 @@ def train(
     starts = [joined(spec, patterns, model_P, one) for one in local] if patterns else [model_P] * len(keys)
     if patterns and corrections:  # local parameters follow their own gradients
         corrections = [joined(spec, patterns, one, np.zeros_like(z)) for one, z in zip(corrections, local, strict=True)]
-    rows, weighing = [rows_on(rows_of, key, device) for key in keys], [weights_of(key) for key in keys]
+    rows = [(x, as_trained(y, target)) for x, y in (rows_on(rows_of, key, device) for key in keys)]
+    weighing = [weights_of(key) for key in keys]
     if privacy is None:
         results = train_clients(
             spec,
             starts,
             rows,
             seeds=seeds,
-            training=training,
+            training=trainings,
             corrections=corrections,
             weights=weighing,
             together=together,
             device=device,
         )
-        if training.only == "local":  # FedRep: then what is shared, from there
+        if trainings[0].only == "local":  # FedRep: then what is shared, from there
             results = train_clients(
                 spec,
                 [result.vector for result in results],
                 rows,
                 seeds=[derived_seed(seed, "client", "shared parameters") for seed in seeds],
-                training=replace(training, only="shared"),
+                training=[replace(one, only="shared") for one in trainings],
                 weights=weighing,
                 device=device,
             )
@@ -131,7 +154,7 @@ def train(
         results = [
             LocalResult(
                 vector=train_privately(
-                    spec, model_P, *held, secret=secret, privacy=privacy, training=training,
+                    spec, model_P, *held, secret=secret, privacy=privacy, training=how,
                     correction_P=added, weights_N=counts, device=device,
                 ),
                 num_samples=len(held[0]),
@@ -139,7 +162,9 @@ def train(
                 loss=0.0,
                 loss_rms=0.0,
             )
-            for held, secret, added, counts in zip(rows, secrets, corrections or nothing, weighing, strict=True)
+            for held, secret, how, added, counts in zip(
+                rows, secrets, trainings, corrections or nothing, weighing, strict=True
+            )
         ]  # fmt: skip
     moved = [shared(spec, patterns, result.vector) for result in results]
     weights = [float(result.num_samples) if counts_samples else 1.0 for result in results]
@@ -147,7 +172,7 @@ def train(
     for weight, vector in zip(weights, moved, strict=True):
         change_P += weight / sum(weights) * (vector.astype(np.float64) - model_P)
     losses = [weight * result.loss for weight, result in zip(weights, results, strict=True)]
-    rate, moved_P = training.optimizer.learning_rate, np.zeros(control_P.shape)
+    rate, moved_P = trainings[0].optimizer.learning_rate, np.zeros(control_P.shape)
     following = []
     for local_P, vector, result in zip(controls, moved, results, strict=bool(controls)):
         following.append(next_control(local_P, control_P, model_P, vector, result.num_steps * rate))
@@ -169,18 +194,21 @@ def personal_models(
     personal: Sequence[Floats],
     keys: Sequence[bytes],
     seeds: Sequence[int],
-    training: LocalTraining,
+    trainings: Sequence[LocalTraining],
     pull: float,
     together: bool,
     device: str,
+    target: tuple[float, float] = (0.0, 1.0),
 ) -> list[Floats]:
     """Return Ditto's v_i (P) after steps from `personal` on the clients' losses and pull/2 |v - x|^2."""
     results = train_clients(
         spec,
         personal,
-        [rows_on(rows_of, key, device) for key in keys],
+        [(x, as_trained(y, target)) for x, y in (rows_on(rows_of, key, device) for key in keys)],
         seeds=seeds,
-        training=replace(training, proximal=pull),  # towards where v_i began; the rest of the way to x is constant
+        training=[
+            replace(one, proximal=pull) for one in trainings
+        ],  # towards where v_i began; the rest of the way to x is constant
         corrections=[(pull * (one - model_P)).astype(model_P.dtype) for one in personal],
         weights=[weights_of(key) for key in keys],
         together=together,
@@ -189,12 +217,20 @@ def personal_models(
     return [result.vector for result in results]
 
 
-def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTraining:
-    """Return how a client trains in a round."""
+def as_trained(labels: Any, target: tuple[float, float]) -> Any:
+    """Return labels as models are trained on them, with the mean and deviation of a regression's targets."""
+    return labels if target == (0.0, 1.0) else (labels - target[0]) / target[1]
+
+
+def local_training(
+    config: HorizontalConfig, task: Task, round: int, steps: LocalSteps = PLAIN, inputs: Sequence[int] = ()
+) -> LocalTraining:
+    """Return how a client trains in a round, on samples of a shape."""
+    resolved = config.at(inputs)
     return LocalTraining(
-        optimizer=config.step_rule.scaled(config.rate_schedule.at(round - 1, config.num_rounds)),
-        batch_size=config.batch_size,
-        num_epochs=config.local_epochs,
+        optimizer=resolved.step_rule.scaled(resolved.rate_schedule.at(round - 1, config.num_rounds)),
+        batch_size=config.batch_size or steps.batch_size,
+        num_epochs=config.local_epochs or steps.num_epochs,
         proximal=config.proximal if config.algorithm == "fedprox" else 0.0,
         task=task,
         loss=config.user_loss,
@@ -202,7 +238,21 @@ def local_training(config: HorizontalConfig, task: Task, round: int) -> LocalTra
         micro_batch_size=config.micro_batch_size,
         only="local" if config.algorithm == "fedrep" else "all",
         local=config.local_parameters if config.algorithm == "fedrep" else (),
+        decay=steps.decay,
     )
+
+
+def local_steps(
+    config: HorizontalConfig, task: Task, num_classes: int, inputs: Sequence[int], labels_N: NDArray[Any], clients: int
+) -> LocalSteps:
+    """Return the local steps of a client with these labels, one of so many `clients`, on samples of a shape."""
+    counts = [] if task == "regression" else np.unique(labels_N, return_counts=True)[1].tolist()
+    rows = informative_rows(task, len(labels_N), counts, max(2, num_classes)) * clients
+    decay = config.at(inputs).decay_at(task, rows)
+    if not config.follows_rows(inputs):
+        return replace(PLAIN, decay=decay)
+    size = config.batch_size or rows_per_step(len(labels_N))
+    return LocalSteps(size, config.local_epochs or enough_passes(len(labels_N), size), decay)
 
 
 def next_control(local_P: Floats, control_P: Floats, start_P: Floats, end_P: Floats, length: float) -> Floats:
@@ -212,11 +262,19 @@ def next_control(local_P: Floats, control_P: Floats, start_P: Floats, end_P: Flo
 
 
 def measure(
-    spec: ModelSpec, model_P: Floats, key: bytes, task: Any, metric: str, device: str
+    spec: ModelSpec,
+    model_P: Floats,
+    key: bytes,
+    task: Any,
+    metric: str,
+    device: str,
+    target: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[dict[str, float], int]:
     """Return the metrics of the model on some rows, a user's too, and how many classes it never predicts."""
     x_N, _ = rows_on(rows_of, key, device)
     labels_N, outputs = rows_of(key)[1], model_outputs(spec, model_P, x_N, device=device)
+    if target != (0.0, 1.0):
+        outputs = outputs.astype(np.float64) * target[1] + target[0]
     unpredicted = 0 if task == "regression" else num_unpredicted(labels_N, outputs)
     found = task_metrics(task, labels_N, outputs)
     if metric and np.isfinite(outputs).all():

@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedactors.config import Device, NamedCode, OnlyWith, config, is_code
-from fedactors.learning.optimizers import StepSettings
+from fedactors.learning.metrics import Task
+from fedactors.learning.optimizers import OptimizerSpec, Schedule, StepSettings
 from fedactors.privacy.accounting import RecordPrivacy, dpsgd_epsilon
 from fedactors.secure_sums.primitives import threshold_of
 
 Algorithm = Literal["fedavg", "fedprox", "scaffold", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedrep", "ditto"]
 ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")
 AGGREGATIONS = ("mean", "median", "trimmed-mean", "multi-krum")
+BY_ROWS = ("fedavg", "fedprox")
+"""Methods whose local steps on tables follow from the rows; the others' papers take plain steps."""
 DEFAULT_CLIENTS = 10
+PLAIN_ROWS, PLAIN_PASSES = 32, 1
+"""Rows of a step and passes where they do not follow from the rows."""
+LEAST_STEPS, MOST_ROWS = 50, 256
+"""Local steps of a round at least, and rows of a step at most, that follow from a client's rows."""
+
+
+def rows_per_step(num_rows: int) -> int:
+    """Return an eighth of a client's rows as a power of two between 16 and 256."""
+    return int(min(MOST_ROWS, max(16, 2 ** round(math.log2(max(num_rows, 1) / 8)))))
+
+
+def enough_passes(num_rows: int, batch_size: int) -> int:
+    """Return the passes that make 50 steps or more of a client's rows."""
+    return math.ceil(LEAST_STEPS / math.ceil(max(num_rows, 1) / batch_size))
+
+
+def informative_rows(task: Task, num_rows: int, counts: Sequence[int], num_classes: int) -> float:
+    """Return how many rows with classes of equal size are worth as much: of one positive in fifty 8 % of the rows.
+
+    Args:
+        task: what is learned; of a regression every row counts.
+        num_rows: of a client.
+        counts: of each class that it has.
+        num_classes: of the task.
+    """
+    if task == "regression":
+        return float(num_rows)
+    apart = 1.0 - sum((count / num_rows) ** 2 for count in counts)
+    return num_rows * apart * num_classes / (num_classes - 1)
+
+
+def enough_decay(task: Task, num_rows: float) -> float:
+    """Return the decay of the non-linear weights: the fewer rows, the nearer to a linear model."""
+    return min(10.0, (1500.0 if task == "regression" else 1000.0) / max(num_rows, 1.0))
 
 
 def _split(value: Any) -> Any:
@@ -27,8 +67,14 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 @config
 class HorizontalConfig(StepSettings):
-    """Options of a run of FedAvg and its relatives."""
+    """Options of a run of FedAvg and its relatives.
 
+    On tables FedAvg and FedProx take local steps that follow from each client's own rows unless they are given. FedAvg
+    as in its paper: model=linear optimizer=sgd schedule=constant batch_size=32 local_epochs=1 standardisation=none.
+    """
+
+    by_rows: ClassVar = ("local_epochs", "batch_size")
+    """Settings of which 0 stands for what follows from the rows."""
     sections: ClassVar = {
         "algorithm": "Method",
         "model": "Model",
@@ -38,6 +84,7 @@ class HorizontalConfig(StepSettings):
         "schedule": "Local training",
         "secure_aggregation": "Privacy",
         "standardisation": "Data",
+        "local_baseline": "Results",
         "together": "Running",
     }
     only_with: ClassVar[OnlyWith] = {
@@ -83,7 +130,11 @@ class HorizontalConfig(StepSettings):
     num_byzantine: int = Field(default=1, ge=1)
     """``trimmed-mean``: highest and lowest numbers left out; ``multi-krum``: sites that may send anything (f)."""
     model: NamedCode = "auto"
-    """Name of the model, or ``package.module:function`` of your own; ``auto`` goes by the shape of a sample."""
+    """Name of the model, or ``package.module:function`` of your own; ``auto`` goes by the shape of a sample: of tables
+    ``skip-mlp`` (linear plus a small MLP that starts at 0), under noise ``linear``."""
+    nonlinear_decay: Annotated[float, Field(ge=0)] | None = None
+    """Share of the MLP's weights that a local step of size 1 takes from a ``skip-mlp``; none: by each client's rows and
+    classes, times the number of clients: 1000 / rows (a regression: 1500) and at most 10; 0 where steps are plain."""
     loss: NamedCode = "auto"
     """Loss of a batch, ``package.module:function`` of your own, called with outputs and targets; ``auto`` goes by the
     task."""
@@ -91,8 +142,9 @@ class HorizontalConfig(StepSettings):
     """A further metric: ``package.module:function`` of your own, of scikit-learn or of torchmetrics."""
     hidden_size: int = Field(default=64, ge=1)
     """Width of ``mlp`` and ``residual-mlp``."""
-    layers: int = Field(default=3, ge=1)
-    """Linear layers of ``mlp``, blocks of ``residual-mlp``."""
+    layers: Annotated[int, Field(ge=1)] | None = None
+    """Linear layers of ``mlp`` and of the MLP in ``skip-mlp``, blocks of ``residual-mlp``; none: 2 of ``skip-mlp``,
+    else 3."""
     normalisation: Literal["group", "batch", "none"] = "group"
     """Normalisation of ``resnet18`` and ``vgg16``; running statistics are averaged like parameters."""
     num_clients: int | None = Field(default=None, ge=1)
@@ -122,10 +174,19 @@ class HorizontalConfig(StepSettings):
     quorum_timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     """Seconds that a round waits for sites to come back where fewer than `min_sites` are there; then the run ends, and
     can be resumed."""
-    local_epochs: int = Field(default=1, ge=1)
-    """Passes over a client's rows in a round."""
-    batch_size: int = Field(default=32, ge=1)
-    """Rows of a local step."""
+    optimizer: Literal["auto", "sgd", "adam", "adamw"] = "auto"  # type: ignore[assignment]
+    """Rule of a local step; ``auto``: adam on tables with fedavg or fedprox and without noise, else sgd."""
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["auto"] = "auto"  # type: ignore[assignment]
+    """Size of a local step; ``auto``: 0.01 of adam and adamw, 0.05 of sgd."""
+    schedule: Literal["auto", "constant", "cosine", "step"] = "auto"  # type: ignore[assignment]
+    """Learning-rate schedule over rounds: constant, half a cosine to 0, or steps; ``auto``: cosine on tables with
+    fedavg or fedprox and without noise, else constant."""
+    local_epochs: int = Field(default=0, ge=0)
+    """Passes over a client's rows in a round; 0: on tables with fedavg or fedprox and without noise as many as make 50
+    steps of its rows, else 1."""
+    batch_size: int = Field(default=0, ge=0)
+    """Rows of a local step; 0: on tables with fedavg or fedprox and without noise an eighth of the client's rows as a
+    power of two between 16 and 256, else 32."""
     micro_batch_size: int | None = Field(default=None, ge=1)
     """Rows whose gradients are computed at once and added up to a step's (gradient accumulation), for models that leave
     no room for `batch_size` rows; none for all of them."""
@@ -162,8 +223,9 @@ class HorizontalConfig(StepSettings):
     not)."""
     standardisation: Literal["sums", "none"] = "sums"
     """Of tables of your own: ``sums`` brings columns to mean 0 and deviation 1 over all clients' rows, by sums over the
-    sites (under masks with `secure_aggregation`); columns whose rule says ``range`` or ``none`` are left alone. Under
-    differential privacy no sums leave and columns are taken as they are: give ranges."""
+    sites (under masks with `secure_aggregation`); columns whose rule says ``range`` or ``none`` are left alone. So are
+    the targets of a regression, of named sets too, unless model or loss are your own. Under differential privacy no
+    sums leave and numbers are taken as they are: give ranges."""
     dirichlet: float | None = Field(default=0.5, gt=0, allow_inf_nan=False)
     """Concentration of the label distribution of clients; none for equal random shares."""
     num_training: int | None = Field(default=None, ge=1)
@@ -173,6 +235,9 @@ class HorizontalConfig(StepSettings):
     validation_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Share of each client's own rows that it measures on itself, to choose the best round by; of own files where no
     column tells (``split`` in ``parties.toml``)."""
+    local_baseline: bool = True
+    """Whether each client (ten at most) also trains a model on its own table alone, to say what the others' rows bring:
+    measured on its own validation rows, of a named set on the rows that belong to nobody. Only that score is told."""
     together: bool = True
     """Train a site's clients in batched calls where the model allows it and it pays, else one after the other."""
     device: Device = "cpu"
@@ -187,7 +252,9 @@ class HorizontalConfig(StepSettings):
 
     @model_validator(mode="after")
     def _check(self) -> HorizontalConfig:
-        if self.algorithm == "scaffold" and (self.optimizer != "sgd" or self.momentum or self.max_gradient_norm):
+        if self.algorithm == "scaffold" and (
+            self.optimizer not in ("auto", "sgd") or self.momentum or self.max_gradient_norm
+        ):
             raise ValueError(
                 "algorithm: scaffold is not allowed with momentum, max_gradient_norm or another optimizer than sgd: "
                 "its controls are the mean gradients of plain steps"
@@ -311,9 +378,63 @@ class HorizontalConfig(StepSettings):
         return RecordPrivacy(
             clip_norm=self.record_clip_norm,
             noise_multiplier=self.record_noise_multiplier,
-            batch_size=self.batch_size,
-            num_epochs=self.local_epochs,
+            batch_size=self.batch_size or PLAIN_ROWS,
+            num_epochs=self.local_epochs or PLAIN_PASSES,
         )
+
+    def at(self, inputs: Sequence[int]) -> HorizontalConfig:
+        """Return the settings with those that follow from the shape of a sample."""
+        is_by_rows = self.follows_rows(inputs)
+        rule = ("adam" if is_by_rows and not self.momentum else "sgd") if self.optimizer == "auto" else self.optimizer
+        schedule = ("cosine" if is_by_rows else "constant") if self.schedule == "auto" else self.schedule
+        model = self.model
+        if model == "auto" and len(inputs) == 1:
+            model = "linear" if self.is_noised else "skip-mlp"
+        layers = self.layers or (2 if model == "skip-mlp" else 3)
+        return replace(self, model=model, layers=layers, optimizer=rule, schedule=schedule)
+
+    def follows_rows(self, inputs: Sequence[int]) -> bool:
+        """Whether local steps follow from the rows, for samples of this shape."""
+        return len(inputs) == 1 and self.algorithm in BY_ROWS and not self.is_noised
+
+    def decay_at(self, task: Task, rows: float) -> float:
+        """Return the decay of the non-linear weights, of settings that `at` resolved and a number of rows in all."""
+        if self.nonlinear_decay is not None:
+            return self.nonlinear_decay
+        return 0.0 if self.optimizer == "sgd" else enough_decay(task, rows)
+
+    @property
+    def step_size(self) -> float:
+        """The size of a step, before the schedule."""
+        if not isinstance(self.learning_rate, str):
+            return self.learning_rate
+        return 0.05 if self.optimizer in ("auto", "sgd") else 0.01
+
+    @property
+    def step_rule(self) -> OptimizerSpec:
+        """The rule of a step, before the schedule; of images where `at` did not resolve it."""
+        return OptimizerSpec(
+            name="sgd" if self.optimizer == "auto" else self.optimizer,
+            learning_rate=self.step_size,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            clip_norm=self.max_gradient_norm,
+        )
+
+    @property
+    def rate_schedule(self) -> Schedule:
+        """The schedule; of images where `at` did not resolve it."""
+        name = "constant" if self.schedule == "auto" else self.schedule
+        return Schedule(name=name, every=self.decay_every, factor=self.decay_factor)
+
+    def measures_targets(self, task: Task) -> bool:
+        """Whether targets are standardised by sums: those of a regression whose model and loss are ours."""
+        return self.measures_columns and task == "regression" and not self.user_loss and not is_code(self.model)
+
+    @property
+    def measures_alone(self) -> bool:
+        """Whether clients say how good a model of their own rows is."""
+        return self.local_baseline and not self.secure_aggregation and not self.is_noised
 
     @property
     def is_noised(self) -> bool:

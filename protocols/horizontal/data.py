@@ -125,12 +125,13 @@ def sites_of(config: HorizontalConfig, data: HorizontalData) -> dict[str, range]
 
 def model_spec(config: HorizontalConfig, *, inputs: tuple[int, ...], task: Task, num_classes: int) -> ModelSpec:
     """Return the model of a run for samples of this shape."""
+    resolved = config.at(inputs)
     return ModelSpec(
-        name=model_for(config.model, tuple(inputs)),
+        name=model_for(resolved.model, tuple(inputs)),
         inputs=tuple(inputs),
         outputs=output_width(task, num_classes),
         hidden_size=config.hidden_size,
-        layers=config.layers,
+        layers=resolved.layers or 3,
         norm=config.normalisation,
         float64=config.float64,
     )

@@ -48,7 +48,7 @@ class TotalWeight:
     value: float
 
 
-@message(reveals="the means of the columns over all sites' rows, or nothing about data before they are known")
+@message(reveals="the means of the columns (a regression: and targets) over all sites' rows, or nothing before that")
 class ColumnMeans:
     """What squares are counted from: a mean of each column that is standardised (S), or nothing (0)."""
 
@@ -56,7 +56,8 @@ class ColumnMeans:
 
 
 @message(
-    reveals="how many rows a site's clients have, and of each column their sum, or that of differences and squares"
+    reveals="how many rows a site's clients have, and of each column (a regression: and of the targets) their sum, or "
+    "that of differences and squares"
 )
 class ColumnSums:
     """Rows, then sums of columns, without means (1 + S), or of differences from them and of their squares (1 + 2S)."""
@@ -64,12 +65,14 @@ class ColumnSums:
     values: Floats
 
 
-@message(reveals="mean and deviation of each column over all sites' rows")
+@message(reveals="mean and deviation of each column (a regression: and of the targets) over all sites' rows")
 class ColumnScale:
     """What columns are brought to mean 0 and deviation 1 by (D each); one that is left alone has 0 and 1."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    target: tuple[float, ...] = (0.0, 1.0)
+    """Mean and deviation of a regression's targets."""
 
 
 @message(reveals="the server's model (SCAFFOLD: and the mean control), and which of a site's clients are wanted")
@@ -135,6 +138,16 @@ class LocalScores:
 
     num_rows: int
     metrics: dict[str, float]
+
+
+@message(
+    reveals="how good a model of one client's rows alone is on its own validation rows, of a named set on rows that "
+    "belong to nobody"
+)
+class Baselines:
+    """Headline metric of each client's own model, by client; none where it has too few rows."""
+
+    scores: dict[str, float]
 
 
 # --- what the driver orders and learns ---
@@ -213,7 +226,8 @@ def sent(config: HorizontalConfig) -> tuple[type, ...]:
     scale = (ColumnMeans, ColumnScale, *(() if config.secure_aggregation else (ColumnSums,)))
     if not config.measures_columns:
         scale = ()
-    return (Introduction, *scale, TrainOrder, *parts, *local, RoundOrder, Federation, Progress, Scores, *quorum)
+    alone = (Baselines,) if config.measures_alone else ()
+    return (Introduction, *scale, TrainOrder, *parts, *local, *alone, RoundOrder, Federation, Progress, Scores, *quorum)
 
 
 def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
@@ -222,7 +236,10 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
         "the server reads the sum over all sites only" if config.secure_aggregation else "each site's change is read"
     )
     whose = "over all sites only" if config.secure_aggregation else "of each site"
-    scaled = f"of tables of your own the server reads the number of rows and sums of columns {whose}"
+    scaled = (
+        f"of tables of your own the server reads the number of rows and sums of columns {whose}; of a regression sums "
+        "of targets too"
+    )
     noised = "changes leave without noise, and no budget is promised"
     if config.is_private:
         who = "the sites add" if config.secure_aggregation else "the server, which reads changes and is trusted, adds"

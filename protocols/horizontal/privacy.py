@@ -18,7 +18,9 @@ from fedactors.data.layouts.horizontal import HorizontalBlock, HorizontalData, R
 from fedactors.data.layouts.vertical import Neighbour
 from fedactors.data.new_rows import actor_state
 from fedactors.errors import BadInput
+from fedactors.learning.local_training import LocalTraining
 from fedactors.messages.codec import wire_type
+from fedactors.serving.parts import Part
 from protocols.horizontal import algorithm, client_dp
 from protocols.horizontal.algorithm import NOTHING
 from protocols.horizontal.config import HorizontalConfig
@@ -124,7 +126,7 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
             model.vector,
             keys,
             [derived_seed(seed, f"client {client}", "rows of attackers") for client in clients],
-            algorithm.local_training(config, part.task, config.num_rounds),
+            _trainings(config, part, model.spec.inputs, keys, data.num_clients),
             [],
             NOTHING,
             config.counts_samples,
@@ -132,18 +134,29 @@ def surface(config: HorizontalConfig, data: HorizontalData, states: Mapping[str,
             "cpu",
             config.record_privacy,
             [tuple(np.random.SeedSequence([seed, client]).generate_state(4).tolist()) for client in clients],
+            reading.target,
         )
         models[name] = (model.vector + found.change).astype(model.vector.dtype)
         weights.append(found.weight)
         held = [rows_of(key) for key in keys]
-        rows[name] = (np.concatenate([x for x, _ in held]), np.concatenate([y for _, y in held]))
+        labels = np.concatenate([algorithm.as_trained(y, reading.target) for _, y in held])
+        rows[name] = (np.concatenate([x for x, _ in held]), labels)
     if config.is_private:
         models = dict.fromkeys(models, _noised_model(config, data, model, part.task, seed))
-    others, masked = (
-        rows_of(rows_key(as_read(data.test(), reading))),
-        weights if config.secure_aggregation and not config.is_private else None,
-    )
+    x_N, y_N = rows_of(rows_key(as_read(data.test(), reading)))
+    others = x_N, algorithm.as_trained(y_N, reading.target)
+    masked = weights if config.secure_aggregation and not config.is_private else None
     return models_surface(model.spec, part.task, part.num_classes, model.vector, models, rows, others, seed, masked)
+
+
+def _trainings(
+    config: HorizontalConfig, part: Part, inputs: tuple[int, ...], keys: Sequence[bytes], num_clients: int
+) -> list[LocalTraining]:
+    """Return how clients train in the last round."""
+    found = [
+        algorithm.local_steps(config, part.task, part.num_classes, inputs, rows_of(key)[1], num_clients) for key in keys
+    ]
+    return [algorithm.local_training(config, part.task, config.num_rounds, steps, inputs) for steps in found]
 
 
 def _noised_model(config: HorizontalConfig, data: HorizontalData, model: Any, task: Any, seed: int) -> Any:

@@ -12,7 +12,7 @@ from fedactors.actors.groups import ActorGroup
 from fedactors.data.layouts.horizontal import HorizontalData, forget_blocks
 from fedactors.errors import BadInput
 from fedactors.learning.many_clients import rows_on
-from fedactors.learning.metrics import Split, of_split
+from fedactors.learning.metrics import HEADLINES, LOCAL_BASELINE, Split, gain_note, of_split
 from fedactors.privacy.accounting import budgets
 from fedactors.runs.metrics import RunResult
 from fedactors.runtime.interface import Costs, Runtime
@@ -34,6 +34,8 @@ class State(RunState):
     num_parameters: int = 0
     scores: dict[str, float] = field(default_factory=dict)
     """Of the last measurement."""
+    of_clients: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of the best round on each client's own validation rows."""
     unpredicted: int = 0
     """Classes that the model predicts for no row of it."""
     local: list[str] = field(default_factory=list)
@@ -93,7 +95,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     watch = Watch(f"{split}/accuracy", patience=config.patience, target=config.target_accuracy)
     if data.task == "regression":
         watch = Watch(f"{split}/rmse", "min", patience=config.patience)
-    remedy = Remedy("learning_rate", config.learning_rate)
+    remedy = Remedy("learning_rate", config.at(data.shape or (1,)).step_size)
     rounds = Rounds(runtime, State(), num_rounds=config.num_rounds, watch=watch, remedy=remedy)
     state = rounds.state
     if await rounds.start():
@@ -119,6 +121,7 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
             elif is_best:
                 await remember(server, order)
                 state.scores = scores | of_split(split, spread_of(measured.clients))
+                state.of_clients = measured.clients
     # of the round that the clients' validation rows chose; with local parameters no whole model is the server's
     if data.holds_out and not config.local_parameters:
         tested = await measure(server, RoundOrder(state.round))
@@ -127,10 +130,11 @@ async def run(config: HorizontalConfig, data: HorizontalData, runtime: Runtime) 
     best = f"{split}/best_{watch.metric.removeprefix(f'{split}/')}"
     # the best of several test measurements would be a score that the test rows chose
     chosen = {best: state.best, "best_round": state.best_round} if split == "validation" else {}
-    metrics = {**state.scores, **chosen}
+    alone, gains = await compare_alone(config, data, server, state, split)
+    metrics = {**state.scores, **alone, **chosen}
     as_given = bool(data.files) and config.standardisation == "none"
     notes = unlearned(state.unpredicted, "validation" if config.num_validation else "test", data, as_given)
-    notes += absences(state)
+    notes += absences(state) + gains
     extra = {"clients": state.num_clients, "parameters": state.num_parameters, **({"notes": notes} if notes else {})}
     if config.local_parameters:
         extra["local_parameters"] = state.local
@@ -149,6 +153,20 @@ def sites_per_process(config: HorizontalConfig, data: HorizontalData) -> int | N
     if config.clients_per_process is not None:
         return config.clients_per_process // config.clients_per_site
     return 1 if data.parties or config.num_gpus else None
+
+
+async def compare_alone(
+    config: HorizontalConfig, data: HorizontalData, server: ActorGroup[HorizontalServer], state: State, split: Split
+) -> tuple[dict[str, float], list[str]]:
+    """Return how good models of single clients' own tables are, and a line on each beside the joint model."""
+    is_measured = data.holds_out or not data.files
+    if not config.measures_alone or not is_measured or len(data.shape) > 1:
+        return {}, []
+    name, found = HEADLINES[data.task], (await server.ask_one(lambda one: one.measure_alone())).scores
+    joint = state.of_clients or {key: {name: state.scores.get(f"{split}/{name}", math.nan)} for key in found}
+    notes = [gain_note(client, data.task, joint.get(client, {}), {name: own}, "rows") for client, own in found.items()]
+    metrics = {f"{split}/{client}/local_{name}": own for client, own in found.items()}
+    return metrics, [line for lines in notes for line in lines]
 
 
 async def train(server: ActorGroup[HorizontalServer], order: RoundOrder) -> Progress:
@@ -230,4 +248,5 @@ def default_costs() -> Costs:
     Between what ``scenarios/benchmarks/batched_clients.py`` measured on one core: 0.7e-9 (wide layers) to 7e-9
     (convolutions) seconds a unit of training.
     """
-    return Costs({"train": (2e-3, 3e-9), "measure": (1e-3, 1e-9), "aggregate": (1e-5, 3e-9)})
+    kinds = {"train": (2e-3, 3e-9), "measure": (1e-3, 1e-9), "aggregate": (1e-5, 3e-9)}
+    return Costs({**kinds, LOCAL_BASELINE: (0.0, 0.0)})

@@ -40,15 +40,33 @@ def scaled_numbers(config: HorizontalConfig, reading: Reading) -> NDArray[np.boo
     return ~np.asarray(keeps, np.bool_) & config.measures_columns
 
 
-def column_sums(blocks: Sequence[NDArray[Any]], scaled_D: NDArray[np.bool_], means: Floats) -> Doubles:
+def column_sums(
+    blocks: Sequence[NDArray[Any]],
+    scaled_D: NDArray[np.bool_],
+    means: Floats,
+    targets: Sequence[NDArray[Any]] = (),
+) -> Doubles:
     """Return the number of rows and the sums of columns; with `means` of differences from them, and of their squares.
+
+    Targets, where they are given, are the last column.
 
     Raises:
         BadInput: numbers so large that their squares have no sum.
     """
-    pieces = [block[rows] for block in blocks for rows in blocks_of(len(block), block.shape[1] * 8)]
+    pieces = [
+        (number, rows)
+        for number, block in enumerate(blocks)
+        for rows in blocks_of(len(block), max(1, block.nbytes // max(1, len(block))) * 2)
+    ]
+    scaled = np.flatnonzero(scaled_D)
+
+    def numbers(number: int, rows: Any) -> NDArray[Any]:
+        found_ND = blocks[number][rows]
+        found_ND = found_ND.reshape(len(found_ND), -1)[:, scaled]
+        return np.column_stack([found_ND.astype(np.float64), targets[number][rows]]) if targets else found_ND
+
     of_powers = [
-        np.sum([_powers(piece[:, scaled_D], means, power) for piece in pieces], axis=0)
+        np.sum([_powers(numbers(*piece), means, power) for piece in pieces], axis=0)
         for power in ((1, 2) if means.size else (1,))
     ]
     found: Doubles = np.concatenate([[float(sum(map(len, blocks)))], *of_powers])

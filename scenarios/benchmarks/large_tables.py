@@ -50,7 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "batch_size": 1024,
         "relaxed_protocol": True,
     },
-    "horizontal": {"num_rounds": 1, "local_epochs": 1, "batch_size": 1024},
+    "horizontal": {"num_rounds": 1, "local_epochs": 1, "batch_size": 1024, "model": "linear"},
     "tablepuppet": {"num_rounds": 3, "join_by": "rows"},
 }
 QUERY = (

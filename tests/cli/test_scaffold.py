@@ -27,7 +27,11 @@ def test_a_new_protocol_keeps_the_contract(tmp_path):
     folder = tmp_path / "secure-mean"
     code = (
         "from secure_mean.plugin import PROTOCOL\nfrom fedactors.testing import check_protocol\n"
-        "check_protocol(PROTOCOL, on_ray=False)"
+        "check_protocol(PROTOCOL, on_ray=False)\n"
+        "from fedactors.sweeps import run_once\n"
+        "done = run_once(PROTOCOL, PROTOCOL.smoke, PROTOCOL.default_data, 0)\n"
+        "assert {name.partition('/')[0] for name in done.recorder.curve if '/' in name} == {'validation'}\n"
+        "assert set(done.result.metrics) == {'test/auc', 'test/loss'}, done.result.metrics\n"
     )
     done = run_python(["-c", code], tmp_path, folder)
     assert done.returncode == 0, done.stderr

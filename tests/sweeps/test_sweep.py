@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from fedactors.cli import main as cli
 from fedactors.runs.compare import NO_INTERVAL
-from fedactors.runs.table import read_facts, read_table
+from fedactors.runs.table import RunRow, read_facts, read_table
+from fedactors.sweeps import Criterion, Sweep, choose
 
 ROOT = Path(__file__).parents[2]
 TINY = ["num_layers=2", "hidden_size=8", "embedding_size=4", "batch_size=64", "num_epochs=2"]
@@ -183,3 +185,25 @@ def test_a_page_of_two_seeds_a_setting_states_no_difference_and_says_why(tmp_pat
     (auc,) = re.findall("<tr><td>test/auc</td>.*?</tr>", page)
     assert auc.count("<td>") == 3, "the metric, and its values at either rate"
     assert f"{NO_INTERVAL}</p>" in page
+
+
+def test_who_chooses_sees_validation_metrics_and_what_chose(capsys):
+    metrics = {"test/auc": 0.9, "validation/f1": 0.5}
+    rows = [
+        RunRow(protocol="p", seed=seed, config={"a": 1}, digest=f"{seed}", metrics=metrics, curve=curve)
+        for seed, curve in ((0, {"validation/auc": [0.6, 0.7]}), (1, {"validation/auc": [0.8, 0.5]}))
+    ]
+    trial = SimpleNamespace(digest="0", settings={"a": 1}, label="a=1 seed 0")
+    trials = [trial, SimpleNamespace(digest="1", settings={"a": 1})]
+    criterion = Criterion.parse("validation/auc:max")
+    choice = choose(rows, criterion, {one.digest: one.settings for one in trials})
+    cli._show(Sweep(table=Path("t"), rows=rows, num_cached=0, choice=choice), trials, "text")
+    text = capsys.readouterr().out
+    assert "validation/auc" in text.splitlines()[0]
+    assert "validation/f1" in text
+    assert "test/" not in text
+    assert "0.7500 ± 0.0707" in text
+    cli._progress(criterion, 1, 2, trial, rows[0])
+    assert "a=1 seed 0: validation/auc 0.7000" in capsys.readouterr().err
+    cli._progress(None, 1, 2, trial, rows[0])
+    assert "test/auc 0.9000" in capsys.readouterr().err

@@ -634,11 +634,23 @@ class Reading:
     """Of each number that a row of a table becomes, over all clients' rows; none: numbers are as they are."""
     deviation: tuple[float, ...] = ()
     """Likewise."""
+    label_mean: float = 0.0
+    """Of a regression's targets, over all clients' rows, where they were standardised."""
+    label_deviation: float = 1.0
+    """Likewise."""
 
     @property
     def text(self) -> str:
         """The same as JSON."""
-        return _ADAPTER.dump_json(self, exclude=None if self.mean else {"mean", "deviation"}).decode()
+        unused = set() if self.mean else {"mean", "deviation"}
+        if self.target == (0.0, 1.0):
+            unused |= {"label_mean", "label_deviation"}
+        return _ADAPTER.dump_json(self, exclude=unused).decode()
+
+    @property
+    def target(self) -> tuple[float, float]:
+        """Mean and deviation of the targets."""
+        return self.label_mean, self.label_deviation
 
     @property
     def names(self) -> tuple[str, ...]:

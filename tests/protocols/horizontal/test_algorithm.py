@@ -67,7 +67,7 @@ def test_a_sites_loss_and_change_are_weighted_alike(counts_samples, shares):
     rows = [rows_on(rows_of, key, "cpu") for key in keys]
     alone = train_clients(spec, [start] * 2, rows, seeds=(1, 2), training=training, together=False)
     assert abs(alone[0].loss - alone[1].loss) > 0.01
-    found = algorithm.train(spec, start, keys, (1, 2), training, [], np.zeros(0), counts_samples, False, "cpu")
+    found = algorithm.train(spec, start, keys, (1, 2), [training] * 2, [], np.zeros(0), counts_samples, False, "cpu")
     assert found.weight == (40.0 if counts_samples else 2.0)
     assert found.loss == pytest.approx(sum(share * one.loss for share, one in zip(shares, alone, strict=True)))
     change_P = sum(share * (one.vector - start) for share, one in zip(shares, alone, strict=True))

@@ -63,10 +63,10 @@ def client_rows(config):
 def descend(module, x, y, seed, config, pull=None, only=None):
     """Local training by torch's own optimiser; `pull`: parameters to stay near to; `only`: those that are trained."""
     chosen = list(only if only is not None else module.parameters())
-    optimizer = torch.optim.SGD(chosen, lr=config.learning_rate, weight_decay=config.weight_decay)
+    optimizer = torch.optim.SGD(chosen, lr=config.step_size, weight_decay=config.weight_decay)
     order = np.random.default_rng(seed)
     module.train()
-    for _ in range(config.local_epochs):
+    for _ in range(config.local_epochs or 1):
         shuffled = order.permutation(len(y))
         for first in range(0, len(y), config.batch_size):
             rows = shuffled[first : first + config.batch_size]
