@@ -21,11 +21,11 @@ import tempfile
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from fedactors.errors import BadInput
 from fedactors.options import RunOptions
-from fedactors.plugins import Protocol, discover, find_protocol
+from fedactors.plugins import Aim, Protocol, discover, find_protocol
 
 if TYPE_CHECKING:
     from fedactors.data.checks import DataFinding
@@ -639,6 +639,12 @@ def plan(
     profiles: Sequence[str | Path] = (),
     *,
     measure: bool = False,
+    aim: Aim = "target",
+    data: Data | None = None,
+    seed: int = 0,
+    jobs: int = 1,
+    time_limit: float = 600.0,
+    tell: Callable[[str], None] | None = None,
     settings: Words = (),
     **where: Any,
 ) -> dict[str, Any]:
@@ -648,35 +654,51 @@ def plan(
         protocol: which one; see `protocols`.
         profiles: files (.toml or .json) that say what a party has.
         measure: let each party measure its machine and links instead, in a process of its own.
+        aim: what is to cost the least: the model that reaches the ``target``, or an ``epoch``.
+        data: rows that pilots train on, all of them in this process; without them rows are generated.
+        seed: of the pilots.
+        jobs: processes in which pilots run.
+        time_limit: seconds after which no pilot goes on.
+        tell: hears what is tried.
         settings: that are not to be chosen.
-        where: for `measure`: ``data``, ``runtime``, ``address`` or ``placement``.
+        where: for `measure`: ``runtime``, ``address`` or ``placement``.
 
     Raises:
-        BadInput: the protocol has no planner, or profiles and options do not go together.
+        BadInput: the protocol has no planner, profiles and options do not go together, or no pilot reaches the target.
     """
     from fedactors.config import build_given
+    from fedactors.launch import in_thread_if_needed, load_data
+    from fedactors.launch import measure as measured
+    from fedactors.plugins import Planning
     from fedactors.runs.metrics import jsonable
-    from fedactors.validation import read_tree
+    from fedactors.validation import choice_of, number_of, read_tree
 
     known = _protocol(protocol)
     if known.plan is None:
         raise BadInput(f"protocol: {known.name} has no planner")
+    choice_of(aim, get_args(Aim), "--aim")
+    number_of(time_limit, "--time-limit", above=0.0)
     config = build_given(known.Config, settings)
     found = [read_tree(path, "--profile") for path in profiles]
     for path, one in zip(profiles, found, strict=True):
         if not isinstance(one, dict):
             raise BadInput(f"--profile: {path!r} is not a table of names and values")
+    options = RunOptions.checked(**_where({**where, "data": data}))
     if measure:
-        from fedactors.launch import in_thread_if_needed
-        from fedactors.launch import measure as measured
-
         if found:
             raise BadInput("--measure: not together with --profile: it makes all of them")
-        options = RunOptions.checked(**_where(where))
         found = in_thread_if_needed(lambda _: measured(known, config, options))
-    elif given := [name for name in ("data", "runtime", "address", "placement") if where.get(name)]:
+    elif given := [name for name in ("runtime", "address", "placement") if where.get(name)]:
         raise BadInput(f"--{given[0]}: needs --measure")
-    return dict(jsonable(known.plan(config, found)))
+    if options.data and known.measure and not found:
+        raise BadInput("--data: pilots on it need each party's machine: give --profile FILE for each, or --measure")
+    # rows at other machines stay there: pilots then train on generated ones
+    named = options.data if aim == "target" and not options.address else None
+    rows = load_data(known, config, named, seed) if named else None
+    quiet: dict[str, Any] = {} if tell is None else {"tell": tell}
+    planning = Planning(aim=aim, data=rows, seed=seed, jobs=jobs, time_limit=time_limit, **quiet)
+    make = known.plan
+    return dict(jsonable(in_thread_if_needed(lambda _: make(config, found, planning))))
 
 
 def doctor(

@@ -58,8 +58,8 @@ Run = Callable[[Any, Any, Any], Awaitable["RunResult"]]
 """``run(config, data, runtime)``: the protocol itself, an ``async`` function."""
 LoadData = Callable[[Any, Any, int], Any]
 """``load_data(config, name_or_file, seed)``: the partition for ``run``; one that is described already is checked."""
-Plan = Callable[[Any, Sequence[Mapping[str, Any]]], Mapping[str, Any]]
-"""``plan(config, profiles)``: planned settings and what they are predicted to cost, JSON-ready."""
+Plan = Callable[[Any, Sequence[Mapping[str, Any]], "Planning"], Mapping[str, Any]]
+"""``plan(config, profiles, planning)``: planned settings and what they are predicted to cost, JSON-ready."""
 Measure = Callable[[Any, Any, Any], Awaitable[Sequence[Mapping[str, Any]]]]
 """``measure(config, data, runtime)``: an ``async`` function like ``run``, which spawns actors that measure the parties'
 machines and returns the profiles for `Plan`."""
@@ -79,6 +79,31 @@ Neighbours = Callable[[Any, Any, str, int, int], Sequence["Neighbour"]]
 Surface = Callable[[Any, Any, Mapping[str, bytes], int], Any]
 """``surface(config, data, states, seed)``: a `fedactors.auditing.attacks.Surface` from the actors' checkpointed
 states."""
+
+
+Aim = Literal["target", "epoch"]
+"""What a plan is the cheapest for: the model that reaches the target, or an epoch."""
+
+
+def _keep_quiet(line: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """How a planner works, beside the settings and profiles that it plans for."""
+
+    aim: Aim = "target"
+    data: Any = None
+    """Rows that pilots train on: a partition as `LoadData` returns it; None: rows are generated."""
+    seed: int = 0
+    """Of the pilots; the same plan comes from the same seed."""
+    jobs: int = 1
+    """Processes in which pilots run."""
+    time_limit: float = 600.0
+    """Seconds after which no pilot begins, and none goes on."""
+    tell: Callable[[str], None] = _keep_quiet
+    """Hears what is tried and what came out."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,12 +37,13 @@ import shlex
 import signal
 import statistics
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import fedactors
 from fedactors.config import as_dict, build, parse_words
@@ -50,7 +51,7 @@ from fedactors.data.datasets.catalogue import describe, find_file
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.launch import check_data, load_data, make_runtime, resolve
 from fedactors.options import RunOptions
-from fedactors.plugins import Protocol, find_protocol
+from fedactors.plugins import Planning, Protocol, find_protocol
 from fedactors.runs.folder import describe_environment
 from fedactors.runs.metrics import RunResult, Summary, is_number, jsonable
 from fedactors.runs.recorder import MemoryRecorder
@@ -636,6 +637,162 @@ def choose(rows: Sequence[RunRow], criterion: Criterion, settings: Mapping[str, 
         raise BadInput(f"--choose: no setting has {criterion.metric!r} in all its runs (there are {', '.join(names)})")
     best = (max if criterion.mode == "max" else min)(found, key=lambda entry: entry["mean"])
     return {"metric": criterion.metric, "mode": criterion.mode, "settings_tried": len(tried), **best, "tried": tried}
+
+
+# --- pilots of a planner ----------------------------------------------------------------------------------------------
+
+
+C = TypeVar("C")
+FINALISTS, LAST, SEEDS = 6, 3, (3, 6, 12)
+"""Finalists, those left of them at last, and seeds: of all that are tried, of the finalists, of the last."""
+SLACK, ROUNDS = 4.0, 3
+"""How much a finalist may cost, times the first candidate's cost with one seed, and how often neighbours are tried."""
+
+
+class Enough(FedactorsError):
+    """A pilot has reached its target, or spent what it may."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a pilot came to."""
+
+    cost: float | None = None
+    """Of reaching the target; None: it was not reached within the limit."""
+    score: float = -math.inf
+    """How near it came, the more the nearer; to choose among those that did not reach it."""
+    has_ended: bool = False
+    """Whether a larger limit would change nothing."""
+    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """What else is told of it."""
+
+
+@dataclass(frozen=True)
+class Pilot(Generic[C]):
+    """A short run of a candidate: up to a limit of cost, and of the clock of this machine."""
+
+    candidate: C
+    seed: int
+    limit: float
+    until: float = math.inf
+
+
+class Pilots(Generic[C]):
+    """Runs pilots, none of them twice, and none once the time is over.
+
+    Args:
+        run: returns a pilot's outcome; with several jobs a function of a module.
+        planning: says in how many processes and for how long.
+        name: of a candidate, for who watches.
+    """
+
+    def __init__(self, run: Callable[[Pilot[C]], Outcome], planning: Planning, name: Callable[[C], str] = str) -> None:
+        self._run = run
+        self.tell = planning.tell
+        self.name = name
+        self._jobs = planning.jobs
+        self._until = time.monotonic() + planning.time_limit
+        self._known: dict[tuple[C, int], tuple[float, Outcome]] = {}
+        self.num_run = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() >= self._until
+
+    def __call__(self, candidates: Sequence[C], seeds: Sequence[int], limit: float) -> list[list[Outcome]]:
+        """Return the outcomes of some candidates, one for each seed; of what had no time left one that says nothing."""
+        asked = [Pilot(candidate, seed, limit, self._until) for candidate in candidates for seed in seeds]
+        missing = [one for one in asked if not self._knows(one)]
+        jobs = max(1, min(self._jobs, len(missing)))
+        for index, outcome in run_all(functools.partial(_in_time, self._run), missing, jobs=jobs):
+            self._known[missing[index].candidate, missing[index].seed] = (limit, outcome)
+            self.num_run += 1
+        return [[self._outcome(candidate, seed, limit) for seed in seeds] for candidate in candidates]
+
+    def one(self, candidate: C, seed: int, limit: float) -> Outcome:
+        """Return the outcome of one candidate."""
+        return self([candidate], [seed], limit)[0][0]
+
+    def best(self, seed: int) -> Outcome:
+        """Return the best outcome of a seed's pilots."""
+        found = [outcome for (_, known), (_, outcome) in self._known.items() if known == seed]
+        return min(found, key=lambda outcome: rank([outcome]), default=Outcome())
+
+    def known(self, candidate: C) -> list[Outcome]:
+        """Return the outcomes of a candidate's pilots, in the order of their seeds."""
+        found = {seed: outcome for (known, seed), (_, outcome) in self._known.items() if known == candidate}
+        return [found[seed] for seed in sorted(found)]
+
+    def _knows(self, asked: Pilot[C]) -> bool:
+        limit, outcome = self._known.get((asked.candidate, asked.seed), (-math.inf, Outcome()))
+        return outcome.cost is not None or outcome.has_ended or limit >= asked.limit
+
+    def _outcome(self, candidate: C, seed: int, limit: float) -> Outcome:
+        _, outcome = self._known.get((candidate, seed), (limit, Outcome()))
+        is_over = outcome.cost is not None and outcome.cost > limit
+        return dataclasses.replace(outcome, cost=None) if is_over else outcome
+
+
+def _in_time(run: Callable[[Pilot[C]], Outcome], pilot: Pilot[C]) -> Outcome:
+    return Outcome() if time.monotonic() >= pilot.until else run(pilot)
+
+
+def rank(outcomes: Sequence[Outcome]) -> tuple[int, float, float]:
+    """Return what candidates are sorted by: seeds that missed the target, the mean cost of the others, the score."""
+    costs = [outcome.cost for outcome in outcomes if outcome.cost is not None]
+    score = statistics.fmean(outcome.score for outcome in outcomes)
+    return len(outcomes) - len(costs), statistics.fmean(costs) if costs else math.inf, -score
+
+
+def halve(pilots: Pilots[C], candidates: Sequence[C], limits: Sequence[float], seed: int) -> list[C]:
+    """Return candidates, the best first: by successive halving.
+
+    All run to the first limit, the better half to the next (a few at least), until some had reached the target before.
+    """
+    left, is_last = list(candidates), False
+    for number, limit in enumerate(limits, start=1):
+        found = dict(zip(left, pilots(left, [seed], limit), strict=True))
+        left.sort(key=lambda candidate: rank(found[candidate]))
+        reached = sum(outcomes[0].cost is not None for outcomes in found.values())
+        first = pilots.name(left[0])
+        pilots.tell(f"rung {number}: {len(left)} candidates to {limit:.3g}, {reached} at the target; {first}")
+        if is_last or pilots.is_late or number == len(limits):
+            break
+        is_last = reached > 0
+        left = left[: max(FINALISTS, min(math.ceil(len(left) / 2), 2 * FINALISTS if is_last else len(left)))]
+    return left
+
+
+def settle(pilots: Pilots[C], candidates: Sequence[C], seed: int, near: Callable[[C], Sequence[C]]) -> list[C]:
+    """Return the finalists, the best first, by the mean over several seeds.
+
+    Args:
+        pilots: what runs them.
+        candidates: the best first, of which the first has reached the target.
+        seed: the first one.
+        near: candidates that differ little from one; those of the best are tried until none of them is better.
+    """
+    few, some, many = (range(seed, seed + count) for count in SEEDS)
+    left = list(candidates[:FINALISTS])
+    limit = SLACK * (pilots.one(left[0], seed, math.inf).cost or math.inf)
+    tried: dict[C, list[Outcome]] = {}
+    for _ in range(ROUNDS):
+        tried |= zip(left, pilots(left, few, limit), strict=True)
+        best = min(tried, key=lambda candidate: rank(tried[candidate]))
+        missed, mean, _ = rank(tried[best])
+        pilots.tell(f"{len(tried)} candidates with {len(few)} seeds: {pilots.name(best)}, {mean:.3g}")
+        limit = limit if missed else min(limit, 2 * mean)
+        fresh = [candidate for candidate in near(best) if candidate not in tried]
+        found = dict(zip(fresh, pilots(fresh, few[:1], limit), strict=True))
+        left = sorted(fresh, key=lambda candidate: rank(found[candidate]))[:LAST]
+        if not left or pilots.is_late or math.isinf(rank(found[left[0]])[1]):
+            break
+    ranked = sorted(tried, key=lambda candidate: rank(tried[candidate]))
+    for count, seeds in ((FINALISTS, some), (LAST, many)):
+        found = dict(zip(ranked[:count], pilots(ranked[:count], seeds, 4 * limit), strict=True))
+        ranked = sorted(found, key=lambda candidate: rank(found[candidate])) + ranked[count:]
+    return ranked[:FINALISTS]
 
 
 # --- worker processes -------------------------------------------------------------------------------------------------

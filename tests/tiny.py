@@ -16,7 +16,7 @@ from pydantic import Field
 from fedactors.config import config
 from fedactors.errors import BadInput, DataMissing, PartyFailed, Stopped
 from fedactors.messages.ledger import Usage
-from fedactors.plugins import Headline
+from fedactors.plugins import Headline, Planning
 from fedactors.runs.metrics import RunResult
 from fedactors.runs.recorder import Recorder
 from fedactors.runtime import snapshots
@@ -159,7 +159,7 @@ def export(settings: TinyConfig, party: str, states: Mapping[str, bytes]) -> Any
     )
 
 
-def plan(settings: TinyConfig, profiles: list[dict[str, Any]]) -> dict[str, Any]:
+def plan(settings: TinyConfig, profiles: list[dict[str, Any]], planning: Planning) -> dict[str, Any]:
     return {"batch_size": settings.batch_size, "num_profiles": len(profiles), "speeds": [p["speed"] for p in profiles]}
 
 

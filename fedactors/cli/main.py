@@ -428,12 +428,21 @@ def plan_command(args: argparse.Namespace) -> int:
     """Choose settings from profiles."""
     from fedactors.api import plan
 
-    where = given_options(args)
-    planned = plan(args.protocol, args.profile, measure=args.measure, settings=args.words, **where)
+    how = {"aim": args.aim, "seed": args.seed, "jobs": args.jobs, "time_limit": args.time_limit}
+    where = {name: value for name, value in given_options(args).items() if name != "seed"}
+    tell = lambda line: print(f"plan: {line}", file=sys.stderr, flush=True)  # noqa: E731
+    planned = plan(args.protocol, args.profile, measure=args.measure, settings=args.words, tell=tell, **how, **where)
     if args.format == "json":
         print_json(planned)
-    else:
-        print_table(["setting", "value"], [[key, format_value(value)] for key, value in planned.items()])
+        return 0
+    tables = {key: value for key, value in planned.items() if isinstance(value, list) and value}
+    groups = {key: value for key, value in planned.items() if isinstance(value, dict)}
+    alone = [[key, format_value(value)] for key, value in planned.items() if key not in {*tables, *groups}]
+    print_table(["setting", "value"], alone)
+    tables |= {f"{key}: {name}": rows for key, group in groups.items() for name, rows in group.items()}
+    for key, rows in tables.items():
+        say(f"\n{key}")
+        print_table(list(rows[0]), [[format_value(value) for value in row.values()] for row in rows])
     return 0
 
 

@@ -192,7 +192,22 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     plan.add_argument(
         "--measure", action="store_true", help="measure each party's machine and links, one process per party"
     )
-    plan.add_argument("--data", metavar="NAME|FILE", help="with --measure: data set name, or description of your data")
+    plan.add_argument(
+        "--aim",
+        choices=("target", "epoch"),
+        default="target",
+        help="what is to cost the least: the model that reaches the target (default), or an epoch",
+    )
+    plan.add_argument(
+        "--data",
+        metavar="NAME|FILE",
+        help="rows that pilots train on: data set name, or description of your data (default: generated)",
+    )
+    plan.add_argument("--seed", type=int, default=0, metavar="N", help="of the pilots (default 0)")
+    plan.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes that run pilots (default 1)")
+    plan.add_argument(
+        "--time-limit", type=float, default=600.0, metavar="SECONDS", help="no pilot goes on after this (default 600)"
+    )
     add_flags(plan, "runtime", "address", "placement")
     add_words(plan)
 

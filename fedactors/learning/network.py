@@ -39,7 +39,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedactors.config import DEVICE_PATTERN
+from fedactors.config import DEVICE_PATTERN, is_code
 from fedactors.errors import BadInput
 from fedactors.learning.models import ModelSpec, build_model, build_skeleton
 
@@ -344,6 +344,13 @@ def functional_model(spec: ModelSpec) -> FunctionalModel:
 
 def initial_vector(spec: ModelSpec, seed: int) -> Array:
     """Return the flat initial parameters of `spec`, which depend on `seed` alone."""
+    if is_code(spec.name):
+        return to_vector(build_model(spec, seed))
+    return _initial_vector(spec, seed).copy()
+
+
+@functools.lru_cache(maxsize=32)
+def _initial_vector(spec: ModelSpec, seed: int) -> Array:
     return to_vector(build_model(spec, seed))
 
 

@@ -13,53 +13,49 @@ that an extreme may have no cost. All else (local steps, step size) is as config
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import networkx as nx
 
-from fedactors.errors import BadInput, Diverged, FedactorsError
-from fedactors.sweeps import CurveRecorder, run_once
+from fedactors.errors import BadInput, Diverged
+from fedactors.plugins import Planning
+from fedactors.sweeps import CurveRecorder, Enough, Outcome, Pilot, Pilots, run_once
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.plugin import PROTOCOL
 from protocols.mtcd.roaming import Roaming, make_graph, plan_roaming
 
 DEFAULT_GAP = 1e-2
 MOST_ROUNDS = 5000
-_SEED = 0
 
 
-def plan(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def plan(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]], planning: Planning) -> dict[str, Any]:
     """Return the settings that reach the gap at the least weighted cost, that cost, and those of the two extremes.
 
     Costs are weighted bytes; an extreme that cannot run here, or was given up, has None.
     """
-    _check(config, profiles)
-    gap = config.target_gap or DEFAULT_GAP
+    _check(config, profiles, planning)
+    gap, seed = config.target_gap or DEFAULT_GAP, planning.seed
     # small clusters are for the run that follows to warn of, once
     base = dataclasses.replace(config, target_gap=gap, measure_gap=True, record_every=1, min_cluster_size=1)
+    pilots = Pilots(_pilot, planning, _name)
     costs: dict[str, float | None] = {"svfl": None, "stcd": None}
     best: tuple[float, MtcdConfig, int] | None = None
-    num_tried = 0
-    for candidate in candidates(base):
-        num_tried += 1
-        found = _pilot(candidate, math.inf if best is None else best[0])
-        _tell(candidate, found)
-        if found is None:
+    for candidate in candidates(base, seed):
+        found = pilots.one(candidate, seed, math.inf if best is None else best[0])
+        _tell(pilots, candidate, found)
+        if found.cost is None:
             continue
-        cost, rounds = found
         if candidate.algorithm in costs:
-            costs[candidate.algorithm] = cost
-        if best is None or cost < best[0]:
-            best = (cost, candidate, rounds)
+            costs[candidate.algorithm] = found.cost
+        if best is None or found.cost < best[0]:
+            best = (found.cost, candidate, round(found.figures["rounds"]))
     if best is None:
-        raise BadInput(
-            f"target_gap: {base.target_gap:g} is not allowed: no candidate reaches it within {MOST_ROUNDS} rounds on "
-            "generated data; give a larger one"
-        )
+        raise _unreached(gap, pilots.best(seed), planning if pilots.is_late else None)
     cost, chosen, rounds = best
     return {
         "algorithm": chosen.algorithm,
@@ -70,13 +66,28 @@ def plan(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]] = ()) -> dict
         "weighted_cost": cost,
         "weighted_cost_of_svfl": costs["svfl"],
         "weighted_cost_of_stcd": costs["stcd"],
-        "tried": num_tried,
+        "tried": pilots.num_run,
+        "is_complete": not pilots.is_late,
     }
 
 
-def _check(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]]) -> None:
+def _unreached(gap: float, nearest: Outcome, late: Planning | None) -> BadInput:
+    within = f"{MOST_ROUNDS} rounds" if late is None else f"the limit of {late.time_limit:g} s"
+    remedy = "give a larger one" if late is None else "give a larger --time-limit"
+    if math.isfinite(nearest.score):
+        remedy += f", or target_gap={-nearest.score * 1.05:.3g}: the nearest came to {-nearest.score:.3g}"
+    return BadInput(
+        f"target_gap: {gap:g} is not allowed: no candidate reaches it within {within} on generated data; {remedy}"
+    )
+
+
+def _check(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]], planning: Planning) -> None:
     if profiles:
         raise BadInput("--profile: mtcd's planner takes none: link_cost_ratio says what links cost")
+    if planning.data is not None:
+        raise BadInput("--data: mtcd's planner takes none: it generates rows, of which it knows the minimum")
+    if planning.aim != "target":
+        raise BadInput(f"--aim: {planning.aim!r} is not allowed with mtcd: target")
     for name, is_wrong, why in (
         ("problem", config.problem == "network", "only of generated linear problems is the minimum known"),
         ("mode", config.mode != "token-per-cluster", "it plans one token for each cluster"),
@@ -88,13 +99,13 @@ def _check(config: MtcdConfig, profiles: Sequence[Mapping[str, Any]]) -> None:
             raise BadInput(f"{name}: {getattr(config, name)} is not allowed with plan: {why}")
 
 
-def candidates(config: MtcdConfig) -> Iterator[MtcdConfig]:
+def candidates(config: MtcdConfig, seed: int = 0) -> Iterator[MtcdConfig]:
     """Yield what can run on the graph, from the server in every step to no server at all.
 
     There are K / 2 clusters of two clients, K / 4 of four, ... and at last one; a token sweeps its cluster once where a
     route allows it, or walks lazily for as many hops or twice as many.
     """
-    graph = make_graph(config, _SEED)
+    graph = make_graph(config, seed)
     num_clients = config.num_clients
     with_server, with_edges = bool(config.server_links), graph.number_of_edges() > 0
     if with_server:
@@ -108,17 +119,17 @@ def candidates(config: MtcdConfig) -> Iterator[MtcdConfig]:
         for num_tokens in counts:
             num_hops = share * math.ceil(num_clients / num_tokens) - 1
             made = dataclasses.replace(config, num_tokens=num_tokens, walk=walk, num_hops=num_hops)
-            if _fits(made, graph):
+            if _fits(made, graph, seed):
                 yield made
     if with_edges and nx.is_connected(graph):
         hops = num_clients - 1
         yield dataclasses.replace(config, algorithm="stcd", num_hops=hops, num_tokens=1, walk="lazy", start="uniform")
 
 
-def _fits(config: MtcdConfig, graph: nx.Graph) -> bool:
+def _fits(config: MtcdConfig, graph: nx.Graph, seed: int) -> bool:
     """Say whether tokens can roam so: a sweep needs a route, a cluster a link to the server."""
     try:
-        roaming = Roaming(plan_roaming(config, graph, _SEED))
+        roaming = Roaming(plan_roaming(config, graph, seed))
         if config.walk == "sweep":
             for client in range(config.num_clients):
                 roaming.links(client, [str(other) for other in range(config.num_clients)])
@@ -127,38 +138,48 @@ def _fits(config: MtcdConfig, graph: nx.Graph) -> bool:
     return True
 
 
-class CostLimitExceeded(FedactorsError):
-    """What was sent so far has cost more than the best candidate in all."""
-
-
 class CostLimit(CurveRecorder):
-    """Ends a run that has cost more than `limit`."""
+    """Ends a run that has cost more than its pilot may, or taken longer.
 
-    def __init__(self, limit: float) -> None:
+    Args:
+        pilot: says what it may cost.
+    """
+
+    def __init__(self, pilot: Pilot[MtcdConfig]) -> None:
         super().__init__()
-        self._limit = limit
+        self._pilot = pilot
 
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         """Record a round, or end the run."""
         super().record_round(index, metrics)
-        if metrics["weighted_cost"] > self._limit:
-            raise CostLimitExceeded("dearer than another")
+        if metrics["weighted_cost"] > self._pilot.limit or time.monotonic() > self._pilot.until:
+            raise Enough("dearer than another")
 
 
-def _tell(config: MtcdConfig, found: tuple[float, int] | None) -> None:
+def _name(config: MtcdConfig) -> str:
     how = f"{config.tokens} tokens, {config.num_hops} hops, {config.walk}" if config.tokens else "no tokens"
-    said = "dearer than the best so far, or never there" if found is None else f"{found[0]:.4g} in {found[1]} rounds"
-    print(f"plan: {config.algorithm}, {how}: {said}", file=sys.stderr)
+    return f"{config.algorithm}, {how}"
 
 
-def _pilot(config: MtcdConfig, limit: float) -> tuple[float, int] | None:
-    """Return the weighted cost and the rounds to the gap; None where it is not reached, or not for so much."""
+def _tell(pilots: Pilots[MtcdConfig], config: MtcdConfig, found: Outcome) -> None:
+    rounds = found.figures.get("rounds", 0)
+    said = (
+        "dearer than the best so far, or never there" if found.cost is None else f"{found.cost:.4g} in {rounds} rounds"
+    )
+    pilots.tell(f"{pilots.name(config)}: {said}")
+
+
+def _pilot(pilot: Pilot[MtcdConfig]) -> Outcome:
+    """Return the weighted cost and the rounds to the gap; no cost where it is not reached, or not for so much."""
+    config, recorder = pilot.candidate, CostLimit(pilot)
     settings = {**dataclasses.asdict(config), "num_rounds": MOST_ROUNDS}
-    try:
-        done = run_once(PROTOCOL, settings, "synthetic", _SEED, recorder=CostLimit(limit))
-    except (Diverged, CostLimitExceeded):
-        return None
-    metrics = done.result.metrics
-    if not metrics["gap"] <= config.target_gap:
-        return None
-    return float(metrics["weighted_cost"]), len(done.recorder.rounds) - 1
+    with contextlib.suppress(Diverged, Enough):
+        run_once(PROTOCOL, settings, "synthetic", pilot.seed, recorder=recorder)
+    gaps = [line["gap"] for line in recorder.rounds if line.get("gap") is not None]
+    if not gaps:
+        return Outcome()
+    last = recorder.rounds[-1]
+    cost = (
+        float(last["weighted_cost"]) if gaps[-1] <= config.target_gap and last["weighted_cost"] <= pilot.limit else None
+    )
+    return Outcome(cost=cost, score=-min(gaps), figures={"rounds": len(recorder.rounds) - 1})

@@ -36,14 +36,24 @@ from fedactors.data.alignment.ids import (
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
 from fedactors.errors import BadInput
-from fedactors.learning.metrics import LOCAL_BASELINE, import_metrics, known, local_baseline
-from fedactors.learning.network import DeviceArrays, find_device, on_host
+from fedactors.learning.metrics import (
+    LOCAL_BASELINE,
+    Split,
+    accuracy,
+    auc,
+    import_metrics,
+    known,
+    local_baseline,
+    rmse,
+)
+from fedactors.learning.network import DeviceArrays, Model, find_device, on_host
 from fedactors.learning.optimizers import Network, OptimizerSpec
 from fedactors.learning.split_learning import (
     ActiveGradients,
     ExchangeTable,
     Publication,
     active_gradients,
+    joint_output,
     local_gradients,
     weighted_rows,
 )
@@ -493,6 +503,10 @@ class PassiveWorker(PartyWorker):
         return passive_records(self.config, self.party, counts, self._sigma, self.rows.num_scaled, times)
 
 
+SCORES = {"auc": auc, "accuracy": accuracy, "rmse": rmse}
+"""Metrics that runs are judged by, from labels and outputs."""
+
+
 class ActiveWorker(PartyWorker):
     """One of the active party's workers: own features, labels, a bottom and the top model."""
 
@@ -629,6 +643,14 @@ class ActiveWorker(PartyWorker):
         training = train.features, np.asarray(train.labels)
         found = await self.compute(local_baseline, task, training, parts, train.weights, work=Work(LOCAL_BASELINE))
         return Evaluated(self._in_units(found.get("test", {})), 0)
+
+    def score_of(self, part: Split, name: str, top: Model, embeddings: Sequence[np.ndarray]) -> float:
+        """Return one metric of these models on a part of the rows, told to nobody: for who watches a simulation."""
+        labels = self.rows.part(part).labels
+        assert labels is not None
+        outputs = joint_output(top, embeddings)
+        found = SCORES[name](labels, outputs) if np.isfinite(outputs).all() else math.nan
+        return self._in_units({name: found}).get(name, math.nan)
 
     def _in_units(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return metrics, of a regression in the label's own units."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +92,19 @@ def num_batches(num_rows: int, batch_size: int) -> int:
     return -(-num_rows // batch_size)
 
 
+_PREPARED: WeakValueDictionary[tuple[Any, ...], PreparedBlock] = WeakValueDictionary()
+"""Prepared rows that somebody in this process holds beside their block, by block, settings and order."""
+
+
+def held_rows() -> list[PreparedBlock]:
+    """Return the rows that are prepared in this process; a run of the same rows and seed finds those that are held."""
+    return list(_PREPARED.values())
+
+
+def _digest(array: NDArray[Any]) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
+
+
 class PartyRows:
     """Loaded at construction; aligned, split and standardised once the common order is known.
 
@@ -118,7 +133,14 @@ class PartyRows:
         labels = drawn.labels if len(drawn.labels) else None
         self._drawn, self._batches = drawn, (0, [])
         parts = self._split(drawn.rows, drawn.parts)
-        self._prepared = prepare(self.block, drawn.rows, parts, self._data.task, scale, labels)
+        # workers that share a block share what is made of it, which none of them writes to
+        shares = (self._config.test_fraction, self._config.validation_fraction, self._config.standardisation)
+        arrays = (drawn.rows, drawn.parts, drawn.mean, drawn.deviation, drawn.labels)
+        key = (id(self.block), self._run_seed, *shares, *(_digest(array) for array in arrays))
+        self._prepared = _PREPARED.get(key)
+        if self._prepared is None:
+            self._prepared = prepare(self.block, drawn.rows, parts, self._data.task, scale, labels)
+            _PREPARED[key] = self._prepared
 
     def draw_parts(self, order_N: Index) -> Parts:
         """Return the parts of the split that the label party announces; none where all parties draw them alike."""

@@ -90,7 +90,7 @@ class Problem:
         return tuple(f"passive-{i + 1}" for i in range(self.num_passive))
 
 
-def seconds_of(phases: Iterable[PowerLaw], batch_size: int) -> float:
+def seconds_of(phases: Iterable[PowerLaw], batch_size: float) -> float:
     """Return the seconds of some phases of one batch on one core."""
     return sum(phase.scale * math.pow(batch_size, phase.exponent) for phase in phases)
 
@@ -124,14 +124,9 @@ def _simulate(config: PubSubVflConfig, problem: Problem) -> tuple[float, list[fl
         gradient_mu=math.inf,
         num_epochs=max(config.num_epochs, problem.num_epochs),
     )
-    cores = {ACTIVE: problem.active.cores}
-    if problem.one_host:
-        cores = {ACTIVE: max(problem.active.cores, problem.passive.cores)}
-    else:
-        cores |= dict.fromkeys(problem.passive_parties, problem.passive.cores)
     recorder = _Steps()
     runtime = SimulatedRuntime(
-        costs=_COSTS, network=_network(problem), cores=cores, recorder=recorder, checkpoint_every=0
+        costs=_COSTS, network=links_of(problem), cores=cores_of(problem), recorder=recorder, checkpoint_every=0
     )
     seconds = runtime.execute(lambda: _train(config, problem, runtime))
     return seconds, sorted(recorder.ends)
@@ -170,16 +165,23 @@ def _assemble(config: PubSubVflConfig, problem: Problem, runtime: Runtime) -> Fe
     )
 
 
-def _network(problem: Problem) -> links.Network:
-    """Return the links between the parties; the broker is at the active one."""
-    parties, between = (ACTIVE, *problem.passive_parties), problem.bandwidth
+def links_of(problem: Problem, active: str = ACTIVE, passive: Sequence[str] = ()) -> links.Network:
+    """Return the links between the parties, called as the problem calls them or so; the broker is at the active one."""
+    parties, between = (active, *(passive or problem.passive_parties)), problem.bandwidth
     default = Link(latency=problem.latency, bandwidth=between)
     if problem.one_host:
-        return links.Network(local=default, hosts=dict.fromkeys((*parties, BROKER), ACTIVE))
+        return links.Network(local=default, hosts=dict.fromkeys((*parties, BROKER), active))
     local = Link(latency=problem.active.local_latency, bandwidth=problem.active.local_bandwidth)
     shared = {party: HostCapacity(egress=between, ingress=between) for party in parties}
     capacity = shared if problem.shared_link and math.isfinite(between) else {}
-    return links.Network(default=default, local=local, hosts={BROKER: ACTIVE}, capacity=capacity)
+    return links.Network(default=default, local=local, hosts={BROKER: active}, capacity=capacity)
+
+
+def cores_of(problem: Problem, active: str = ACTIVE, passive: Sequence[str] = ()) -> dict[str, int]:
+    """Return the cores of each party, or of the host that they share."""
+    if problem.one_host:
+        return {active: max(problem.active.cores, problem.passive.cores)}
+    return {active: problem.active.cores} | dict.fromkeys(passive or problem.passive_parties, problem.passive.cores)
 
 
 class _Steps(MemoryRecorder):
@@ -337,8 +339,39 @@ class DryServer(AveragingServer):
             return gradients
 
 
-class DryBroker(BatchBroker):
+class TimedBroker(BatchBroker):
     """Takes as long for a report as the active party's profile says.
+
+    Args:
+        config: the settings that are planned.
+        label_party: the active party.
+        passive: the others.
+        profile: of the active party.
+    """
+
+    def __init__(
+        self, config: PubSubVflConfig, label_party: str, passive: Sequence[str], profile: PartyProfile
+    ) -> None:
+        super().__init__(config, label_party, tuple(passive))
+        self._profile = profile
+        self._taking = asyncio.Lock()
+
+    def rows_of(self, report: Report) -> int:
+        """Return how many rows a report publishes; every batch counts as a whole one."""
+        return len(report.published) * self._config.batch_size
+
+    @remote(caller=CLIENT, only="parties", unbounded="the broker has no rows")
+    async def report(self, report: Report) -> Orders:
+        """See `BatchBroker.report`."""
+        seconds = self._profile.broker_seconds + self._profile.broker_row_seconds * self.rows_of(report)
+        if seconds:
+            async with self._taking:
+                await self.compute(_nothing, work=Work("report", seconds))
+        return await super().report(report)
+
+
+class DryBroker(TimedBroker):
+    """The broker of a dry run.
 
     Args:
         config: the settings that are planned.
@@ -346,17 +379,9 @@ class DryBroker(BatchBroker):
     """
 
     def __init__(self, config: PubSubVflConfig, problem: Problem) -> None:
-        super().__init__(config, ACTIVE, problem.passive_parties)
-        self._profile = problem.active
+        super().__init__(config, ACTIVE, problem.passive_parties, problem.active)
         self._rows = DryRows(problem.num_rows, config.batch_size).batches_until(problem.num_epochs, problem.num_epochs)
-        self._taking = asyncio.Lock()
 
-    @remote(caller=CLIENT, only="parties", unbounded="the broker has no rows")
-    async def report(self, report: Report) -> Orders:
-        """See `BatchBroker.report`."""
-        num_rows = sum(len(self._rows[batch_id][1]) for batch_id, *_ in report.published)
-        seconds = self._profile.broker_seconds + self._profile.broker_row_seconds * num_rows
-        if seconds:
-            async with self._taking:
-                await self.compute(_nothing, work=Work("report", seconds))
-        return await super().report(report)
+    def rows_of(self, report: Report) -> int:
+        """Return how many rows a report publishes."""
+        return sum(len(self._rows[batch_id][1]) for batch_id, *_ in report.published)

@@ -130,7 +130,8 @@ class Counts:
 
     def start(self, rows: NDArray[np.int64], num_local: int) -> None:
         """Learn which of so many own rows are trained on; what was counted of rows before stays."""
-        self._before = np.setdiff1d(np.union1d(self._before, self._rows), rows)
+        if len(self._before) or len(self._rows):
+            self._before = np.setdiff1d(np.union1d(self._before, self._rows), rows)
         self._rows = np.asarray(rows)
         if not len(self._embedded):
             self._embedded, self._stepped = np.zeros(num_local, np.int64), np.zeros(num_local, np.int64)

@@ -7,8 +7,9 @@ speak of: one row or label replaced, by typical values and by extreme ones that 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -38,6 +39,8 @@ from fedactors.messages.codec import wire_type
 
 _NAMED: WeakValueDictionary[VerticalPart, PartyBlock] = WeakValueDictionary()
 """Blocks of named data sets that somebody in this process holds."""
+_SHARED: dict[str, PartyBlock] = {}
+"""Blocks of `shared_rows`, by party."""
 
 
 @wire_type
@@ -65,6 +68,8 @@ class VerticalPart:
             BadInput: rows that cannot be trained on; the message names party, file and column.
             DataMissing: a file of a named data set is not on this machine.
         """
+        if self.party in _SHARED:
+            return _SHARED[self.party]
         if not isinstance(self.source, NamedSource):
             return self._load()
         block = _NAMED.get(self)
@@ -182,6 +187,22 @@ class VerticalData:
     def passive_parties(self) -> tuple[str, ...]:
         """The parties without labels, in the order in which they were given."""
         return tuple(party for party in self.parties if party != self.label_party)
+
+
+@contextlib.contextmanager
+def shared_rows(blocks: Mapping[str, PartyBlock]) -> Iterator[None]:
+    """Let the actors of this process have these rows, by party, as long as this lasts: nobody loads any.
+
+    Raises:
+        BadInput: others are shared already.
+    """
+    if _SHARED:
+        raise BadInput(f"data: rows of {', '.join(_SHARED)} are shared in this process already: end that run first")
+    _SHARED.update(blocks)
+    try:
+        yield
+    finally:
+        _SHARED.clear()
 
 
 def vertical(

@@ -19,15 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedactors.config import as_dict, build
 from fedactors.data.datasets.catalogue import describe
 from fedactors.data.party_rows import PartyBlock
 from fedactors.errors import FedactorsError
-from fedactors.learning.metrics import rmse, task_metrics
-from fedactors.learning.network import Model
-from fedactors.learning.split_learning import joint_output
 from fedactors.network.links import HostCapacity, Link, Network
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.table import RunRow
@@ -41,6 +36,7 @@ from protocols.pubsub_vfl.actors import PartyWorker
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data, num_batches
+from protocols.pubsub_vfl.pilots import joint_score
 from protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 from scenarios.paper.study import rows_of
 
@@ -161,7 +157,7 @@ class Watcher(MemoryRecorder):
             runtime.fail(Enough("all targets are reached"))
 
     def _look(self, epochs: float, seconds: float) -> None:
-        score = watched_score(self._simulation, self._score)
+        score = joint_score(self._simulation, self._score)
         for name, value in (("epochs", epochs), ("seconds", seconds), (self._score, score)):
             self.curve[name].append(value)
         for target in self._targets:
@@ -172,32 +168,6 @@ class Watcher(MemoryRecorder):
     def _simulation(self) -> SimulatedRuntime:
         assert isinstance(self.runtime, SimulatedRuntime)
         return self.runtime
-
-
-def watched_score(runtime: SimulatedRuntime, score: str) -> float:
-    """Return the validation score of the means of all parties' replicas at this moment."""
-    workers: dict[str, list[PartyWorker]] = {}
-    for context in runtime.contexts.values():
-        if isinstance(context.actor, PartyWorker):
-            workers.setdefault(context.actor.party, []).append(context.actor)
-    embeddings, top = [], None
-    for members in workers.values():
-        columns = zip(*(worker.replica.vectors for worker in members), strict=True)
-        models = [
-            Model(network.spec, np.mean(vectors, axis=0).astype(vectors[0].dtype))
-            for network, vectors in zip(members[0].replica.networks, columns, strict=True)
-        ]
-        embeddings.append(models[0].output(members[0].rows.part("validation").features))
-        top = models[1] if len(models) > 1 else top
-    active = next(iter(workers.values()))[0].rows
-    labels = active.part("validation").labels
-    assert top is not None
-    assert labels is not None
-    output = joint_output(top, embeddings)
-    if score == "rmse":
-        # targets are standardised, and errors told in original units
-        return rmse(labels, output) * active.prepared.label_deviation
-    return float(task_metrics("binary", labels, output)["auc"])
 
 
 @functools.lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ import pytest
 
 from fedactors.cli.main import main
 from fedactors.errors import BadInput
+from fedactors.plugins import Planning
 from fedactors.sweeps import run_once
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.planner import MOST_ROUNDS, candidates, plan
@@ -33,7 +34,7 @@ def cost_of(config: MtcdConfig) -> float:
 @pytest.mark.parametrize("ratio", [0.1, 100.0])
 def test_no_candidate_is_cheaper_than_the_plan_and_the_prediction_is_exact(ratio: float) -> None:
     config = with_ratio(ratio)
-    made = plan(config)
+    made = plan(config, (), Planning())
     chosen = {name: made[name] for name in ("algorithm", "num_tokens", "num_hops", "walk")}
     costs = {}
     for candidate in candidates(config):
@@ -45,7 +46,7 @@ def test_no_candidate_is_cheaper_than_the_plan_and_the_prediction_is_exact(ratio
 
 @pytest.mark.slow
 def test_the_dearer_the_server_the_less_it_is_relied_on() -> None:
-    cheap, dear = plan(with_ratio(0.001)), plan(with_ratio(1000.0))
+    cheap, dear = (plan(with_ratio(ratio), (), Planning()) for ratio in (0.001, 1000.0))
     assert cheap["algorithm"] == "svfl"
     assert dear["algorithm"] == "stcd"
     assert dear["weighted_cost_of_svfl"] > dear["weighted_cost"]
@@ -75,12 +76,12 @@ def test_candidates_are_those_that_the_graph_and_the_links_allow(tmp_path) -> No
 )
 def test_what_cannot_be_planned_is_refused(values: dict[str, object], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        plan(with_ratio(1.0, **values))
+        plan(with_ratio(1.0, **values), (), Planning())
 
 
 def test_a_profile_is_refused() -> None:
     with pytest.raises(BadInput, match="--profile"):
-        plan(SMALL, [{"role": "active"}])
+        plan(SMALL, [{"role": "active"}], Planning())
 
 
 @pytest.mark.slow

@@ -1,14 +1,18 @@
 import dataclasses
 import math
+import re
 
 import pytest
 
 from fedactors.errors import BadInput
 from fedactors.network.links import LAN
+from fedactors.plugins import Planning
+from fedactors.sweeps import Pilot, Pilots
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.dry_run import Problem
 from protocols.pubsub_vfl.messages import PartyProfile, PowerLaw
-from protocols.pubsub_vfl.planner import plan
+from protocols.pubsub_vfl.pilots import Rehearsal, check_parties
+from protocols.pubsub_vfl.planner import quickest_epoch
 from tests.protocols.pubsub_vfl.runs import config_of
 
 
@@ -121,13 +125,13 @@ def test_a_profile_may_state_what_messages_cost():
 @pytest.mark.slow
 def test_plan_from_files():
     profiles = [profile("active", num_rows=5000), profile("passive"), profile("passive", cores=2)]
-    made = plan(config_of(), profiles)
+    made = quickest_epoch(config_of(), profiles)
     assert made["num_rows"] == 5000
     assert made["max_in_flight"] >= made["prefetch"] >= 2
     assert made["predicted_epoch_seconds"] == made["best_by_objective"]["replay"][0]["cost"]
     assert made["given_epoch_seconds"] > made["predicted_epoch_seconds"]
     chosen = {name: made[name] for name in ("num_active_workers", "num_passive_workers", "batch_size", "prefetch")}
-    again = plan(config_of(**chosen, max_in_flight=made["max_in_flight"]), profiles)
+    again = quickest_epoch(config_of(**chosen, max_in_flight=made["max_in_flight"]), profiles)
     assert again["given_epoch_seconds"] == pytest.approx(made["predicted_epoch_seconds"])
 
 
@@ -167,7 +171,7 @@ def test_a_link_that_one_party_states_is_the_link():
 )
 def test_bad_profiles_are_named(profiles, named):
     with pytest.raises(BadInput, match=named):
-        plan(config_of(), profiles)
+        quickest_epoch(config_of(), profiles)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +179,7 @@ def test_bad_profiles_are_named(profiles, named):
 )
 def test_settings_whose_epochs_are_not_worked_out_are_refused(given):
     with pytest.raises(BadInput, match=next(iter(given))):
-        plan(config_of(**given), [profile("active"), profile("passive")])
+        planner.plan(config_of(**given), [profile("active"), profile("passive")], Planning())
 
 
 NO_MEMORY = {"memory_base": 0.0, "memory_per_batch": PowerLaw(0.0, 1.0), "memory_available": 1.0, "sync_seconds": 0.0}
@@ -222,3 +226,120 @@ def test_parties_of_one_host_share_its_cores():
     assert alone < 0.6 * shared
     elsewhere = [together[0], {**together[1], "host": "b"}]
     assert planner.predict(config, planner.problem_of(config, elsewhere)) == alone
+
+
+# --- to a target ------------------------------------------------------------------------------------------------------
+
+FLAT = {"phases": [{"scale": 0.002, "exponent": 0.0}, {"scale": 0.002, "exponent": 0.0}], "num_features": 4}
+SMALL_PROFILES = [
+    profile("active", cores=1, num_rows=250, price_per_core_hour=0.36, bandwidth=1e7, latency=1e-3, **FLAT),
+    profile("passive", cores=1, price_per_core_hour=0.36, price_per_gb=0.1, **FLAT),
+]
+SMALL = {"num_layers": 2, "hidden_size": 8, "embedding_size": 4, "target": 0.9, "num_epochs": 10}
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """A plan for 250 training rows, whose batches take 4 ms at either party, on one core each: and what it told."""
+    said: list[str] = []
+    data = planner.generated(config_of(**SMALL), SMALL_PROFILES)
+    planning = Planning(data=data, time_limit=3600.0, tell=said.append)
+    return planner.plan(config_of(**SMALL), SMALL_PROFILES, planning), said, data
+
+
+@pytest.mark.slow
+def test_the_choice_reaches_the_target_sooner_than_the_quickest_epoch(planned):
+    made, said, data = planned
+    problem = planner.problem_of(config_of(**SMALL), SMALL_PROFILES)
+    rehearsal = Rehearsal(problem, data)
+    assert made["num_rows"] == rehearsal.num_rows(config_of(**SMALL)) == pytest.approx(250, abs=2)
+    quickest = quickest_epoch(config_of(**SMALL), SMALL_PROFILES)
+    names = ("num_active_workers", "num_passive_workers", "batch_size", "max_in_flight", "prefetch")
+    old = config_of(**{**SMALL, **{name: quickest[name] for name in names}}).at(made["num_rows"])
+    costs = [rehearsal(Pilot(old, seed, math.inf)).cost or math.inf for seed in (7, 8)]
+    chosen = config_of(**{**SMALL, **{name: made[name] for name in (*names, "learning_rate")}}).at(made["num_rows"])
+    again = [rehearsal(Pilot(chosen, seed, math.inf)).cost or math.inf for seed in (7, 8)]
+    assert sum(again) < 0.8 * sum(costs)
+    assert said[0].startswith("rung 1: ")
+
+
+@pytest.mark.slow
+def test_a_plan_tells_seconds_bytes_dollars_and_the_epoch(planned):
+    made, _, _ = planned
+    best = made["finalists"][0]
+    assert (
+        made["seconds_to_target"]
+        == best["seconds_to_target"]
+        <= min(line["seconds_to_target"] or math.inf for line in made["finalists"][:3])
+    )
+    workers = made["num_active_workers"] + made["num_passive_workers"]
+    expected = 0.36 * workers * made["seconds_to_target"] / 3600 + 0.1 * made["bytes_to_target"] / 1e9
+    assert made["dollars_to_target"] == pytest.approx(expected)
+    assert made["epoch_seconds"] > 0
+    assert made["is_complete"]
+    assert made["seeds"] == 12
+
+
+@pytest.mark.slow
+def test_a_target_that_nobody_reaches_is_refused_with_one_that_is():
+    config = config_of(**{**SMALL, "target": 2.0, "num_epochs": 1})
+    with pytest.raises(BadInput, match=r"target: 2 .* give target=") as refused:
+        planner.plan(config, SMALL_PROFILES, Planning(time_limit=3600.0))
+    nearest, eased = map(float, re.findall(r"came to ([\d.]+): give target=([\d.]+),", str(refused.value))[0])
+    assert 0.98 * nearest < eased <= nearest
+
+
+@pytest.mark.slow
+def test_a_target_of_untrained_models_is_refused():
+    with pytest.raises(BadInput, match="never trained reach it"):
+        planner.plan(config_of(**{**SMALL, "target": 0.01}), SMALL_PROFILES, Planning(time_limit=3600.0))
+
+
+@pytest.mark.slow
+def test_a_plan_that_the_time_limit_ends_says_so(monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(Pilots, "is_late", property(lambda pilots: pilots.num_run >= 20))
+    made = planner.plan(config_of(**SMALL), SMALL_PROFILES, Planning(tell=said.append))
+    assert not made["is_complete"]
+    assert said[-1] == "ended by the limit of 600 s: give a larger --time-limit"
+
+
+@pytest.mark.slow
+def test_a_slow_link_has_candidates_of_a_small_prefetch_which_reach_an_easy_target_sooner():
+    """All that is prefetched shares the link, 13 ms a batch: the first of many comes as late as the last."""
+    slow = [{**SMALL_PROFILES[0], "bandwidth": 2e4, "latency": 0.1}, SMALL_PROFILES[1]]
+    config = config_of(**{**SMALL, "target": 0.7})
+    problem = planner.problem_of(config, slow)
+    rehearsal = Rehearsal(problem, planner.generated(config, slow))
+    search = planner.TargetSearch(config, problem, rehearsal, Planning())
+    full = search.setting(planner.Plan(1, 1, 16, 0.0), 0.1)
+    small = search.setting(planner.Plan(1, 1, 16, 0.0), 0.1, 1 / 8)
+    assert {full, small} <= set(search.candidates())
+    assert {one.prefetch for one in search.near(full)} >= {full.prefetch, round(full.prefetch / 2)}
+    assert full not in search.near(full)
+    costs = [rehearsal(Pilot(one, 7, math.inf)).cost for one in (full, small)]
+    assert 0 < costs[1] < 0.8 * costs[0]
+
+
+def test_no_worker_is_a_candidate_whom_an_epoch_does_not_need():
+    plans = [planner.Plan(1, 1, 64, 1.0), planner.Plan(2, 1, 64, 0.9), planner.Plan(2, 2, 64, 0.5)]
+    assert planner.without_idle(plans) == [plans[0], plans[2]]
+    assert planner.Plan(2, 1, 128, 0.9) in planner.without_idle([*plans, planner.Plan(2, 1, 128, 0.9)])
+    assert [planner.beside(8, by) for by in (-1, 0, 1)] == [6, 8, 12]
+    assert planner.beside(48, 1) == 48
+
+
+def test_prices_are_known_for_all_parties_or_for_none():
+    config = config_of(num_active_workers=2, num_passive_workers=3)
+    assert planner.Prices.of([profile("active"), profile("passive")]).dollars(config, 3600.0, 1e9) is None
+    both = [profile("active", price_per_core_hour=1.0), profile("passive", price_per_core_hour=2.0, price_per_gb=0.5)]
+    assert planner.Prices.of(both).dollars(config, 3600.0, 2e9) == pytest.approx(2 * 1 + 3 * 2 + 1)
+    with pytest.raises(BadInput, match="stated by 1 of 2"):
+        planner.Prices.of([both[0], profile("passive")])
+
+
+def test_rows_and_profiles_are_of_as_many_parties():
+    data = planner.generated(config_of(), [profile("active", num_rows=100), profile("passive")])
+    problem = planner.problem_of(config_of(), [profile("active"), profile("passive"), profile("passive")])
+    with pytest.raises(BadInput, match="2 of passive parties given for data of 1"):
+        check_parties(data, problem)

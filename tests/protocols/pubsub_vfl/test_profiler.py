@@ -12,7 +12,7 @@ from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from protocols.pubsub_vfl import planner
 from protocols.pubsub_vfl.data import load_data
 from protocols.pubsub_vfl.messages import Machine, Spent
-from protocols.pubsub_vfl.planner import plan
+from protocols.pubsub_vfl.planner import quickest_epoch
 from protocols.pubsub_vfl.profiler import fit_affine, measure, profile_machine
 from tests.protocols.pubsub_vfl.runs import config_of
 
@@ -58,7 +58,7 @@ def test_measured_parties_are_planned_with_the_links_between_them():
     assert profiles[0]["latency"] == pytest.approx(0.05, rel=0.01)
     assert profiles[0]["bandwidth"] == pytest.approx(4e5, rel=0.01)
     assert "latency" not in profiles[1]
-    found = plan(config, profiles)
+    found = quickest_epoch(config, profiles)
     assert (found["latency"], found["bandwidth"]) == (profiles[0]["latency"], profiles[0]["bandwidth"])
     assert found["num_rows"] == profiles[0]["num_rows"]
     long = [{**one, "num_rows": 100_000} for one in profiles]
@@ -102,7 +102,7 @@ def test_a_trial_trains_on_random_values_and_never_on_rows(monkeypatch):
 @pytest.mark.parametrize("transfer", ["pull", "push"])
 def test_a_trial_goes_both_ways(transfer):
     profiles, config, _ = measured(SimulatedRuntime(), transfer=transfer)
-    assert plan(config, profiles)["predicted_epoch_seconds"] > 0
+    assert quickest_epoch(config, profiles)["predicted_epoch_seconds"] > 0
 
 
 @pytest.mark.slow
@@ -135,4 +135,4 @@ def test_on_ray_each_party_measures_in_a_process_of_its_own():
     assert profiles[0]["host"] == profiles[1]["host"] != ""
     assert 0 < profiles[0]["latency"] < 5
     assert 1e5 < profiles[0]["bandwidth"] < 1e13
-    assert plan(config, profiles)["num_active_workers"] >= 1
+    assert quickest_epoch(config, profiles)["num_active_workers"] >= 1
