@@ -26,7 +26,7 @@ from fedactors.data.columns import (
     told_apart,
 )
 from fedactors.data.databases import DATABASES, TableSource
-from fedactors.data.datasets.catalogue import Task, describe
+from fedactors.data.datasets.catalogue import describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot

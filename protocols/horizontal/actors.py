@@ -323,7 +323,7 @@ class ClientProcess(SecureSummand):
         if not self._config.secure_aggregation:
             return change
         # what was told before it too: a run that survives losses remembers what was heard last
-        self.heard(order.round, order.parameters, order.control, self.scale, self.total_weight)
+        self.heard(order.round, order.parameters, order.control, self.scale, self.target, self.total_weight)
         limit = self._config.secure_range
         part = algorithm.summand(change, self.total_weight, order, limit)
         point = FixedPoint(limit=limit, num_clients=len(self.clients))
