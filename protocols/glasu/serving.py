@@ -149,7 +149,8 @@ class PredictingClient(ProtectedClient):
         """Write the file of predictions."""
         listing = Listing.of_ids(self._ids) if self._share is None else self._share.listing
         names = () if self._share is None else self._share.class_names
-        return listing.write(self.output(order.to), np.arange(len(self._summed)), softmax(self._summed), names)
+        rows = np.arange(len(self._summed))
+        return listing.write(self.output(order.to), rows, softmax(self._summed), names, "multiclass")
 
     def _work(self) -> Work:
         return Work("segment", algorithm.forward_operations(self._network, self._batch, range(self._config.num_layers)))

@@ -26,7 +26,7 @@ from scipy import stats
 from torch import nn
 
 import fedactors
-from fedactors.data.datasets.load import locate
+from fedactors.data.datasets.catalogue import locate
 from fedactors.learning.metrics import task_metrics
 from fedactors.learning.models import task_loss
 

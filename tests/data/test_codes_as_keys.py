@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -118,7 +119,7 @@ def view_over(source, sql):
     return TableSource(kind="view", table="v", sql=sql, tables=(replace(source, label="t"),))
 
 
-VIEWS = {
+VIEWS: dict[str, Any] = {
     "SELECT k FROM t": ["1.10", "1.1"],
     "SELECT k FROM t GROUP BY k": ["1.10", "1.1"],
     "SELECT DISTINCT k FROM t": ["1.10", "1.1"],

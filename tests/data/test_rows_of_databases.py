@@ -36,7 +36,12 @@ def changes_of_sqlite(path):
     base.execute("CREATE TABLE t (id INTEGER, x REAL)")
     base.execute(f"INSERT INTO t {ROWS}")
     base.commit()
-    return TableSource(kind="sqlite", where=str(path), table="t"), lambda sql: (base.execute(sql), base.commit())
+
+    def execute(sql):
+        base.execute(sql)
+        base.commit()
+
+    return TableSource(kind="sqlite", where=str(path), table="t"), execute
 
 
 def changes_of_duckdb(path):

@@ -151,7 +151,7 @@ def by_hand(kind: str) -> np.ndarray:
                     loss_of(module(x[batch].double()), y[batch]).backward()
                     step.step()
             ends.append(to_vector(module))
-        vector = sum(size / sum(SIZES) * end for size, end in zip(SIZES, ends, strict=True))
+        vector = np.asarray(sum(size / sum(SIZES) * end for size, end in zip(SIZES, ends, strict=True)))
     return vector
 
 
@@ -361,7 +361,7 @@ def test_clients_keep_heads_of_their_own_for_tokens():
 
 WORDS_X, WORDS_Y = sentences(12, 0)
 VECTORS, SIGNS = labelled(12, 0)
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "a label short": (
         {"x": WORDS_X, "y": WORDS_Y[:, :-1], "task": "tokens", "classes": WORDS, "target_shape": [LENGTH]},
         "shape",
