@@ -166,10 +166,8 @@ async def compare_alone(
         return {}, []
     name, found = HEADLINES[data.task], (await server.ask_one(lambda one: one.measure_alone())).scores
     joint = state.of_clients or {key: {name: state.scores.get(f"{split}/{name}", math.nan)} for key in found}
-    notes = [
-        gain_note(client, data.task, joint.get(client, {}), {name: score}, "rows") for client, score in found.items()
-    ]
-    metrics = {f"{split}/{client}/local_{name}": score for client, score in found.items()}
+    notes = [gain_note(client, data.task, joint.get(client, {}), {name: one}, "rows") for client, one in found.items()]
+    metrics = {f"{split}/{client}/local_{name}": one for client, one in found.items()}
     return metrics, [line for lines in notes for line in lines]
 
 
