@@ -115,7 +115,17 @@ def test_in_one_process_messages_cost_no_processor():
 
 @pytest.mark.slow
 def test_the_command_measures_and_plans(capsys):
-    words = ["plan", "pubsub-vfl", "--measure", "--runtime", "simulated", "--data", "synthetic:400x12"]
+    words = [
+        "plan",
+        "pubsub-vfl",
+        "--measure",
+        "--runtime",
+        "simulated",
+        "--aim",
+        "epoch",
+        "--data",
+        "synthetic:400x12",
+    ]
     assert main([*words, "num_layers=2", "hidden_size=8", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["num_rows"] == 252
