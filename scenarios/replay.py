@@ -36,7 +36,7 @@ PATIENCE = 10.0
 
 ROUNDED = {
     "figure3-cora", "table4-cora", "choose-cora",
-    "compare-credit", "tune-credit", "compare-blog-log1p", "tune-blog-log1p",
+    "compare-credit", "tune-credit", "compare-blog-log1p", "tune-blog-log1p", "multi-party",
 }  # fmt: skip
 """Studies of which a row came out otherwise on another machine: training that stops at its best round, or on reaching
 a target, stops at another when float32 sums are rounded otherwise. With ``--within``, as in CI, they are not drawn."""

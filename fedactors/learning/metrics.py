@@ -46,6 +46,8 @@ MOST_VALUES = 1_000_000
 """Values of a table that a model of one party's own columns is trained on, to take seconds."""
 LEAST_ROWS = 10
 """Of a class, to be told that a model never predicts it."""
+MOST_CLASSES = 100
+"""Classes that gradient boosting learns at most."""
 MOST_LABELS = 20
 """Labels up to which each has its own AUC."""
 T = TypeVar("T")
@@ -227,7 +229,8 @@ def local_baseline(
 ) -> dict[str, dict[str, float]]:
     """Return the metrics, by part, of the better of a linear model and gradient boosting on one party's columns.
 
-    Better is the smaller loss on the part ``validation``, or on the training rows where there is none.
+    Better is the smaller loss on the part ``validation``, or on the training rows where there is none. Of more than
+    `MOST_CLASSES` classes it is the linear model: boosting grows a tree for each in each step.
 
     Args:
         task: what is learned.
@@ -248,13 +251,20 @@ def local_baseline(
         kept = np.random.default_rng(0).permutation(len(y_B))[:most]
         x_BF, y_B, weight_B = x_BF[kept], y_B[kept], weight_B[kept]
     x_BF = x_BF.astype(np.float64)
-    if x_BF.shape[1] == 0 or len(y_B) < LEAST_ROWS or (task != "regression" and len(np.unique(y_B)) < 2):
+    counts = np.unique(y_B, return_counts=True)[1]
+    if x_BF.shape[1] == 0 or len(y_B) < LEAST_ROWS or (task != "regression" and len(counts) < 2):
         return {}
-    models = (
+    # of many rows boosting holds some out, of every class: of one row it cannot
+    models: tuple[Any, ...] = (
         (Ridge(), HistGradientBoostingRegressor(random_state=0))
         if task == "regression"
-        else (LogisticRegression(max_iter=500), HistGradientBoostingClassifier(random_state=0))
+        else (
+            LogisticRegression(max_iter=500),
+            HistGradientBoostingClassifier(random_state=0, early_stopping="auto" if counts.min() > 1 else False),
+        )
     )
+    if task != "regression" and len(counts) > MOST_CLASSES:
+        models = models[:1]
     judged = others.get("validation", training)
     found: list[tuple[float, dict[str, dict[str, float]]]] = []
     for model in models:

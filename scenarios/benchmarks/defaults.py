@@ -381,6 +381,8 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="one set and one seed of each protocol")
     given = parser.parse_args()
     file = None if given.out is None else given.out / "defaults.jsonl"
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file is not None and file.exists() else []
     made = {(row["protocol"], row["data"], row["seed"]) for row in rows}
     for protocol, name, seed in cells(given.only, [int(seed) for seed in given.seeds.split(",")], given.smoke):

@@ -68,3 +68,15 @@ def test_classes_that_are_never_predicted_are_counted_if_they_have_rows_enough()
     assert metrics.num_unpredicted(labels, always_0) == 0
     assert metrics.num_unpredicted([0, 1] * 10, np.full(20, -1.0)) == 1
     assert metrics.num_unpredicted([0, 0, 1] * 3, np.full(9, -1.0)) == 0
+
+
+@pytest.mark.parametrize(
+    "rare", [[1], [1, 1, 2], list(range(1, 102))], ids=["one row", "a class of one", "many classes"]
+)
+def test_a_table_with_classes_of_few_rows_has_a_local_baseline(rare):
+    rng = np.random.default_rng(0)
+    labels = np.concatenate([np.zeros(10_500, np.int64), rare])
+    rows = rng.normal(size=(len(labels), 2)) + labels[:, None]
+    task = "binary" if max(rare) == 1 else "multiclass"
+    found = metrics.local_baseline(task, (rows, labels), {"test": (rows[:50], labels[:50])})
+    assert found["test"]["accuracy"] > 0.5
