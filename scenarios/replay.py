@@ -4,7 +4,7 @@ python -m scenarios.replay                             one row of every page of 
 python -m scenarios.replay --rows 3 --within 20        three, of different pages, of those that took at most 20 s
 
 Rows that are older than their command, and those whose data set is not on this machine, are not drawn; nor, with
-``--within``, those of which nobody knows how long they took, and those of `ROUNDED`. What a command
+``--within``, those of which nobody knows how long they took, and those of `is_rounded`. What a command
 prints says how many numbers are equal and which differ by more than `scenarios.paper.repeat.TOLERANCE`. It ends with 1
 if a row differs or cannot be made, and with 2 if there is nothing to draw at all.
 """
@@ -34,20 +34,24 @@ RESULTS = ROOT / "docs" / "results"
 PATIENCE = 10.0
 """A command may take so many times what its row took, and two minutes more: this machine may be slower or busy."""
 
-ROUNDED = {
-    "figure3-cora", "table4-cora", "choose-cora",
-    "compare-credit", "tune-credit", "compare-blog-log1p", "tune-blog-log1p", "multi-party",
-}  # fmt: skip
-"""Studies of which a row came out otherwise on another machine: training that stops at its best round, or on reaching
-a target, stops at another when float32 sums are rounded otherwise. With ``--within``, as in CI, they are not drawn."""
+ROUNDED = {"figure3-cora", "table4-cora", "choose-cora", "multi-party"}
+"""Studies of which a row came out otherwise on another machine: training that stops at its best round stops at another
+when float32 sums are rounded otherwise. With ``--within``, as in CI, they are not drawn."""
+TO_A_TARGET = "seconds_to_"
+"""How metrics begin of runs that stop at a target, which another rounding crosses a look earlier or later; likewise."""
 
 
 def drawable(page: Path, within: float) -> list[RunRow]:
     """Return the rows behind a page that can be made again here in about `within` seconds."""
     rows = [row for table in tables_of(page) for row in read_table(table)]
     if math.isfinite(within):
-        rows = [row for row in rows if 0 < row.wall_seconds <= within and row.study not in ROUNDED]
+        rows = [row for row in rows if 0 < row.wall_seconds <= within and not is_rounded(row)]
     return [row for row in rows if can_repeat(row) and has_data(row)]
+
+
+def is_rounded(row: RunRow) -> bool:
+    """Say whether rounding of another machine may end the run elsewhere."""
+    return row.study in ROUNDED or any(name.startswith(TO_A_TARGET) for name in row.metrics)
 
 
 def draw(folder: Path, number: int | None, within: float, generator: random.Random) -> dict[Path, RunRow]:

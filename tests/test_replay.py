@@ -68,10 +68,11 @@ def test_what_is_not_drawn(record, tmp_path):
     assert drawable(page, 0.0) == []
     write_table(tmp_path / "mtcd.parquet", [dataclasses.replace(row, wall_seconds=0.0)])
     assert drawable(page, 1e6) == []  # nobody knows how long it takes
-    rounded = dataclasses.replace(row, study=min(ROUNDED))
-    write_table(tmp_path / "mtcd.parquet", [rounded])
-    assert drawable(page, float("inf")) == [rounded]
-    assert drawable(page, 1e6) == []  # by CI
+    to_a_target = dataclasses.replace(row, metrics={**row.metrics, "seconds_to_0.9": 1.0})
+    for rounded in (dataclasses.replace(row, study=min(ROUNDED)), to_a_target):
+        write_table(tmp_path / "mtcd.parquet", [rounded])
+        assert drawable(page, float("inf")) == [rounded]
+        assert drawable(page, 1e6) == []  # by CI
     write_table(tmp_path / "mtcd.parquet", [*others, row])
     assert record_text(tmp_path, ["mtcd.parquet"]).startswith("1 of the 6 rows behind this page")
     with pytest.raises(BadInput, match="is not allowed: python and a script"):

@@ -560,7 +560,7 @@ class SiteProcess:
 
 
 def _check_hosts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Check that actors without data are hosted where whoever approved the run read that they are.
+    """Check that actors without data are hosted where they were when the run was proposed.
 
     Raises:
         BadInput: a newer federation.toml has them elsewhere.

@@ -3,8 +3,8 @@
     profiles --> seconds of each compute, links, cores          rows --> batches, steps, scores
                               run on the virtual clock, up to a target or a limit
 
-Nothing is left out that moves the model: batches, windows, stale gradients and averages are those of a run. Whoever
-watches costs it nothing: whenever the active party's steps have come 4 % further, the validation rows are scored by the
+Nothing is left out that moves the model: batches, windows, stale gradients and averages are those of a run. The
+watch costs it nothing: whenever the active party's steps have come 4 % further, the validation rows are scored by the
 models that the parties' parameter servers would give out then, the means of their workers' replicas. Time is that of
 training: alignment and the run's own evaluations are left out. `fedactors plan` chooses by it.
 """
@@ -29,6 +29,7 @@ from fedactors.errors import BadInput, Diverged
 from fedactors.learning.network import Model, initial_vector
 from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runtime.compute import one_torch_thread
+from fedactors.runtime.interface import Runtime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.sweeps import Enough, Outcome, Pilot
 from protocols.pubsub_vfl import algorithm
@@ -72,25 +73,50 @@ def joint_score(runtime: SimulatedRuntime, metric: str) -> float:
     return active.score_of("validation", metric, top, embeddings)
 
 
-class Watch(MemoryRecorder):
+class TrainingClock(MemoryRecorder):
+    """Tells how long a run has trained: alignment and the run's own evaluations are left out."""
+
+    runtime: Runtime | None = None
+
+    def __init__(self) -> None:
+        super().__init__(keeps_checkpoints=False)
+        self._begun, self._aside = math.nan, 0.0
+
+    def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        """Note when training began, and count the time that is not training's."""
+        if kind == "phase" and label == "alignment":
+            self._begun = end
+        elif kind == "phase" and label == "evaluation":
+            self._aside += end - start
+
+    def ledger_sink(self, rows: list[Any]) -> None:
+        """Leave the ledger's rows out: their sums are in the usage."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far."""
+        assert self.runtime is not None
+        return self.runtime.clock.now() - self._begun - self._aside
+
+
+class Watch(TrainingClock):
     """Ends a run that has reached its target or spent its time.
 
     Args:
         label_party: the active party.
         metric: what is watched, a name without its rows.
         sign: 1 where more of it is better, -1 where less is.
-        target: of the metric; None: none is reached.
+        target: of the metric, or None.
         pilot: says what the run may spend.
     """
 
     runtime: SimulatedRuntime | None = None
 
     def __init__(self, label_party: str, metric: str, sign: int, target: float | None, pilot: Pilot[Any]) -> None:
-        super().__init__(keeps_checkpoints=False)
+        super().__init__()
         self._active = f"{label_party}/worker-0"
         self._metric, self._sign, self._target, self._pilot = metric, sign, target, pilot
         self._num_steps, self._next = 0, 1
-        self._begun, self._aside = math.nan, 0.0
         self.first: float | None = None
         """The metric before the first step."""
         self.best = -math.inf
@@ -101,28 +127,16 @@ class Watch(MemoryRecorder):
         """What the run had used by the last look, and how far it had come."""
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
-        """Look where a step begins or a training ends; count the time that is not training's."""
-        if kind == "phase" and label == "alignment":
-            self._begun = end
-        elif kind == "phase" and label == "training":
+        """Look where a step begins or a training ends."""
+        super().record_span(actor, kind, label, start, end)
+        if kind == "phase" and label == "training":
             self._look(False)
-        elif kind == "phase" and label == "evaluation":
-            self._aside += end - start
         elif kind == "compute" and label == _STEP and not math.isnan(self._begun):
             self._look_if_due()
             self._num_steps += 1
 
     def record_round(self, index: int, metrics: Mapping[str, Any]) -> None:
         """Keep nothing of a round."""
-
-    def ledger_sink(self, rows: list[Any]) -> None:
-        """Leave the ledger's rows out: their sums are in the usage."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training so far."""
-        assert self.runtime is not None
-        return self.runtime.clock.now() - self._begun - self._aside
 
     def _look_if_due(self) -> None:
         assert self.runtime is not None

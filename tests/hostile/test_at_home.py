@@ -64,7 +64,7 @@ def test_a_terminal_that_closes_stops_a_run_as_a_signal_does(tmp_path: Path) -> 
 
     def take_terminal() -> None:
         os.setsid()
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever began the tests may have told them to outlive a terminal
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may be told to outlive their terminal
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=take_terminal) as run:

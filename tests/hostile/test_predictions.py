@@ -119,7 +119,7 @@ def line_of(world: World) -> str:
 
 
 def test_orders_of_ids_that_were_made_up_are_few() -> None:
-    """Whoever may ask for predictions would find out one by one which ids there are, without an alignment."""
+    """A peer that may ask for predictions would find out one by one which ids there are, without an alignment."""
     given = given_by(["r1", "r2"])
     for guess in range(MOST_ALIGNMENTS):
         with pytest.raises(BadInput, match="1 of the 1 announced ids are not among this party's ids"):

@@ -123,7 +123,8 @@ def by_process(actor_specs: Iterable[ActorSpec]) -> dict[str, list[ActorSpec]]:
 
 def and_others(names: Sequence[str]) -> str:
     """Return whom a process hosts beside the first, in words; nothing for one actor."""
-    return f", with {len(names) - 1:,} more actors," if len(names) > 1 else ""
+    number = len(names) - 1
+    return f", with {number:,} more actor{'s' if number > 1 else ''}," if number else ""
 
 
 _SLIVER = 0.001

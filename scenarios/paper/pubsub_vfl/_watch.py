@@ -1,6 +1,6 @@
 """One simulated run, watched every 5 % of an epoch from outside until it has reached all targets.
 
-Whoever watches costs the run nothing: no time, no message, no step. What is watched is the same for all methods: the
+The watch costs the run nothing: no time, no message, no step. What is watched is the same for all methods: the
 validation AUC (of a regression the RMSE, in original units, which falls to its targets) of the models that the parties'
 parameter servers would give out at that moment, the means of their workers' replicas. Time is that of training:
 alignment and the run's own evaluations are left out.
@@ -24,9 +24,7 @@ from fedactors.data.datasets.catalogue import describe
 from fedactors.data.party_rows import PartyBlock
 from fedactors.errors import FedactorsError
 from fedactors.network.links import HostCapacity, Link, Network
-from fedactors.runs.recorder import MemoryRecorder
 from fedactors.runs.table import RunRow
-from fedactors.runtime.interface import Runtime
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.sweeps import run_once
 
@@ -36,7 +34,7 @@ from protocols.pubsub_vfl.actors import PartyWorker
 from protocols.pubsub_vfl.algorithm import default_costs
 from protocols.pubsub_vfl.config import PubSubVflConfig
 from protocols.pubsub_vfl.data import load_data, num_batches
-from protocols.pubsub_vfl.pilots import joint_score
+from protocols.pubsub_vfl.pilots import TrainingClock, joint_score
 from protocols.pubsub_vfl.plugin import PROTOCOL, PUBLISHED
 from scenarios.paper.study import rows_of
 
@@ -99,13 +97,11 @@ def reaches(score: str, value: float, target: float) -> bool:
     return SIGNS[score] * value >= SIGNS[score] * target
 
 
-class Watcher(MemoryRecorder):
+class Watcher(TrainingClock):
     """Looks at the models whenever the active party's steps have come another share of an epoch further."""
 
-    runtime: Runtime | None = None
-
     def __init__(self, score: str, targets: tuple[float, ...], every: float = EVERY) -> None:
-        super().__init__(keeps_checkpoints=False)
+        super().__init__()
         self.curve: dict[str, list[float]] = {"epochs": [], "seconds": [], score: []}
         self.seconds_to: dict[float, float] = {}
         self._score = score
@@ -113,20 +109,16 @@ class Watcher(MemoryRecorder):
         self._every = every
         self._num_steps = 0
         self._num_looks = 0
-        self._begun = math.nan
-        self._aside = 0.0
         self.busy = 0.0
         self.trained = math.nan
         """Seconds until all workers had ended their epochs, if it came to that."""
 
     def record_span(self, actor: str, kind: str, label: str, start: float, end: float) -> None:
+        super().record_span(actor, kind, label, start, end)
         if kind == "phase" and label == "alignment":
-            self._begun = end
             if self._score == "rmse":
                 # an untrained model's AUC is one half; where its RMSE begins is to be looked at
                 self._look(0.0, 0.0)
-        elif kind == "phase" and label == "evaluation":
-            self._aside += end - start
         elif kind == "phase" and label == "training":
             self.trained = end - self._begun - self._aside
         elif kind == "compute" and not math.isnan(self._begun):
@@ -134,15 +126,6 @@ class Watcher(MemoryRecorder):
             if label in STEPS:
                 self._num_steps += 1
                 self._look_if_due()
-
-    def ledger_sink(self, rows: list[Any]) -> None:
-        """Leave the ledger's rows out: their sums are in the usage."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training so far."""
-        assert self.runtime is not None
-        return self.runtime.clock.now() - self._begun - self._aside
 
     def _look_if_due(self) -> None:
         runtime = self._simulation

@@ -467,6 +467,8 @@ def main() -> None:
             fewer = given.seeds if whole else given.seeds[: 5 if part in FIVE else 1]
             if part in ("confirm", "by-target"):
                 fewer = FRESH_SEEDS if given.seeds == SEEDS else given.seeds
+            elif part in TRIES and given.seeds != SEEDS:
+                fewer = given.seeds
             elif part in TRIES:
                 fewer = TUNING_SEEDS if part == "tune" else TUNING_SEEDS[:1]
             # what was chosen for the parts that compare follows from other rows, and may have changed with them
