@@ -20,7 +20,9 @@ import pytest
 
 from fedactors.cli import main as cli
 from fedactors.cli.parsers import parsers
+from fedactors.config import build_given
 from fedactors.data.datasets.catalogue import catalogue, is_present
+from fedactors.plugins import find_protocol
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -203,10 +205,14 @@ def test_what_is_not_run_is_on_some_page():
 
 @pytest.mark.docs
 @pytest.mark.parametrize("page", RESULTS)
-def test_commands_of_a_results_page_name_scripts_that_exist(page):
+def test_commands_of_a_results_page_name_scripts_and_settings_that_exist(page):
     """The scripts themselves are run, in their smallest size, by the tests of the scenarios."""
     for command in ALL[page]:
         words = command.split()
+        if words[:2] == ["fedactors", "run"]:
+            args = parsers()[1]["run"].parse_intermixed_args(words[2:])
+            build_given(find_protocol(args.protocol).Config, args.words)
+            continue
         assert words[0] == "python", command
         script = ROOT / (words[2].replace(".", "/") if words[1] == "-m" else words[1].removesuffix(".py"))
         assert script.with_suffix(".py").is_file() or (script / "__main__.py").is_file(), command
