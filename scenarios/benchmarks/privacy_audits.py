@@ -313,7 +313,9 @@ def rows(point: tuple[str, Mapping[str, Any]], seed: int) -> RunRow:
 WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, dict[str, Any]]]] = {
     "horizontal": (
         HORIZONTAL,
-        {"model": "linear", "num_clients": 8, "num_rounds": 3, "dirichlet": 0.5, "num_training": 1200},
+        {"model": "linear", "num_clients": 8, "num_rounds": 3, "dirichlet": 0.5, "num_training": 1200}
+        | {"optimizer": "sgd", "learning_rate": 0.05, "schedule": "constant", "batch_size": 32, "local_epochs": 1}
+        | {"layers": 3, "standardisation": "none"},
         {"off": {}, "sums": {"secure_aggregation": True}},
     ),
     "nebulafl": (
