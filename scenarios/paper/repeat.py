@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ a row they are equal to the last digit; elsewhere sums are rounded otherwise, an
 Of calibration errors it is the absolute difference. They are sums over bins of confidence: a sample beside an edge
 changes bins when its confidence moves by a rounding, and that alone is worth up to two over the number of samples,
 whatever the error itself is."""
+SEEDS = 3
+"""From so many seeds of a row on, a metric that is further off is held against their range: training that rounding
+carries further ends elsewhere, as far as another seed does. It is said. Settings, data and usage have no such range."""
 _WHICH_WAS_BEST = ("metrics.best_epoch", "metrics.best_round")
 """Not compared: of two that are equal but for rounding it is either. What was measured of the best one is compared."""
 
@@ -28,10 +32,12 @@ class Repeat:
     known: RunRow
     again: RunRow
     tolerance: float = TOLERANCE
+    others: Sequence[RunRow] = ()
+    """The row's other seeds in the record."""
 
     @property
     def differences(self) -> list[str]:
-        """What differs by more than the tolerance, or is missing; times of the wall clock are not compared."""
+        """What differs by more than the tolerance and the seeds, or is missing; no times of the wall clock."""
         known, again = self.known, self.again
         found = [
             f"{name}: {getattr(known, name)} in the record, {getattr(again, name)} now"
@@ -43,12 +49,12 @@ class Repeat:
                 found.append(f"config.{name}: {value} in the record, no such field now")
             elif not _equal(value, again.config[name]):
                 found.append(f"config.{name}: {value} in the record, {again.config[name]} now")
-        for name, value, other in self._numbers():
-            if name in _WHICH_WAS_BEST and value is not None and other is not None:
-                continue
-            if _distance(value, other, absolute=_is_sum_over_bins(name)) > self.tolerance:
-                found.append(f"{name}: {_shown(value)} in the record, {_shown(other)} now")
-        return found
+        return found + [line for name, line in self._far() if not self._is_as_of_a_seed(name)]
+
+    @property
+    def rounded(self) -> list[str]:
+        """What differs by more than the tolerance, and no more than the seeds do."""
+        return [line for name, line in self._far() if self._is_as_of_a_seed(name)]
 
     @property
     def num_exact(self) -> int:
@@ -65,8 +71,31 @@ class Repeat:
             head = f"{prefix}: {self.num_exact} of {total} numbers equal, tolerance {self.tolerance:g}"
             if any(_is_sum_over_bins(name) for name, _, _ in self._numbers()):
                 head += " (calibration errors: absolute)"
-        different = self.differences
-        return "\n".join([f"{head}: {'DIFFERENT' if different else 'the same'}", *(f"  {line}" for line in different)])
+        different, rounded = self.differences, self.rounded
+        verdict = (
+            "DIFFERENT" if different else "the same but for what rounding does to training" if rounded else "the same"
+        )
+        lines = [*(f"  {line}" for line in different), *(f"  {line}, within the seeds' range" for line in rounded)]
+        return "\n".join([f"{head}: {verdict}", *lines])
+
+    def _far(self) -> Iterator[tuple[str, str]]:
+        for name, value, other in self._numbers():
+            if name in _WHICH_WAS_BEST and value is not None and other is not None:
+                continue
+            if _distance(value, other, absolute=_is_sum_over_bins(name)) > self.tolerance:
+                yield name, f"{name}: {_shown(value)} in the record, {_shown(other)} now"
+
+    def _is_as_of_a_seed(self, name: str) -> bool:
+        """Say whether a metric lies in the range of the row's seeds, widened by its width on both sides."""
+        group, _, metric = name.partition(".")
+        if group != "metrics" or len(self.others) + 1 < SEEDS:
+            return False
+        known = [row.metrics.get(metric) for row in (self.known, *self.others)]
+        now = self.again.metrics.get(metric)
+        if not _is_number(now) or not all(map(_is_number, known)):
+            return False
+        least, most = min(known), max(known)
+        return bool(2 * least - most <= now <= 2 * most - least)
 
     def _numbers(self) -> Iterator[tuple[str, Any, Any]]:
         for group in ("metrics", "usage"):
@@ -128,10 +157,16 @@ def _is_sum_over_bins(name: str) -> bool:
 
 def _distance(value: Any, other: Any, *, absolute: bool = False) -> float:
     """Return the relative (or absolute) difference of two numbers; of anything else 0 if it is equal."""
-    numbers = [isinstance(one, int | float) and not isinstance(one, bool) for one in (value, other)]
-    if not all(numbers) or value == other:
+    if not (_is_number(value) and _is_number(other)) or value == other:
         return 0.0 if _equal(value, other) else float("inf")
-    return float(abs(value - other) / (1 if absolute else max(abs(value), abs(other))))
+    if math.isnan(value) and math.isnan(other):
+        return 0.0
+    distance = float(abs(value - other) / (1 if absolute else max(abs(value), abs(other))))
+    return float("inf") if math.isnan(distance) else distance
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:

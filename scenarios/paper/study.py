@@ -210,7 +210,8 @@ class Study(argparse.Namespace):
         missing = [row.seed for row in rows if row.seed not in known]
         if missing:
             raise BadInput(f"{self.table}: has no row {self.row} with seed {missing[0]}")
-        repeats = [Repeat(known=known[row.seed], again=row) for row in rows]
+        others = {seed: [row for row in known.values() if row.seed != seed] for seed in known}
+        repeats = [Repeat(known=known[row.seed], again=row, others=others[row.seed]) for row in rows]
         print(*repeats, sep="\n", flush=True)
         raise SystemExit(any(repeat.differences for repeat in repeats))
 

@@ -239,6 +239,30 @@ def test_which_epoch_was_best_is_not_compared_but_what_was_measured_of_it_is(now
     assert found == said
 
 
+@pytest.mark.parametrize(
+    ("seeds", "now", "is_same"),
+    [
+        ((0.90, 0.93), 0.92, True),
+        ((0.90, 0.93), 0.88, True),  # the range .90 to .93 widened by .03
+        ((0.90, 0.93), 0.86, False),
+        ((0.93,), 0.92, False),  # of two seeds nothing is known
+        ((0.90, None), 0.92, False),
+        ((0.90, 0.93), None, False),
+        ((0.90, 0.93), float("nan"), False),
+    ],
+)
+def test_a_metric_may_differ_as_the_seeds_do(seeds, now, is_same):
+    known = RunRow(protocol="glasu", seed=0, metrics={"f1": 0.9}, usage={"sent_bytes": 9}, config={"rate": 1})
+    others = [dataclasses.replace(known, seed=1 + index, metrics={"f1": value}) for index, value in enumerate(seeds)]
+    again = dataclasses.replace(known, metrics={"f1": now})
+    repeat = Repeat(known=known, again=again, others=others)
+    assert (not repeat.differences) == is_same == bool(repeat.rounded)
+    assert ("the same but for what rounding does to training" in str(repeat)) == is_same
+    assert Repeat(known=known, again=known, others=others).rounded == []
+    for changed in ({"usage": {"sent_bytes": 8}}, {"config": {"rate": 2}}, {"content": "other"}):
+        assert Repeat(known=known, again=dataclasses.replace(again, **changed), others=others).differences
+
+
 @pytest.mark.parametrize(("now", "is_same"), [(0.0715, True), (0.0600, True), (0.0800, False), (None, False)])
 def test_calibration_errors_are_compared_by_their_absolute_difference(now, is_same):
     # a sample beside the edge of a bin moves the sum by up to two over the number of samples
