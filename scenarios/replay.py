@@ -4,8 +4,9 @@ python -m scenarios.replay                             one row of every page of 
 python -m scenarios.replay --rows 3 --within 20        three, of different pages, of those that took at most 20 s
 
 Rows that are older than their command, and those whose data set is not on this machine, are not drawn; nor, with
-``--within``, those of which nobody knows how long they took, and those of `is_rounded`. What a command
-prints says how many numbers are equal and which differ by more than `scenarios.paper.repeat.TOLERANCE`. It ends with 1
+``--within``, those of which nobody knows how long they took, those of `is_rounded`, and runs of fewer than
+`scenarios.paper.repeat.SEEDS` seeds, of which nobody knows how far rounding may move them. What a command prints says
+how many numbers are equal and which differ by more than `scenarios.paper.repeat.TOLERANCE`. It ends with 1
 if a row differs or cannot be made, and with 2 if there is nothing to draw at all.
 """
 
@@ -18,6 +19,7 @@ import random
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from fedactors.errors import BadInput, DataMissing
 from fedactors.launch import check_data
 from fedactors.plugins import find_protocol
 from fedactors.runs.table import RunRow, read_table
-from scenarios.paper.repeat import can_repeat
+from scenarios.paper.repeat import SEEDS, can_repeat
 from scenarios.results import tables_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +47,9 @@ def drawable(page: Path, within: float) -> list[RunRow]:
     """Return the rows behind a page that can be made again here in about `within` seconds."""
     rows = [row for table in tables_of(page) for row in read_table(table)]
     if math.isfinite(within):
+        seeds = Counter((row.study, row.name) for row in rows)
         rows = [row for row in rows if 0 < row.wall_seconds <= within and not is_rounded(row)]
+        rows = [row for row in rows if not row.usage or seeds[row.study, row.name] >= SEEDS]
     return [row for row in rows if can_repeat(row) and has_data(row)]
 
 

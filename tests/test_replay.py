@@ -69,10 +69,14 @@ def test_what_is_not_drawn(record, tmp_path):
     write_table(tmp_path / "mtcd.parquet", [dataclasses.replace(row, wall_seconds=0.0)])
     assert drawable(page, 1e6) == []  # nobody knows how long it takes
     to_a_target = dataclasses.replace(row, metrics={**row.metrics, "seconds_to_0.9": 1.0})
-    for rounded in (dataclasses.replace(row, study=min(ROUNDED)), to_a_target):
-        write_table(tmp_path / "mtcd.parquet", [rounded])
-        assert drawable(page, float("inf")) == [rounded]
+    for rounded in (dataclasses.replace(row, study=min(ROUNDED)), to_a_target, row):
+        seeds = [dataclasses.replace(rounded, seed=seed) for seed in range(2 if rounded is row else 3)]
+        write_table(tmp_path / "mtcd.parquet", seeds)
+        assert drawable(page, float("inf")) == seeds
         assert drawable(page, 1e6) == []  # by CI
+    seeds = [dataclasses.replace(row, seed=seed) for seed in range(3)]
+    write_table(tmp_path / "mtcd.parquet", seeds)
+    assert drawable(page, 1e6) == seeds
     write_table(tmp_path / "mtcd.parquet", [*others, row])
     assert record_text(tmp_path, ["mtcd.parquet"]).startswith("1 of the 6 rows behind this page")
     with pytest.raises(BadInput, match="is not allowed: python and a script"):

@@ -19,8 +19,9 @@ Of calibration errors it is the absolute difference. They are sums over bins of 
 changes bins when its confidence moves by a rounding, and that alone is worth up to two over the number of samples,
 whatever the error itself is."""
 SEEDS = 3
-"""From so many seeds of a row on, a metric that is further off is held against their range: training that rounding
-carries further ends elsewhere, as far as another seed does. It is said. Settings, data and usage have no such range."""
+"""From so many seeds of a row on, a number that is further off is held against their range: training that rounding
+carries further ends elsewhere, as far as another seed does. It is said. Settings and data have no such range, nor has
+the usage of runs that all send the same."""
 _WHICH_WAS_BEST = ("metrics.best_epoch", "metrics.best_round")
 """Not compared: of two that are equal but for rounding it is either. What was measured of the best one is compared."""
 
@@ -86,12 +87,12 @@ class Repeat:
                 yield name, f"{name}: {_shown(value)} in the record, {_shown(other)} now"
 
     def _is_as_of_a_seed(self, name: str) -> bool:
-        """Say whether a metric lies in the range of the row's seeds, widened by its width on both sides."""
-        group, _, metric = name.partition(".")
-        if group != "metrics" or len(self.others) + 1 < SEEDS:
+        """Say whether a number lies in the range of the row's seeds, widened by its width on both sides."""
+        if len(self.others) + 1 < SEEDS:
             return False
-        known = [row.metrics.get(metric) for row in (self.known, *self.others)]
-        now = self.again.metrics.get(metric)
+        group, _, metric = name.partition(".")
+        known = [getattr(row, group).get(metric) for row in (self.known, *self.others)]
+        now = getattr(self.again, group).get(metric)
         if not _is_number(now) or not all(map(_is_number, known)):
             return False
         least, most = min(known), max(known)

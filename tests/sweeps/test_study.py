@@ -251,7 +251,7 @@ def test_which_epoch_was_best_is_not_compared_but_what_was_measured_of_it_is(now
         ((0.90, 0.93), float("nan"), False),
     ],
 )
-def test_a_metric_may_differ_as_the_seeds_do(seeds, now, is_same):
+def test_a_number_may_differ_as_the_seeds_do(seeds, now, is_same):
     known = RunRow(protocol="glasu", seed=0, metrics={"f1": 0.9}, usage={"sent_bytes": 9}, config={"rate": 1})
     others = [dataclasses.replace(known, seed=1 + index, metrics={"f1": value}) for index, value in enumerate(seeds)]
     again = dataclasses.replace(known, metrics={"f1": now})
