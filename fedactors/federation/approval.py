@@ -488,6 +488,16 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             f"who is in a sum may differ from round to round ({differs[0]}): of two rounds that the server begins with "
             "nearly the same model, one without yours, the difference of the sums is nearly what you added"
         )
+    if getattr(config, "secure_aggregation", False) and getattr(config, "num_tokens", None) is not None:
+        found.append(
+            "the server sends tokens to whom it likes: of two sums between which a token came to you alone, the "
+            "difference is what its visit changed of your part"
+        )
+    if getattr(config, "secure_aggregation", False) and proposal.task.layout == "relational":
+        found.append(
+            "the server says which of your rows is in which sum: of two sums with the same rows of the others, the "
+            "difference is of yours alone"
+        )
     if getattr(config, "secure_aggregation", False):
         number = len(proposal.data)
         found.append(
