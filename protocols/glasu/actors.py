@@ -223,7 +223,7 @@ class GraphClient(ProtectedClient):
             Refused: it is asked for twice, or there is none of that number.
         """
         num_nodes = self._local.graph.num_nodes
-        if len(nodes) and not (nodes[0] >= 0 and nodes[-1] < num_nodes and (np.diff(nodes) > 0).all()):
+        if len(nodes) and not (nodes[0] >= 0 and nodes[-1] < num_nodes and (nodes[1:] > nodes[:-1]).all()):
             said = f"asks {self.name} for nodes that are not in order, each once, from 0 to {num_nodes - 1}"
             raise Refused(self.caller, said)
 
