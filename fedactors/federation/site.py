@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -60,11 +62,11 @@ from fedactors.federation.session import (
     Connection,
     Hello,
     Limits,
+    decoded,
     value_of,
 )
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
-from fedactors.messages.codec import MOST_MEMORY
 from fedactors.plugins import Protocol
 from fedactors.runtime.failures import errors_for
 from fedactors.validation import one_line, shown
@@ -304,7 +306,7 @@ class SiteProcess:
             if self._asked is not None:
                 raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
             self._asked, self._why = hello.run, ""
-            serve, lost = partial(self._drive, peer, hello.run), self._driver_gone
+            serve, lost = partial(self._drive, peer, hello.run, asyncio.Lock()), self._driver_gone
             driving: dict[str, Any] = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
             driving["limits"] = replace(self.limits, message=PROPOSAL_BYTES)
             return {**driving, "name": hello.run, "traffic": self._operations.traffic(peer), "tell": self._tell}
@@ -343,10 +345,11 @@ class SiteProcess:
         if waiting is not None and decision(self.folder, waiting) is None:
             decide(self.folder, waiting, approved=False, why="the coordinator went away")
 
-    async def _drive(self, peer: str, run: str, body: memoryview) -> Any:
-        """Do what the driver at the site `peer` asks of this site."""
+    async def _drive(self, peer: str, run: str, in_turn: asyncio.Lock, body: memoryview) -> Any:
+        """Do what the driver at the site `peer` asks of this site; what is long to read keeps its turn."""
         try:
-            found = value_of(body, peer, most=MOST_MEMORY if self.run else 4 * PROPOSAL_BYTES)
+            async with in_turn:
+                found = await decoded(body, peer) if self.run else value_of(body, peer, most=4 * PROPOSAL_BYTES)
         except Refused as error:
             raise self._note(error) from None
         if type(found) is not tuple or [type(part) for part in found] != [str, tuple]:
@@ -577,7 +580,17 @@ def _is_no_site(site: str, federation: Federation) -> str:
 
 
 def _get_ready() -> None:
-    """Import what computes, at the first proposal: it takes seconds, and memory that a site that idles does without."""
-    import torch
+    """Import what computes, at the first proposal: it takes seconds, and memory that a site that idles does without.
 
+    What it loads stays: the collector of garbage would look through all of it, for tenths of a second, while others
+    wait.
+    """
+    is_new = "torch" not in sys.modules
+    gc.disable()
+    try:
+        import torch
+    finally:
+        gc.enable()
+    if is_new:
+        gc.freeze()
     torch.set_num_threads(1)  # as in every process that computes: two give other last bits

@@ -750,11 +750,12 @@ class SiteFolder:
         now, file = self.federation, self.path / FEDERATION
         if len(text) > LONGEST_FEDERATION:
             raise BadInput(f"federation: it has more than {LONGEST_FEDERATION} characters")
+        # before it is read: a few thousand bytes of TOML can take minutes
+        if not is_signed_by(text, now.issuer):
+            raise BadInput(f"federation: it is not signed by the authority of {now.name} that this site knows")
         found = parse_federation(text, Path(FEDERATION))
         if found.name != now.name:
             raise BadInput(f"federation: it is of another federation, {shown(found.name)}")
-        if not (found.is_signed and is_signed_by(text, now.issuer)):
-            raise BadInput(f"federation: it is not signed by the authority of {now.name} that this site knows")
         if found.version <= now.version:
             return False
         if not holds(now.issuer, [now.issuer]):
