@@ -49,7 +49,15 @@ from fedactors.data.layouts.relational import TableOwner
 from fedactors.data.layouts.vertical import RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, RowsChangedError
-from fedactors.federation.approval import Proposal, check_spawned, classes_of, first_of, has_quorum, spawned_by
+from fedactors.federation.approval import (
+    Proposal,
+    changed_data,
+    check_spawned,
+    classes_of,
+    first_of,
+    has_quorum,
+    spawned_by,
+)
 from fedactors.federation.audit_log import JOURNALS, Journal
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import (
@@ -798,8 +806,27 @@ class SiteRun:
         if proposal.purpose == "predict":
             trained = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}
             self._folder.audit.add("predicted", run=proposal.run, checkpoint=proposal.number, **trained)
+        await self._look_at_data()
         await self.actors.spawn(specs, self._seed, clock)
         self.life = Life.PREPARED
+
+    async def _look_at_data(self) -> None:
+        """Say in the site's log that its data are others than when the run was approved.
+
+        Raises:
+            RowsChangedError: its policy has no run begin then; names no place of this machine.
+        """
+        run, folder = self.proposal.run, self._folder
+        changed = await asyncio.to_thread(changed_data, folder, self.proposal)
+        if not changed:
+            return
+        name = f"data.{self.proposal.data[folder.name]}"
+        folder.audit.add("data_changed", run=run, data=self.proposal.data[folder.name], changed=changed)
+        self._tell("data_changed", f"run {run}: {name}: changed since the run was approved: {', '.join(changed)}")
+        if folder.policy.changed_data == "refuse":
+            raise RowsChangedError(
+                f"{folder.name}: {name}: the rows are others than when run {run} was approved: propose it again"
+            )
 
     @contextlib.contextmanager
     def _same_rows(self) -> Iterator[None]:
