@@ -517,6 +517,8 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
     package = type(value).__module__.partition(".")[0]
     if isinstance(value, pa.Table):
         return value
+    if package == "datasets" and hasattr(value, "with_format"):
+        value = _of_hugging_face(value)
     if isinstance(value, Mapping):
         _refuse_other_rows(value)
         for name, one in value.items():
@@ -538,8 +540,6 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         raise ValueError(f"column {odd[0]}: holds objects of Python, which Arrow does not have; give texts or numbers")
     if hasattr(value, "project") and hasattr(value, "to_arrow_table"):
         return rows_of_relation(value)
-    if package == "datasets" and hasattr(value, "with_format"):
-        value = value.with_format("arrow")[:]
     for name in ("to_arrow_table", "fetch_arrow_table", "__arrow_c_stream__"):
         if hasattr(value, name):
             return pa.table(value) if name == "__arrow_c_stream__" else getattr(value, name)()
@@ -551,6 +551,22 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
             return pa.table({f"c{index}": matrix[:, index] for index in range(matrix.shape[1])})
         raise ValueError(f"an array of {matrix.ndim} dimensions; a matrix or a structured array is needed")
     return value if isinstance(value, pa.Table) else None
+
+
+def _of_hugging_face(value: Any) -> Any:
+    """Return the rows of a Hugging Face data set, with the columns that its format has; what is none as it is.
+
+    Raises:
+        ValueError: it holds several splits, or computes its rows when they are read.
+    """
+    if isinstance(value, Mapping):
+        raise ValueError(f'{len(value)} splits ({", ".join(map(str, value))}); give one, as data["train"]')
+    how = getattr(value, "format", None)
+    if how is None or not hasattr(value, "select_columns"):
+        return value
+    if how["type"] == "custom":
+        raise ValueError("a data set with a transform, which has no rows but when they are read; use map(...) instead")
+    return value.select_columns(how["columns"]).with_format("arrow")[:]
 
 
 def _refuse_other_rows(columns: Mapping[str, Any]) -> None:

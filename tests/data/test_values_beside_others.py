@@ -138,3 +138,19 @@ def test_codes_of_a_workbook_have_the_zeros_that_it_shows(tmp_path):
     column = read_columns(tmp_path / "bank.xlsx", "bank", wanted=None)["zip"]
     assert column.texts() == ["00501", "10001", "00502", None]
     assert np.nan_to_num(column.numbers("bank"), nan=-1).tolist() == [501, 10001, 502, -1]
+
+
+# --- data sets of Hugging Face ----------------------------------------------------------------------------------------
+
+
+def test_a_data_set_of_hugging_face_is_what_its_format_makes_of_it():
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_dict({"x": [1.0, 2.0, 3.0], "z": [7, 8, 9], "y": [0, 1, 0]})
+    assert table_of(whole.select([2, 0]), "bank").to_pydict() == {"x": [3.0, 1.0], "z": [9, 7], "y": [0, 0]}
+    some = whole.with_format("torch", columns=["x", "y"])
+    assert table_of(some, "bank").to_pydict() == {"x": [1.0, 2.0, 3.0], "y": [0, 1, 0]}
+    tenfold = whole.with_transform(lambda rows: {name: [10 * one for one in values] for name, values in rows.items()})
+    with pytest.raises(BadInput, match=r"bank: .*a data set with a transform, .*; use map\(\.\.\.\) instead"):
+        table_of(tenfold, "bank")
+    with pytest.raises(BadInput, match=r'bank: .*2 splits \(train, test\); give one, as data\["train"\]'):
+        table_of(datasets.DatasetDict(train=whole, test=whole), "bank")

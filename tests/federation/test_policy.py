@@ -150,13 +150,6 @@ def test_rows_that_change_between_approval_and_run_are_told(
         made.stop()
 
 
-@pytest.mark.slow
-def test_of_rows_that_stay_as_they_are_nothing_is_said(lasting: World) -> None:
-    before = len(lasting.audit(SHOP))
-    assert run_with(lasting, NOISED, "--budget", "shop=20:5e-4") == 0
-    assert "data_changed" not in {line["what"] for line in lasting.audit(SHOP)[before:]}
-
-
 def with_budget(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The shop's orders have a budget, and its policy answers for its person."""
     made = World(tmp_path_factory.mktemp("policy"))
