@@ -17,8 +17,10 @@ import asyncio
 import contextlib
 import ctypes
 import dataclasses
+import difflib
 import errno
 import os
+import re
 import shlex
 import signal
 import termios
@@ -323,6 +325,36 @@ def load_data(protocol: Protocol, config: Any, name: str, seed: int, here: bool 
     return load(name)
 
 
+_FILES = re.compile(
+    r"(?i)\.(toml|csv|tsv|txt|data|dat|parquet|pq|feather|arrow|xlsx?|npy|npz|jsonl?|db|duckdb|sqlite)(\.(gz|bz2|zst|zip))?$"
+)
+"""How names end of what holds rows, or a description of them."""
+
+
+def _may_be_path(name: str) -> bool:
+    """Say whether what is given as data is meant as a path, and not as the name of a data set."""
+    return "/" in name or os.sep in name or _FILES.search(name) is not None or os.path.exists(name)
+
+
+def _path_fault(name: str) -> str:
+    """Return why a path is no description of data, with the files that may be meant."""
+    if "://" in name or (not name.endswith(".toml") and os.path.exists(name)):
+        what = "an address" if "://" in name else "a folder" if os.path.isdir(name) else "a file of rows"
+        return (
+            f"is {what}, which does not say whose rows they are and what is predicted: name it as path of a party in a "
+            "parties.toml, and give that"
+        )
+    if os.path.exists(name):
+        return "is no file"
+    folder, base = os.path.split(name)
+    if not os.path.isdir(folder or "."):
+        return f"does not exist: there is no folder {shown(folder)}"
+    near = difflib.get_close_matches(base, sorted(os.listdir(folder or ".")), n=3)
+    return "does not exist" + (
+        f"; did you mean {' or '.join(os.path.join(folder, one) for one in near)}?" if near else ""
+    )
+
+
 def check_data(protocol: Protocol, name: str, here: bool = True) -> None:
     """Check, without loading anything, what `load_data` does.
 
@@ -334,10 +366,12 @@ def check_data(protocol: Protocol, name: str, here: bool = True) -> None:
         object_at(name)
     elif name.endswith(".toml"):
         if not os.path.isfile(name):
-            raise BadInput(f"--data: {shown(name)} {'is no file' if os.path.exists(name) else 'does not exist'}")
+            raise BadInput(f"--data: {shown(name)} {_path_fault(name)}")
     else:
-        from fedactors.data.datasets.catalogue import describe, require_files
+        from fedactors.data.datasets.catalogue import describe, is_known, require_files
 
+        if not is_known(name) and _may_be_path(name):
+            raise BadInput(f"--data: {shown(name)} {_path_fault(name)}")
         dataset = describe(name)
         layouts = dataset.layouts
         if protocol.partition not in layouts:

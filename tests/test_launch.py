@@ -92,6 +92,33 @@ def test_bad_input_is_one_line_and_leaves_no_folder(tmp_path, words, flags, mess
     assert folders(tmp_path) == []
 
 
+PATHS = {
+    "zzzz.npz": "'zzzz.npz' does not exist$",
+    "nope.csv": "'nope.csv' does not exist; did you mean shop.csv\\?$",
+    "shpo.csv": "'shpo.csv' does not exist; did you mean shop.csv\\?$",
+    "rows/partys.toml": "'rows/partys.toml' does not exist; did you mean rows/parties.toml\\?$",
+    "row/parties.toml": "'row/parties.toml' does not exist: there is no folder 'row'$",
+    "SHOP.CSV.GZ": "'SHOP.CSV.GZ' does not exist",
+    "s3://bucket/shop.parquet": "'s3://bucket/shop.parquet' is an address, which does not say whose rows",
+    "shop.csv": "'shop.csv' is a file of rows, which does not say whose .* in a parties.toml, and give that$",
+    "rows": "'rows' is a folder, which does not say whose rows",
+    "rows/bank": "'rows/bank' does not exist",
+    "bank.of.names": "unknown data set 'bank.of.names'",
+    "row": "unknown data set 'row'",
+}
+
+
+@pytest.mark.parametrize("data", PATHS)
+def test_a_path_that_is_no_description_is_said_to_be_one(tmp_path, monkeypatch, data):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows").mkdir()
+    for name in ("shop.csv", "rows/parties.toml"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(BadInput, match=f"^(--)?data: {PATHS[data]}") as caught:
+        go(tmp_path, data=data)
+    assert "\n" not in str(caught.value)
+
+
 def test_data_missing_leaves_no_folder(tmp_path):
     with pytest.raises(DataMissing):
         go(tmp_path, "trouble=data")

@@ -110,6 +110,8 @@ class Actor:
     jobs: ClassVar[tuple[Callable[..., Any], ...]] = ()
     __endpoints__: ClassVar[Endpoints]
     _context: Context
+    _goes_on = False
+    """Whether it was restored from a checkpoint, be it one of before the first round: what left after it is unknown."""
     _files: tuple[tuple[str, bytes], ...] = ()
     """Path and digest of each file of its party, as it was when it loaded; see `fedactors.runtime.snapshots`."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import re
@@ -414,6 +415,7 @@ def _start(folder: SiteFolder, form: str) -> int:
         await wait_for_stop()
         process.stop()
 
+    gc.freeze()  # to look through all that is loaded for rubbish, again and again, would keep others waiting
     asyncio.run(listen())
     raise Stopped(f"the site {folder.name} was stopped", 143)
 

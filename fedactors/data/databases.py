@@ -282,11 +282,7 @@ class TableSource:
             _refuse_alike([name for name, _ in rows], self)
             return {name: KINDS.get(kind, "other") for name, kind in rows}
         if self.kind == "csv":
-            columns = _csv_columns(self)
-            _refuse_alike(list(columns), self)
-            if not any(len(one.values) for one in columns.values()):
-                raise SourceError(f"{self.table or 'source'}: {self.where} has a header and no row")
-            return {name: one.kind for name, one in columns.items()}
+            return _csv_kinds(self, _csv_columns(self))
         with _duckdb(self) as (connection, relation):
             schema = connection.sql(f"SELECT * FROM {relation} LIMIT 0").to_arrow_table().schema
         return {column.name: _arrow_kind(column.type) for column in schema}
@@ -314,7 +310,8 @@ class TableSource:
             BadInput: a column that is not there, a condition that is none, or two texts of a file that are one number.
             DataMissing, SourceError: as `describe`; a file of a named data set is not on this machine.
         """
-        known = self.describe()
+        of_file = _csv_columns(self) if self.kind == "csv" else {}
+        known = _csv_kinds(self, of_file) if self.kind == "csv" else self.describe()
         wanted = list(known) if columns is None else list(columns)
         for column in wanted:
             if column not in known:
@@ -333,7 +330,9 @@ class TableSource:
         asked = [name for text in [*left, *computed] for name in _names_in(text, known)]
         needed = list(dict.fromkeys([*wanted, *asked]))
         conditions = [sql for sql in pushed.values() if sql is not None]
-        rows = self._read(needed or list(known)[:1], conditions, known, asked, keys, exact)
+        needed = needed or list(known)[:1]
+        of_file = {name: one for name, one in of_file.items() if name in needed}
+        rows = self._read(needed, conditions, known, asked, keys, exact, of_file)
         if left or computed:
             with _explained(self), memory_database(**_CLOSED) as connection, _fitting(self.shown):
                 connection.register("rows_in_memory", rows)
@@ -349,20 +348,20 @@ class TableSource:
         asked: Sequence[str],
         keys: Sequence[str],
         exact: Sequence[str],
+        of_file: Mapping[str, _CsvColumn],
     ) -> Any:
         """Read columns of the rows that conditions in the database's own SQL keep, of some with the texts of a file."""
         import pyarrow as pa
 
         if self.kind == "csv":
-            found = _csv_columns(self, columns)
-            for name, one in found.items():
+            for name, one in of_file.items():
                 if name in keys and one.column.is_text and (rounded := one.column.rounded()):
                     raise SourceError(f"{self.table or 'source'}: {self.shown}: column {name}: holds {rounded}")
             for name in exact:
-                if name in found and (merged := found[name].merged()) is not None:
+                if name in of_file and (merged := of_file[name].merged()) is not None:
                     raise SourceError(_one_number(self, name, merged))
-            texts = {f"{name}{_AS_TEXT}": found[name].texts() for name in asked if found[name].is_number}
-            return pa.table({**{name: one.values for name, one in found.items()}, **texts})
+            texts = {f"{name}{_AS_TEXT}": of_file[name].texts() for name in asked if of_file[name].is_number}
+            return pa.table({**{name: one.values for name, one in of_file.items()}, **texts})
         if self.kind == "sqlite":
             with _sqlite(self) as connection:
                 kinds = _sqlite_kinds(self, connection)
@@ -1066,11 +1065,11 @@ def _one_number(source: TableSource, name: str, texts: tuple[str, str]) -> str:
     )
 
 
-def _csv_columns(source: TableSource, wanted: Sequence[str] | None = None) -> dict[str, _CsvColumn]:
+def _csv_columns(source: TableSource) -> dict[str, _CsvColumn]:
     """Return the columns of a CSV file."""
     _require_file(source.where)
     where = source.table or "source"
-    arrays, present = read_arrays(Path(source.where), where, wanted, source.csv or CsvFormat())
+    arrays, present = read_arrays(Path(source.where), where, None, source.csv or CsvFormat())
     if not present:
         raise SourceError(f"{where}: {source.where} has no column")
     made, meant = {}, dict(source.kinds)
@@ -1090,6 +1089,14 @@ def _csv_columns(source: TableSource, wanted: Sequence[str] | None = None) -> di
             kind, mapped_if_large(typed, large) if typed is not column.values else typed, column, large
         )
     return made
+
+
+def _csv_kinds(source: TableSource, columns: Mapping[str, _CsvColumn]) -> dict[str, str]:
+    """Return the kinds of the columns of a CSV file, which are all that it has."""
+    _refuse_alike(list(columns), source)
+    if not any(len(one.values) for one in columns.values()):
+        raise SourceError(f"{source.table or 'source'}: {source.where} has a header and no row")
+    return {name: one.kind for name, one in columns.items()}
 
 
 def _csv_kind(column: Column) -> tuple[str, Any]:

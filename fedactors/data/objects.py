@@ -517,8 +517,13 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
     package = type(value).__module__.partition(".")[0]
     if isinstance(value, pa.Table):
         return value
+    if package == "datasets" and hasattr(value, "with_format"):
+        value = _of_hugging_face(value)
     if isinstance(value, Mapping):
         _refuse_other_rows(value)
+        for name, one in value.items():
+            if isinstance(one, list) or str(getattr(one, "dtype", "")) == "object":
+                _refuse_several_kinds_of_dates(f"column {name}", one)
         return pa.table({str(key): _column(one) for key, one in value.items()})
     if hasattr(value, "to_frame") and not hasattr(value, "columns"):
         raise ValueError(f'one column and no table; give columns by name: {{"{value.name or "x"}": ...}}')
@@ -527,7 +532,7 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         kept = value.reset_index(levels) if levels else value
         for position, (column, kind) in enumerate(kept.dtypes.items()):
             if kind.kind == "O" and str(kind) == "object":
-                _refuse_several_kinds_of_dates(column, kept.iloc[:, position])
+                _refuse_several_kinds_of_dates(f"column {column}", kept.iloc[:, position])
         return pa.Table.from_pandas(kept, preserve_index=False)
     if package == "polars" and hasattr(value, "collect"):
         value = value.collect()
@@ -535,19 +540,33 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
         raise ValueError(f"column {odd[0]}: holds objects of Python, which Arrow does not have; give texts or numbers")
     if hasattr(value, "project") and hasattr(value, "to_arrow_table"):
         return rows_of_relation(value)
-    if package == "datasets" and hasattr(value, "with_format"):
-        value = value.with_format("arrow")[:]
     for name in ("to_arrow_table", "fetch_arrow_table", "__arrow_c_stream__"):
         if hasattr(value, name):
             return pa.table(value) if name == "__arrow_c_stream__" else getattr(value, name)()
     if hasattr(value, "__array__") or hasattr(value, "detach"):
         matrix = _array(value)
         if matrix.dtype.names and matrix.ndim == 1:
-            return pa.table({field: matrix[field] for field in matrix.dtype.names})
+            return pa.table({field: _array(matrix[field]) for field in matrix.dtype.names})
         if matrix.ndim == 2:
             return pa.table({f"c{index}": matrix[:, index] for index in range(matrix.shape[1])})
         raise ValueError(f"an array of {matrix.ndim} dimensions; a matrix or a structured array is needed")
     return value if isinstance(value, pa.Table) else None
+
+
+def _of_hugging_face(value: Any) -> Any:
+    """Return the rows of a Hugging Face data set, with the columns that its format has; what is none as it is.
+
+    Raises:
+        ValueError: it holds several splits, or computes its rows when they are read.
+    """
+    if isinstance(value, Mapping):
+        raise ValueError(f'{len(value)} splits ({", ".join(map(str, value))}); give one, as data["train"]')
+    how = getattr(value, "format", None)
+    if how is None or not hasattr(value, "select_columns"):
+        return value
+    if how["type"] == "custom":
+        raise ValueError("a data set with a transform, which has no rows but when they are read; use map(...) instead")
+    return value.select_columns(how["columns"]).with_format("arrow")[:]
 
 
 def _refuse_other_rows(columns: Mapping[str, Any]) -> None:
@@ -567,7 +586,7 @@ def _refuse_several_kinds_of_dates(name: Any, values: Any) -> None:
     kinds = {(type(one).__name__, getattr(one, "tzinfo", None) is None) for one in values if hasattr(one, "isoformat")}
     if len({kind for kind in kinds if kind[0] != "NaTType"}) > 1:
         raise ValueError(
-            f"column {name}: holds dates of several kinds ({', '.join(sorted({kind for kind, _ in kinds}))}, with a "
+            f"{name}: holds dates of several kinds ({', '.join(sorted({kind for kind, _ in kinds}))}, with a "
             "time zone or without); make them alike, as pandas.to_datetime(..., utc=True) does"
         )
 
@@ -610,8 +629,21 @@ def _array(value: Any) -> Any:
     if hasattr(value, "__arrow_array__") or isinstance(value, pa.Array | pa.ChunkedArray):
         return value
     made = np.asarray(value)
-    if made.dtype.str[1:] in ("M8[h]", "M8[m]"):  # units that Arrow does not have
-        return made.astype("M8[s]")
+    if made.dtype.kind in "mM" and np.datetime_data(made.dtype)[0] != "generic":
+        return _in_arrows_unit(made)
+    return made.astype(made.dtype.newbyteorder("="), copy=False)
+
+
+_ARROWS_UNITS = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s"}
+"""Of numpy's dates those that Arrow does not have, and the next finer one that it has."""
+
+
+def _in_arrows_unit(values: NDArray[Any]) -> NDArray[Any]:
+    """Return dates or time spans that count single units, of those that Arrow has: it takes 5 times 10 s for 5 s."""
+    unit, step = np.datetime_data(values.dtype)
+    made = values.astype(f"{values.dtype.kind}8[{_ARROWS_UNITS.get(unit, unit) if values.dtype.kind == 'M' else unit}]")
+    if step != 1 and not np.array_equal(made.astype(values.dtype), values, equal_nan=True):
+        raise ValueError(f"dates in steps of {step} {unit} that single ones do not hold; give datetime64[us]")
     return made.astype(made.dtype.newbyteorder("="), copy=False)
 
 
@@ -631,7 +663,7 @@ def _samples(
     """
     try:
         x, y = _pairs(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(f"{name}: {type(value).__name__}: {first_line(error)}") from None
     if x.dtype.kind not in "buif":
         raise BadInput(f"{name}: samples of type {x.dtype} are not allowed: give numbers, or a table and label='...'")
@@ -666,7 +698,7 @@ _CHANNELS = (1, 3, 4)
 
 def _pairs(value: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Return samples and labels of a pair of arrays, of an array, or of a data set of pairs."""
-    if hasattr(value, "tensors"):
+    if type(value).__name__ == "TensorDataset" and type(value).__module__.startswith("torch."):  # no subclass of it
         value = tuple(value.tensors)
     if isinstance(value, tuple | list) and len(value) == 2 and all(hasattr(one, "shape") for one in value):
         _refuse_other_rows({"x": value[0], "y": value[1]})
@@ -694,10 +726,10 @@ def _pairs(value: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
 def _known_nodes(value: Any) -> dict[str, NDArray[Any]]:
     """Return what all parties know of numbered nodes, of arrays by name or of a ``Data`` of PyTorch Geometric."""
     if isinstance(value, Mapping):
-        return {name: np.asarray(_array(one)) for name, one in value.items()}
+        return _arrays(value, "nodes", value)
     names = {"labels": "y", "train": "train_mask", "validation": "val_mask", "test": "test_mask"}
     found = {key: getattr(value, name, None) for key, name in names.items()}
-    return {key: np.asarray(_array(one)) for key, one in found.items() if one is not None}
+    return _arrays({key: one for key, one in found.items() if one is not None}, "nodes", value)
 
 
 def _local_graph(value: Any, party: str) -> dict[str, NDArray[Any]]:
@@ -706,11 +738,22 @@ def _local_graph(value: Any, party: str) -> dict[str, NDArray[Any]]:
         found = {name: value.get(name) for name in ("edges", "features")}
     else:
         found = {"edges": getattr(value, "edge_index", None), "features": getattr(value, "x", None)}
+    for key in ("edge_weight", "edge_attr"):
+        if (value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)) is not None:
+            raise BadInput(f"{party}: {key} is not allowed: edges have no weights here; leave it out")
     if missing := [name for name, one in found.items() if one is None]:
         raise BadInput(
             f"{party}: {type(value).__name__} lacks {' and '.join(missing)}: give edges (2, E) and features (N, F)"
         )
-    return {name: np.asarray(_array(one)) for name, one in found.items()}
+    return _arrays(found, party, value)
+
+
+def _arrays(found: Mapping[str, Any], where: str, value: Any) -> dict[str, NDArray[Any]]:
+    """Return values by name as arrays; `where` and the object that they are of are for errors."""
+    try:
+        return {name: np.asarray(_array(one)) for name, one in found.items()}
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{where}: {type(value).__name__}: {first_line(error)}") from None
 
 
 # --- digests ----------------------------------------------------------------------------------------------------------

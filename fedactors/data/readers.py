@@ -499,7 +499,14 @@ def read_columns(
     for name, values in [*table.items()]:
         if is_list(values) and name not in whole:
             del table[name]
-            table |= _elements(name, values, party)
+            elements = _elements(name, values, party)
+            if taken := [one for one in elements if one != name and one in present]:
+                number = taken[0].removeprefix(f"{name}.")
+                raise BadInput(
+                    f"{party}: {path}: column {taken[0]}: is also what place {number} of the lists of column {name} is "
+                    "called; name one of them differently"
+                )
+            table |= elements
     table = {name: one for name, one in table.items() if asked is None or {name, list_of(name)} & set(wanted or ())}
     found = {}
     large = is_large(sum(values.nbytes for values in table.values()))
@@ -759,7 +766,7 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
                 raise BadInput(
                     f"{where}: cell {cell.coordinate} is a formula whose value is not there: open and save it in Excel"
                 )
-    head, *rows = ([None if cell.data_type == "e" else cell.value for cell in row] for row in sheet.iter_rows())
+    head, *rows = ([_cell_value(cell) for cell in row] for row in sheet.iter_rows())
     rows = [row for row in rows if any(value is not None for value in row)]
     width = max((number + 1 for number, name in enumerate(head) if name is not None), default=0)
     if any(value is not None for row in rows for value in row[width:]):
@@ -767,6 +774,14 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
     found = ["" if name is None else str(name) for name in head[:width]]
     _refuse_doubled(found, where)
     return {name: _cells([row[number] for row in rows]) for number, name in enumerate(found)}
+
+
+def _cell_value(cell: Any) -> Any:
+    """Return what a cell holds; of a whole number that is shown with zeros in front, as codes are, what it shows."""
+    if cell.data_type == "e":
+        return None
+    is_code = type(cell.value) is int and cell.value >= 0 and re.fullmatch("00+", cell.number_format or "")
+    return str(cell.value).zfill(len(cell.number_format)) if is_code else cell.value
 
 
 def _cells(values: Sequence[Any]) -> Any:

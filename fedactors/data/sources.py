@@ -337,7 +337,9 @@ class FileSource:
         return resolve_rules([(pattern, ColumnRule())], names)
 
     def _remaining(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(column for column in columns if not {column, list_of(column)} & set(self._roles))
+        others = set(self._roles)
+        lists = others - set(columns)  # which are spread; beside a column y, y.1 is one of its own
+        return tuple(column for column in columns if column not in others and list_of(column) not in lists)
 
     def _check_columns(self, table: Mapping[str, Column], features: Sequence[str], is_training: bool) -> None:
         roles = [(role, column) for column, role in self._roles.items()]

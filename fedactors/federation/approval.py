@@ -16,8 +16,8 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import asdict, field, replace
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import asdict, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,8 +27,9 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from fedactors import __version__
 from fedactors.actors.remote import DRIVER, endpoints, ordinal
 from fedactors.config import code_named_in
+from fedactors.data.databases import DATABASES, TableSource
 from fedactors.data.new_rows import StoredState
-from fedactors.errors import BadInput, Refused
+from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.federation.identity import check_name
 from fedactors.federation.site_folder import (
     Amount,
@@ -48,7 +49,7 @@ from fedactors.plugins import Protocol, find_protocol, loader
 from fedactors.runtime.compute import WallClock
 from fedactors.runtime.interface import ActorSpec, Runtime, Snapshot
 from fedactors.secure_sums.primitives import threshold_of
-from fedactors.validation import first_line, shown
+from fedactors.validation import address_of, files_at, first_line, opened, shown
 
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 PROPOSALS = "proposals"
@@ -488,6 +489,16 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             f"who is in a sum may differ from round to round ({differs[0]}): of two rounds that the server begins with "
             "nearly the same model, one without yours, the difference of the sums is nearly what you added"
         )
+    if getattr(config, "secure_aggregation", False) and getattr(config, "num_tokens", None) is not None:
+        found.append(
+            "the server sends tokens to whom it likes: of two sums between which a token came to you alone, the "
+            "difference is what its visit changed of your part"
+        )
+    if getattr(config, "secure_aggregation", False) and proposal.task.layout == "relational":
+        found.append(
+            "the server says which of your rows is in which sum: of two sums with the same rows of the others, the "
+            "difference is of yours alone"
+        )
     if getattr(config, "secure_aggregation", False):
         number = len(proposal.data)
         found.append(
@@ -666,17 +677,86 @@ def kept_proposals(folder: SiteFolder) -> dict[str, Proposal]:
 
 
 def decide(folder: SiteFolder, proposal: Proposal, *, approved: bool, why: str = "") -> None:
-    """Answer a proposal, once.
+    """Answer a proposal, once. An approval notes what the site's data are now, for `changed_data`.
 
     Raises:
         BadInput: it is answered already.
     """
     path = folder.path / PROPOSALS / f"{proposal.run}.decision.json"
     try:
-        _write_once(path, {"approved": approved, "why": why, "digest": proposal.digest})
+        data = data_stamps(folder, proposal) if approved and not path.exists() else {}
+        _write_once(path, {"approved": approved, "why": why, "digest": proposal.digest, "data": data})
     except FileExistsError:
         raise BadInput(f"run: {proposal.run} is decided already") from None
     folder.audit.add("approved" if approved else "rejected", run=proposal.run, why=why, proposal=proposal.digest)
+
+
+_HASHED_BYTES, _HASHED_VALUES = 1 << 28, 5_000_000
+"""Of a file, and of a table of a database, up to which all of it is read when it is approved."""
+
+
+def data_stamps(folder: SiteFolder, proposal: Proposal) -> dict[str, str]:
+    """Return what each file and table that this site's data of a run are read from is like now, by its place.
+
+    This is a SHA-256 of the content and, where it is large, a file's size and time of change, or the number of a
+    table's rows and its columns. What cannot be read has a stamp too: whoever reads it says what is wrong.
+    """
+    if folder.name not in proposal.data:
+        return {}
+    return dict(map(_stamp, _read_from(proposal.described(folder))))
+
+
+def changed_data(folder: SiteFolder, proposal: Proposal) -> list[str]:
+    """Return the files and tables of this site's data that are not what they were when the run was approved."""
+    path = folder.path / PROPOSALS / f"{proposal.run}.decision.json"
+    before = json.loads(path.read_text()).get("data", {}) if path.exists() else {}
+    now = data_stamps(folder, proposal) if before else {}
+    return sorted(one for one in {**before, **now} if before.get(one) != now.get(one))
+
+
+def _read_from(value: Any) -> Iterator[str | TableSource]:
+    """Yield the files and the tables of databases that the sources in a value read."""
+    if isinstance(value, TableSource):
+        if value.kind == "view":
+            yield from _read_from(value.tables)
+        else:
+            yield value if value.kind in DATABASES else value.where
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _read_from(one)
+    elif is_dataclass(value) and not isinstance(value, type):
+        read = (*getattr(value, "user_files", ()), *getattr(value, "user_tables", ()))
+        yield from read or _read_from(tuple(getattr(value, one.name) for one in fields(value)))
+
+
+def _stamp(source: str | TableSource) -> tuple[str, str]:
+    """Return the place of a file or a table, and what it is like now."""
+    if isinstance(source, TableSource):
+        location = f"table {source.table} of {source.shown}"
+        try:
+            kinds = source.describe()
+            num_rows = source.load(list(kinds)[:1]).num_rows
+            whole = num_rows * len(kinds) <= _HASHED_VALUES
+            return location, f"sha256 {source.digest().hex()}" if whole else f"{num_rows} rows of {kinds}"
+        except FedactorsError:
+            return location, "not there"
+    try:
+        is_folder = os.path.isdir(source)
+        files = sorted(one for one in Path(source).rglob("*") if one.is_file()) if is_folder else files_at(source)
+        facts = [] if address_of(source) else [one.stat() for one in files]
+        is_large = sum(one.st_size for one in facts) > _HASHED_BYTES
+        found = hashlib.sha256(repr([(one.st_size, one.st_mtime_ns) for one in facts] if is_large else "").encode())
+        for one in files:
+            found.update(f"{one.relative_to(source) if is_folder else one.name}\0".encode())
+            if not is_large:
+                content = hashlib.sha256()
+                with opened(one) as stream:
+                    for part in iter(functools.partial(stream.read, 1 << 20), b""):
+                        content.update(part)
+                found.update(content.digest())
+        return source, f"{'size and time' if is_large else 'sha256'} {found.hexdigest()}" if files else "not there"
+    except (OSError, FedactorsError):
+        return source, "not there"
 
 
 def ask_to_stop(folder: SiteFolder, run: str, why: str) -> None:

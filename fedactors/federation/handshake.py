@@ -23,6 +23,7 @@ from fedactors.federation.relay import WayRefused, open_stream, open_websocket, 
 from fedactors.federation.session import (
     ERROR,
     HANDSHAKE_BYTES,
+    HANDSHAKE_MEMORY,
     NEW,
     PIECE_BYTES,
     REPLY,
@@ -103,7 +104,7 @@ async def _meet(
                 if taken != NEW:  # it would say so again
                     connection.give_up(refused.message if isinstance(refused, Refused) else str(refused))
                 raise refused
-            theirs = value_of(body, member.name)
+            theirs = value_of(body, member.name, most=HANDSHAKE_MEMORY)
             if type(theirs) is not tuple or [type(part) for part in theirs] != [float, int, int]:
                 raise Refused(member.name, "does not say what time it is there")
             folder.heard(member.name, theirs[2])

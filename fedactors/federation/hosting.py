@@ -34,7 +34,7 @@ from fedactors.actors.context import ACTOR_NAME, NOWHERE, Ref
 from fedactors.actors.remote import DRIVER, Endpoints, endpoints
 from fedactors.errors import FedactorsError, PayloadGone, Refused
 from fedactors.federation.audit_log import Journal
-from fedactors.federation.session import value_of
+from fedactors.federation.session import decoded, is_quick, value_of
 from fedactors.messages.codec import Parts, encode_parts, measure, type_name
 from fedactors.messages.ledger import Ledger, Row, kind_of
 from fedactors.runtime import calls, snapshots
@@ -348,7 +348,8 @@ async def fetch_abroad(boundary: SiteBoundary, reader: str, address: ActorAddres
         Refused: what came is no payload of its class.
     """
     asked = encode_parts((reader, address.name, key))
-    value = value_of(await boundary.send(address.site, "payloads", asked, f"a payload of {address.name}"), address.name)
+    frame = await boundary.send(address.site, "payloads", asked, f"a payload of {address.name}")
+    value = await decoded(frame, address.name)
     boundary.gate.payload_in(address, reader, value)
     return value
 
@@ -413,13 +414,22 @@ class SiteContext(HostedContext):
 
     def _take(self, reply: asyncio.Future[Any], path: CallPath, done: asyncio.Future[Any]) -> None:
         self._tasks.discard(done)
+        is_far = path.receiver not in self._near
+        if is_far and not done.cancelled() and done.exception() is None and not is_quick(done.result()):
+            found = asyncio.get_running_loop().create_task(decoded(done.result(), path.receiver))
+            self._tasks.add(found)
+            found.add_done_callback(partial(self._taken, reply, path, False))
+        else:
+            self._taken(reply, path, is_far, done)
+
+    def _taken(self, reply: asyncio.Future[Any], path: CallPath, is_frame: bool, done: asyncio.Future[Any]) -> None:
+        self._tasks.discard(done)
         if done.cancelled():
             reply.cancel()
             return
         try:
-            value = done.result()
+            value = value_of(done.result(), path.receiver) if is_frame else done.result()
             if path.receiver not in self._near:
-                value = value_of(value, path.receiver)
                 self._site.gate.reply_in(path, value)
         except Exception as error:
             if isinstance(error, Refused):

@@ -53,7 +53,7 @@ from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.handshake import accept, dial
 from fedactors.federation.identity import Member
 from fedactors.federation.operations import BoundedServer, Refusal
-from fedactors.federation.session import BACKLOG, PIECE_BYTES, Connection, Hello, Limits, Traffic, value_of
+from fedactors.federation.session import BACKLOG, PIECE_BYTES, Connection, Hello, Limits, Traffic, decoded
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.privacy.accounting import NEW_ROW, GaussianReleases, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise
@@ -517,7 +517,7 @@ class ContributionServer:
         try:
             if peer not in self._folder.federation.members:
                 raise Refused(peer, f"is no site of {self._folder.federation.name} any more")
-            match value_of(body, peer):
+            match await decoded(body, peer):
                 case ("answer_alignment", str(how), bytes(content)):
                     found = await given.answer_alignment(AlignmentQuestion(how, content))
                     return tuple(found.parts), found.digests

@@ -408,7 +408,7 @@ class Refusal(Exception):
 CHECKING = "check"
 _MIB = 1 << 20
 _NUM_CALLS, _NUM_MIB = 20, 16
-_QUESTION_BYTES = 4096
+_QUESTION_BYTES, _ANSWER_BYTES = 4096, 1024 * 1024
 CHECK_BYTES = _NUM_MIB * _MIB
 """Of a message at most; twice as many may be under way."""
 
@@ -455,7 +455,7 @@ async def check_site(folder: SiteFolder, member: Member, local: dict[str, str], 
         try:
             async with asyncio.timeout(limits.call):
                 facts |= {"clock_seconds": round(connection.clock_seconds, 3), **await measure(connection)}
-                version, others = _code(member.name, await connection.ask(None, "its code"))
+                version, others = _code(member.name, await connection.ask(None, "its code", most=_ANSWER_BYTES))
         finally:
             await connection.end()
     except TimeoutError:
@@ -482,7 +482,7 @@ async def fetch_federation(folder: SiteFolder, member: Member, limits: Limits) -
     few = replace(limits, away=0.0, call=limits.handshake, message=4 * LONGEST_FEDERATION)
     connection = await dial(folder, member, hello, few, **ends)
     try:
-        text = await connection.ask(FEDERATION, "its federation.toml")
+        text = await connection.ask(FEDERATION, "its federation.toml", most=4 * LONGEST_FEDERATION)
     finally:
         await connection.end()
     if type(text) is not str:
@@ -504,7 +504,7 @@ async def measure(connection: Connection) -> dict[str, float]:
     taken = []
     for _ in range(_NUM_CALLS):
         begun = time.perf_counter()
-        await connection.ask(b"", "a call")
+        await connection.ask(b"", "a call", most=_QUESTION_BYTES)
         taken.append(time.perf_counter() - begun)
     begun, block = time.perf_counter(), encode_parts(np.zeros(_MIB, np.uint8))
     await asyncio.gather(*(connection.request(block, "a megabyte") for _ in range(_NUM_MIB)))

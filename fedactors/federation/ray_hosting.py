@@ -50,7 +50,7 @@ from fedactors.federation.hosting import (
     fetch_abroad,
     not_taken,
 )
-from fedactors.federation.session import parts_of, value_of
+from fedactors.federation.session import decoded, parts_of
 from fedactors.messages.codec import Parts, decode, encode_parts
 from fedactors.messages.ledger import merged
 from fedactors.runs.party_states import StateLocations
@@ -253,7 +253,7 @@ class RemoteActorProxy:
             path, value, _ = gate.call_out(caller.name, address, asked, value)
             parts = encode_parts((caller.name, address.name, asked, value))
             sent = self._boundary.send(address.site, "calls", parts, f"{address.name}.{asked}")
-            reply = value_of(await sent, address.name)
+            reply = await decoded(await sent, address.name)
             gate.reply_in(path, reply)
             return REPLY, encode_parts(reply)
         except Exception as error:

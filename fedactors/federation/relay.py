@@ -80,7 +80,7 @@ async def _greet(
 ) -> None:
     """Say to a relay who this is, and prove it."""
     kind, more, _, body = await read_piece(reader, limits)
-    nonce = value_of(body, "relay")
+    nonce = value_of(body, "relay", most=HANDSHAKE_MEMORY)
     if kind != REQUEST or more or type(nonce) is not bytes or len(nonce) != NONCE_BYTES:
         raise Broken("is no relay")
     words = (folder.federation.name, folder.name, *wanted)
@@ -343,7 +343,7 @@ async def federation_at_relay(folder: SiteFolder, limits: Limits) -> str:
             writer.transport.abort()
     if kind == ERROR:
         raise error_in(body)
-    text = value_of(body, "relay")
+    text = value_of(body, "relay", most=PIECE_BYTES)
     if kind != REPLY or type(text) is not str:
         raise Broken("gives no federation.toml")
     return text
@@ -402,7 +402,7 @@ class Called:
             while True:
                 kind, _, _, body = await read_piece(reader, self._limits)
                 if kind == REQUEST:
-                    self._called(value_of(body, "relay"))
+                    self._called(value_of(body, "relay", most=HANDSHAKE_MEMORY))
                 elif kind != PING:
                     raise Broken("says what a relay does not say")
         finally:

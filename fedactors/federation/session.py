@@ -32,11 +32,12 @@ import struct
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedactors.errors import CallTimeout, FedactorsError, PartyLost, Refused
-from fedactors.messages.codec import MOST_MEMORY, Parts, decode, encode_parts
+from fedactors.messages.codec import Parts, decode, encode_parts, values_in
 from fedactors.runtime.failures import encode_error, error_of
 from fedactors.validation import first_line, one_line
 
@@ -46,6 +47,13 @@ REQUEST, REPLY, ERROR, PING, BYE = 0, 1, 2, 3, 4
 PIECE_BYTES = 256 * 1024
 HANDSHAKE_BYTES, HANDSHAKE_MEMORY = 4096, 64 * 1024
 """Of what is read from somebody who has not said who they are, and of what it may take when it is decoded."""
+ERROR_BYTES = 1024 * 1024
+"""Of an error that another site tells, with its traceback, and of what it may take when it is decoded."""
+MOST_VALUES = 16 * 1024 * 1024
+"""Bytes of memory that a frame's values may take beside arrays, long texts and raw bytes: some 400,000 numbers."""
+_INLINE_BYTES = 32 * 1024
+"""Of a frame's values, that take at most some 15 ms to decode; more are decoded beside what else the site does."""
+_DECODING = ThreadPoolExecutor(1, "frames")
 _LONGEST_TRACE = 20_000
 _LAST_WORDS = 1.0
 """Seconds within which a connection says what it still has to say, and closes."""
@@ -93,25 +101,55 @@ def framed(parts: Parts, kind: int = REQUEST) -> bytes:
     return HEAD.pack(len(body), kind, 0, 0) + body
 
 
-def value_of(frame: bytes | memoryview, sender: str, *, arguments: bool = False, most: int = MOST_MEMORY) -> Any:
+def value_of(frame: bytes | memoryview, sender: str, *, arguments: bool = False, most: int | None = None) -> Any:
     """Return the value of a frame that came from elsewhere; see `fedactors.messages.codec.decode` for the rest.
+
+    Args:
+        frame: see there.
+        sender: whose it is.
+        arguments: see there.
+        most: bytes of its values, and of memory that they may take; None: `MOST_VALUES` of memory.
 
     Raises:
         Refused: it is none.
     """
     try:
-        return decode(frame, arguments, most)
+        return decode(frame, arguments, MOST_VALUES, len(frame)) if most is None else decode(frame, arguments, most)
     except Exception as error:  # whatever foreign bytes can do
         raise Refused(sender, f"sends what does not decode: {first_line(error)}") from None
 
 
-def parts_of(frame: memoryview, sender: str, count: int, what: str) -> tuple[Any, ...]:
+def is_quick(frame: bytes | memoryview) -> bool:
+    """Say whether a frame has so few values that decoding it keeps nobody waiting."""
+    return values_in(frame) <= _INLINE_BYTES
+
+
+async def decoded(frame: bytes | memoryview, sender: str) -> Any:
+    """Return the value of a frame while others are answered, where it takes long; else at once, see `value_of`.
+
+    Raises:
+        Refused: it is none.
+    """
+    if is_quick(frame):
+        return value_of(frame, sender)
+    return await asyncio.get_running_loop().run_in_executor(_DECODING, value_of, frame, sender)
+
+
+def parts_of(frame: memoryview, sender: str, count: int, what: str, *, most: int | None = None) -> tuple[Any, ...]:
     """Return the parts of a frame that has so many; of another one `what` says what it is not.
 
     Raises:
         Refused: it has others, or does not decode.
     """
-    found = value_of(frame, sender)
+    return checked_parts(value_of(frame, sender, most=most), sender, count, what)
+
+
+def checked_parts(found: Any, sender: str, count: int, what: str) -> tuple[Any, ...]:
+    """Return a value that has so many parts.
+
+    Raises:
+        Refused: it has others.
+    """
     if type(found) is not tuple or len(found) != count:
         raise Refused(sender, f"sends what {what}")
     return found
@@ -124,7 +162,7 @@ def error_in(body: bytes) -> FedactorsError:
         Broken: it is none.
     """
     try:
-        found = decode(body)
+        found = decode(body, most=ERROR_BYTES)
     except Exception:
         found = None
     if type(found) is not tuple or [type(text) for text in found] != [str] * 4:
@@ -600,13 +638,14 @@ class Connection:
             reply.add_done_callback(lambda _: late.cancel())
         return reply
 
-    async def ask(self, value: Any, what: str) -> Any:
-        """Send a request and return the value of its reply.
+    async def ask(self, value: Any, what: str, *, most: int | None = None) -> Any:
+        """Send a request and return the value of its reply; see `value_of` for `most`.
 
         Raises:
             Refused: it is none.
         """
-        return value_of(await self.request(encode_parts(value), what), self.peer)
+        reply = await self.request(encode_parts(value), what)
+        return await decoded(reply, self.peer) if most is None else value_of(reply, self.peer, most=most)
 
     def awaited(self) -> tuple[int, str, float]:
         """Return how many replies this side waits for, and of the oldest what it is about and seconds so far."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
+import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -52,6 +54,7 @@ from fedactors.federation.operations import (
 from fedactors.federation.relay import Called, federation_at_relay, listen_for_websockets
 from fedactors.federation.session import (
     BACKLOG,
+    LINES_PER_MINUTE,
     MOST_OF_MEMBER,
     PIECE_BYTES,
     REFUSED,
@@ -60,11 +63,11 @@ from fedactors.federation.session import (
     Connection,
     Hello,
     Limits,
+    decoded,
     value_of,
 )
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.federation.site_run import CALLS, PAYLOADS, SiteRun
-from fedactors.messages.codec import MOST_MEMORY
 from fedactors.plugins import Protocol
 from fedactors.runtime.failures import errors_for
 from fedactors.validation import one_line, shown
@@ -103,6 +106,8 @@ class SiteProcess:
         self._unknown_peers = Admission(self._refused)
         self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._refused, MOST_OF_MEMBER))
         """By site: what others are refused, however often, hides nothing of what it is."""
+        self._told: defaultdict[str, deque[float]] = defaultdict(deque)
+        """By site: when lines of its links were told."""
         self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
@@ -304,10 +309,15 @@ class SiteProcess:
             if self._asked is not None:
                 raise Refused(peer, f"asks for a run while {self._asked} is under way or waits: one at a time")
             self._asked, self._why = hello.run, ""
-            serve, lost = partial(self._drive, peer, hello.run), self._driver_gone
+            serve, lost = partial(self._drive, peer, hello.run, asyncio.Lock()), self._driver_gone
             driving: dict[str, Any] = {"serve": serve, "lost": lost, "errors": errors_for(self.folder.name, peer)}
             driving["limits"] = replace(self.limits, message=PROPOSAL_BYTES)
-            return {**driving, "name": hello.run, "traffic": self._operations.traffic(peer), "tell": self._tell}
+            return {
+                **driving,
+                "name": hello.run,
+                "traffic": self._operations.traffic(peer),
+                "tell": self._tell_of(peer),
+            }
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
             errors = errors_for(self.folder.name, peer)
@@ -325,7 +335,21 @@ class SiteProcess:
         run = self.run
         if hello.purpose not in (CALLS, PAYLOADS) or run is None or hello.run != run.proposal.run:
             raise Refused(peer, f"opens a connection for {hello.purpose[:40]!r} of a run that is not under way here")
-        return {**run.welcome(peer, hello.purpose, hello.assignment), "traffic": self._operations.traffic(peer)}
+        ends = run.welcome(peer, hello.purpose, hello.assignment)
+        return {**ends, "traffic": self._operations.traffic(peer), "tell": self._tell_of(peer)}
+
+    def _tell_of(self, peer: str) -> Callable[[str, str], None]:
+        """Return what tells of a site's links, so many lines a minute: it may break them again and again."""
+
+        def tell(event: str, text: str) -> None:
+            told, now = self._told[peer], time.monotonic()
+            while told and now - told[0] > 60:
+                told.popleft()
+            if len(told) < LINES_PER_MINUTE:
+                told.append(now)
+                self._tell(event, text)
+
+        return tell
 
     def _driver_gone(self, connection: Connection, why: str) -> None:
         if why.startswith(REFUSED):
@@ -343,10 +367,11 @@ class SiteProcess:
         if waiting is not None and decision(self.folder, waiting) is None:
             decide(self.folder, waiting, approved=False, why="the coordinator went away")
 
-    async def _drive(self, peer: str, run: str, body: memoryview) -> Any:
-        """Do what the driver at the site `peer` asks of this site."""
+    async def _drive(self, peer: str, run: str, in_turn: asyncio.Lock, body: memoryview) -> Any:
+        """Do what the driver at the site `peer` asks of this site; what is long to read keeps its turn."""
         try:
-            found = value_of(body, peer, most=MOST_MEMORY if self.run else 4 * PROPOSAL_BYTES)
+            async with in_turn:
+                found = await decoded(body, peer) if self.run else value_of(body, peer, most=4 * PROPOSAL_BYTES)
         except Refused as error:
             raise self._note(error) from None
         if type(found) is not tuple or [type(part) for part in found] != [str, tuple]:
@@ -423,7 +448,8 @@ class SiteProcess:
         why_not = await asyncio.to_thread(why_a_person, config, proposal, self.folder) if by_policy else ""
         is_allowed = by_policy and not why_not
         if is_allowed:
-            decide(self.folder, proposal, approved=True, why="the policy allows it")
+            allow = partial(decide, self.folder, proposal, approved=True, why="the policy allows it")
+            await asyncio.to_thread(allow)  # which looks at the data
         said = "the policy allows it" if is_allowed else f"fedactors site show {run}, then answer"
         said += f" (not the policy's to answer: {why_not})" if why_not else ""
         self._waiting = self._proposed = proposal
@@ -577,7 +603,17 @@ def _is_no_site(site: str, federation: Federation) -> str:
 
 
 def _get_ready() -> None:
-    """Import what computes, at the first proposal: it takes seconds, and memory that a site that idles does without."""
-    import torch
+    """Import what computes, at the first proposal: it takes seconds, and memory that a site that idles does without.
 
+    What it loads stays: the collector of garbage would look through all of it, for tenths of a second, while others
+    wait.
+    """
+    is_new = "torch" not in sys.modules
+    gc.disable()
+    try:
+        import torch
+    finally:
+        gc.enable()
+    if is_new:
+        gc.freeze()
     torch.set_num_threads(1)  # as in every process that computes: two give other last bits

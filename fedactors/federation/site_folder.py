@@ -21,6 +21,7 @@ In site.toml:
     queries = ["SELECT ..."]                  # over tables; any other query waits for a person
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
+    changed_data = "refuse"                   # of a run whose data changed after its approval; "warn" (default): log
     [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
     hours = 2.0
     [policy.protocols.pubsub-vfl]             # what may run; left out: everything
@@ -197,6 +198,8 @@ class Policy:
     """How often a run may be gone on from in all, from whichever of its checkpoints."""
     limits: RunLimits = field(default_factory=RunLimits)
     """What one run may take of the site's machine."""
+    changed_data: Literal["warn", "refuse"] = "warn"
+    """What becomes of a run whose data here are others when it begins than when it was approved."""
 
     def check(self, site: str, coordinator: str, protocol: str, config: Any) -> None:
         """Check that a run may be.
@@ -750,11 +753,12 @@ class SiteFolder:
         now, file = self.federation, self.path / FEDERATION
         if len(text) > LONGEST_FEDERATION:
             raise BadInput(f"federation: it has more than {LONGEST_FEDERATION} characters")
+        # before it is read: a few thousand bytes of TOML can take minutes
+        if not is_signed_by(text, now.issuer):
+            raise BadInput(f"federation: it is not signed by the authority of {now.name} that this site knows")
         found = parse_federation(text, Path(FEDERATION))
         if found.name != now.name:
             raise BadInput(f"federation: it is of another federation, {shown(found.name)}")
-        if not (found.is_signed and is_signed_by(text, now.issuer)):
-            raise BadInput(f"federation: it is not signed by the authority of {now.name} that this site knows")
         if found.version <= now.version:
             return False
         if not holds(now.issuer, [now.issuer]):

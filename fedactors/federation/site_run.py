@@ -49,7 +49,15 @@ from fedactors.data.layouts.relational import TableOwner
 from fedactors.data.layouts.vertical import RelationalPartition, RelationalQuery, VerticalPart
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused, RowsChangedError
-from fedactors.federation.approval import Proposal, check_spawned, classes_of, first_of, has_quorum, spawned_by
+from fedactors.federation.approval import (
+    Proposal,
+    changed_data,
+    check_spawned,
+    classes_of,
+    first_of,
+    has_quorum,
+    spawned_by,
+)
 from fedactors.federation.audit_log import JOURNALS, Journal
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import (
@@ -64,7 +72,17 @@ from fedactors.federation.hosting import (
     not_taken,
 )
 from fedactors.federation.operations import Operations, log_end
-from fedactors.federation.session import REFUSED, TURNED_AWAY, Connection, Hello, Limits, parts_of, value_of
+from fedactors.federation.session import (
+    REFUSED,
+    TURNED_AWAY,
+    Connection,
+    Hello,
+    Limits,
+    checked_parts,
+    decoded,
+    parts_of,
+    value_of,
+)
 from fedactors.federation.site_folder import (
     ANY,
     Amount,
@@ -578,6 +596,8 @@ _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""
 _MOST_LABELS = 8
 """Checkpoints that a run keeps, of which a driver needs a few; one under the same label takes the place of the last."""
+_QUESTION_BYTES = 4096
+"""Of what asks for a payload."""
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -798,8 +818,27 @@ class SiteRun:
         if proposal.purpose == "predict":
             trained = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}
             self._folder.audit.add("predicted", run=proposal.run, checkpoint=proposal.number, **trained)
+        await self._look_at_data()
         await self.actors.spawn(specs, self._seed, clock)
         self.life = Life.PREPARED
+
+    async def _look_at_data(self) -> None:
+        """Say in the site's log that its data are others than when the run was approved.
+
+        Raises:
+            RowsChangedError: its policy has no run begin then; names no place of this machine.
+        """
+        run, folder = self.proposal.run, self._folder
+        changed = await asyncio.to_thread(changed_data, folder, self.proposal)
+        if not changed:
+            return
+        name = f"data.{self.proposal.data[folder.name]}"
+        folder.audit.add("data_changed", run=run, data=self.proposal.data[folder.name], changed=changed)
+        self._tell("data_changed", f"run {run}: {name}: changed since the run was approved: {', '.join(changed)}")
+        if folder.policy.changed_data == "refuse":
+            raise RowsChangedError(
+                f"{folder.name}: {name}: the rows are others than when run {run} was approved: propose it again"
+            )
 
     @contextlib.contextmanager
     def _same_rows(self) -> Iterator[None]:
@@ -986,7 +1025,8 @@ class SiteRun:
         elif (peer, purpose) in self._in:
             raise Refused(peer, f"opens its connection for {purpose} a second time")
         self._in[peer, purpose] = None
-        serve = partial(self._serve_frame if purpose == CALLS else self._serve_payload, peer)
+        calls, payloads = partial(self._serve_frame, peer, asyncio.Lock()), partial(self._serve_payload, peer)
+        serve = calls if purpose == CALLS else payloads
         errors = errors_for(self._folder.name, peer)
         return {"serve": serve, "lost": self._lost, "errors": errors, "tell": self._tell}
 
@@ -994,9 +1034,11 @@ class SiteRun:
         """Remember a connection that another site opened."""
         self._in[peer, purpose] = connection
 
-    async def _serve_frame(self, peer: str, body: memoryview) -> Any:
+    async def _serve_frame(self, peer: str, in_turn: asyncio.Lock, body: memoryview) -> Any:
         with self._refusing():
-            sender, receiver, method, value = parts_of(body, peer, 4, "is no call")
+            async with in_turn:  # calls keep their order, also where one is long to read
+                found = await decoded(body, peer)
+            sender, receiver, method, value = checked_parts(found, peer, 4, "is no call")
         return await self.serve_call(peer, sender, receiver, method, value)
 
     async def serve_call(self, peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> Any:
@@ -1038,7 +1080,7 @@ class SiteRun:
 
     async def _serve_payload(self, peer: str, body: memoryview) -> Any:
         with self._refusing():
-            reader, owner, key = parts_of(body, peer, 3, "asks for no payload")
+            reader, owner, key = parts_of(body, peer, 3, "asks for no payload", most=_QUESTION_BYTES)
             self.gate.check_owner(peer, reader)
             address = self.gate.book.get(owner) if isinstance(owner, str) else None
             if address is None or address.site != self._folder.name or not isinstance(key, int):

@@ -142,6 +142,8 @@ _SMALL_BYTES = 1 << 20
 _ITEM_BYTES, _CONTAINER_BYTES, _OBJECT_BYTES = 32, 64, 320
 """Of memory that a number or a short text takes, a mapping or a sequence beside its table, an array or a message."""
 _UNCHECKED_BYTES, _LONGEST_ARRAY_FACTS = 4096, 512
+_SLICE_BYTES = 32 * 1024
+"""Of a frame's values, that are read at once: between two slices other threads of the process go on."""
 _MOST_DIMENSIONS, _LONGEST_DTYPE, _MOST_EMPTY = 32, 40, 1 << 28
 """Of an array: sizes, characters of its dtype, and rows (or what its sizes make) where it has no content."""
 
@@ -450,27 +452,59 @@ def encode(value: Any, arguments: bool = False) -> bytes:
     return b"".join(encode_parts(value, arguments))
 
 
+class _Slices:
+    """Bytes that msgpack reads as a file, some at a time."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._rest = memoryview(data)
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes, of so many at most."""
+        taken, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        return taken
+
+
+def _unpacker(data: bytes | memoryview, **hooks: Any) -> msgpack.Unpacker:
+    size = min(_SLICE_BYTES, len(data))
+    return msgpack.Unpacker(_Slices(data), read_size=size, max_buffer_size=len(data), **hooks)
+
+
 def _unpacked(data: bytes | memoryview, unchecked: int, **hooks: Any) -> Any:
     """Return what msgpack makes of bytes, having seen that they hold as many items as they announce.
 
     Room for all items of a sequence is made when it begins: a few bytes, nested, would ask for gigabytes. Of up to
-    `unchecked` bytes it is not seen.
+    `unchecked` bytes it is not seen. msgpack lets no other thread go on while it reads, so that many bytes are sliced.
     """
     if len(data) > unchecked:
-        check = msgpack.Unpacker(max_buffer_size=len(data))
-        check.feed(data)
-        check.skip()
-    return msgpack.unpackb(data, **hooks)
+        _unpacker(data).skip()
+    if len(data) <= _SLICE_BYTES:
+        return msgpack.unpackb(data, **hooks)
+    unpacker = _unpacker(data, **hooks)
+    value = unpacker.unpack()
+    if unpacker.tell() != len(data):
+        raise ValueError("more follows where it should end")
+    return value
 
 
-def decode(frame: bytes | memoryview, arguments: bool = False, most: int = MOST_MEMORY) -> Any:
+def values_in(frame: bytes | memoryview) -> int:
+    """Return how many bytes of a frame are values, and no content of arrays, as it says itself; 0: it is no frame."""
+    if len(frame) < _PREFIX.size:
+        return 0
+    magic, length = _PREFIX.unpack_from(frame)
+    return length if magic == MAGIC else 0
+
+
+def decode(
+    frame: bytes | memoryview, arguments: bool = False, most: int = MOST_MEMORY, longest: int | None = None
+) -> Any:
     """Return the value of a frame; arrays are read-only views into it; see `carry` for `arguments`.
 
     Args:
         frame: of `encode`, or from elsewhere.
         arguments: see `carry`.
         most: bytes of memory that the value may take beside the content of its arrays; of a sequence it is seen when
-            that has ended.
+            that has ended. Long texts and raw bytes take as much as they have in the frame.
+        longest: bytes of the frame that may be values, with their long texts and raw bytes; None: `most`.
 
     Raises:
         CodecError: not a frame, cut short, of a message type unknown in this process, or more than it may be.
@@ -481,8 +515,9 @@ def decode(frame: bytes | memoryview, arguments: bool = False, most: int = MOST_
     magic, length = _PREFIX.unpack_from(view)
     if magic != MAGIC:
         raise CodecError("not a frame: the first bytes are foreign")
-    if length > most:
-        raise CodecError(f"a frame of {length} bytes of values: at most {most}")
+    longest = most if longest is None else longest
+    if length > longest:
+        raise CodecError(f"a frame of {length} bytes of values: at most {longest}")
     start = _PREFIX.size + length
     data_start = start + (-start) % _ALIGN
 
@@ -498,8 +533,8 @@ def decode(frame: bytes | memoryview, arguments: bool = False, most: int = MOST_
 
     hooks: dict[str, Any] = {"use_list": False, "strict_map_key": False}
     if length > min(_SMALL_BYTES, most // _MOST_GROWTH):
-        longest = most // (_ITEM_BYTES + 8)
-        hooks |= {"list_hook": count, "object_hook": count, "max_array_len": longest, "max_map_len": longest}
+        most_items = most // (_ITEM_BYTES + 8)
+        hooks |= {"list_hook": count, "object_hook": count, "max_array_len": most_items, "max_map_len": most_items}
 
     def ext_hook(code: int, data: bytes) -> Any:
         nonlocal depth, taken
@@ -522,14 +557,14 @@ def decode(frame: bytes | memoryview, arguments: bool = False, most: int = MOST_
         raise CodecError(f"unknown extension {code} in a frame")
 
     try:
-        tree, offsets = _unpacked(view[_PREFIX.size : start], unchecked, use_list=False)
+        tree, offsets = _unpacked(view[_PREFIX.size : start], unchecked, **hooks)
         return _unpacked(tree, unchecked, ext_hook=ext_hook, **hooks)
     except _MALFORMED as error:
         raise CodecError(f"a frame that does not decode: {error}") from None
 
 
 def _too_much(most: int) -> str:
-    return f"a frame whose values take more than {most} bytes of memory"
+    return f"a frame whose values take more than {most} bytes of memory: many numbers or texts go into arrays"
 
 
 def _array(view: memoryview, at: int, dtype: Any, shape: Any) -> np.ndarray:

@@ -430,6 +430,7 @@ def restore(owner: Any, frame: bytes, name: str, folder: str = "") -> Mapping[st
         _check_files(owner, content.get("files", ()), name)
         check(owner, dict(content["state"]), what)
         apply(owner, content["state"], what)
+        owner._goes_on = True
         if (context := getattr(owner, "_context", None)) is not None:
             context.counts.restore(content["counts"])
     return content  # type: ignore[no-any-return]

@@ -216,7 +216,19 @@ class GraphClient(ProtectedClient):
         await self._sample(targets)
         return messages.IndexSet(self._round.layers[0].sources_S)
 
+    def _check_targets(self, nodes: messages.Index) -> None:
+        """Check that each node is asked for once: rows that are one node's all move with it, which no account counts.
+
+        Raises:
+            Refused: it is asked for twice, or there is none of that number.
+        """
+        num_nodes = self._local.graph.num_nodes
+        if len(nodes) and not (nodes[0] >= 0 and nodes[-1] < num_nodes and (nodes[1:] > nodes[:-1]).all()):
+            said = f"asks {self.name} for nodes that are not in order, each once, from 0 to {num_nodes - 1}"
+            raise Refused(self.caller, said)
+
     async def _sample(self, targets: messages.Targets) -> None:
+        self._check_targets(targets.nodes)
         stamp, num_neighbours = targets.stamp, self._config.num_neighbours
         if targets.segment == len(self._network.segments) - 1:
             self._begin(stamp)
@@ -295,6 +307,8 @@ class GraphClient(ProtectedClient):
         """Compute the segment above an aggregation."""
         self._hear(aggregated)
         current, index = self._round, aggregated.segment + 1
+        if index != len(current.aggregated) + 1:  # a segment is counted by its number, and -1 is the topmost one too
+            raise Refused(self.caller, f"asks {self.name} for segment {index} out of turn")
         current.aggregated.append(to_device(aggregated.values, self._device))
         if self._goes_in_chunks:
             part = await self._in_chunks(index, current.aggregated[-1])

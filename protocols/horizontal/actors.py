@@ -186,7 +186,7 @@ class ClientProcess(SecureSummand):
 
     async def open(self) -> None:
         """Check, of a run that goes on, that what is not trained is what it was."""
-        self._is_restored = bool(self.num_private or self.num_trained) and not self._is_journaled
+        self._is_restored = self._goes_on and not self._is_journaled
         if self._is_journaled:  # no round is done twice, so that no values of before are in another sum
             self.fellows.only = None
         if self.base:
@@ -229,6 +229,10 @@ class ClientProcess(SecureSummand):
         targets = [y for _, y in rows] if self._config.measures_targets(self._part.task, self._part.targets) else []
         if not scaled_D.any() and not targets:
             raise Refused(self.caller, f"asks {self.name} for sums of columns, none of which is standardised")
+        size = int(scaled_D.sum()) + bool(targets)
+        if order.values.shape not in ((0,), (size,)):  # one mean a row would single rows out of the sums
+            said = f"sends {self.name} means of shape {order.values.shape}; approved: one for each of {size} columns"
+            raise Refused(self.caller, said)
         sums = column_sums([x for x, _ in rows], scaled_D, order.values, targets)
         if not self._config.secure_aggregation:
             return messages.ColumnSums(sums)
@@ -569,7 +573,7 @@ class HorizontalServer(Server):
 
     async def open(self) -> None:
         """Check, of a run that goes on, that what is not trained is what it was."""
-        self._is_restored = self.num_private > 0
+        self._is_restored = self._goes_on
         if self.base:
             check_base(self._spec, self.base, "before the run was resumed")
         if self.sizes:

@@ -434,7 +434,12 @@ class ServedParty(LinkedParty):
             Refused: as for `squared_norm`.
         """
         self._check_open("an image of its kernel")
-        return messages.ProbeImage(await self._do(self._block.kernel_image(probe.vector, self._rows_of(0))))
+        rows = self._rows_of(0)
+        size = self._block.num_samples if rows is None else len(rows)
+        if probe.vector.shape != (size,):  # of a matrix the image tells as much as of many vectors
+            said = f"probes {self.name} with an array of shape {probe.vector.shape}; approved: a vector of {size} rows"
+            raise Refused(self.caller, said)
+        return messages.ProbeImage(await self._do(self._block.kernel_image(probe.vector, rows)))
 
     async def _represent(self, round_: int) -> messages.Representation | Masked:
         """Return h_k on a round's rows, as the configuration lets it leave."""

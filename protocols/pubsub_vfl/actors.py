@@ -35,7 +35,7 @@ from fedactors.data.alignment.ids import (
 )
 from fedactors.data.alignment.rows import load_block
 from fedactors.data.layouts.vertical import VerticalPart
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.learning.metrics import (
     LOCAL_BASELINE,
     Split,
@@ -195,6 +195,26 @@ class PartyWorker(Client):
     async def embed(self, stamp: Stamp) -> tuple[Payload, ...]:
         """Embed a batch; return what is published of it."""
 
+    def _check_first(self, asked: str) -> None:
+        """Refuse what worker 0 alone does for the party: else each worker would do it as often as is approved.
+
+        Raises:
+            Refused: this worker is another.
+        """
+        if self.name != self._workers[0]:
+            raise Refused(self.caller, f"calls {self.name}.{asked}; approved: of {self._workers[0]} alone")
+
+    def _batch_of(self, stamp: Stamp) -> tuple[int, np.ndarray]:
+        """Return epoch and positions of a batch; batches are counted by their numbers, and -1 is the last one too.
+
+        Raises:
+            Refused: there is none of that number in the epochs under way.
+        """
+        if not 0 <= stamp[0] < len(self._batches):
+            said = f"gives {self.name} batch {stamp[0]}; approved: 0 to {len(self._batches) - 1}"
+            raise Refused(BROKER, said)
+        return self._batches[stamp[0]]
+
     def _count_batch(self, what: str, stamp: Stamp, at_most: int) -> None:
         """Count what leaves of a batch in the epochs under way, whatever the broker says to do."""
         if self._pipeline is not None and not self.keeps_releases:
@@ -353,11 +373,13 @@ class PassiveWorker(PartyWorker):
     @remote(caller=CLIENT, only="label_party", once=True)
     async def answer_alignment(self, question: AlignmentQuestion) -> AlignmentAnswer:
         """Answer the active party's alignment question, if it is asked in the way that all have agreed upon."""
+        self._check_first("answer_alignment")
         return answer(self.rows.block.ids, question, self._data.alignment)
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def take_order(self, order: AlignmentOrder) -> None:
         """Follow the common order, and tell the party's other workers."""
+        self._check_first("take_order")
         block = self.rows.block
         rows = follow(block.ids, order, self._data.alignment)
         facts = (self.config.min_aligned_rows, len(block.ids), len(block.rejected))
@@ -386,13 +408,13 @@ class PassiveWorker(PartyWorker):
 
     async def embed(self, stamp: Stamp) -> tuple[Payload, ...]:
         """Embed a batch; return the embedding as it travels."""
-        epoch, positions = self._batches[stamp[0]]
+        epoch, positions = self._batch_of(stamp)
         self._count_batch("the embeddings of batch", stamp, self.config.max_attempts)
         embedding = await self._embed(epoch, stamp, positions)
         return self.post(stamp, [embedding], [self._data.label_party])
 
     async def _use(self, pipeline: Pipeline, stamp: Stamp, payloads: list[Gradient]) -> None:
-        epoch, positions = self._batches[stamp[0]]
+        epoch, positions = self._batch_of(stamp)
         if self.config.stale_gradients == "apply" and stamp not in self._publications:
             # it was given up meanwhile: embed the batch again, at the present parameters
             self._publications[stamp] = await self._forward(positions)
@@ -471,6 +493,7 @@ class PassiveWorker(PartyWorker):
     @remote(caller=CLIENT, only="label_party", at_most="num_evaluations")
     async def embed_part(self, request: PartRequest) -> PartEmbedding:
         """Return the embeddings of the validation or test rows, released under the same noise as in training."""
+        self._check_first("embed_part")
         x_NF = self.rows.part(request.part).features
         at_most = 1 if request.part == "test" else self.config.num_evaluations - 1
         self.release("the embeddings for the", request.part, at_most=at_most)
@@ -539,6 +562,7 @@ class ActiveWorker(PartyWorker):
     @remote(caller=DRIVER, once=True)
     async def align(self) -> Aligned:
         """Align the rows of all parties, and tell the party's other workers."""
+        self._check_first("align")
         how = self._data.alignment
         rng = self.rng("row order") if how == "already-aligned" else self.noise_rng("row order")
         peers, rows = self._first_peers(), self.rows
@@ -561,7 +585,7 @@ class ActiveWorker(PartyWorker):
         raise ValueError(f"{self.name}: batch {stamp[0]} is assigned to a party that trains on embeddings")
 
     async def _use(self, pipeline: Pipeline, stamp: Stamp, payloads: list[Embedding]) -> None:
-        epoch, positions = self._batches[stamp[0]]
+        epoch, positions = self._batch_of(stamp)
         self._count_batch("the gradients of batch", stamp, self.config.max_attempts)
         received = [await self._values(embedding) for embedding in payloads]
         found = await self._gradients(positions, received)
@@ -622,6 +646,9 @@ class ActiveWorker(PartyWorker):
     @remote(caller=DRIVER, at_most="num_evaluations")
     async def evaluate(self, request: PartRequest) -> Evaluated:
         """Return the task's metrics on validation or test rows; a regression's RMSE and MAE are in original units."""
+        self._check_first("evaluate")
+        at_most = 1 if request.part == "test" else self.config.num_evaluations - 1
+        self.release("the metrics of the", request.part, at_most=at_most)
         found = await asyncio.gather(*(peer.embed_part(request) for peer in self._first_peers().values()))
         rows, (bottom_size, top_size) = self.rows.part(request.part), self.replica.sizes
         assert rows.labels is not None
@@ -636,6 +663,7 @@ class ActiveWorker(PartyWorker):
     @remote(caller=DRIVER, at_most=lambda config: int(config.local_baseline))
     async def measure_alone(self) -> Evaluated:
         """Return the test metrics of a model of the party's own columns, trained here and now and then given up."""
+        self._check_first("measure_alone")
         prepared, task = self.rows.prepared, self._data.task
         others = {"validation": prepared.validation, "test": prepared.test}
         parts = {name: (part.features, np.asarray(part.labels)) for name, part in others.items()}

@@ -418,7 +418,11 @@ def bounds(config: PubSubVflConfig) -> dict[str, str]:
     most = "once" if config.is_paired else f"at most {config.max_attempts} times"
     times = f"each batch {most} in each of {config.most_epochs} epochs"
     size = format_bytes(8 * config.most_rows * config.embedding_size)
-    return dict.fromkeys(("Embedding", "Gradient"), f"{times}, {size} each")
+    workers = {"Embedding": config.num_passive_workers, "Gradient": config.num_active_workers}
+    return {
+        name: f"{times}{f', by each of {number} workers' if number > 1 else ''}, {size} each"
+        for name, number in workers.items()
+    }
 
 
 def shapes(config: PubSubVflConfig) -> dict[str, dict[str, object]]:

@@ -114,7 +114,7 @@ class TableClient(JoinMember, MaskedTable):
 
     async def open(self) -> None:
         """After a resume, read the rows again and rebuild what follows from them and the restored state."""
-        self._is_restored = self.schemas is not None
+        self._is_restored = self._goes_on
         if self.schemas is not None:
             self._resolve(self.schemas)
             local = self._table_owner.partition
@@ -223,6 +223,7 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=SERVER, only="joiners", once=True)
     async def receive_counts(self, counts: messages.DuplicateCounts) -> None:
         """Take G_i, keep the rows that join, and make the model."""
+        self._check_counts(counts)
         self.counts = counts
         num_found = int(np.count_nonzero((np.asarray(counts.train) > 0) | (np.asarray(counts.in_test) > 0)))
         tell_partners(self, num_found, self._local.data.num_rows, self._local.num_null)
@@ -269,6 +270,8 @@ class TableClient(JoinMember, MaskedTable):
 
     def _distinct(self, rows: Any) -> Any:
         """Return the rows of a batch; a row that stands in it k times would move theta k times as far as accounted."""
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self._x)):  # the last one is -1 too
+            raise Refused(self.caller, f"asks {self.name} for rows beyond 0 to {len(self._x) - 1}")
         if self._config.feature_dp and not self._config.secure_aggregation and len(np.unique(rows)) < len(rows):
             raise Refused(self.caller, f"asks {self.name} for a batch that holds a row twice")
         return rows
@@ -485,6 +488,19 @@ class TableClient(JoinMember, MaskedTable):
         # of the rows themselves only keys are asked for from now on
         self._local = replace(self._local, data=rows.select(table.keys or rows.column_names[:1]))
 
+    def _check_counts(self, counts: messages.DuplicateCounts) -> None:
+        """Check that the join is as large as its rows say: the noise follows from how many batches it has.
+
+        Raises:
+            Refused: it is not.
+        """
+        train, num_joined = counts.train, counts.num_joined
+        total = int(train.sum()) if len(train) and train.min() >= 0 else 0
+        is_size = total == num_joined if self._alone else total <= num_joined
+        if len(train) != len(self._encoded) or num_joined < 1 or not is_size:
+            said = f"tells {self.name} that its rows stand in {total:,} joined rows of {num_joined:,}"
+            raise Refused(self.caller, said)
+
     def _check_batches(self) -> None:
         """Check that the join is not said to be larger than is approved: how often rows are asked for follows from it.
 
@@ -549,7 +565,8 @@ class TableClient(JoinMember, MaskedTable):
         """Count a theta that depends on the rows, and the steps under noise that it takes, before they are drawn."""
         config = self._config
         num_solutions = config.most_rounds * (1 if self._alone else config.inner_rounds)
-        self.release("theta", at_most=num_solutions if config.is_admm else self._num_batches)
+        num_batches = local_solvers.total_steps(config, len(self._x), self._problem.num_joined, self._alone)[0]
+        self.release("theta", at_most=num_solutions if config.is_admm else num_batches)
         self.num_steps += num_steps
 
     @property

@@ -195,6 +195,9 @@ class PredictingTable(NewRowsMember, MaskedTable):
         if self._has_predicted:
             raise Refused(self.caller, f"asks {self.name} for predictions a second time")
         self._has_predicted = True
+        num_rows = len(self._encoded.features)
+        if len(wanted.rows) and not (wanted.rows.min() >= 0 and wanted.rows.max() < num_rows):  # the last one is -1 too
+            raise Refused(self.caller, f"asks {self.name} for rows beyond 0 to {num_rows - 1}")
         rows_u, index = np.unique(wanted.rows, return_inverse=True)
         x_uD = self._encoded.features[rows_u]
         work = Work("predict", float(len(rows_u) * self.part.models["bottom"].vector.size))

@@ -47,6 +47,7 @@ PRIVATE = {"standardisation": "private", "standardisation_mu": 0.5}
 TUPLES = {
     **DATA["orders"].settings, "algorithm": "rfl-sgd-v", "batch_size": 100_000, "num_rounds": 1, "feature_dp": 4.0,
     "prediction_clip": 1.0, "prediction_noise": 4.0, "label_dp": 1.0, "declared_facts": DATA["orders"].declared,
+    "rho": "auto",
 }  # fmt: skip
 
 

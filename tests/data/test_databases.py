@@ -271,3 +271,20 @@ def test_a_value_that_does_not_fit_its_column_is_a_named_error(tmp_path):
     connection.close()
     with pytest.raises(SourceError, match="does not fit"):
         TableSource(kind="sqlite", where=str(tmp_path / "b.db"), table="t").load(["n"])
+
+
+OPENED: list[str] = []
+
+
+def _note(event, arguments):
+    if event == "open" and isinstance(arguments[0], str) and arguments[0].endswith("read_once.csv"):
+        OPENED.append(arguments[0])
+
+
+def test_a_csv_file_is_read_once_to_load_it(tmp_path):
+    pyarrow.csv.write_csv(DATA, tmp_path / "read_once.csv")
+    source = TableSource(kind="csv", where=str(tmp_path / "read_once.csv"), table=NAME)
+    sys.addaudithook(_note)
+    found = source.load(["town", "id"], where="id > 1", keys=["id"])
+    assert len(OPENED) == 1
+    assert found.to_pydict() == {"town": ["it's", "z"], "id": [2, 4]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -12,13 +14,18 @@ import pytest
 
 from fedactors.cli.main import main
 from fedactors.errors import BadInput, Refused
-from fedactors.federation.approval import as_tree
+from fedactors.federation.approval import as_tree, decide, kept_proposals
 from fedactors.federation.site_folder import SITE, Amount, Policy, SiteFolder, in_all, spent
 from tests.federation.hostile_sites import WORKER, Rogue, in_mid_run
 from tests.federation.test_runs import SMALL, command, federated
 from tests.federation.world import BANK, SHOP, World
 
 NOISED = (*SMALL, "algorithm=vfl", "embedding_mu=1", "bottom_training=frozen", "standardisation=none")
+WORDS = {
+    "pubsub-vfl": (*SMALL, "algorithm=vfl"),
+    "horizontal": ("num_rounds=1", "batch_size=16"),
+    "tablepuppet": ("num_rounds=1",),
+}
 MANY = ("num_epochs=100001", *NOISED[1:])
 BUDGET = '"orders.csv"\nid = "id"\nbudget = { epsilon = 60.0, delta = 1e-3 }\n'
 
@@ -75,6 +82,72 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     yield from with_budget(tmp_path_factory)
+
+
+CHANGES = {
+    # of the shop's data: the protocol, the keys of site.toml, the file that changes
+    "a file": ("pubsub-vfl", "", "orders.csv"),
+    "a database": (
+        "pubsub-vfl",
+        'tables = { t = "orders.db" }\nsql = "SELECT id, orders, returns FROM t"\nid = "id"',
+        "orders.db",
+    ),
+    "rows of a client": ("horizontal", "", "patients.csv"),
+    "a table of a query": ("tablepuppet", "", "orders.csv"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["warn", "refuse"])
+@pytest.mark.parametrize("what", CHANGES)
+def test_rows_that_change_between_approval_and_run_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str, rule: str
+) -> None:
+    protocol, keys, name = CHANGES[what]
+    made = World(tmp_path)
+    file = made.path / SHOP / SITE
+    text = file.read_text().replace('path = "orders.csv"\nid = "id"', keys, 1) if keys else file.read_text()
+    file.write_text(f'{text}\n[policy]\nchanged_data = "{rule}"\n')
+    changing = made.path / SHOP / name
+    with contextlib.closing(sqlite3.connect(made.path / SHOP / "orders.db")) as base:
+        rows = [line.split(",") for line in (made.path / SHOP / "orders.csv").read_text().split()]
+        base.execute("CREATE TABLE t (id TEXT, orders REAL, returns REAL)")
+        base.executemany("INSERT INTO t VALUES (?, ?, ?)", rows[1:])
+        base.commit()
+
+    def change() -> None:
+        if name.endswith(".db"):
+            with contextlib.closing(sqlite3.connect(changing)) as base:
+                base.execute("UPDATE t SET orders = orders + 1 WHERE id = 'c3'")
+                base.commit()
+            return
+        changing.write_text(changing.read_text().replace("1.", "2.", 1))
+
+    def answer() -> None:
+        made.answer(names=(SHOP,)).join(60)
+        change()
+        (proposal,) = kept_proposals(made.folder(BANK)).values()
+        decide(made.folder(BANK), proposal, approved=True)
+
+    made.start(BANK)
+    made.start(SHOP)
+    try:
+        answering = threading.Thread(target=answer)
+        answering.start()
+        code = federated(made, WORDS[protocol], protocol=protocol, answering=answering)
+        (line,) = (one for one in made.audit(SHOP) if one["what"] == "data_changed")
+        assert [Path(one).name.split()[-1] for one in line["changed"]] == [name]
+        assert any(f"data.{line['data']}: changed since the run was approved" in one for one in made.output[SHOP])
+        said = capsys.readouterr().err
+        if rule == "warn":
+            assert code == 0
+        else:
+            assert code != 0
+            assert f"shop: data.{line['data']}: the rows are others than when run" in said
+        assert str(tmp_path / SHOP) not in said, "no place of the shop's machine is told"
+        assert not [one for one in made.audit(BANK) if one["what"] == "data_changed"]
+    finally:
+        made.stop()
 
 
 def with_budget(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:

@@ -19,6 +19,7 @@ from fedactors.federation.approval import as_tree
 from fedactors.inspection import describe_messages
 from fedactors.plugins import find_protocol
 from fedactors.runtime.rounds import Rounds
+from protocols.pubsub_vfl.actors import ActiveWorker, PassiveWorker
 from protocols.pubsub_vfl.broker import BatchBroker
 from protocols.pubsub_vfl.messages import EpochOrder, Orders, Report
 from protocols.pubsub_vfl.run import Federation
@@ -27,6 +28,7 @@ from tests.federation.test_runs import MTCD, OTHERS, SMALL, federated
 from tests.federation.world import BANK, SHOP, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="hostile")]
+COUNTING = CallCounts.admit, CallCounts.release
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +43,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(autouse=True)
 def _the_bank_is_hostile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own actors, and those that it hosts, count nothing."""
-    honest = CallCounts.admit
+    honest, release = CallCounts.admit, CallCounts.release
 
     def admit(self: CallCounts, endpoint: Any, bound: Any, sender: str, actor: Any, value: Any) -> None:
         if actor.party == SHOP:
             honest(self, endpoint, bound, sender, actor, value)
 
+    def released(self: CallCounts, actor: str, *more: Any) -> None:
+        if not actor.startswith(f"{BANK}/worker"):
+            release(self, actor, *more)
+
     monkeypatch.setattr(CallCounts, "admit", admit)
+    monkeypatch.setattr(CallCounts, "release", released)
 
 
 def stretched(monkeypatch: pytest.MonkeyPatch, protocol: str, by: int) -> None:
@@ -152,6 +159,22 @@ def test_replies_that_order_work(world: World, monkeypatch: pytest.MonkeyPatch) 
     assert "shop/worker-0: is made to release the embeddings of batch 0 for the 4th time; approved: at most 3" in found
 
 
+def test_a_batch_has_one_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """-1 is the last one too: under both numbers it was embedded twice as often as is approved."""
+
+    asked = list[int]()
+
+    async def report(self: BatchBroker, report: Report) -> Orders:
+        if not self.caller.startswith(SHOP) or report.epoch != self._epoch:
+            return Orders((), (), (), self.caller.startswith(SHOP))
+        asked.append((3, -1)[len(asked) % 2])
+        return Orders(((asked[-1], len(asked)),), (), (), False)
+
+    monkeypatch.setattr(BatchBroker, "report", report)
+    (found,) = refused(world, (*SMALL, "max_attempts=3", "prefetch=1"))
+    assert found == f"broker: gives {SHOP}/worker-0 batch -1; approved: 0 to 3"
+
+
 def test_an_evaluation_too_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate = Federation.evaluate
 
@@ -163,6 +186,44 @@ def test_an_evaluation_too_many(world: World, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Federation, "evaluate", again)
     (found,) = refused(world, SMALL)
     assert "shop/worker-0: is made to release the embeddings for the validation for the 3rd time" in found
+
+
+@pytest.mark.parametrize("what", ["align", "evaluate"])
+def test_what_a_party_answers_once_each_of_its_workers_answers_not(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A second worker followed an order of its own, in rows of which others counted, and embedded all rows again."""
+    honest, train = ActiveWorker._first_peers, Federation.train
+
+    async def aligned_anew(self: Federation, order: EpochOrder, num_rows: int) -> dict[str, float]:
+        monkeypatch.setattr(
+            ActiveWorker, "_first_peers", lambda self: {SHOP: self.peer(f"{SHOP}/worker-1", PassiveWorker)}
+        )
+        await (self.align() if what == "align" else self.evaluate("validation"))
+        monkeypatch.setattr(ActiveWorker, "_first_peers", honest)
+        return await train(self, order, num_rows)
+
+    monkeypatch.setattr(Federation, "train", aligned_anew)
+    (found,) = refused(world, (*SMALL, "num_passive_workers=2"))
+    called = "answer_alignment" if what == "align" else "embed_part"
+    assert found == f"bank/worker-0: calls {SHOP}/worker-1.{called}; approved: of {SHOP}/worker-0 alone"
+
+
+def test_true_labels_of_the_test_are_measured_against_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that embeds test rows as it likes reads of each evaluation what the labels are; here it is the shop."""
+    evaluate, (count, release) = Federation.evaluate, COUNTING
+
+    async def again(self: Federation, part: Any) -> Any:
+        await evaluate(self, "test")
+        return await evaluate(self, "test")
+
+    monkeypatch.setattr(Federation, "evaluate", again)
+    monkeypatch.setattr(CallCounts, "admit", lambda self, *a: count(self, *a) if a[3].party == BANK else None)
+    monkeypatch.setattr(CallCounts, "release", lambda self, *a: release(self, *a) if a[0].startswith(BANK) else None)
+    before = len(world.refusals(BANK))
+    assert federated(world, SMALL) in (2, 3)
+    found = world.refusals(BANK)[before:]
+    assert "bank/worker-0: is made to release the metrics of the test for the 2nd time; approved: once" in found[0]
 
 
 class Loose(Client):
@@ -187,4 +248,7 @@ def test_bounds_are_said_with_bytes() -> None:
         told |= {entry["message"]: entry["bounds"] for entry in describe_messages(protocol, config)}
     assert "sync: at most 200 times (num_rounds), 102.4 kB" in told["Representation"]
     assert told["Embedding"] == ["each batch at most 2 times in each of 3 epochs, 131.1 kB each"]
+    config = find_protocol("pubsub-vfl").Config(num_epochs=3, max_attempts=2, num_passive_workers=4)
+    (said,) = (one for one in describe_messages(find_protocol("pubsub-vfl"), config) if one["message"] == "Embedding")
+    assert said["bounds"][0].startswith("each batch at most 2 times in each of 3 epochs, by each of 4 workers, ")
     assert told["RowCount"] == ["count_rows: without a bound (always says the same)"]  # of no known shape

@@ -60,7 +60,8 @@ def test_a_step_is_asked_for_once(world: World, monkeypatch: pytest.MonkeyPatch,
     before = len(world.refusals(SHOP))
     code = _run(world, BANK, f"{BANK}=patients,{SHOP}=cases")
     assert code in (2, 3)
-    assert f"driver: asks {SHOP} to {verb} a second time" in world.refusals(SHOP)[before:]
+    said = (f"driver: asks {SHOP} to {verb} a second time", f"driver: asks {SHOP} to {verb}, where the run is ")
+    assert any(line.startswith(said) for line in world.refusals(SHOP)[before:])  # the first is under way, or done
     assert len(loads) <= 1
 
 

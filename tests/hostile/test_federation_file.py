@@ -149,6 +149,9 @@ def test_a_relay_has_the_file_for_the_sites_that_wait_there(tmp_path: Path) -> N
 # --- hostile ones ---
 
 
+_UNSIGNED = "not signed by the authority of credit"
+
+
 def offers(world: World) -> dict[str, tuple[str, str]]:
     """What a member with changed code may offer, and what is said of it."""
     good = altered(world)
@@ -161,12 +164,12 @@ def offers(world: World) -> dict[str, tuple[str, str]]:
     body, _, signature = good.rpartition("[signed]")
     return {
         "by another authority of that name": (federation_text(foreign, key), "not signed by the authority of credit"),
-        "by a member's key": (_signed_as(replace(now, version=99), shop), "changed since its authority signed it"),
+        "by a member's key": (_signed_as(replace(now, version=99), shop), _UNSIGNED),
         "no signature": (federation_text(replace(now, version=99)), "not signed by the authority of credit"),
-        "another version": (good.replace(f"version = {now.version + 1}", "version = 99"), "changed since"),
-        "another address": (good.replace("127.0.0.1:", "127.0.0.2:", 1), "changed since"),
+        "another version": (good.replace(f"version = {now.version + 1}", "version = 99"), _UNSIGNED),
+        "another address": (good.replace("127.0.0.1:", "127.0.0.2:", 1), _UNSIGNED),
         "more after the signature": (f'{good}x = "y"\n', "signed"),
-        "the signature in the middle": (f"[signed]{signature}{body}", "name: Field required"),
+        "the signature in the middle": (f"[signed]{signature}{body}", _UNSIGNED),
         "of another federation": (altered(world, name="debit", version=99), "another federation, 'debit'"),
         "without this site": (
             altered(world, version=99, members={SHOP: now.members[SHOP]}, hosts={}),
@@ -177,8 +180,8 @@ def offers(world: World) -> dict[str, tuple[str, str]]:
             "certifies another key of bank",
         ),
         "too long": (good + "# x" * 400_000, "more than"),
-        "nothing": ("", "name: Field required"),
-        "a number that is none": (good.replace("version = ", "version = -", 1), "version"),
+        "nothing": ("", _UNSIGNED),
+        "a number that is none": (good.replace("version = ", "version = -", 1), _UNSIGNED),
     }
 
 
@@ -216,6 +219,22 @@ def test_no_file_but_the_authoritys_next_is_taken(world: World) -> None:
     assert not bank.take_over(older, SHOP)
     assert not bank.take_over(altered(world, version=bank.federation.version), SHOP)
     assert (world.path / BANK / FEDERATION).read_text() == text_of(world)
+
+
+DEAR = f"{'.'.join('a' * 32_000)} = 1\n"
+"""A key of many parts, which takes a reader of TOML tens of seconds."""
+
+
+def test_a_file_that_is_dear_to_read_is_not_read_unless_it_is_signed(world: World) -> None:
+    """A relay, or any member, may offer it: the site would answer nobody meanwhile."""
+    bank = world.folder(BANK)
+    used = bank.federation
+    for text in (DEAR, f'{text_of(world)}\n{DEAR}\n[signed]\nsignature = "{"00" * 64}"\n'):
+        begun = time.thread_time()
+        with pytest.raises(BadInput, match=r"^federation: it is not signed by the authority of credit"):
+            bank.take_over(text, "the relay")
+        assert time.thread_time() - begun < 1
+    assert bank.federation == used
 
 
 @pytest.mark.parametrize("claimed", [99, (1 << 62)])

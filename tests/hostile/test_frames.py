@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import struct
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +20,10 @@ import numpy as np
 import psutil
 import pytest
 
-from fedactors.errors import FedactorsError
+from fedactors.errors import FedactorsError, Refused
+from fedactors.federation.session import ERROR, ERROR_BYTES, Broken, decoded, error_in, value_of
 from fedactors.federation.site import PROPOSAL_BYTES
+from fedactors.federation.site_run import SiteRun
 from fedactors.messages.codec import MAGIC, CodecError, decode, encode
 from tests.federation.world import BANK, SHOP, World
 from tests.hostile.test_members import connected
@@ -55,29 +61,25 @@ FORMS = {
 }
 
 
-def memory_and_seconds(frame: bytes, most: int) -> tuple[int, float]:
-    """Return what decoding takes at its height, and how long."""
+def memory_and_seconds(read: Callable[[], Any]) -> tuple[int, float]:
+    """Return what reading a frame takes at its height, and how long."""
     tracemalloc.start()
     try:
-        decode(frame, most=most)
-    except CodecError:
-        pass
+        with contextlib.suppress(CodecError, Broken):
+            read()
     finally:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     begun = time.thread_time()
-    with_error = None
-    try:
-        decode(frame, most=most)
-    except CodecError as error:
-        with_error = error
-    del with_error
+    with contextlib.suppress(CodecError, Broken):
+        read()
     return peak, time.thread_time() - begun
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_frame_before_an_approval_takes_little(form: str) -> None:
-    peak, seconds = memory_and_seconds(framed(FORMS[form](PROPOSAL_BYTES - 100)), 4 * PROPOSAL_BYTES)
+    frame = framed(FORMS[form](PROPOSAL_BYTES - 100))
+    peak, seconds = memory_and_seconds(lambda: decode(frame, most=4 * PROPOSAL_BYTES))
     assert peak < 2 << 20
     assert seconds < 0.05
 
@@ -85,7 +87,7 @@ def test_a_frame_before_an_approval_takes_little(form: str) -> None:
 @pytest.mark.parametrize("form", ["announced sequences", "announced mappings", "array facts", "a message"])
 def test_what_a_frame_announces_and_does_not_hold_takes_nothing(form: str) -> None:
     frame = framed(FORMS[form](1 << 20))
-    peak, _ = memory_and_seconds(frame, 640 << 20)
+    peak, _ = memory_and_seconds(lambda: decode(frame))
     assert peak < 6 * len(frame)
 
 
@@ -100,42 +102,152 @@ def test_an_array_of_any_size_is_a_question_of_few_bytes() -> None:
     np.testing.assert_array_equal(decode(encode(array), most=4096), array)
 
 
+@pytest.mark.parametrize("size", [ERROR_BYTES - 100, 8_000_000])
+@pytest.mark.parametrize("form", FORMS)
+def test_an_error_that_another_site_tells_takes_little(form: str, size: int) -> None:
+    frame = framed(FORMS[form](size))
+    peak, seconds = memory_and_seconds(lambda: error_in(frame))
+    assert peak < 8 << 20
+    assert seconds < 0.05
+
+
+def test_where_arrays_lie_is_counted_too() -> None:
+    header = msgpack.packb((msgpack.packb(()), list(range(100)) * 10_000))
+    with pytest.raises(CodecError, match="exceeds max_array_len"):
+        decode(struct.pack("<4sI", MAGIC, len(header)) + header, most=16 << 20, longest=1 << 28)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_long_to_read_keeps_nobody_waiting(form: str) -> None:
+    frame = framed(FORMS[form](9_900_000))
+
+    async def longest_wait() -> float:
+        longest, reading = 0.0, asyncio.create_task(decoded(frame, BANK))
+        while not reading.done():
+            begun = time.perf_counter()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.perf_counter() - begun)
+        if form != "one wide text":
+            assert isinstance(reading.exception(), Refused)
+        return longest
+
+    gc.disable()  # a site does not look through what it has loaded: see below
+    try:
+        waits = sorted(asyncio.run(longest_wait()) for _ in range(5))
+    finally:
+        gc.enable()
+    assert waits[2] < 0.15, waits  # beside what else runs; alone it is 10 to 40 ms
+
+
+def test_a_frame_of_a_run_has_so_many_values() -> None:
+    value_of(encode(tuple(float(i) for i in range(400_000))), BANK)
+    value_of(encode(b"x" * (32 << 20)), BANK)
+    with pytest.raises(Refused, match=r"bank: sends what does not decode: .* exceeds max_array_len"):
+        value_of(encode(tuple(range(1_000_000))), BANK)
+    with pytest.raises(Refused, match="more than 16777216 bytes of memory: many numbers or texts go into arrays"):
+        value_of(encode((tuple(range(300_000)), tuple(range(300_000)))), BANK)
+
+
+def test_a_call_that_is_long_to_read_keeps_its_turn() -> None:
+    run, done = object.__new__(SiteRun), []
+
+    async def serve_call(peer: str, sender: Any, receiver: Any, method: Any, value: Any) -> None:
+        done.append(method)
+
+    run.serve_call = serve_call  # type: ignore[method-assign]
+
+    async def work() -> None:
+        in_turn = asyncio.Lock()
+        values = (tuple(range(300_000)), None, tuple(range(300_000)), 7)
+        frames = [encode((BANK, SHOP, f"call_{number}", value)) for number, value in enumerate(values)]
+        await asyncio.gather(*(run._serve_frame(BANK, in_turn, memoryview(frame)) for frame in frames))
+
+    asyncio.run(work())
+    assert done == [f"call_{number}" for number in range(4)]
+
+
+PROCESS = """
+import gc, sys
+from pathlib import Path
+from fedactors.cli import sites
+from fedactors.federation.site import _get_ready
+from fedactors.federation.site_folder import SiteFolder
+
+async def when_it_listens():
+    gc.collect()
+    print(len(gc.get_objects()))
+    _get_ready()
+    gc.collect()
+    print(len(gc.get_objects()))
+
+sites.wait_for_stop = when_it_listens
+sites._start(SiteFolder(Path(sys.argv[1])), "text")
+"""
+
+
+def test_a_site_does_not_look_for_garbage_in_what_it_has_loaded(tmp_path: Path) -> None:
+    """Which takes tenths of a second, whenever frames of many values have come."""
+    world = World(tmp_path)
+    process = subprocess.run(
+        [sys.executable, "-c", PROCESS, str(world.path / SHOP)], capture_output=True, text=True, check=False
+    )
+    assert "was stopped" in process.stderr, process.stderr
+    found = [int(line) for line in process.stdout.splitlines() if line.isdigit()]
+    assert len(found) == 2
+    assert max(found) < 30_000, found
+
+
 def command(world: World) -> list[str]:
     return [sys.executable, "-m", "fedactors", "site", "start", "--folder", str(world.path / SHOP)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("purpose", ["driver", "check"])
+@pytest.mark.parametrize("purpose", ["driver", "check", "error"])
 def test_a_large_frame_before_an_approval_costs_a_site_less_than_four_times_its_bytes(
     tmp_path: Path, purpose: str
 ) -> None:
-    world = World(tmp_path)
+    world, ended = World(tmp_path), threading.Event()
     frame = framed(FORMS["mappings of one item"](9_900_000))
     with subprocess.Popen(command(world), stdout=subprocess.PIPE, text=True) as site:
         assert site.stdout is not None
         assert "listens at" in site.stdout.readline()
-        process = psutil.Process(site.pid)
+        process, sizes = psutil.Process(site.pid), []
 
-        async def work() -> tuple[int, int, float]:
+        def look() -> None:
+            while not ended.wait(0.002):
+                sizes.append(process.memory_info().rss)
+
+        async def work() -> tuple[int, float]:
             async with connected(world, BANK, "check") as steady:
                 await steady.ask(b"four", "a call")
-                before = most = process.memory_info().rss
+                before = process.memory_info().rss
                 slowest = 0.0
-                async with connected(world, BANK, purpose) as connection:
-                    sent = connection.request([frame], "a large frame")
+                async with connected(world, BANK, "check" if purpose == "error" else purpose) as connection:
+                    sent = None
+                    if purpose == "error":
+                        connection._send(ERROR, 0, [frame])
+                    else:
+                        sent = connection.request([frame], "a large frame")
                     end = time.monotonic() + 3
                     while time.monotonic() < end:
                         begun = time.perf_counter()
                         await steady.ask(b"", "a call")
                         slowest = max(slowest, time.perf_counter() - begun)
-                        most = max(most, process.memory_info().rss)
                         await asyncio.sleep(0.002)
-                    with pytest.raises(FedactorsError):
-                        await sent
-                return before, most, slowest
+                    if sent is not None:
+                        with pytest.raises(FedactorsError):
+                            await sent
+                return before, slowest
 
-        before, most, slowest = asyncio.run(work())
-        site.terminate()
+        looking = threading.Thread(target=look)
+        looking.start()
+        try:
+            before, slowest = asyncio.run(work())
+        finally:
+            ended.set()
+            looking.join()
+            site.terminate()
+    most = max(sizes)
     print(f"{purpose}: {before / 1e6:.0f} -> {most / 1e6:.0f} MB, slowest answer {slowest * 1e3:.0f} ms")
     assert most - before < 4 * len(frame)
     assert slowest < 0.5  # of two processes on a machine that others use; alone it is less than 50 ms

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedactors.errors import FedactorsError, Refused
-from fedactors.federation import relay
+from fedactors.federation import relay, site
 from fedactors.federation.handshake import dial
 from fedactors.federation.session import PING, Connection, Hello, framed, read_piece
 from fedactors.federation.site_folder import SITE
@@ -143,3 +143,22 @@ def test_a_relay_cuts_off_who_is_removed(world: World, monkeypatch: pytest.Monke
     finally:
         running.settle()
         running.stop()
+
+
+def test_who_breaks_a_link_again_and_again_fills_no_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that has proposed nothing comes back as often as it likes."""
+    monkeypatch.setattr(site, "LINES_PER_MINUTE", 6)
+
+    async def work() -> int:
+        lost: list[str] = []
+        async with connected(world, BANK, "driver", lost) as connection:
+            for count in range(8):
+                connection.cut("on purpose")
+                await becomes(lambda: connection.stream.is_carried or bool(lost))
+                if lost:
+                    return count
+            return 8
+
+    assert asyncio.run(work()) > 4
+    told = [line for line in world.output[SHOP] if line.startswith("the link to bank")]
+    assert len(told) == 6, told

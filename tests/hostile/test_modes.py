@@ -54,6 +54,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 UNUSED = {
     *("answer_alignment", "take_order", "take_labels", "align", "columns"),  # data of named sets need none
     *("sum_columns", "take_scale"),  # nor these, and a site refuses the first there
+    "measure_alone",  # of images, of which it says nothing
     *("measure", "score", "fusion_parameters", "account", "gather", "validate", "remember"),  # as data and noise say
     *("safe_step", "squared_norm", "probe"),  # after a divergence
     *("container_news", "set_present", "center_lost", "center_back", "round_lost", "center_news"),  # after a loss
@@ -170,7 +171,7 @@ def test_a_join_is_not_said_to_be_larger_than_is_approved(monkeypatch: pytest.Mo
     honest = joins.DuplicateCounts
 
     def large(train: Any, in_test: Any, num_joined: int, *more: Any) -> Any:
-        return honest(train, in_test, 10**9 * num_joined, *more)
+        return honest(10**6 * np.asarray(train, np.int64), in_test, 10**6 * num_joined, *more)
 
     monkeypatch.setattr(joins, "DuplicateCounts", large)
     words = {**find_protocol("tablepuppet").smoke, "algorithm": "rfl-sgd-v", "batch_size": 512}

@@ -177,3 +177,20 @@ def test_what_stays_open_is_shown(tmp_path: Any) -> None:
     assert describe(shop, made)["left_open"][2] == by_ids
     (said,) = told[1][1:]
     assert said.startswith("who reads a sum of 3 organisations knows your part if the other 2 tell theirs")
+    roaming: dict[str, Any] = {
+        "num_clients": 3,
+        "num_tokens": 1,
+        "problem": "ridge",
+        "learning_rate": 0.1,
+        "relaxed_protocol": True,
+    }
+    summed: dict[str, tuple[str, dict[str, Any]]] = {
+        "mtcd": (f"{BANK}=customers,{SHOP}=orders,{CLINIC}=visits", roaming),
+        "tablepuppet": (f"{BANK}=accounts,{SHOP}=sales,{CLINIC}=stays", {"algorithm": "rfl-sgd-v"}),
+    }
+    for protocol, (data, words) in summed.items():
+        words |= {"on_party_loss": "stop", "secure_aggregation": True}
+        made = make_proposal(world.folder(BANK), find_protocol(protocol), words, data, None)
+        told.append(describe(shop, made)["left_open"])
+    assert any(one.startswith("the server sends tokens to whom it likes: of two sums") for one in told[-2])
+    assert any(one.startswith("the server says which of your rows is in which sum") for one in told[-1])

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedactors.actors.remote import CallCounts
+from fedactors.actors.remote import CallCounts, current_caller
+from fedactors.config import build
 from fedactors.data.alignment import ids
 from fedactors.errors import BadInput, Refused
 from fedactors.federation.online import MOST_ALIGNMENTS
 from fedactors.federation.runtime import FederatedRuntime
 from fedactors.federation.site_folder import SITE
+from fedactors.learning.models import ModelSpec
 from fedactors.runtime.interface import ActorSpec
+from fedactors.serving.parts import Part, TrainedModel
 from fedactors.serving.predictions import PredictingOwner
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.messages import WantedRows
+from protocols.tablepuppet.serving import PredictingTable
 from tests.federation.test_going_on import predicted, runs
 from tests.federation.test_online import given_by, ordered
 from tests.federation.test_runs import SMALL, federated
@@ -79,6 +87,34 @@ def test_a_contribution_is_given_once(trained: tuple[World, Path], monkeypatch: 
     monkeypatch.setattr(PredictingOwner, "_contributions", again)
     monkeypatch.setattr(CallCounts, "admit", lambda self, *a: count(self, *a) if a[3].party == SHOP else None)
     assert "bank: calls shop.contribute for the 2nd time; approved: once" in refused(*trained)
+
+
+def test_a_row_of_a_table_is_predicted_once_by_whatever_number() -> None:
+    """The last row is -1 too: under both numbers it was drawn twice under the noise that is charged once."""
+    table, token = PredictingTable.__new__(PredictingTable), current_caller.set("server")
+    table._has_predicted = False
+    features = np.random.default_rng(1).normal(size=(5, 2))
+    table._encoded = SimpleNamespace(features=features)  # type: ignore[assignment]
+    models = {"bottom": TrainedModel(ModelSpec(name="linear", inputs=(2,), outputs=1, float64=True), np.ones(3))}
+    noised = {"clip_norm": 1.0, "sigma": 3.0, "delta": 1e-5, "models": models}
+    table.part = Part(
+        protocol="tablepuppet", party=SHOP, task="regression", num_classes=1, parties=(SHOP,), class_names=(), **noised
+    )
+    table._config = build(TablePuppetConfig, {"algorithm": "rfl-sgd-v"})
+    drawn = list[Any]()
+    table._context = SimpleNamespace(  # type: ignore[assignment]
+        name=SHOP,
+        seed=0,
+        reproducible_noise=False,
+        record_privacy=drawn.append,
+        compute=lambda function, args, work: asyncio.sleep(0, function(*args)),
+    )
+    try:
+        with pytest.raises(Refused, match="server: asks shop for rows beyond 0 to 4"):
+            asyncio.run(table.predict(WantedRows(np.array([4, -1], np.int32))))
+    finally:
+        current_caller.reset(token)
+    assert drawn == []
 
 
 def test_a_row_is_predicted_once() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,20 +17,31 @@ import pytest
 from fedactors.actors.actor import Actor
 from fedactors.actors.groups import ActorGroup
 from fedactors.cli.main import main
+from fedactors.config import build
 from fedactors.errors import Refused
 from fedactors.privacy import mechanisms
-from fedactors.privacy.accounting import PrivacyRecord
+from fedactors.privacy.accounting import INTERRUPTED, PrivacyRecord
 from fedactors.privacy.noise import discrete_laplace
+from fedactors.runs.recorder import MemoryRecorder
+from fedactors.runtime.interface import Snapshot
+from fedactors.runtime.rounds import Rounds
+from fedactors.runtime.simulation.runtime import SimulatedRuntime
 from fedactors.secure_sums.protocol import SecureSumClient
 from protocols.glasu.serving import PredictingClient
+from protocols.horizontal.data import load_data as load_clients
+from protocols.horizontal.run import run as run_horizontal
 from protocols.pubsub_vfl.messages import EpochOrder
 from protocols.pubsub_vfl.run import Federation
 from protocols.tablepuppet import actors as tables
+from protocols.tablepuppet.config import TablePuppetConfig
+from protocols.tablepuppet.data import load_data as load_tables
+from protocols.tablepuppet.run import run as run_tables
 from tests.federation.test_runs import MTCD, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.hostile.test_accounts import longer
 from tests.protocols.glasu import federation as graphs
 from tests.protocols.glasu.test_privacy import NOISY
+from tests.protocols.horizontal import federation as horizontal
 from tests.protocols.pubsub_vfl.runs import simulate
 from tests.protocols.tablepuppet.test_dp import execute
 
@@ -281,3 +293,37 @@ def test_a_driver_that_leaves_the_account_out(tmp_path: Path, monkeypatch: pytes
     assert {line["party"] for line in lines} == {SHOP}
     assert {line["message_type"] for line in lines} == {"Representation", "Token"}
     assert all(line["touched"] > 0 for line in lines)
+
+
+@pytest.mark.parametrize("protocol", ["horizontal", "tablepuppet"])
+def test_who_goes_on_from_before_the_first_round_promises_nothing(
+    monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """A driver that takes its checkpoint before anything left has the same released again, and nobody remembers."""
+    kept, start = dict[str, Any](), Rounds.start
+
+    async def started(self: Rounds[Any]) -> bool:
+        await start(self)
+        if not kept:
+            await self._runtime.checkpoint("early")
+        return True
+
+    monkeypatch.setattr(Rounds, "start", started)
+    for _ in range(2):
+        recorder = MemoryRecorder()
+        runtime = SimulatedRuntime(seed=0, recorder=recorder)
+        resume = Snapshot(kept["early"].actors, kept["early"].driver) if kept else None
+        if protocol == "horizontal":
+            rows = {"record_clip_norm": 0.5, "record_noise_multiplier": 1.5}
+            config = horizontal.changed(num_rounds=2, num_clients=3, **rows)
+            data = load_clients(config, "digits", 0)
+            runtime.execute(partial(run_horizontal, config, data, runtime), resume)
+        else:
+            words = {"num_rounds": 2, "batch_size": 512, "algorithm": "rfl-sgd-v", "model": "linear", "feature_dp": 1.0}
+            settings = build(TablePuppetConfig, words)
+            joined = load_tables(settings, "orders:1000", 0)
+            runtime.execute(partial(run_tables, settings, joined, runtime), resume)
+        records = [one for one in runtime.privacy_records if one.mechanism == "dp-sgd"]
+        assert records
+        assert [INTERRUPTED in one.uncovered for one in records] == [resume is not None] * len(records)
+        kept.update(recorder.checkpoints)

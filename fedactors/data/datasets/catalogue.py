@@ -391,6 +391,11 @@ _MOST_NUMBERS = 1 << 30
 """Of generated data: 4 GiB."""
 
 
+def is_known(name: str) -> bool:
+    """Say whether there is a data set of this name, whatever sizes it asks for."""
+    return name.partition(":")[0] in {"synthetic-vfl", *(dataset.name for dataset in catalogue())}
+
+
 def describe(name: str) -> Dataset:
     """Return the description of `name`, with the sizes that it carries filled in.
 

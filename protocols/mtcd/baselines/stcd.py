@@ -12,6 +12,8 @@ import asyncio
 import dataclasses
 from typing import Any, ClassVar
 
+import numpy as np
+
 from fedactors.actors.groups import surviving_loss
 from fedactors.actors.remote import CLIENT, DRIVER, remote
 from fedactors.errors import CallTimeout, Refused
@@ -70,6 +72,8 @@ class StcdClient(TokenHolder):
             self.background(self._deliver(dataclasses.replace(token, z=z), self._names[target]))
 
     async def _begin(self, order: WalkOrder) -> None:
+        if self.is_in_z:
+            raise Refused(self.caller, f"has {self.name} begin a walk, which it had its part in already")
         theta_0 = self._block.initial_theta_0(self.rng("fusion"))
         z = await self._with_local(self._block.blank(self._block.num_samples), is_sent=bool(order.tour))
         if not order.tour:
@@ -118,7 +122,10 @@ class StcdClient(TokenHolder):
         self.is_in_z = True
         with_local = z.copy()
         with_local[self._block.local] += await self._do(self._block.represent(self.theta, None))
-        if is_sent and self._transforms.noise is not None:
+        is_bare = not is_sent and np.array_equal(
+            with_local, z
+        )  # linear, before the first visit: there is nothing to hide
+        if self._transforms.noise is not None and not is_bare:
             return self._noised_change(z, with_local, (0, 0, 0))
         return with_local
 

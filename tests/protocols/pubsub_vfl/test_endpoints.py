@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedactors.actors.remote import DRIVER, endpoints
@@ -109,6 +111,7 @@ def test_hashed_ids_are_not_given_where_none_were_agreed_upon():
     config, part = config_of(), arrays("multiclass").part("passive-1")
     worker = PassiveWorker(config, part, 0, ("passive-1/worker-0",))
     worker.rows = PartyRows(config, part, 0)
+    worker._context = SimpleNamespace(name="passive-1/worker-0")  # type: ignore[assignment]
     answer = worker.answer_alignment(AlignmentQuestion("hash", b"key"))
     with pytest.raises(BadInput, match="'hash' is asked for, 'already-aligned' was agreed upon"):
         answer.send(None)

@@ -205,7 +205,7 @@ def test_a_scenario_of_several_files_is_sent_along_and_has_the_variables_that_it
 
 
 def test_a_stopped_job_whose_folder_is_not_shared_is_fetched_and_goes_on_where_it_was(hosts):
-    words = ["pubsub-vfl", *SYNCHRONOUS, "num_epochs=80", "batch_size=64"]
+    words = ["pubsub-vfl", *SYNCHRONOUS, "num_epochs=80", "batch_size=64", "epochs_per_round=1"]
     where = ["--address", hosts.dashboard, "--format", "json"]
     job = json.loads(hosts.call(0, *FEDACTORS, "submit", *words, *PARTIES, *where).stdout)["job"]
     early = hosts.call(0, *FEDACTORS, "fetch", job, "--address", hosts.dashboard, check=False)

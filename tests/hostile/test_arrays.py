@@ -1,0 +1,178 @@
+"""Arrays that would make a count wrong: of another shape than is declared, that name a row twice, or name too few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedactors.actors.remote import CallCounts, config_of
+from fedactors.errors import Refused
+from protocols.glasu import messages as graph_messages
+from protocols.glasu import sampling
+from protocols.horizontal import actors as horizontal
+from protocols.horizontal.messages import ColumnMeans, ColumnSums
+from protocols.mtcd import messages as tokens
+from protocols.mtcd.baselines.stcd import StcdClient
+from protocols.mtcd.server import GatheringServer
+from protocols.tablepuppet import messages as joins
+from tests.federation.test_runs import OTHERS, federated
+from tests.federation.world import BANK, SHOP, World
+from tests.protocols.glasu import federation as small_graphs
+from tests.protocols.mtcd import running
+from tests.protocols.tablepuppet.test_dp import execute
+
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="hostile")]
+NETWORK = "problem=network num_samples=40 hidden_size=4 topology=path num_clients=3 start=0"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("arrays"))
+    made.start(BANK)
+    made.start(SHOP)
+    yield made
+    made.stop()
+
+
+def test_means_of_columns_single_no_row_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a mean of its own for each row the sum of squares would tell the first row's numbers."""
+    row = np.loadtxt(Path(world.path / SHOP / "patients.csv"), delimiter=",", skiprows=1)[0, :4]
+    told: list[Any] = []
+
+    async def with_scale(self: horizontal.HorizontalServer, reading: Any) -> Any:
+        for offset in (0.0, 2.0**10):
+            means = np.zeros((60, 4))
+            means[0] = offset
+            found = await self.peer(SHOP, horizontal.ClientProcess).sum_columns(ColumnMeans(means))
+            assert isinstance(found, ColumnSums)
+            told.append(found.values[-4:])
+        return reading
+
+    monkeypatch.setattr(horizontal.HorizontalServer, "_with_scale", with_scale)
+    before = len(world.refusals(SHOP))
+    assert federated(world, OTHERS["horizontal"][1], protocol="horizontal") in (2, 3), (
+        row,
+        (told[0] - told[1] + 2.0**20) / 2.0**11,
+    )
+    assert told == []
+    (found,) = world.refusals(SHOP)[before:]
+    assert found == "server: sends shop means of shape (60, 4); approved: one for each of 4 columns"
+
+
+@pytest.mark.parametrize("clear", [True, False], ids=["a join of no rows", "fewer rows than join"])
+def test_the_noise_of_a_step_follows_from_no_number_that_a_server_makes_up(
+    monkeypatch: pytest.MonkeyPatch, clear: bool
+) -> None:
+    """Of a join of 0 rows no step is planned, so that each has next to no noise."""
+    honest = joins.DuplicateCounts
+
+    def small(train: Any, in_test: Any, num_joined: int, *more: Any) -> Any:
+        return honest(train, in_test, 0 if clear else num_joined // 2, *more)
+
+    monkeypatch.setattr(joins, "DuplicateCounts", small)
+    with pytest.raises(Refused, match=r"server: tells .* that its rows stand in .* joined rows of"):
+        execute(reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")
+
+
+def test_a_row_is_in_a_batch_once_by_whatever_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last row is -1 too: under both numbers it would move theta twice as far as is charged."""
+    honest = joins.Derivatives
+
+    def twice(values: Any, batch_size: int, next_rows: Any) -> Any:
+        return honest(values, batch_size, np.append(next_rows, next_rows.dtype.type(-1)))
+
+    monkeypatch.setattr(joins, "Derivatives", twice)
+    with pytest.raises(Refused, match=r"server: asks .* for rows beyond 0 to "):
+        execute(reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v")
+
+
+def test_steps_of_theta_are_as_many_as_the_budget_was_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first exchange of a round is no step: a server that makes one of it has a step more in each round."""
+    honest = joins.Derivatives
+
+    def step(values: Any, batch_size: int, next_rows: Any) -> Any:
+        return honest(np.zeros((0, 1)) if batch_size == 0 else values, batch_size or 1, next_rows)
+
+    monkeypatch.setattr(joins, "Derivatives", step)
+    monkeypatch.setattr("fedactors.runtime.compute.REPEATS", 0)
+    monkeypatch.setattr("fedactors.runtime.interface.ActorSpec.counts", _strict)
+    with pytest.raises(Refused, match=r"is made to release theta for the .* time; approved: at most"):
+        execute(reproducible=False, model="linear", feature_dp=1.0, algorithm="rfl-sgd-v", batch_size=100_000)
+
+
+def _strict(self: Any, repeats: int = 0) -> CallCounts:
+    """Count as between sites, where nothing is repeated."""
+    return CallCounts(config_of(self.cls, self.args, self.kwargs), 0)
+
+
+@pytest.mark.parametrize("what", ["twice", "by a negative number"])
+def test_a_node_is_represented_once(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """The first release is charged for the rows near a node: of one node asked for again and again all are."""
+    choose = sampling.choose_batch
+
+    def chosen(train: Any, batch_size: Any, rng: Any) -> Any:
+        found = choose(train, batch_size, rng)
+        return np.repeat(found[:1], len(found)) if what == "twice" else np.append(found[:1] - 120, found)
+
+    monkeypatch.setattr(sampling, "choose_batch", chosen)
+    noisy = {"noise_multiplier": "2", "clip_norm": "1", "max_degree": "20", "batch_size": "16"}
+    with pytest.raises(Refused, match=r"server: asks .* for nodes that are not in order, each once, from 0 to 119"):
+        small_graphs.simulate(small_graphs.settings(**noisy))
+
+
+def test_a_segment_is_asked_for_by_its_number_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """-1 is the topmost one too, and was counted for itself."""
+    honest = graph_messages.Aggregated
+
+    def topmost(segment: int, values: Any) -> Any:
+        return honest(segment - 2, values)
+
+    monkeypatch.setattr(graph_messages, "Aggregated", topmost)
+    with pytest.raises(Refused, match=r"server: asks .* for segment -1 out of turn"):
+        small_graphs.simulate(small_graphs.settings())
+
+
+def test_a_probe_is_one_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X X^T U of a matrix tells as much as its columns would one by one, in one of the calls that are approved."""
+    told: list[Any] = []
+
+    async def joint_norm(self: GatheringServer) -> float:
+        probe = tokens.Probe(np.eye(4, len(self.labels)))
+        told.extend((await self._ask("probe", dict.fromkeys(self.roaming.clients, probe))).values())
+        return 1.0
+
+    monkeypatch.setattr(GatheringServer, "_joint_norm", joint_norm)
+    with pytest.raises(Refused, match=r"server: probes .* with an array of shape \(4, 30\); approved: a vector of 30"):
+        running.simulate("learning_rate=auto algorithm=svfl")
+    assert not told
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["without its prelude", "anew"])
+def test_a_walk_begins_with_nothing_bare_and_once(monkeypatch: pytest.MonkeyPatch, anew: bool) -> None:
+    """A driver that leaves the prelude out, or begins anew where the token was, had a client's own part unclipped."""
+    noised, walk_on = list[tuple[int, ...]](), StcdClient.walk_on
+    honest = StcdClient._noised_change
+
+    def counted(self: StcdClient, before: Any, after: Any, position: tuple[int, int, int]) -> Any:
+        noised.append(position)
+        return honest(self, before, after, position)
+
+    async def begun_anew(self: StcdClient, order: tokens.WalkOrder) -> tokens.TokenAtRest:
+        if self.resting_token is not None:
+            self.resting_token = None
+        return await walk_on(self, order)
+
+    begun_anew.__dict__.update(walk_on.__dict__)
+    monkeypatch.setattr(StcdClient, "_noised_change", counted)
+    if anew:
+        monkeypatch.setattr(StcdClient, "walk_on", begun_anew)
+        with pytest.raises(Refused, match=r"driver: has .* begin a walk, which it had its part in already"):
+            running.simulate("algorithm=stcd noise=gaussian num_hops=0 topology=path start=0 num_rounds=9")
+        return
+    monkeypatch.setattr("fedactors.network.topology.tour", lambda *_: ())
+    running.simulate(f"{NETWORK} algorithm=stcd noise=gaussian num_rounds=1")
+    assert noised[:1] == [(0, 0, 0)]
