@@ -57,7 +57,7 @@ class Progress:
 class Evaluation:
     """Metrics of the averaged logits by name (validation, test), and the clients' mean and least test accuracy.
 
-    Evaluation are not a number where there are no test nodes.
+    Test metrics are NaN where there are no test nodes.
     """
 
     validation: dict[str, float]
