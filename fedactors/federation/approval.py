@@ -699,7 +699,7 @@ def data_stamps(folder: SiteFolder, proposal: Proposal) -> dict[str, str]:
     """Return what each file and table that this site's data of a run are read from is like now, by its place.
 
     This is a SHA-256 of the content and, where it is large, a file's size and time of change, or the number of a
-    table's rows and its columns. What cannot be read has a stamp too: whoever reads it says what is wrong.
+    table's rows and its columns. What cannot be read has a stamp too; the error comes when the run loads it.
     """
     if folder.name not in proposal.data:
         return {}

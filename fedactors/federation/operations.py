@@ -408,7 +408,8 @@ class Refusal(Exception):
 CHECKING = "check"
 _MIB = 1 << 20
 _NUM_CALLS, _NUM_MIB = 20, 16
-_QUESTION_BYTES, _ANSWER_BYTES = 4096, 1024 * 1024
+QUESTION_BYTES, _ANSWER_BYTES = 4096, 1024 * 1024
+"""Of a question of a few values, and of what a site says of its code."""
 CHECK_BYTES = _NUM_MIB * _MIB
 """Of a message at most; twice as many may be under way."""
 
@@ -426,7 +427,7 @@ def answer_checks(peer: str, folder: SiteFolder) -> Serve:
     """
 
     async def serve(body: memoryview) -> Any:
-        value = value_of(body, peer, most=_QUESTION_BYTES)  # beside the content of an array
+        value = value_of(body, peer, most=QUESTION_BYTES)  # beside the content of an array
         if isinstance(value, bytes | np.ndarray):
             return len(value) if isinstance(value, bytes) else value.nbytes
         if type(value) is str and value == FEDERATION:
@@ -504,7 +505,7 @@ async def measure(connection: Connection) -> dict[str, float]:
     taken = []
     for _ in range(_NUM_CALLS):
         begun = time.perf_counter()
-        await connection.ask(b"", "a call", most=_QUESTION_BYTES)
+        await connection.ask(b"", "a call", most=QUESTION_BYTES)
         taken.append(time.perf_counter() - begun)
     begun, block = time.perf_counter(), encode_parts(np.zeros(_MIB, np.uint8))
     await asyncio.gather(*(connection.request(block, "a megabyte") for _ in range(_NUM_MIB)))

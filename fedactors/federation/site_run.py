@@ -71,7 +71,7 @@ from fedactors.federation.hosting import (
     make_book,
     not_taken,
 )
-from fedactors.federation.operations import Operations, log_end
+from fedactors.federation.operations import QUESTION_BYTES, Operations, log_end
 from fedactors.federation.session import (
     REFUSED,
     TURNED_AWAY,
@@ -596,8 +596,6 @@ _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""
 _MOST_LABELS = 8
 """Checkpoints that a run keeps, of which a driver needs a few; one under the same label takes the place of the last."""
-_QUESTION_BYTES = 4096
-"""Of what asks for a payload."""
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -1080,7 +1078,7 @@ class SiteRun:
 
     async def _serve_payload(self, peer: str, body: memoryview) -> Any:
         with self._refusing():
-            reader, owner, key = parts_of(body, peer, 3, "asks for no payload", most=_QUESTION_BYTES)
+            reader, owner, key = parts_of(body, peer, 3, "asks for no payload", most=QUESTION_BYTES)
             self.gate.check_owner(peer, reader)
             address = self.gate.book.get(owner) if isinstance(owner, str) else None
             if address is None or address.site != self._folder.name or not isinstance(key, int):
