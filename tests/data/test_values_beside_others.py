@@ -132,8 +132,8 @@ def test_codes_of_a_workbook_have_the_zeros_that_it_shows(tmp_path):
     book = openpyxl.Workbook()
     for row in (["zip", "x"], [501, 1], [10001, 2], ["00502", 3], [None, 4]):
         book.active.append(row)
-    for row in (2, 3):
-        book.active.cell(row, 1).number_format = "00000"
+    for line in (2, 3):
+        book.active.cell(line, 1).number_format = "00000"
     book.save(tmp_path / "bank.xlsx")
     column = read_columns(tmp_path / "bank.xlsx", "bank", wanted=None)["zip"]
     assert column.texts() == ["00501", "10001", "00502", None]
