@@ -449,7 +449,8 @@ class SiteProcess:
         is_allowed = by_policy and not why_not
         if is_allowed:
             allow = partial(decide, self.folder, proposal, approved=True, why="the policy allows it")
-            await asyncio.to_thread(allow)  # which looks at the data
+            with contextlib.suppress(BadInput):  # a person has answered while the policy looked at the data
+                await asyncio.to_thread(allow)
         said = "the policy allows it" if is_allowed else f"fedactors site show {run}, then answer"
         said += f" (not the policy's to answer: {why_not})" if why_not else ""
         self._waiting = self._proposed = proposal

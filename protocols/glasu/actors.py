@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedactors.actors.context import Work, derived_seed
 from fedactors.actors.remote import SERVER, remote
+from fedactors.data.layouts.graph import NodeSplit
 from fedactors.errors import Refused
 from fedactors.learning.metrics import known, task_metrics
 from fedactors.learning.network import find_device, on_device, on_host, to_device
@@ -462,13 +463,13 @@ class GraphClient(ProtectedClient):
         values = self._scored(logits)
         self._round.aggregated.append(last)
         part = self._masked("logits", values) if self._is_masked else messages.Logits(values)
-        return messages.Prediction(part, self._score(values).test.get("accuracy", math.nan))
+        return messages.Prediction(part, (await self._score(values)).test.get("accuracy", math.nan))
 
     @remote(caller=SERVER, at_most="num_evaluations")
     async def score(self, averaged: messages.AveragedLogits) -> messages.Scores:
         """Compare the averaged predictions with the labels."""
         self._check_score("score")
-        return self._score(averaged.values)
+        return await self._score(averaged.values)
 
     def _check_score(self, endpoint: str) -> None:
         """Check that an accuracy is due: of predictions that somebody chooses freely, each one tells of the labels."""
@@ -487,15 +488,8 @@ class GraphClient(ProtectedClient):
         nodes = self._local.nodes
         return on_host(logits[to_device(np.concatenate([nodes.validation, nodes.test]), self._device)])
 
-    def _score(self, values: Floats) -> messages.Scores:
-        nodes, border = self._local.nodes, len(self._local.nodes.validation)
-        parts = ((nodes.validation, values[:border]), (nodes.test, values[border:]))
-        return messages.Scores(
-            *(
-                known(task_metrics("multiclass", nodes.labels_N[chosen], rows)) if len(chosen) else {}
-                for chosen, rows in parts
-            )
-        )
+    async def _score(self, values: Floats) -> messages.Scores:
+        return await self.compute(scores_of, self._local.nodes, values, work=Work("gradient", 0))
 
     @remote(caller=SERVER, at_most="num_evaluations")
     async def remember(self) -> None:
@@ -517,3 +511,15 @@ class GraphClient(ProtectedClient):
         work = Work(kind, times * algorithm.forward_operations(network, batch, layers))
         parameters = self.parameters if kind == "gradient" else self._round.traced or self.parameters
         return await self.compute(function, parameters, network, batch, *arguments, work=work)
+
+
+def scores_of(nodes: NodeSplit, values: Floats) -> messages.Scores:
+    """Return the metrics of logits: those of the validation nodes first, then those of the test nodes."""
+    border = len(nodes.validation)
+    parts = ((nodes.validation, values[:border]), (nodes.test, values[border:]))
+    return messages.Scores(
+        *(
+            known(task_metrics("multiclass", nodes.labels_N[chosen], rows)) if len(chosen) else {}
+            for chosen, rows in parts
+        )
+    )

@@ -45,7 +45,7 @@ class LoneClient(GraphClient):
             logits = await self.compute(algorithm.classify, self.parameters, h, work=Work("gradient", 0))
         else:
             logits, _ = await self._run("segment", algorithm.local_forward, [], segments=everything)
-        scores = self._score(self._scored(logits))
+        scores = await self._score(self._scored(logits))
         local = scores.test.get("accuracy", math.nan)
         return Evaluation(scores.validation, scores.test, local, local)
 

@@ -11,8 +11,9 @@ import pytest
 
 from fedactors.cli.sites import _print_proposal, describe
 from fedactors.config import as_dict, build, spell_infinities
+from fedactors.federation import site
 from fedactors.federation.approval import Proposal, decide, keep_proposal, make_proposal, why_a_person
-from fedactors.federation.site_folder import SITE, TaskFacts
+from fedactors.federation.site_folder import SITE, SiteFolder, TaskFacts
 from fedactors.plugins import find_protocol
 from tests.federation.test_runs import federated
 from tests.federation.world import BANK, CLINIC, DATA, SHOP, SQL, World
@@ -68,14 +69,36 @@ def test_a_policy_answers_for_no_query_that_it_does_not_name(tmp_path: Path) -> 
     world, whys = World(tmp_path), []
     world.start(BANK)
     try:
-        for words in ('queries = ["SELECT a.b FROM a"]', f'queries = ["{SQL}"]'):
-            with_policy(world, words)
+        for query, names in (("SELECT a.b FROM a", (BANK, SHOP)), (SQL, (BANK,))):
+            with_policy(world, f'queries = ["{query}"]')
             world.start(SHOP)
-            assert federated(world, ("num_rounds=1",), protocol="tablepuppet") == 0, world.output
+            persons = world.answer(names=names)
+            assert federated(world, ("num_rounds=1",), protocol="tablepuppet", answering=persons) == 0, world.output
             whys.append([line["why"] for line in world.audit(SHOP) if line["what"] == "approved"][-1])
             world.end(SHOP)
         assert whys == ["", "the policy allows it"]
         assert any("not the policy's to answer: its query is not among" in line for line in world.output[SHOP])
+    finally:
+        world.stop()
+
+
+def test_a_person_who_says_no_before_the_policy_says_yes_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def while_the_policy_looks(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
+        decide(folder, proposal, approved=False, why="not today")
+        return ""
+
+    monkeypatch.setattr(site, "why_a_person", while_the_policy_looks)
+    world = World(tmp_path)
+    with_policy(world, "")
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        persons = world.answer(names=(BANK,))
+        assert federated(world, ("num_rounds=1",), protocol="tablepuppet", answering=persons) == 3
+        assert "shop: rejected the run: not today" in capsys.readouterr().err
+        assert [line["what"] for line in world.audit(SHOP)] == ["started", "proposed", "rejected"]
     finally:
         world.stop()
 
