@@ -23,6 +23,7 @@ _RAY_GROUPS = 2
 # several processes test at a time: with a thread of its own for each core, each takes six times the processor's time
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 leaves its workers 3 % of a core that another test uses
 
 
 class _GroupsStay:
