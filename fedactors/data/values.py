@@ -966,10 +966,10 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 def read_only(values: NDArray[Any]) -> NDArray[Any]:
     """Return an array that nobody can write to any more, so that messages need no copy of a mapped one."""
-    if values.base is None or not isinstance(values.base.base, mmap.mmap):
+    base: Any = None if values.base is None else values.base.base
+    if not isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap):  # numpy 2 puts a view between
         return values
-    memory = memoryview(values.base.base).toreadonly()
-    return np.frombuffer(memory, values.dtype).reshape(values.shape)
+    return np.frombuffer(memoryview(base).toreadonly(), values.dtype).reshape(values.shape)
 
 
 def scratch_file() -> Any:

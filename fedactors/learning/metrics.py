@@ -229,8 +229,9 @@ def local_baseline(
 ) -> dict[str, dict[str, float]]:
     """Return the metrics, by part, of the better of a linear model and gradient boosting on one party's columns.
 
-    Better is the smaller loss on the part ``validation``, or on the training rows where there is none. Of more than
-    `MOST_CLASSES` classes it is the linear model: boosting grows a tree for each in each step.
+    Better is the smaller loss on the part ``validation``, or on the rows that they were trained on where there is none.
+    They are trained on `MOST_VALUES` values at most. Of more than `MOST_CLASSES` classes it is the linear model:
+    boosting grows a tree for each in each step.
 
     Args:
         task: what is learned.
@@ -248,7 +249,7 @@ def local_baseline(
     weight_B = np.ones(len(y_B)) if weights is None else np.asarray(weights, np.float64)
     most = max(1, MOST_VALUES // max(1, x_BF.shape[1]))
     if len(y_B) > most:  # before they are copied: the rows may be more than memory holds
-        kept = np.random.default_rng(0).permutation(len(y_B))[:most]
+        kept = np.random.default_rng(0).choice(len(y_B), most, replace=False, shuffle=False)
         x_BF, y_B, weight_B = x_BF[kept], y_B[kept], weight_B[kept]
     x_BF = x_BF.astype(np.float64)
     counts = np.unique(y_B, return_counts=True)[1]
@@ -265,7 +266,7 @@ def local_baseline(
     )
     if task != "regression" and len(counts) > MOST_CLASSES:
         models = models[:1]
-    judged = others.get("validation", training)
+    judged = others.get("validation", (x_BF, y_B))
     found: list[tuple[float, dict[str, dict[str, float]]]] = []
     for model in models:
         # one thread: several that wait for each other hardly move where other processes have the cores

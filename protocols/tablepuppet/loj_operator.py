@@ -171,19 +171,23 @@ class JoinServer(TableServer):
     async def map_tables(self) -> messages.JoinFacts:
         """Join the hashed keys, split the join into training and test rows, and give every table its G_i."""
         keys = await ask_all(self._tables, lambda table: table.send_keys())
+        facts = [(k.num_rows, k.num_null) for k in keys]
         labels = await self._tables[self.label_index].send_labels()
         split = await self._split(keys, labels.is_test)
+        del keys  # larger than all that follows
         self.num_outputs = labels.num_classes
         y_n = np.zeros(len(labels.is_test), dtype=labels.train.dtype)
         y_n[~labels.is_test] = labels.train
         self.y, times = split.labels(self.label_index, y_n)
+        del labels, y_n
         self.base = algorithm.base_outputs(self._loss, self.y, self.num_outputs, self._config.centre_labels, times)
         if self._config.rho == "curvature" and self._config.is_admm and self._config.admm == "boyd":
             self.rho = SHARES[self._loss] * algorithm.curvature(self._loss, self.base)
         await self._tell_counts(split)
         await self._keep(split)
+        del split
         await self._begin()
-        return self._facts(keys)
+        return self._facts(facts)
 
     async def _split(self, keys: Sequence[KeyHashes], is_test: NDArray[np.bool_]) -> JoinSplit | TreeSplit:
         config, names = self._config, [side.table for side in self._sides]
@@ -248,15 +252,15 @@ class JoinServer(TableServer):
             self.z = [local + base for local, base in zip(self.dual, self._train.of_label(self.base), strict=True)]
             self.predictions = await self._ask(lambda table, _: table.predict_all(), tables)
 
-    def _facts(self, keys: Sequence[KeyHashes]) -> messages.JoinFacts:
+    def _facts(self, of_keys: Sequence[tuple[int, int]]) -> messages.JoinFacts:
         names = [side.table for side in self._sides]
         return messages.JoinFacts(
             joined_rows=self._train.num_joined,
             joined_test_rows=self._test.num_joined,
             outputs=self.num_outputs,
-            rows={name: k.num_rows for name, k in zip(names, keys, strict=True)},
+            rows={name: num_rows for name, (num_rows, _) in zip(names, of_keys, strict=True)},
             rows_that_join=dict(zip(names, self.num_rows, strict=True)),
-            rows_with_null_keys={name: k.num_null for name, k in zip(names, keys, strict=True)},
+            rows_with_null_keys={name: num_null for name, (_, num_null) in zip(names, of_keys, strict=True)},
         )
 
     # --- training (Algorithm 1) ---

@@ -28,6 +28,7 @@ from fedactors.data.readers import read_arrays
 from fedactors.data.sources import FileSource
 from fedactors.data.values import Column, CsvFormat, as_type, mapped_table, pieces_of, taken
 from fedactors.errors import BadInput
+from fedactors.messages.codec import freeze
 from scenarios.benchmarks.large_tables import measure
 
 RULES = (
@@ -227,6 +228,18 @@ def test_no_room_for_a_table_names_the_folder(shrink: Shrink, monkeypatch: pytes
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(BadInput, match=r"No space left on device; make room there, or name another folder .* TMPDIR"):
         values.allocate((1000, 10), np.float64)
+
+
+def test_a_mapped_array_that_is_read_only_is_sent_without_a_copy(shrink: Shrink) -> None:
+    small = values.read_only(values.allocate((3, 2), np.float64))
+    shrink(2)
+    mapped = values.allocate((3, 2), np.float64)
+    mapped[1] = 2.0
+    held = values.read_only(mapped)
+    assert freeze(held)[0] is held, "nobody can write to it through this view"
+    np.testing.assert_array_equal(held, [[0, 0], [2, 2], [0, 0]])
+    for writable in (small, mapped, values.read_only(np.ones(3))):
+        assert freeze(writable)[0] is not writable
 
 
 def test_rows_are_taken_and_converted_in_blocks(shrink: Shrink) -> None:
