@@ -281,10 +281,14 @@ def local_baseline(
 
 def _outputs(model: Any, x_BF: ArrayLike, task: Task, labels: ArrayLike) -> NDArray[np.float64]:
     """Return a scikit-learn model's values, or logits of the classes that it and the labels have."""
-    rows = np.asarray(x_BF, np.float64)
+    rows = np.asarray(x_BF)
+    predict = model.predict if task == "regression" else model.predict_proba
+    size = max(1, MOST_VALUES // max(1, rows.shape[1]))  # so many are copied at once: the rows may lie in a file
+    starts = range(0, max(1, len(rows)), size)
+    found = np.concatenate([predict(np.asarray(rows[first : first + size], np.float64)) for first in starts])
     if task == "regression":
-        return np.asarray(model.predict(rows), np.float64)
-    logit_BC = np.log(np.clip(model.predict_proba(rows), 1e-12, 1.0))
+        return np.asarray(found, np.float64)
+    logit_BC = np.log(np.clip(found, 1e-12, 1.0))
     if task == "binary":
         return np.asarray(logit_BC[:, 1] - logit_BC[:, 0], np.float64)
     classes = np.asarray(model.classes_, np.int64)
