@@ -323,11 +323,8 @@ def _origin(column: Column, rule: ColumnRule, where: str, dtype: Any) -> float:
         values_N = encode_dates(moments_N, ("days",), 1)[:, 0]
     else:
         values_N = column.numbers(where)
-        if (merged := column.merged(values_N)) is not None:
-            raise BadInput(
-                f"{where}: column {column.name}: {merged[0]} and {merged[1]} are one number in double precision, which "
-                "counts to 2^53; leave the column out of features, or name it under categorical"
-            )
+        advice = "leave the column out of features, or name it under categorical"
+        refuse_merged(column, values_N, f"{where}: column {column.name}", advice)
     if dtype != np.float32 or not merges_in_single(values_N):
         return 0.0
     is_tiny = bool(np.abs(values_N[np.isfinite(values_N)]).max() < np.finfo(np.float32).tiny)
@@ -337,6 +334,26 @@ def _origin(column: Column, rule: ColumnRule, where: str, dtype: Any) -> float:
         advice = "write them in another unit, in which they are larger" if is_tiny else rule_text
         raise BadInput(f"{where}: column {column.name}: {one} and {other} are one number in single precision; {advice}")
     return float(values_N[np.isfinite(values_N)].mean())
+
+
+def refuse_merged(column: Column, values_N: NDArray[np.float64], where: str, advice: str) -> None:
+    """Refuse numbers of a file that double precision makes one.
+
+    Args:
+        column: as the file has it.
+        values_N: its numbers in double precision.
+        where: party, file and column, for errors.
+        advice: what to do about large ones.
+
+    Raises:
+        BadInput: naming two of them.
+    """
+    if (merged := column.merged(values_N)) is None:
+        return
+    limit = "which counts to 2^53"
+    if not np.abs(values_N[np.isfinite(values_N)]).max() > 1:
+        limit, advice = "which has nothing between 0 and 5e-324", "write them in another unit, in which they are larger"
+    raise BadInput(f"{where}: {merged[0]} and {merged[1]} are one number in double precision, {limit}; {advice}")
 
 
 _LEAST_SINGLE = 2.0**-150

@@ -323,7 +323,9 @@ class _Lines:
 
     def __init__(self, content: Content, separator: str, csv: CsvFormat, where: str) -> None:
         self.content, self.separator, self.csv, self.where = content, separator, csv, where
-        self._blank = " \r\n" if separator == "\t" else " \t\r\n"
+        self._blank = " \t\r\n".replace(separator, "")
+        self.num_blank = 0
+        """Lines of blanks that `records` has left out so far."""
 
     def head_and_rows(self) -> tuple[list[str], Content | memoryview]:
         """Return the names of the columns, and the lines below them that are rows.
@@ -351,6 +353,8 @@ class _Lines:
             names = list(csv.names)
         elif csv.trim:
             names = [name.strip() for name in names]
+        if len(names) == 1:
+            self._refuse_blank()
         if self._has_other_lines():
             records = self.records()
             if not csv.names:
@@ -366,7 +370,7 @@ class _Lines:
         """Yield the number of the last line of each row, its lines, and its fields."""
         csv = self.csv
         lines: list[str] = []
-        number = 0
+        number = self.num_blank = 0
 
         def rows() -> Iterator[str]:
             nonlocal number
@@ -375,6 +379,7 @@ class _Lines:
                 for line in file:
                     number += 1
                     if number <= csv.skip or (not lines and self._is_none(line)):
+                        self.num_blank += number > csv.skip and not line.strip(self._blank)
                         continue
                     lines.append(line)
                     yield line
@@ -401,9 +406,24 @@ class _Lines:
         csv, content = self.csv, self.content
         if csv.skip or csv.comment is not None or (csv.trim and _holds(content, b'"')):
             return True
-        blanks = [b" "] if self.separator == "\t" else [b" ", b"\t"]
+        blanks = [blank for blank in (b" ", b"\t") if blank != self.separator.encode()]
         begins = (b"\n", b"\r") if _holds(content, b"\r") else (b"\n",)
         return content[:1] in blanks or any(_holds(content, begin + blank) for begin in begins for blank in blanks)
+
+    def _refuse_blank(self) -> None:
+        """Refuse a blank line between rows of one column: it may be a row whose value is missing."""
+        if not re.search(rb"(^|\r\n|\r(?!\n)|\n)[ \t]*[\r\n]\s*\S", self.content):
+            return
+        records = self.records()
+        if not self.csv.names:
+            next(records)
+        on_top = self.num_blank
+        for number, _, _ in records:
+            if self.num_blank > on_top:
+                raise BadInput(
+                    f"{self.where}: a blank line stands above line {number}; in a file of one column it may be a row "
+                    'whose value is missing: write "" there, or take the line out'
+                )
 
     def _refuse_open_quote(self) -> None:
         """Refuse a quote that is never closed, and text behind one that is: what follows would be read otherwise."""

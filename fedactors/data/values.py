@@ -262,6 +262,8 @@ _WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
 _WHOLE_TEXT = re.compile(r"(?:0|-?[1-9][0-9]*)(?:\.0+)?")
 _EXACT = {16: 2.0**11, 32: 2.0**24, 64: 2.0**53}
 """Whole numbers that a float of so many bits holds one by one."""
+_LEAST_FULL, _LEAST_DOUBLE = 2.0**-1022, 2.0**-1074
+"""Below the first double precision has fewer digits than elsewhere, and below the second nothing but 0."""
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMERAL = rf"^(?:{_NUMBER}|[+-]?(?i:inf|infinity|nan))$"
 """What a number is, in training and in prediction: digits with a point, an exponent, a sign."""
@@ -441,6 +443,7 @@ _REMEDIES = {
     "dates": 'say under columns: { type = "datetime" }',
     "times of day": 'say under columns: { type = "datetime", parts = ["hour"] }',
     "time spans": "write the seconds as numbers, or leave the column out of features",
+    "byte strings": "name the column under categorical, or write numbers, such as CAST(x AS BIGINT) of bits in a view",
     "lists": "bring all to one length (labels of tokens with -100), or leave the column out of features",
 }
 
@@ -572,10 +575,28 @@ class Column:
             and _all_match(trimmed.filter(pc.invert(is_float)), _PLAIN_WHOLE)
         ):
             numbers = pc.cast(pc.if_else(is_float, trimmed, pa.scalar(None, trimmed.type)), pa.float64())
-            if pc.all(pc.equal(numbers, pc.floor(numbers))).as_py():
+            if pc.all(pc.equal(numbers, pc.floor(numbers))).as_py() and self._are_whole(
+                trimmed.filter(is_float), where
+            ):
                 exact = Column(self.name, numbers, self.csv, self._rows)._exact(where, "name")
                 texts = pc.if_else(is_float, exact.cast(texts.type), texts)
         return texts
+
+    def _are_whole(self, texts: Any, where: str) -> bool:
+        """Say whether texts that are whole once they are floats are so before: 1e-400 is not.
+
+        Raises:
+            BadInput: one is another whole number as a float.
+        """
+        is_short = pc.match_substring_regex(texts, r"^[+-]?[^-]{1,16}$")  # with 15 digits at most, which a float holds
+        for text in pc.unique(texts.filter(pc.invert(is_short)).drop_null()).to_pylist():
+            exact = decimal.Decimal(text)
+            if exact == decimal.Decimal(float(text)):
+                continue
+            if exact != exact.to_integral_value():
+                return False
+            raise BadInput(f"{where}: column {self.name}: holds {text}, which as a float is another whole number")
+        return True
 
     def _exact(self, where: str, purpose: Purpose) -> Any:
         try:
@@ -633,15 +654,21 @@ class Column:
     def merged(self, numbers_N: NDArray[np.float64]) -> tuple[str, str] | None:
         """Return two values that are one in double precision although what makes all of them different is no more."""
         finite = numbers_N[np.isfinite(numbers_N)]
-        if not len(finite) or np.abs(finite).max() < _EXACT[64] or pa.types.is_floating(self.values.type):
+        if not len(finite) or pa.types.is_floating(self.values.type):
+            return None
+        largest = float(np.abs(finite).max())
+        if _LEAST_FULL <= largest < _EXACT[64]:
             return None
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.abs(finite).max() * 2.0**-53 <= 1e-3 * finite.std():
+            if max(largest * 2.0**-53, _LEAST_DOUBLE) <= 1e-3 * finite.std():
                 return None
         seen: dict[float, decimal.Decimal] = {}
         values = self.numerals() if self.is_text else self.values
         for value in pc.unique(values.drop_null()).to_pylist():
-            exact = decimal.Decimal(value)
+            try:
+                exact = decimal.Decimal(value)
+            except decimal.InvalidOperation:  # true and false
+                continue
             if not exact.is_finite():
                 continue
             first = seen.setdefault(float(exact), exact)

@@ -668,7 +668,7 @@ def test_the_widest_whole_numbers_of_duckdb_are_exact_or_refused(tmp_path):
         base.execute(f"CREATE TABLE t AS SELECT {wide}::UHUGEINT u, {-wide}::HUGEINT h, '101'::BIT b, 7 AS k")
         base.execute("CREATE TABLE most AS SELECT 340282366920938463463374607431768211455::UHUGEINT u")
     source = TableSource(kind="duckdb", where=where, table="t")
-    assert source.load().to_pylist() == [{"u": wide, "h": -wide, "b": "101", "k": 7}]
+    assert source.load().to_pylist() == [{"u": wide, "h": -wide, "b": b"101", "k": 7}]
     assert source.load(["u"], "k = 7").to_pylist() == [{"u": wide}]
     with pytest.raises(BadInput, match="column u: a decimal of 39 digits; at most 38 are read"):
         TableSource(kind="duckdb", where=where, table="most").load()
