@@ -40,7 +40,7 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 import numpy as np
 
 from fedactors.data.query import NUMBER_KINDS, is_among_texts
-from fedactors.data.readers import read_arrays, refuse_pandas_types
+from fedactors.data.readers import read_arrays, refuse_lost_column, refuse_pandas_types
 from fedactors.data.values import (
     Column,
     CsvFormat,
@@ -642,7 +642,7 @@ def _literal(text: str) -> str:
 
 def _file_relation(source: TableSource) -> str:
     files = _parts_of(source.where)
-    relation = f"read_parquet([{', '.join(map(_literal, files))}])"
+    relation = f"read_parquet([{', '.join(map(_literal, files))}], hive_partitioning = false)"
     if not source.kinds:
         return relation
     casts = ", ".join(f"CAST({_quote(c)} AS {_duckdb_type(kind)}) AS {_quote(c)}" for c, kind in source.kinds)
@@ -676,6 +676,7 @@ def _reads_exactly(source: TableSource) -> bool:
     for one in schemas:
         _refuse_alike(one.names, source)
         refuse_pandas_types(list(one), f"{source.table or 'source'}: {source.where}")
+    refuse_lost_column(files, schemas[0].names if schemas else (), f"{source.table or 'source'}: {source.where}")
     is_other = (pa.types.is_duration, pa.types.is_decimal256)  # numbers of 64 bits, and floats, to DuckDB
     is_known = not any(check(kind) for one in schemas for kind in one.types for check in is_other)
     return is_known and all(one.equals(schemas[0]) for one in schemas)

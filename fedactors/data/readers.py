@@ -247,9 +247,15 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
         raise BadInput(
             f'{where} is not written in {csv.encoding}; give its encoding: csv = {{ encoding = "utf-{width}" }}'
         )
-    if codecs.lookup(csv.encoding).name in ("utf-8", "utf-8-sig"):
+    name = codecs.lookup(csv.encoding).name
+    if name in ("utf-8", "utf-8-sig"):
         return _without_marks(content, where)
-    if codecs.lookup(csv.encoding).name == "iso8859-1" and (found := re.search(rb"[\x80-\x9f]", content)):
+    if name.startswith(("cp125", "iso8859")) and _is_utf_8(content):
+        raise BadInput(
+            f"{where} is written in UTF-8, in which a letter such as é has two bytes, and {csv.encoding} would make two "
+            "letters of it; leave its encoding out"
+        )
+    if name == "iso8859-1" and (found := re.search(rb"[\x80-\x9f]", content)):
         raise BadInput(
             f"{where} has the byte 0x{content[found.start()]:02x}, which is no letter of {csv.encoding}; what Windows "
             'writes is read by csv = { encoding = "cp1252" }'
@@ -261,6 +267,18 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
         return _without_marks(written_to_file(text.encode() for text in characters), where)
     except UnicodeError as error:
         raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
+
+
+def _is_utf_8(content: Content) -> bool:
+    """Say whether characters beyond ASCII are those of UTF-8, which in an encoding of one byte each make no text."""
+    if not re.search(rb"[\x80-\xff]", content):
+        return False
+    try:
+        for _ in codecs.iterdecode(_parts_from(content, 0), "utf-8"):
+            pass
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _without_marks(content: Content, where: str) -> Content:
@@ -751,12 +769,31 @@ def _read_parts(
             raise BadInput(f"{party}: {file} has the columns {', '.join(names)}, {files[0].name} {', '.join(present)}")
         parts.append(pa.table(part))
         present = names
+    refuse_lost_column(files, present, f"{party}: {where}")
     with reading(party, where):
         schema = pa.unify_schemas([part.schema for part in parts], promote_options="permissive")
         whole = pa.concat_tables([part.cast(schema) for part in parts])  # which refuses to round a value
         if is_large(whole.nbytes):
             whole = mapped_table(whole.schema, whole.num_rows, pieces_of(whole.to_batches()))
     return dict(zip(whole.column_names, whole.columns, strict=True)), present
+
+
+def refuse_lost_column(files: Sequence[Path], present: Sequence[str], where: str) -> None:
+    """Refuse files whose folders are called by values of a column that they do not have: year=2024, as Hive has it.
+
+    Raises:
+        BadInput: naming the column.
+    """
+    found: dict[str, set[str]] = {}
+    for file in files:
+        for name, value in (part.split("=", 1) for part in file.parent.parts if "=" in part):
+            found.setdefault(name, set()).add(value)
+    for name, values in found.items():
+        if len(values) > 1 and name not in present:
+            raise BadInput(
+                f"{where}: column {name}: stands in the names of folders, such as {name}={min(values)}, and in no "
+                "file; give the files of one folder, or write it into them as a column"
+            )
 
 
 def _read_workbook(content: Content, where: str) -> dict[str, Any]:
@@ -787,7 +824,14 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
                     f"{where}: cell {cell.coordinate} is a formula whose value is not there: open and save it in Excel"
                 )
     head, *rows = ([_cell_value(cell) for cell in row] for row in sheet.iter_rows())
-    rows = [row for row in rows if any(value is not None for value in row)]
+    filled = [number for number, row in enumerate(rows, 1) if any(value is not None for value in row)]
+    if len(head) == 1 and filled and filled[-1] > len(filled):
+        blank = next(number for number in range(1, filled[-1]) if number not in filled) + 1
+        raise BadInput(
+            f"{where}: row {blank} is blank; in a workbook of one column it may be a row whose value is missing: write "
+            "NA there, or delete the row"
+        )
+    rows = [rows[number - 1] for number in filled]
     width = max((number + 1 for number, name in enumerate(head) if name is not None), default=0)
     if any(value is not None for row in rows for value in row[width:]):
         raise BadInput(f"{where}: a column beyond {width} has no name in the first row")

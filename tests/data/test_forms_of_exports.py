@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
@@ -11,6 +13,7 @@ from fedactors.data.checks import check_data
 from fedactors.data.columns import ColumnRule
 from fedactors.data.databases import SourceError, TableSource, in_memory
 from fedactors.data.description import load_description
+from fedactors.data.readers import read_columns
 from fedactors.data.sources import FileSource
 from fedactors.data.values import Column, CsvFormat, row_names
 from fedactors.errors import BadInput
@@ -168,3 +171,59 @@ def test_points_that_may_stand_between_thousands_and_a_row_of_totals_are_told(tm
     (tmp_path / "s.csv").write_text(text.replace("99.000", "99.5").replace("Total", "zz"))
     said = [finding.text for finding in check_data(path) if finding.party == "shop"]
     assert not any("three digits" in one or "called" in one for one in said)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "iso-8859-15", "cp1251"])
+@pytest.mark.parametrize("begins", ["", "\ufeff"])
+def test_a_file_in_utf_8_is_read_in_no_other_encoding(tmp_path, encoding, begins):
+    path = tmp_path / "a.csv"
+    for text in ("id,v\nMüller,1\nWeiß,2\n", "id,v\nŁódź,1\n"):
+        path.write_text(begins + text, encoding="utf-8")
+        with pytest.raises(BadInput, match=rf"shop: .*is written in UTF-8, .* and {encoding} would make .*; leave its"):
+            source_of(path, csv=CsvFormat(encoding=encoding)).load()
+        assert source_of(path).load().ids[0] in ("Müller", "Łódź")
+    path.write_text("id,v\n1,2\n", encoding="utf-8")
+    assert source_of(path, csv=CsvFormat(encoding=encoding)).load().ids.tolist() == ["1"]
+
+
+def test_a_blank_row_of_a_workbook_of_one_column_is_refused(tmp_path):
+    for rows in ([["id"], [1], [None], [2]], [["id"], [None], [2]]):
+        path = book_at(tmp_path / "a.xlsx", rows)
+        with pytest.raises(BadInput, match=r"row \d is blank; in a workbook of one column .*: write NA there"):
+            read_columns(path, "shop", wanted=None)
+    advised = read_columns(book_at(tmp_path / "a.xlsx", [["id"], [1], ["NA"], [2], [None]]), "shop", wanted=None)
+    assert advised["id"].texts() == ["1", None, "2"]
+    two = read_columns(book_at(tmp_path / "a.xlsx", [["id", "v"], [1, 2], [None, None], [2, 3]]), "shop", wanted=None)
+    assert two["id"].texts() == ["1", "2"]
+
+
+def test_a_folders_name_changes_no_column_and_loses_none(tmp_path):
+    """DuckDB takes ``age=30`` for a column, which would stand in place of the file's."""
+    for age in (30, 40):
+        (tmp_path / f"age={age}").mkdir()
+        pyarrow.parquet.write_table(pa.table({"id": [age], "age": [5]}), tmp_path / f"age={age}" / "a.parquet")
+    every = tmp_path / "*" / "*.parquet"
+    for path in (tmp_path / "age=30" / "a.parquet", every):
+        table = TableSource(kind="parquet", where=str(path), table="t")
+        assert table.describe() == {"id": "integer", "age": "integer"}
+        assert set(table.load(where="age < 30")["age"].to_pylist()) == {5}
+    for age in (30, 40):
+        pyarrow.parquet.write_table(pa.table({"id": [age]}), tmp_path / f"age={age}" / "a.parquet")
+    assert TableSource(kind="parquet", where=str(tmp_path / "age=30" / "a.parquet")).load().to_pydict() == {"id": [30]}
+    lost = r"column age: stands in the names of folders, such as age=30, and in no file"
+    with pytest.raises(BadInput, match=rf"^t: .*{lost}"):
+        TableSource(kind="parquet", where=str(every), table="t").load()
+    with pytest.raises(BadInput, match=rf"^shop: .*{lost}"):
+        read_columns(every, "shop", wanted=None)
+
+
+def test_folders_in_a_folder_are_refused_at_an_address_too(tmp_path):
+    (tmp_path / "parts" / "more").mkdir(parents=True)
+    for name in ("a.csv", "more/b.csv"):
+        (tmp_path / "parts" / name).write_text("id,v\n1,2\n")
+    for path in (tmp_path / "parts", f"file://{tmp_path}/parts"):
+        with pytest.raises(BadInput, match=r"more is a folder: the files of a table lie side by side"):
+            read_columns(Path(path), "shop", wanted=None)
