@@ -47,6 +47,7 @@ from fedactors.data.values import (
     how_dates_are_read,
     how_it_is_read,
     parse_date,
+    truth_texts,
     value_text,
     whole_texts,
 )
@@ -610,17 +611,18 @@ def _categories(
 ) -> tuple[list[str], NDArray[np.int64]]:
     """Return the different texts as they are compared, and the number of each row's (N); -1: missing.
 
-    A whole number is one category however it is written, 7 or 7.0, where all are whole numbers.
+    A whole number is one category however it is written, 7 or 7.0, where all are whole numbers, and so is a truth.
     """
     texts, codes_N = column.coded(where)
-    whole = whole_texts([text for text in known or texts if text != MISSING])
+    decimal = column.csv.decimal
     if known:
-        named = {number: text for text, number in whole.items()}
-        texts = [
-            text if text in whole else named.get(whole_texts([text]).get(text, ""), text) if named else text
-            for text in texts
-        ]
+        plain = [text for text in known if text != MISSING]
+        alike = whole_texts(plain) or truth_texts(plain)
+        named = {one: text for text, one in alike.items()}
+        read = {text: (whole_texts([text], decimal) or truth_texts([text])).get(text, "") for text in texts if named}
+        texts = [text if text in alike else named.get(read.get(text, ""), text) for text in texts]
     elif column.is_text:
+        whole = whole_texts(texts, decimal)
         texts = [whole.get(text, text) for text in texts]
     placeholder = {"indicator": MISSING, "constant": None if rule.fill is None else rule.plain(value_text(rule.fill))}
     fill = placeholder.get(rule.missing)

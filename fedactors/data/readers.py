@@ -252,8 +252,8 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
         return _without_marks(content, where)
     if name.startswith(("cp125", "iso8859")) and _is_utf_8(content):
         raise BadInput(
-            f"{where} is written in UTF-8, in which a letter such as é has two bytes, and {csv.encoding} would make two "
-            "letters of it; leave its encoding out"
+            f"{where} is written in UTF-8, in which a letter such as é has two bytes, and {csv.encoding} would make "
+            "two letters of it; leave its encoding out"
         )
     if name == "iso8859-1" and (found := re.search(rb"[\x80-\x9f]", content)):
         raise BadInput(
@@ -854,6 +854,8 @@ def _cells(values: Sequence[Any]) -> Any:
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} and not any(isinstance(one, int) and abs(one) > 2**53 for one in values):
         return pa.array(values, pa.int64() if kinds == {int} else pa.float64())
+    if kinds == {datetime.datetime} and all(one is None or one.time() == datetime.time() for one in values):
+        return pa.array(values, pa.date32())  # whose texts are those of dates elsewhere
     if len(kinds) == 1:
         return pa.array(values)
     return pa.array([None if value is None else _cell_text(value) for value in values], pa.string())

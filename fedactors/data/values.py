@@ -277,6 +277,7 @@ _WRITTEN = (
 _ROUNDED = r"^\s*[0-9](?:\.[0-9]+)?E\+(?:1[1-9]|[2-9][0-9]|[0-9]{3})\s*$"
 """Numbers of twelve digits or more as a workbook shows them."""
 _PLAIN_WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
+_MIDNIGHT = r"^\s*([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]00:00(?::00(?:\.0+)?)?\s*$"
 _ZEROS = r"(?:(\.[0-9]*[1-9])0+|\.0+)$"
 """Of seconds, which a type with a finer unit writes."""
 _WORDS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
@@ -558,17 +559,20 @@ class Column:
         """Return each value as the name of something, by which rows are found, as an Arrow array of texts.
 
         Texts of a CSV file that are whole numbers as floats are written, 7.0, are what they are in Parquet: 7. So they
-        are where others are written 7, but not beside codes such as 007.
+        are where others are written 7, but not beside codes such as 007. A moment at midnight is its date, whose type
+        some programs do not have.
 
         Raises:
             BadInput: floats that may stand for several values each, lists, or bytes that are no text.
         """
         texts = self._exact(where, "name")
+        if self.is_text or pa.types.is_timestamp(self.values.type):
+            texts = pc.replace_substring_regex(texts, _MIDNIGHT, r"\1")
         if not self.is_text:
             return texts
         if rounded := self.rounded():
             raise BadInput(f"{where}: column {self.name}: holds {rounded}")
-        trimmed = pc.utf8_trim_whitespace(texts)
+        trimmed = _with_points(pc.utf8_trim_whitespace(texts), self.csv)
         is_float = pa.array(_matches(trimmed, _FLOATS))
         if pc.all(is_float).as_py() or (
             pc.any(pc.and_(is_float, pc.is_valid(texts))).as_py()
@@ -742,9 +746,7 @@ class Column:
             between, point = re.escape(csv.thousands), re.escape(csv.decimal)
             grouped = pa.array(_matches(texts, rf"^[+-]?[0-9]{{1,3}}(?:{between}[0-9]{{3}})+(?:{point}[0-9]*)?$"))
             texts = pc.if_else(grouped, pc.replace_substring(texts, csv.thousands, ""), texts)
-        if csv.decimal != ".":
-            texts = pc.replace_substring(pc.replace_substring(texts, ".", "\0"), csv.decimal, ".")
-        return texts
+        return _with_points(texts, csv)
 
     def rounded(self) -> str:
         """Return what to say of a name that a workbook has rounded, such as 1.23457E+11; empty: there is none."""
@@ -870,6 +872,13 @@ def _as_numpy(values: Any) -> NDArray[Any]:
     return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
+def _with_points(texts: Any, csv: CsvFormat) -> Any:
+    """Return texts with a point where their file writes another decimal; a point of theirs is none."""
+    if csv.decimal == ".":
+        return texts
+    return pc.replace_substring(pc.replace_substring(texts, ".", "\0"), csv.decimal, ".")
+
+
 def _holds_odd_nan(texts: Any) -> bool:
     """Say whether a text is NaN to Arrow and no number here, such as ``nan(1)``."""
     return bool(pc.any(pc.match_substring(texts, "(")).as_py())
@@ -897,13 +906,19 @@ def class_text(value: Any) -> str:
     return text.rstrip("0")[:-1] if _WHOLE.fullmatch(text) else text
 
 
-def whole_texts(texts: Iterable[str]) -> dict[str, str]:
+def whole_texts(texts: Iterable[str], decimal: str = ".") -> dict[str, str]:
     """Return whole numbers by their texts, where all are some: 7 is also 7.0, as pandas writes it beside a missing one.
 
     Empty where others are among them: 1.0 beside 1.5 is a code.
     """
-    found = {text: text.partition(".")[0] for text in texts}
-    return found if all(map(_WHOLE_TEXT.fullmatch, found)) else {}
+    found = {text: text.partition(decimal)[0] for text in texts}
+    return found if all(_WHOLE_TEXT.fullmatch(text.replace(decimal, ".")) for text in found) else {}
+
+
+def truth_texts(texts: Iterable[str]) -> dict[str, str]:
+    """Return true and false by their texts, where all are some: as a CSV file writes them, and as Python does."""
+    found = {text: text.lower() for text in texts}
+    return found if set(found.values()) <= {"true", "false"} else {}
 
 
 def how_it_is_read(text: str, csv: CsvFormat) -> str:

@@ -429,7 +429,7 @@ def test_a_workbook_is_read_as_it_is_meant_or_refused(tmp_path):
     book.save(tmp_path / "shop.xlsx")
     found = read_columns(tmp_path / "shop.xlsx", "shop", wanted=None)
     assert {name: column.values.to_pylist() for name, column in found.items()} == {
-        "id": ["007", "7"], "day": [day, day], "v": [1.0, 2.5], "note": ["x", None],
+        "id": ["007", "7"], "day": [day.date()] * 2, "v": [1.0, 2.5], "note": ["x", None],
     }  # fmt: skip
     for change, words in (
         (lambda: sheet.__setitem__("C3", "=1+1"), "cell C3 is a formula whose value is not there"),

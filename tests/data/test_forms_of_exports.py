@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from fedactors.data.checks import check_data
-from fedactors.data.columns import ColumnRule
+from fedactors.data.columns import ColumnRule, encode, fit
 from fedactors.data.databases import SourceError, TableSource, in_memory
 from fedactors.data.description import load_description
 from fedactors.data.readers import read_columns
@@ -171,6 +172,54 @@ def test_points_that_may_stand_between_thousands_and_a_row_of_totals_are_told(tm
     (tmp_path / "s.csv").write_text(text.replace("99.000", "99.5").replace("Total", "zz"))
     said = [finding.text for finding in check_data(path) if finding.party == "shop"]
     assert not any("three digits" in one or "called" in one for one in said)
+
+
+GERMAN = CsvFormat(separator=";", decimal=",")
+DAYS = [datetime.datetime(2024, 1, 5), datetime.datetime(1960, 2, 1)]
+SAME_NAMES = {
+    "commas beside a missing value": (["7,0", None, "8,0"], GERMAN, ["7", "", "8"]),
+    "codes with a comma": (["7,0", "7,5"], GERMAN, ["7,0", "7,5"]),
+    "codes with a point": (["7.0", "8.0"], GERMAN, ["7.0", "8.0"]),
+    "dates": (pa.array(DAYS, pa.date32()), None, ["2024-01-05", "1960-02-01"]),
+    "moments": (pa.array(DAYS, pa.timestamp("ns")), None, ["2024-01-05", "1960-02-01"]),
+    "moments as text": (["2024-01-05 00:00:00", "1960-02-01T00:00"], None, ["2024-01-05", "1960-02-01"]),
+    "other moments": (["2024-01-05 00:00:01", "24-01-05 00:00"], None, ["2024-01-05 00:00:01", "24-01-05 00:00"]),
+}
+
+
+@pytest.mark.parametrize("kind", SAME_NAMES)
+def test_names_are_the_same_whatever_program_has_written_them(kind):
+    values, how, right = SAME_NAMES[kind]
+    assert row_names([Column("id", values, how)], (), "shop") == right
+
+
+def test_dates_of_a_workbook_are_called_as_elsewhere(tmp_path):
+    path = book_at(tmp_path / "a.xlsx", [["id", "v"], [DAYS[0], DAYS[0]], [DAYS[1], DAYS[1].replace(hour=5)]])
+    found = read_columns(path, "shop", wanted=None)
+    assert found["id"].names("shop").to_pylist() == found["id"].texts() == ["2024-01-05", "1960-02-01"]
+    assert found["v"].texts() == ["2024-01-05 00:00:00", "1960-02-01 05:00:00"]
+
+
+ALIKE = {
+    "codes": [
+        (["7", "8", "7"], None),
+        (["7,0", "8,0", "7,0"], GERMAN),
+        ([7.0, 8.0, 7.0], None),
+        (["7.0", "8", "7"], None),
+    ],
+    "truths": [(["True", "False", "True"], None), (["true", "false", "true"], None), ([True, False, True], None)],
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_a_category_is_the_same_whatever_program_has_written_it(kind):
+    rule = {"v": ColumnRule(type="categorical")}
+    for values, how in ALIKE[kind]:
+        trained = fit({"v": Column("v", values, how)}, rule, "shop")
+        for others, how_others in ALIKE[kind]:
+            found = encode({"v": Column("v", others, how_others)}, trained, "shop", new=True)
+            assert found.features[:, 0].tolist() in ([1, 0, 1], [0, 1, 0])
+            assert found.features.sum() == 3
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
