@@ -134,7 +134,7 @@ def parse_date(text: str, pattern: Formats) -> datetime.datetime:
     for one in formats_of(pattern):
         if one == "iso" and not _ISO.match(text):
             continue  # Python also reads 1712011500123, some milliseconds, as a day of 1712
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError):  # a time zone's at the end of the calendar
             if one in COUNTED:
                 seconds, is_date = _seconds_since_1970(float(text), one)
                 if not is_date:
@@ -203,7 +203,7 @@ def formats_of_dates(texts: Sequence[str]) -> list[tuple[str, ...]]:
 def _reads(text: str, pattern: str) -> bool:
     try:
         parse_date(text, pattern)
-    except (ValueError, OverflowError):
+    except ValueError:
         return False
     return True
 
@@ -806,7 +806,7 @@ class Column:
         for position, text in enumerate(known):
             try:
                 found[position] = np.datetime64(parse_date(text, pattern), "us")
-            except (ValueError, OverflowError):  # what overflows is a time zone's at the end of the calendar
+            except ValueError:
                 bad[position] = True
         return found[codes], {int(row): known[codes[row]] for row in np.flatnonzero(bad[codes])}
 

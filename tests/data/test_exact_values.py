@@ -251,6 +251,13 @@ def test_dates_of_several_formats_in_their_order(tmp_path):
     assert parse_date("02/03/1970", ("%d/%m/%Y", "%m/%d/%Y")).month == 3
 
 
+def test_a_moment_beyond_the_calendar_is_no_date_and_one_line(tmp_path):
+    path = csv(tmp_path, "x\n0001-01-01T00:00:00+05:00\n2024-01-01\n")
+    for given, said in (({}, "holds text such as"), ({"rules": (("x", ColumnRule(type="datetime")),)}, "is no date")):
+        with pytest.raises(BadInput, match=rf"column x: .*{said}"):
+            source(path, **given).load()
+
+
 def test_what_has_no_meaning_here_is_named(tmp_path):
     kinds = {"lists": pa.array([[1.0], []]), "times of day": pa.array([datetime.time(3), datetime.time(4)])}
     for called, values in kinds.items():
