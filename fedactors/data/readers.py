@@ -712,7 +712,7 @@ def _read_parquet(opened: Any, file: Any, chosen: Sequence[str]) -> Any:
     # column by column, of which a page is in memory, and not a row group
     read = pa_parquet.ParquetFile(file, buffer_size=1 << 16, **_PARQUET)
     pieces = (
-        (number, batch.column(0))
+        (number, batch.column(name))
         for number, name in enumerate(chosen)
         for batch in read.iter_batches(_ROWS_READ, columns=[name], use_threads=False)
     )

@@ -318,6 +318,8 @@ def plain_values(values: Any) -> Any:
         return values.cast(pa.decimal128(kind.precision, kind.scale))
     if types.is_large_string(kind) or types.is_string_view(kind):
         return values.cast(pa.large_string() if values.nbytes >= 2**31 else pa.string())
+    if types.is_binary_view(kind):
+        return values.cast(pa.large_binary())
     return values
 
 
@@ -444,7 +446,7 @@ _REMEDIES = {
     "dates": 'say under columns: { type = "datetime" }',
     "times of day": 'say under columns: { type = "datetime", parts = ["hour"] }',
     "time spans": "write the seconds as numbers, or leave the column out of features",
-    "byte strings": "name the column under categorical, or write numbers, such as CAST(x AS BIGINT) of bits in a view",
+    "byte strings": "name the column under categorical, or write numbers (of bits, in the database, CAST(x AS BIGINT))",
     "lists": "bring all to one length (labels of tokens with -100), or leave the column out of features",
 }
 

@@ -51,6 +51,7 @@ IDS = {
     "large text": pa.array(list(map(str, WHOLE)), pa.large_string()),
     "text view": pa.array(list(map(str, WHOLE)), pa.string_view()),
     "bytes": pa.array([str(one).encode() for one in WHOLE]),
+    "bytes view": pa.array([str(one).encode() for one in WHOLE], pa.binary_view()),
     "text of floats": pa.array([f"{one}.0" for one in WHOLE]),
     "blanks": pa.array([f" {one} " for one in WHOLE]),
 }
