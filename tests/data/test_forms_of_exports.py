@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.feather
@@ -200,7 +201,7 @@ def test_dates_of_a_workbook_are_called_as_elsewhere(tmp_path):
     assert found["v"].texts() == ["2024-01-05 00:00:00", "1960-02-01 05:00:00"]
 
 
-ALIKE = {
+ALIKE: dict[str, Any] = {
     "codes": [
         (["7", "8", "7"], None),
         (["7,0", "8,0", "7,0"], GERMAN),
