@@ -419,6 +419,12 @@ def encode(
     rejected: dict[int, str] = {}
     lacking: dict[str, tuple[int, str]] = {}
     num_rows = len(next(iter(columns.values()))) if columns else 0
+    for one in fitted if not new else ():
+        if one.rule.type == "datetime" and (zones := columns[one.name].mixed_zones()) is not None:
+            raise BadInput(
+                f"{where}: column {one.name}: {zones[0]!r} names a time zone, and {zones[1]!r} none; name it in all of "
+                "them, such as Z for UTC, or in none"
+            )
     features = allocate((num_rows, sum(len(one.names) for one in fitted)), dtype)
     unseen: dict[str, Counter[str]] = {}
     found = _encode_blocks(columns, fitted, where, new, features, unseen)

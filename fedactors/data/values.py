@@ -115,6 +115,8 @@ _FIRST_SECOND, _LAST_SECOND = {"excel": -2_203_891_200}, 253_402_300_800
 counted in two ways, else of the years 1 to 9999."""
 _ISO = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}|[0-9]{4}-?W[0-9]{2}(-?[0-9])?)([Tt ]|$)")
 """What a date of ISO 8601 begins with."""
+_IN_A_ZONE, _IN_NO_ZONE = r"[0-9][Tt ][0-9:.,]+[+-](?:0[1-9]|1[0-4])(?::?[0-9]{2})?\s*$", r"[0-9][Tt ][0-9:.,]+\s*$"
+"""Moments of ISO 8601 of another zone than UTC, and of one that nobody tells."""
 Formats = str | tuple[str, ...]
 """One way to write dates, or several in the order in which they are tried; an empty one, or ``iso``: ISO 8601."""
 
@@ -800,6 +802,15 @@ class Column:
             with contextlib.suppress(pa.ArrowInvalid):
                 return _as_numpy(pc.cast(self.values, pa.timestamp("us"))).astype("datetime64[us]"), {}
         return self._parsed_dates(given)
+
+    def mixed_zones(self) -> tuple[str, str] | None:
+        """Return a text that names a time zone other than UTC and one that names none, where both occur."""
+        if not self.is_text:
+            return None
+        found = [
+            self.values.filter(pc.match_substring_regex(self.values, pattern)) for pattern in (_IN_A_ZONE, _IN_NO_ZONE)
+        ]
+        return (found[0][0].as_py(), found[1][0].as_py()) if all(map(len, found)) else None
 
     def _parsed_dates(self, pattern: tuple[str, ...]) -> tuple[NDArray[np.datetime64], dict[int, str]]:
         known, codes = self.coded("")

@@ -252,6 +252,29 @@ def test_dates_of_several_formats_in_their_order(tmp_path):
     assert parse_date("02/03/1970", ("%d/%m/%Y", "%m/%d/%Y")).month == 3
 
 
+MIXED = {
+    "2024-01-01T10:00:00+02:00": False,
+    "2024-01-01 10:00:00.5-0330": False,
+    "2024-01-01 10:00+01": False,
+    "2024-01-01T10:00:00Z": True,
+    "2024-01-01 10:00:00+00:00": True,
+    "2024-01-01": True,
+}
+
+
+@pytest.mark.parametrize("text", MIXED)
+def test_moments_of_a_zone_beside_moments_of_none_are_refused(tmp_path, text):
+    path = csv(tmp_path, f"x\n{text}\n2024-01-02 10:00:00\n2024-01-03\n")
+    given = source(path, rules=(("x", ColumnRule(type="datetime")),))
+    if MIXED[text]:
+        trained = given.load()
+        (tmp_path / "bank.csv").write_text("x\n2024-01-01T10:00:00+02:00\n2024-01-02 10:00:00\n")
+        assert given.load(trained.columns).unusable == {}
+        return
+    with pytest.raises(BadInput, match=r"column x: '2024-01-01.* names a time zone, and '2024-01-02 10:00:00' none"):
+        given.load()
+
+
 def test_a_moment_beyond_the_calendar_is_no_date_and_one_line(tmp_path):
     path = csv(tmp_path, "x\n0001-01-01T00:00:00+05:00\n2024-01-01\n")
     for given, said in (({}, "holds text such as"), ({"rules": (("x", ColumnRule(type="datetime")),)}, "is no date")):
