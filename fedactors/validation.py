@@ -193,8 +193,11 @@ def _addresses_at(address: str) -> list[str]:
     if glob.has_magic(root) and not is_query and (like := files.glob(root)):
         found = sorted(like)
     elif files.isdir(root):
-        inside = sorted(one["name"] for one in files.ls(root, detail=True) if one["type"] == "file")
-        found = [one for one in inside if not one.rpartition("/")[2].startswith(("_", "."))]
+        listed = {one["name"].rstrip("/"): one["type"] for one in files.ls(root, detail=True)}
+        inside = sorted(one for one in listed if not one.rpartition("/")[2].startswith(("_", ".")))
+        if folder := next((one for one in inside if listed[one] == "directory" and one != root.rstrip("/")), ""):
+            raise ValueError(f"{folder} is a folder: the files of a table lie side by side in one")
+        found = [one for one in inside if listed[one] == "file"]
     else:
         found = [root] if files.exists(root) else []
     return [files.unstrip_protocol(one) for one in found]

@@ -47,6 +47,7 @@ from fedactors.data.values import (
     how_dates_are_read,
     how_it_is_read,
     parse_date,
+    truth_texts,
     value_text,
     whole_texts,
 )
@@ -323,11 +324,8 @@ def _origin(column: Column, rule: ColumnRule, where: str, dtype: Any) -> float:
         values_N = encode_dates(moments_N, ("days",), 1)[:, 0]
     else:
         values_N = column.numbers(where)
-        if (merged := column.merged(values_N)) is not None:
-            raise BadInput(
-                f"{where}: column {column.name}: {merged[0]} and {merged[1]} are one number in double precision, which "
-                "counts to 2^53; leave the column out of features, or name it under categorical"
-            )
+        advice = "leave the column out of features, or name it under categorical"
+        refuse_merged(column, values_N, f"{where}: column {column.name}", advice)
     if dtype != np.float32 or not merges_in_single(values_N):
         return 0.0
     is_tiny = bool(np.abs(values_N[np.isfinite(values_N)]).max() < np.finfo(np.float32).tiny)
@@ -337,6 +335,26 @@ def _origin(column: Column, rule: ColumnRule, where: str, dtype: Any) -> float:
         advice = "write them in another unit, in which they are larger" if is_tiny else rule_text
         raise BadInput(f"{where}: column {column.name}: {one} and {other} are one number in single precision; {advice}")
     return float(values_N[np.isfinite(values_N)].mean())
+
+
+def refuse_merged(column: Column, values_N: NDArray[np.float64], where: str, advice: str) -> None:
+    """Refuse numbers of a file that double precision makes one.
+
+    Args:
+        column: as the file has it.
+        values_N: its numbers in double precision.
+        where: party, file and column, for errors.
+        advice: what to do about large ones.
+
+    Raises:
+        BadInput: naming two of them.
+    """
+    if (merged := column.merged(values_N)) is None:
+        return
+    limit = "which counts to 2^53"
+    if not np.abs(values_N[np.isfinite(values_N)]).max() > 1:
+        limit, advice = "which has nothing between 0 and 5e-324", "write them in another unit, in which they are larger"
+    raise BadInput(f"{where}: {merged[0]} and {merged[1]} are one number in double precision, {limit}; {advice}")
 
 
 _LEAST_SINGLE = 2.0**-150
@@ -401,6 +419,12 @@ def encode(
     rejected: dict[int, str] = {}
     lacking: dict[str, tuple[int, str]] = {}
     num_rows = len(next(iter(columns.values()))) if columns else 0
+    for one in fitted if not new else ():
+        if one.rule.type == "datetime" and (zones := columns[one.name].mixed_zones()) is not None:
+            raise BadInput(
+                f"{where}: column {one.name}: {zones[0]!r} names a time zone, and {zones[1]!r} none; name it in all of "
+                "them, such as Z for UTC, or in none"
+            )
     features = allocate((num_rows, sum(len(one.names) for one in fitted)), dtype)
     unseen: dict[str, Counter[str]] = {}
     found = _encode_blocks(columns, fitted, where, new, features, unseen)
@@ -593,17 +617,18 @@ def _categories(
 ) -> tuple[list[str], NDArray[np.int64]]:
     """Return the different texts as they are compared, and the number of each row's (N); -1: missing.
 
-    A whole number is one category however it is written, 7 or 7.0, where all are whole numbers.
+    A whole number is one category however it is written, 7 or 7.0, where all are whole numbers, and so is a truth.
     """
     texts, codes_N = column.coded(where)
-    whole = whole_texts([text for text in known or texts if text != MISSING])
+    decimal = column.csv.decimal
     if known:
-        named = {number: text for text, number in whole.items()}
-        texts = [
-            text if text in whole else named.get(whole_texts([text]).get(text, ""), text) if named else text
-            for text in texts
-        ]
+        plain = [text for text in known if text != MISSING]
+        alike = whole_texts(plain) or truth_texts(plain)
+        named = {one: text for text, one in alike.items()}
+        read = {text: (whole_texts([text], decimal) or truth_texts([text])).get(text, "") for text in texts if named}
+        texts = [text if text in alike else named.get(read.get(text, ""), text) for text in texts]
     elif column.is_text:
+        whole = whole_texts(texts, decimal)
         texts = [whole.get(text, text) for text in texts]
     placeholder = {"indicator": MISSING, "constant": None if rule.fill is None else rule.plain(value_text(rule.fill))}
     fill = placeholder.get(rule.missing)

@@ -40,7 +40,7 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 import numpy as np
 
 from fedactors.data.query import NUMBER_KINDS, is_among_texts
-from fedactors.data.readers import read_arrays, refuse_pandas_types
+from fedactors.data.readers import read_arrays, refuse_lost_column, refuse_pandas_types
 from fedactors.data.values import (
     Column,
     CsvFormat,
@@ -376,11 +376,14 @@ class TableSource:
             schema, table = _postgres_table(self.table)
             statement = _statement(columns, f"{_quote(schema)}.{_quote(table)}", where, casts)
             with _postgres(self) as connection, _fitting(self.shown):
+                stored = dict(connection.execute(DESCRIBE, [schema, table]).fetchall())
                 found = copied(connection, statement, _schema(columns, known, pa.string()))
                 made, large = {name: found.column(name) for name in columns}, is_large(found.nbytes)
                 for name in columns:
                     if known[name] == "decimal":
                         made[name] = mapped_if_large(_decimals(made[name], name), large)
+                    elif stored[name] in ("bit", "bit varying"):
+                        made[name] = mapped_if_large(_bits(made[name]), large)
                 return pa.table(made)
         with _duckdb(self) as (connection, relation), _fitting(self.shown):
             return _fetched(connection, _statement(columns, relation, where))
@@ -639,7 +642,7 @@ def _literal(text: str) -> str:
 
 def _file_relation(source: TableSource) -> str:
     files = _parts_of(source.where)
-    relation = f"read_parquet([{', '.join(map(_literal, files))}])"
+    relation = f"read_parquet([{', '.join(map(_literal, files))}], hive_partitioning = false)"
     if not source.kinds:
         return relation
     casts = ", ".join(f"CAST({_quote(c)} AS {_duckdb_type(kind)}) AS {_quote(c)}" for c, kind in source.kinds)
@@ -673,6 +676,7 @@ def _reads_exactly(source: TableSource) -> bool:
     for one in schemas:
         _refuse_alike(one.names, source)
         refuse_pandas_types(list(one), f"{source.table or 'source'}: {source.where}")
+    refuse_lost_column(files, schemas[0].names if schemas else (), f"{source.table or 'source'}: {source.where}")
     is_other = (pa.types.is_duration, pa.types.is_decimal256)  # numbers of 64 bits, and floats, to DuckDB
     is_known = not any(check(kind) for one in schemas for kind in one.types for check in is_other)
     return is_known and all(one.equals(schemas[0]) for one in schemas)
@@ -768,6 +772,15 @@ def _rows_here(source: TableSource) -> Any:
     return _named_rows(source) if source.kind == "named" else rows_of(source.rows)
 
 
+def _bits(texts: Any) -> Any:
+    """Return bits that a database shows as texts: as bytes where several stand together, for 0101 is no number."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    longest = pc.max(pc.utf8_length(texts)).as_py() or 0
+    return texts if longest <= 1 else texts.cast(pa.binary())
+
+
 _WIDE = ("HUGEINT", "UHUGEINT", "BIGNUM", "VARINT")
 _AS_THEY_SHOW = ("BIT", "TIME WITH TIME ZONE")
 """Types of which Arrow would have a part."""
@@ -791,8 +804,9 @@ def rows_of_relation(relation: Any) -> Any:
     replaced = ", ".join(f"CAST({_quote(name)} AS VARCHAR) AS {_quote(name)}" for name in casts)
     found = relation.project(f"* REPLACE ({replaced})").to_arrow_table()
     for name, kind in casts.items():
-        if kind in _WIDE:
-            found = found.set_column(found.column_names.index(name), name, _decimals(found.column(name), name))
+        if kind in (*_WIDE, "BIT"):
+            made = _bits(found.column(name)) if kind == "BIT" else _decimals(found.column(name), name)
+            found = found.set_column(found.column_names.index(name), name, made)
     return found
 
 
@@ -1241,7 +1255,7 @@ def _sqlite_values(name: str, values: Sequence[Any], kind: str, arrow: Any) -> A
         some = {type(v).__name__: v for v in values if v is not None}
         if set(some) != {"str"}:
             told = " and ".join(f"{v!r} ({one})" for one, v in some.items())
-            raise ValueError(f"column {name} holds {told}; CAST it in a view to one of them")
+            raise ValueError(f"column {name} holds {told}; CAST it in a view to INTEGER, REAL or TEXT")
     return pa.array(values, type=arrow)
 
 

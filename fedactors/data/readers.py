@@ -247,9 +247,15 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
         raise BadInput(
             f'{where} is not written in {csv.encoding}; give its encoding: csv = {{ encoding = "utf-{width}" }}'
         )
-    if codecs.lookup(csv.encoding).name in ("utf-8", "utf-8-sig"):
+    name = codecs.lookup(csv.encoding).name
+    if name in ("utf-8", "utf-8-sig"):
         return _without_marks(content, where)
-    if codecs.lookup(csv.encoding).name == "iso8859-1" and (found := re.search(rb"[\x80-\x9f]", content)):
+    if name.startswith(("cp125", "iso8859")) and _is_utf_8(content):
+        raise BadInput(
+            f"{where} is written in UTF-8, in which a letter such as é has two bytes, and {csv.encoding} would make "
+            "two letters of it; leave its encoding out"
+        )
+    if name == "iso8859-1" and (found := re.search(rb"[\x80-\x9f]", content)):
         raise BadInput(
             f"{where} has the byte 0x{content[found.start()]:02x}, which is no letter of {csv.encoding}; what Windows "
             'writes is read by csv = { encoding = "cp1252" }'
@@ -261,6 +267,18 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
         return _without_marks(written_to_file(text.encode() for text in characters), where)
     except UnicodeError as error:
         raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
+
+
+def _is_utf_8(content: Content) -> bool:
+    """Say whether characters beyond ASCII are those of UTF-8, which in an encoding of one byte each make no text."""
+    if not re.search(rb"[\x80-\xff]", content):
+        return False
+    try:
+        for _ in codecs.iterdecode(_parts_from(content, 0), "utf-8"):
+            pass
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _without_marks(content: Content, where: str) -> Content:
@@ -323,7 +341,9 @@ class _Lines:
 
     def __init__(self, content: Content, separator: str, csv: CsvFormat, where: str) -> None:
         self.content, self.separator, self.csv, self.where = content, separator, csv, where
-        self._blank = " \r\n" if separator == "\t" else " \t\r\n"
+        self._blank = " \t\r\n".replace(separator, "")
+        self.num_blank = 0
+        """Lines of blanks that `records` has left out so far."""
 
     def head_and_rows(self) -> tuple[list[str], Content | memoryview]:
         """Return the names of the columns, and the lines below them that are rows.
@@ -351,6 +371,8 @@ class _Lines:
             names = list(csv.names)
         elif csv.trim:
             names = [name.strip() for name in names]
+        if len(names) == 1:
+            self._refuse_blank()
         if self._has_other_lines():
             records = self.records()
             if not csv.names:
@@ -366,7 +388,7 @@ class _Lines:
         """Yield the number of the last line of each row, its lines, and its fields."""
         csv = self.csv
         lines: list[str] = []
-        number = 0
+        number = self.num_blank = 0
 
         def rows() -> Iterator[str]:
             nonlocal number
@@ -375,6 +397,7 @@ class _Lines:
                 for line in file:
                     number += 1
                     if number <= csv.skip or (not lines and self._is_none(line)):
+                        self.num_blank += number > csv.skip and not line.strip(self._blank)
                         continue
                     lines.append(line)
                     yield line
@@ -401,9 +424,24 @@ class _Lines:
         csv, content = self.csv, self.content
         if csv.skip or csv.comment is not None or (csv.trim and _holds(content, b'"')):
             return True
-        blanks = [b" "] if self.separator == "\t" else [b" ", b"\t"]
+        blanks = [blank for blank in (b" ", b"\t") if blank != self.separator.encode()]
         begins = (b"\n", b"\r") if _holds(content, b"\r") else (b"\n",)
         return content[:1] in blanks or any(_holds(content, begin + blank) for begin in begins for blank in blanks)
+
+    def _refuse_blank(self) -> None:
+        """Refuse a blank line between rows of one column: it may be a row whose value is missing."""
+        if not re.search(rb"(^|\r\n|\r(?!\n)|\n)[ \t]*[\r\n]\s*\S", self.content):
+            return
+        records = self.records()
+        if not self.csv.names:
+            next(records)
+        on_top = self.num_blank
+        for number, _, _ in records:
+            if self.num_blank > on_top:
+                raise BadInput(
+                    f"{self.where}: a blank line stands above line {number}; in a file of one column it may be a row "
+                    'whose value is missing: write "" there, or take the line out'
+                )
 
     def _refuse_open_quote(self) -> None:
         """Refuse a quote that is never closed, and text behind one that is: what follows would be read otherwise."""
@@ -674,7 +712,7 @@ def _read_parquet(opened: Any, file: Any, chosen: Sequence[str]) -> Any:
     # column by column, of which a page is in memory, and not a row group
     read = pa_parquet.ParquetFile(file, buffer_size=1 << 16, **_PARQUET)
     pieces = (
-        (number, batch.column(0))
+        (number, batch.column(name))
         for number, name in enumerate(chosen)
         for batch in read.iter_batches(_ROWS_READ, columns=[name], use_threads=False)
     )
@@ -731,12 +769,31 @@ def _read_parts(
             raise BadInput(f"{party}: {file} has the columns {', '.join(names)}, {files[0].name} {', '.join(present)}")
         parts.append(pa.table(part))
         present = names
+    refuse_lost_column(files, present, f"{party}: {where}")
     with reading(party, where):
         schema = pa.unify_schemas([part.schema for part in parts], promote_options="permissive")
         whole = pa.concat_tables([part.cast(schema) for part in parts])  # which refuses to round a value
         if is_large(whole.nbytes):
             whole = mapped_table(whole.schema, whole.num_rows, pieces_of(whole.to_batches()))
     return dict(zip(whole.column_names, whole.columns, strict=True)), present
+
+
+def refuse_lost_column(files: Sequence[Path], present: Sequence[str], where: str) -> None:
+    """Refuse files whose folders are called by values of a column that they do not have: year=2024, as Hive has it.
+
+    Raises:
+        BadInput: naming the column.
+    """
+    found: dict[str, set[str]] = {}
+    for file in files:
+        for name, value in (part.split("=", 1) for part in file.parent.parts if "=" in part):
+            found.setdefault(name, set()).add(value)
+    for name, values in found.items():
+        if len(values) > 1 and name not in present:
+            raise BadInput(
+                f"{where}: column {name}: stands in the names of folders, such as {name}={min(values)}, and in no "
+                "file; give the files of one folder, or write it into them as a column"
+            )
 
 
 def _read_workbook(content: Content, where: str) -> dict[str, Any]:
@@ -767,7 +824,14 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
                     f"{where}: cell {cell.coordinate} is a formula whose value is not there: open and save it in Excel"
                 )
     head, *rows = ([_cell_value(cell) for cell in row] for row in sheet.iter_rows())
-    rows = [row for row in rows if any(value is not None for value in row)]
+    filled = [number for number, row in enumerate(rows, 1) if any(value is not None for value in row)]
+    if len(head) == 1 and filled and filled[-1] > len(filled):
+        blank = next(number for number in range(1, filled[-1]) if number not in filled) + 1
+        raise BadInput(
+            f"{where}: row {blank} is blank; in a workbook of one column it may be a row whose value is missing: write "
+            "NA there, or delete the row"
+        )
+    rows = [rows[number - 1] for number in filled]
     width = max((number + 1 for number, name in enumerate(head) if name is not None), default=0)
     if any(value is not None for row in rows for value in row[width:]):
         raise BadInput(f"{where}: a column beyond {width} has no name in the first row")
@@ -790,6 +854,8 @@ def _cells(values: Sequence[Any]) -> Any:
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} and not any(isinstance(one, int) and abs(one) > 2**53 for one in values):
         return pa.array(values, pa.int64() if kinds == {int} else pa.float64())
+    if kinds == {datetime.datetime} and all(one is None or one.time() == datetime.time() for one in values):
+        return pa.array(values, pa.date32())  # whose texts are those of dates elsewhere
     if len(kinds) == 1:
         return pa.array(values)
     return pa.array([None if value is None else _cell_text(value) for value in values], pa.string())

@@ -22,6 +22,7 @@ from fedactors.data.columns import (
     encode,
     fit,
     merges_in_single,
+    refuse_merged,
     resolve_rules,
     told_apart,
 )
@@ -37,6 +38,8 @@ from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import is_object
 from fedactors.validation import files_at, opened
+
+_LESS = "take off what all of them have in common"
 
 
 @wire_type
@@ -441,10 +444,11 @@ class FileSource:
         is_gone_N = np.isin(np.arange(len(made)), unlabelled)
         for number, name in enumerate(names):
             values_N = np.where(is_gone_N, 0.0, table[name].numbers(self.where))
+            refuse_merged(table[name], values_N, f"{self.where}: label {name}", _LESS)
             if merges_in_single(values_N):
                 raise BadInput(
                     f"{self.where}: label {name}: {' and '.join(told_apart(values_N))} are one number in single "
-                    "precision; take off what all of them have in common"
+                    f"precision; {_LESS}"
                 )
             with np.errstate(over="ignore"):  # infinite targets are refused
                 made[:, number] = values_N
@@ -453,6 +457,7 @@ class FileSource:
     def _labels_of(self, column: Column) -> tuple[NDArray[Any], tuple[str, ...]]:
         if self.task == "regression":
             targets_N = column.numbers(self.where)
+            refuse_merged(column, targets_N, f"{self.where}: label {column.name}", _LESS)
             with np.errstate(over="ignore"):  # infinite targets are refused
                 return targets_N if merges_in_single(targets_N) else targets_N.astype(np.float32), ()
         self._refuse_missing(column)

@@ -115,6 +115,8 @@ _FIRST_SECOND, _LAST_SECOND = {"excel": -2_203_891_200}, 253_402_300_800
 counted in two ways, else of the years 1 to 9999."""
 _ISO = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}|[0-9]{4}-?W[0-9]{2}(-?[0-9])?)([Tt ]|$)")
 """What a date of ISO 8601 begins with."""
+_IN_A_ZONE, _IN_NO_ZONE = r"[0-9][Tt ][0-9:.,]+[+-](?:0[1-9]|1[0-4])(?::?[0-9]{2})?\s*$", r"[0-9][Tt ][0-9:.,]+\s*$"
+"""Moments of ISO 8601 of another zone than UTC, and of one that nobody tells."""
 Formats = str | tuple[str, ...]
 """One way to write dates, or several in the order in which they are tried; an empty one, or ``iso``: ISO 8601."""
 
@@ -134,7 +136,7 @@ def parse_date(text: str, pattern: Formats) -> datetime.datetime:
     for one in formats_of(pattern):
         if one == "iso" and not _ISO.match(text):
             continue  # Python also reads 1712011500123, some milliseconds, as a day of 1712
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError):  # a time zone's at the end of the calendar
             if one in COUNTED:
                 seconds, is_date = _seconds_since_1970(float(text), one)
                 if not is_date:
@@ -203,7 +205,7 @@ def formats_of_dates(texts: Sequence[str]) -> list[tuple[str, ...]]:
 def _reads(text: str, pattern: str) -> bool:
     try:
         parse_date(text, pattern)
-    except (ValueError, OverflowError):
+    except ValueError:
         return False
     return True
 
@@ -262,6 +264,8 @@ _WHOLE = re.compile(r"[+-]?[0-9]+\.0+")
 _WHOLE_TEXT = re.compile(r"(?:0|-?[1-9][0-9]*)(?:\.0+)?")
 _EXACT = {16: 2.0**11, 32: 2.0**24, 64: 2.0**53}
 """Whole numbers that a float of so many bits holds one by one."""
+_LEAST_FULL, _LEAST_DOUBLE = 2.0**-1022, 2.0**-1074
+"""Below the first double precision has fewer digits than elsewhere, and below the second nothing but 0."""
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMERAL = rf"^(?:{_NUMBER}|[+-]?(?i:inf|infinity|nan))$"
 """What a number is, in training and in prediction: digits with a point, an exponent, a sign."""
@@ -275,6 +279,7 @@ _WRITTEN = (
 _ROUNDED = r"^\s*[0-9](?:\.[0-9]+)?E\+(?:1[1-9]|[2-9][0-9]|[0-9]{3})\s*$"
 """Numbers of twelve digits or more as a workbook shows them."""
 _PLAIN_WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
+_MIDNIGHT = r"^\s*([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]00:00(?::00(?:\.0+)?)?\s*$"
 _ZEROS = r"(?:(\.[0-9]*[1-9])0+|\.0+)$"
 """Of seconds, which a type with a finer unit writes."""
 _WORDS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
@@ -315,6 +320,8 @@ def plain_values(values: Any) -> Any:
         return values.cast(pa.decimal128(kind.precision, kind.scale))
     if types.is_large_string(kind) or types.is_string_view(kind):
         return values.cast(pa.large_string() if values.nbytes >= 2**31 else pa.string())
+    if types.is_binary_view(kind):
+        return values.cast(pa.large_binary())
     return values
 
 
@@ -441,6 +448,7 @@ _REMEDIES = {
     "dates": 'say under columns: { type = "datetime" }',
     "times of day": 'say under columns: { type = "datetime", parts = ["hour"] }',
     "time spans": "write the seconds as numbers, or leave the column out of features",
+    "byte strings": "name the column under categorical, or write numbers (of bits, in the database, CAST(x AS BIGINT))",
     "lists": "bring all to one length (labels of tokens with -100), or leave the column out of features",
 }
 
@@ -555,27 +563,48 @@ class Column:
         """Return each value as the name of something, by which rows are found, as an Arrow array of texts.
 
         Texts of a CSV file that are whole numbers as floats are written, 7.0, are what they are in Parquet: 7. So they
-        are where others are written 7, but not beside codes such as 007.
+        are where others are written 7, but not beside codes such as 007. A moment at midnight is its date, whose type
+        some programs do not have.
 
         Raises:
             BadInput: floats that may stand for several values each, lists, or bytes that are no text.
         """
         texts = self._exact(where, "name")
+        if self.is_text or pa.types.is_timestamp(self.values.type):
+            texts = pc.replace_substring_regex(texts, _MIDNIGHT, r"\1")
         if not self.is_text:
             return texts
         if rounded := self.rounded():
             raise BadInput(f"{where}: column {self.name}: holds {rounded}")
-        trimmed = pc.utf8_trim_whitespace(texts)
+        trimmed = _with_points(pc.utf8_trim_whitespace(texts), self.csv)
         is_float = pa.array(_matches(trimmed, _FLOATS))
         if pc.all(is_float).as_py() or (
             pc.any(pc.and_(is_float, pc.is_valid(texts))).as_py()
             and _all_match(trimmed.filter(pc.invert(is_float)), _PLAIN_WHOLE)
         ):
             numbers = pc.cast(pc.if_else(is_float, trimmed, pa.scalar(None, trimmed.type)), pa.float64())
-            if pc.all(pc.equal(numbers, pc.floor(numbers))).as_py():
+            if pc.all(pc.equal(numbers, pc.floor(numbers))).as_py() and self._are_whole(
+                trimmed.filter(is_float), where
+            ):
                 exact = Column(self.name, numbers, self.csv, self._rows)._exact(where, "name")
                 texts = pc.if_else(is_float, exact.cast(texts.type), texts)
         return texts
+
+    def _are_whole(self, texts: Any, where: str) -> bool:
+        """Say whether texts that are whole once they are floats are so before: 1e-400 is not.
+
+        Raises:
+            BadInput: one is another whole number as a float.
+        """
+        is_short = pc.match_substring_regex(texts, r"^[+-]?[^-]{1,16}$")  # with 15 digits at most, which a float holds
+        for text in pc.unique(texts.filter(pc.invert(is_short)).drop_null()).to_pylist():
+            exact = decimal.Decimal(text)
+            if exact == decimal.Decimal(float(text)):
+                continue
+            if exact != exact.to_integral_value():
+                return False
+            raise BadInput(f"{where}: column {self.name}: holds {text}, which as a float is another whole number")
+        return True
 
     def _exact(self, where: str, purpose: Purpose) -> Any:
         try:
@@ -633,15 +662,21 @@ class Column:
     def merged(self, numbers_N: NDArray[np.float64]) -> tuple[str, str] | None:
         """Return two values that are one in double precision although what makes all of them different is no more."""
         finite = numbers_N[np.isfinite(numbers_N)]
-        if not len(finite) or np.abs(finite).max() < _EXACT[64] or pa.types.is_floating(self.values.type):
+        if not len(finite) or pa.types.is_floating(self.values.type):
+            return None
+        largest = float(np.abs(finite).max())
+        if _LEAST_FULL <= largest < _EXACT[64]:
             return None
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.abs(finite).max() * 2.0**-53 <= 1e-3 * finite.std():
+            if max(largest * 2.0**-53, _LEAST_DOUBLE) <= 1e-3 * finite.std():
                 return None
         seen: dict[float, decimal.Decimal] = {}
         values = self.numerals() if self.is_text else self.values
         for value in pc.unique(values.drop_null()).to_pylist():
-            exact = decimal.Decimal(value)
+            try:
+                exact = decimal.Decimal(value)
+            except decimal.InvalidOperation:  # true and false
+                continue
             if not exact.is_finite():
                 continue
             first = seen.setdefault(float(exact), exact)
@@ -715,9 +750,7 @@ class Column:
             between, point = re.escape(csv.thousands), re.escape(csv.decimal)
             grouped = pa.array(_matches(texts, rf"^[+-]?[0-9]{{1,3}}(?:{between}[0-9]{{3}})+(?:{point}[0-9]*)?$"))
             texts = pc.if_else(grouped, pc.replace_substring(texts, csv.thousands, ""), texts)
-        if csv.decimal != ".":
-            texts = pc.replace_substring(pc.replace_substring(texts, ".", "\0"), csv.decimal, ".")
-        return texts
+        return _with_points(texts, csv)
 
     def rounded(self) -> str:
         """Return what to say of a name that a workbook has rounded, such as 1.23457E+11; empty: there is none."""
@@ -770,6 +803,15 @@ class Column:
                 return _as_numpy(pc.cast(self.values, pa.timestamp("us"))).astype("datetime64[us]"), {}
         return self._parsed_dates(given)
 
+    def mixed_zones(self) -> tuple[str, str] | None:
+        """Return a text that names a time zone other than UTC and one that names none, where both occur."""
+        if not self.is_text:
+            return None
+        found = [
+            self.values.filter(pc.match_substring_regex(self.values, pattern)) for pattern in (_IN_A_ZONE, _IN_NO_ZONE)
+        ]
+        return (found[0][0].as_py(), found[1][0].as_py()) if all(map(len, found)) else None
+
     def _parsed_dates(self, pattern: tuple[str, ...]) -> tuple[NDArray[np.datetime64], dict[int, str]]:
         known, codes = self.coded("")
         found = np.full(len(known) + 1, np.datetime64("NaT", "us"))
@@ -777,7 +819,7 @@ class Column:
         for position, text in enumerate(known):
             try:
                 found[position] = np.datetime64(parse_date(text, pattern), "us")
-            except (ValueError, OverflowError):  # what overflows is a time zone's at the end of the calendar
+            except ValueError:
                 bad[position] = True
         return found[codes], {int(row): known[codes[row]] for row in np.flatnonzero(bad[codes])}
 
@@ -843,6 +885,13 @@ def _as_numpy(values: Any) -> NDArray[Any]:
     return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
+def _with_points(texts: Any, csv: CsvFormat) -> Any:
+    """Return texts with a point where their file writes another decimal; a point of theirs is none."""
+    if csv.decimal == ".":
+        return texts
+    return pc.replace_substring(pc.replace_substring(texts, ".", "\0"), csv.decimal, ".")
+
+
 def _holds_odd_nan(texts: Any) -> bool:
     """Say whether a text is NaN to Arrow and no number here, such as ``nan(1)``."""
     return bool(pc.any(pc.match_substring(texts, "(")).as_py())
@@ -870,13 +919,19 @@ def class_text(value: Any) -> str:
     return text.rstrip("0")[:-1] if _WHOLE.fullmatch(text) else text
 
 
-def whole_texts(texts: Iterable[str]) -> dict[str, str]:
+def whole_texts(texts: Iterable[str], decimal: str = ".") -> dict[str, str]:
     """Return whole numbers by their texts, where all are some: 7 is also 7.0, as pandas writes it beside a missing one.
 
     Empty where others are among them: 1.0 beside 1.5 is a code.
     """
-    found = {text: text.partition(".")[0] for text in texts}
-    return found if all(map(_WHOLE_TEXT.fullmatch, found)) else {}
+    found = {text: text.partition(decimal)[0] for text in texts}
+    return found if all(_WHOLE_TEXT.fullmatch(text.replace(decimal, ".")) for text in found) else {}
+
+
+def truth_texts(texts: Iterable[str]) -> dict[str, str]:
+    """Return true and false by their texts, where all are some: as a CSV file writes them, and as Python does."""
+    found = {text: text.lower() for text in texts}
+    return found if set(found.values()) <= {"true", "false"} else {}
 
 
 def how_it_is_read(text: str, csv: CsvFormat) -> str:

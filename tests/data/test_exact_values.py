@@ -51,6 +51,7 @@ IDS = {
     "large text": pa.array(list(map(str, WHOLE)), pa.large_string()),
     "text view": pa.array(list(map(str, WHOLE)), pa.string_view()),
     "bytes": pa.array([str(one).encode() for one in WHOLE]),
+    "bytes view": pa.array([str(one).encode() for one in WHOLE], pa.binary_view()),
     "text of floats": pa.array([f"{one}.0" for one in WHOLE]),
     "blanks": pa.array([f" {one} " for one in WHOLE]),
 }
@@ -200,6 +201,48 @@ def test_whole_numbers_that_double_precision_merges_are_refused_with_two_of_them
     assert advised.features.sum() == 9
 
 
+NEAR_ZERO = {
+    "nothing but 0": ["1e-400", "2e-400", "0"],
+    "digits that are left": ["5e-324", "6e-324", "1e-322"],
+    "beside 0.5": ["1e-400", "0.5", "0"],
+}
+
+
+@pytest.mark.parametrize("kind", NEAR_ZERO)
+@pytest.mark.parametrize("role", [{}, {"label": "x", "task": "regression"}, {"targets": ("x",), "task": "regression"}])
+def test_numbers_near_0_are_refused_where_nothing_else_tells_them_apart(tmp_path, kind, role):
+    path = csv(tmp_path, "z,x\n" + "".join(f"{row},{text}\n" for row, text in enumerate(NEAR_ZERO[kind])))
+    if kind == "beside 0.5":  # rounding takes nothing off that a model could see
+        assert source(path, **role).load().ids.tolist() == [0, 1, 2]
+        return
+    with pytest.raises(BadInput, match=r"x: \dE-\d+ and \dE?-?\d* are one number in double .*; write them in another"):
+        source(path, **role).load()
+
+
+def test_whole_labels_that_double_precision_merges_are_refused(tmp_path):
+    path = csv(tmp_path, "z,x\n" + "".join(f"{row},{2**60 + row}\n" for row in range(5)))
+    for role in ({"label": "x"}, {"targets": ("x",)}):
+        with pytest.raises(BadInput, match=rf"label x: {2**60} and {2**60 + 1} are one .*; take off what all of them"):
+            source(path, task="regression", **role).load()
+
+
+@pytest.mark.parametrize(
+    ("texts", "right"),
+    [
+        (["1e-400", "1"], ["1e-400", "1"]),
+        (["1.00000000000000000001", "1.0"], ["1.00000000000000000001", "1.0"]),
+        (["700e-02", "9007199254740991.0"], ["7", "9007199254740991"]),
+        (["9007199254740993.0", "1.0"], "9007199254740993.0, which as a float is another whole number"),
+    ],
+)
+def test_ids_that_are_whole_as_floats_only_stay_as_they_are(texts, right):
+    if isinstance(right, list):
+        assert row_names([Column("id", texts)], (), "bank") == right
+        return
+    with pytest.raises(BadInput, match=f"bank: column id: holds {right}"):
+        row_names([Column("id", texts)], (), "bank")
+
+
 def test_dates_of_several_formats_in_their_order(tmp_path):
     path = csv(tmp_path, "x\n1970-01-02\n03.01.1970\n1970-01-04T12:00:00Z\n")
     with pytest.raises(BadInput, match=r'where both occur: format = ."iso", "%d.%m.%Y".'):
@@ -207,6 +250,36 @@ def test_dates_of_several_formats_in_their_order(tmp_path):
     rule = ColumnRule(type="datetime", parts=("days",), format=("iso", "%d.%m.%Y"))
     assert source(path, rules=(("x", rule),)).load().features[:, 0].tolist() == [1, 2, 3.5]
     assert parse_date("02/03/1970", ("%d/%m/%Y", "%m/%d/%Y")).month == 3
+
+
+MIXED = {
+    "2024-01-01T10:00:00+02:00": False,
+    "2024-01-01 10:00:00.5-0330": False,
+    "2024-01-01 10:00+01": False,
+    "2024-01-01T10:00:00Z": True,
+    "2024-01-01 10:00:00+00:00": True,
+    "2024-01-01": True,
+}
+
+
+@pytest.mark.parametrize("text", MIXED)
+def test_moments_of_a_zone_beside_moments_of_none_are_refused(tmp_path, text):
+    path = csv(tmp_path, f"x\n{text}\n2024-01-02 10:00:00\n2024-01-03\n")
+    given = source(path, rules=(("x", ColumnRule(type="datetime")),))
+    if MIXED[text]:
+        trained = given.load()
+        (tmp_path / "bank.csv").write_text("x\n2024-01-01T10:00:00+02:00\n2024-01-02 10:00:00\n")
+        assert given.load(trained.columns).unusable == {}
+        return
+    with pytest.raises(BadInput, match=r"column x: '2024-01-01.* names a time zone, and '2024-01-02 10:00:00' none"):
+        given.load()
+
+
+def test_a_moment_beyond_the_calendar_is_no_date_and_one_line(tmp_path):
+    path = csv(tmp_path, "x\n0001-01-01T00:00:00+05:00\n2024-01-01\n")
+    for given, said in (({}, "holds text such as"), ({"rules": (("x", ColumnRule(type="datetime")),)}, "is no date")):
+        with pytest.raises(BadInput, match=rf"column x: .*{said}"):
+            source(path, **given).load()
 
 
 def test_what_has_no_meaning_here_is_named(tmp_path):
@@ -281,6 +354,19 @@ DIALECTS = {
 def test_dialects_of_csv(tmp_path, name):
     text, how = DIALECTS[name]
     assert source(csv(tmp_path, text), id_column="id", csv=how).load().features.tolist() == [[2], [3]]
+
+
+BLANK_LINES = {"x\n1\n\n2\n": 4, "x\r\n1\r\n  \r\n2\r\n": 4, "\n\nx\n\n1\n": 5}
+NO_BLANK_LINES = ["x\n1\n2\n\n\n", "x\r\n1\r\n2", 'x\n"1"\n""\n', "# of June\nx\n1\n# none\n2\n"]
+
+
+def test_a_blank_line_between_rows_of_one_column_is_refused(tmp_path):
+    how = CsvFormat(comment="#")
+    for text, line in BLANK_LINES.items():
+        with pytest.raises(BadInput, match=rf'a blank line stands above line {line}; .*: write "" there'):
+            read_columns(csv(tmp_path, text), "bank", wanted=None, csv=how)
+    for text in NO_BLANK_LINES:
+        assert len(read_columns(csv(tmp_path, text), "bank", wanted=None, csv=how)["x"]) == 2
 
 
 def test_advice_for_a_file_of_another_dialect_works(tmp_path):

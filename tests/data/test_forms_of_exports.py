@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
 from fedactors.data.checks import check_data
-from fedactors.data.columns import ColumnRule
+from fedactors.data.columns import ColumnRule, encode, fit
 from fedactors.data.databases import SourceError, TableSource, in_memory
 from fedactors.data.description import load_description
+from fedactors.data.readers import read_columns
 from fedactors.data.sources import FileSource
 from fedactors.data.values import Column, CsvFormat, row_names
 from fedactors.errors import BadInput
@@ -168,3 +173,107 @@ def test_points_that_may_stand_between_thousands_and_a_row_of_totals_are_told(tm
     (tmp_path / "s.csv").write_text(text.replace("99.000", "99.5").replace("Total", "zz"))
     said = [finding.text for finding in check_data(path) if finding.party == "shop"]
     assert not any("three digits" in one or "called" in one for one in said)
+
+
+GERMAN = CsvFormat(separator=";", decimal=",")
+DAYS = [datetime.datetime(2024, 1, 5), datetime.datetime(1960, 2, 1)]
+SAME_NAMES = {
+    "commas beside a missing value": (["7,0", None, "8,0"], GERMAN, ["7", "", "8"]),
+    "codes with a comma": (["7,0", "7,5"], GERMAN, ["7,0", "7,5"]),
+    "codes with a point": (["7.0", "8.0"], GERMAN, ["7.0", "8.0"]),
+    "dates": (pa.array(DAYS, pa.date32()), None, ["2024-01-05", "1960-02-01"]),
+    "moments": (pa.array(DAYS, pa.timestamp("ns")), None, ["2024-01-05", "1960-02-01"]),
+    "moments as text": (["2024-01-05 00:00:00", "1960-02-01T00:00"], None, ["2024-01-05", "1960-02-01"]),
+    "other moments": (["2024-01-05 00:00:01", "24-01-05 00:00"], None, ["2024-01-05 00:00:01", "24-01-05 00:00"]),
+}
+
+
+@pytest.mark.parametrize("kind", SAME_NAMES)
+def test_names_are_the_same_whatever_program_has_written_them(kind):
+    values, how, right = SAME_NAMES[kind]
+    assert row_names([Column("id", values, how)], (), "shop") == right
+
+
+def test_dates_of_a_workbook_are_called_as_elsewhere(tmp_path):
+    path = book_at(tmp_path / "a.xlsx", [["id", "v"], [DAYS[0], DAYS[0]], [DAYS[1], DAYS[1].replace(hour=5)]])
+    found = read_columns(path, "shop", wanted=None)
+    assert found["id"].names("shop").to_pylist() == found["id"].texts() == ["2024-01-05", "1960-02-01"]
+    assert found["v"].texts() == ["2024-01-05 00:00:00", "1960-02-01 05:00:00"]
+
+
+ALIKE: dict[str, Any] = {
+    "codes": [
+        (["7", "8", "7"], None),
+        (["7,0", "8,0", "7,0"], GERMAN),
+        ([7.0, 8.0, 7.0], None),
+        (["7.0", "8", "7"], None),
+    ],
+    "truths": [(["True", "False", "True"], None), (["true", "false", "true"], None), ([True, False, True], None)],
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_a_category_is_the_same_whatever_program_has_written_it(kind):
+    rule = {"v": ColumnRule(type="categorical")}
+    for values, how in ALIKE[kind]:
+        trained = fit({"v": Column("v", values, how)}, rule, "shop")
+        for others, how_others in ALIKE[kind]:
+            found = encode({"v": Column("v", others, how_others)}, trained, "shop", new=True)
+            assert found.features[:, 0].tolist() in ([1, 0, 1], [0, 1, 0])
+            assert found.features.sum() == 3
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "iso-8859-15", "cp1251"])
+@pytest.mark.parametrize("begins", ["", "\ufeff"])
+def test_a_file_in_utf_8_is_read_in_no_other_encoding(tmp_path, encoding, begins):
+    path = tmp_path / "a.csv"
+    for text in ("id,v\nMüller,1\nWeiß,2\n", "id,v\nŁódź,1\n"):
+        path.write_text(begins + text, encoding="utf-8")
+        with pytest.raises(BadInput, match=rf"shop: .*is written in UTF-8, .* and {encoding} would make .*; leave its"):
+            source_of(path, csv=CsvFormat(encoding=encoding)).load()
+        assert source_of(path).load().ids[0] in ("Müller", "Łódź")
+    path.write_text("id,v\n1,2\n", encoding="utf-8")
+    assert source_of(path, csv=CsvFormat(encoding=encoding)).load().ids.tolist() == ["1"]
+
+
+def test_a_blank_row_of_a_workbook_of_one_column_is_refused(tmp_path):
+    for rows in ([["id"], [1], [None], [2]], [["id"], [None], [2]]):
+        path = book_at(tmp_path / "a.xlsx", rows)
+        with pytest.raises(BadInput, match=r"row \d is blank; in a workbook of one column .*: write NA there"):
+            read_columns(path, "shop", wanted=None)
+    advised = read_columns(book_at(tmp_path / "a.xlsx", [["id"], [1], ["NA"], [2], [None]]), "shop", wanted=None)
+    assert advised["id"].texts() == ["1", None, "2"]
+    two = read_columns(book_at(tmp_path / "a.xlsx", [["id", "v"], [1, 2], [None, None], [2, 3]]), "shop", wanted=None)
+    assert two["id"].texts() == ["1", "2"]
+
+
+def test_a_folders_name_changes_no_column_and_loses_none(tmp_path):
+    """DuckDB takes ``age=30`` for a column, which would stand in place of the file's."""
+    for age in (30, 40):
+        (tmp_path / f"age={age}").mkdir()
+        pyarrow.parquet.write_table(pa.table({"id": [age], "age": [5]}), tmp_path / f"age={age}" / "a.parquet")
+    every = tmp_path / "*" / "*.parquet"
+    for path in (tmp_path / "age=30" / "a.parquet", every):
+        table = TableSource(kind="parquet", where=str(path), table="t")
+        assert table.describe() == {"id": "integer", "age": "integer"}
+        assert set(table.load(where="age < 30")["age"].to_pylist()) == {5}
+    for age in (30, 40):
+        pyarrow.parquet.write_table(pa.table({"id": [age]}), tmp_path / f"age={age}" / "a.parquet")
+    assert TableSource(kind="parquet", where=str(tmp_path / "age=30" / "a.parquet")).load().to_pydict() == {"id": [30]}
+    lost = r"column age: stands in the names of folders, such as age=30, and in no file"
+    with pytest.raises(BadInput, match=rf"^t: .*{lost}"):
+        TableSource(kind="parquet", where=str(every), table="t").load()
+    with pytest.raises(BadInput, match=rf"^shop: .*{lost}"):
+        read_columns(every, "shop", wanted=None)
+
+
+def test_folders_in_a_folder_are_refused_at_an_address_too(tmp_path):
+    (tmp_path / "parts" / "more").mkdir(parents=True)
+    for name in ("a.csv", "more/b.csv"):
+        (tmp_path / "parts" / name).write_text("id,v\n1,2\n")
+    for path in (tmp_path / "parts", f"file://{tmp_path}/parts"):
+        with pytest.raises(BadInput, match=r"more is a folder: the files of a table lie side by side"):
+            read_columns(Path(path), "shop", wanted=None)

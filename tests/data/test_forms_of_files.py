@@ -348,7 +348,8 @@ def series(values, index):
 
 
 OBJECTS = {
-    "bits": (lambda: relation("'10101'::BIT"), ["10101"]),
+    "bits": (lambda: relation("'10101'::BIT"), [b"10101"]),
+    "a bit": (lambda: relation("'1'::BIT"), ["1"]),
     "a time with its zone": (lambda: relation("'10:00:00+02'::TIMETZ"), ["10:00:00+02"]),
     "a long number": (lambda: relation("123456789012345678901::HUGEINT"), [123456789012345678901]),
     "another order of bytes": (lambda: {"v": np.array([1.5], ">f8")}, [1.5]),

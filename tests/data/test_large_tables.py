@@ -87,6 +87,14 @@ def source(path: Path) -> FileSource:
     return FileSource(party="bank", path=str(path), id_column="id", label="y", **facts)
 
 
+def test_a_column_called_like_a_field_of_a_struct_is_that_column(tmp_path: Path, shrink: Shrink) -> None:
+    values_of = {"s": [{"a": 1}, {"a": 2}], "s.a": [7, 8], "x.1": [5, 6], "x": [3, 4]}
+    pa.parquet.write_table(pa.table(values_of), tmp_path / "a.parquet")
+    shrink(1)
+    for name, right in values_of.items():
+        assert read_arrays(tmp_path / "a.parquet", "bank", [name], CsvFormat())[0][name].to_pylist() == right
+
+
 @pytest.mark.parametrize("ending", WRITERS)
 @pytest.mark.parametrize("rows", [8, 64, 699])
 def test_blocks_of_any_size_give_the_same_numbers(ending: str, rows: int, tmp_path: Path, shrink: Shrink) -> None:

@@ -54,7 +54,7 @@ def test_moments_of_spark_and_impala_are_those_that_were_written(tmp_path, monke
     if large:
         monkeypatch.setattr("fedactors.data.readers.is_large", lambda size: True)
     block = source(path, id_column="x", features=("z",)).load()
-    assert block.ids.tolist() == [f"{day:%Y-%m-%d} 00:00:00".rjust(19, "0") for day in FAR]
+    assert block.ids.tolist() == [f"{day:%Y-%m-%d}".rjust(10, "0") for day in FAR]
     days = source(path, features=("x",), rules=DATES).load().features[:, 0]
     assert days.tolist() == [-719162, 2932896, -135140]
     assert TableSource(kind="parquet", where=str(path)).load(["x"]).column("x").to_pylist() == FAR

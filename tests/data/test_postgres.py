@@ -9,6 +9,8 @@ import pytest
 from fedactors.data import databases as copying
 from fedactors.data.databases import SourceError, TableSource
 from fedactors.data.description import load_description
+from fedactors.data.values import Column
+from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import digests_of_files
 from tests.databases import PASSWORD, postgres_address
 
@@ -102,6 +104,25 @@ def test_values_arrive_as_they_are(postgres, monkeypatch):
     assert again["s"].num_chunks > 1
     assert str(again.to_pylist()) == str(whole.to_pylist())
     assert [row["n"] for row in source(postgres, "shop.odd").load(["n"]).to_pylist()] == [1, None, -2, 3]
+
+
+def test_bits_are_names_and_no_numbers(postgres):
+    """0101 would be 101; the cast that is advised counts them."""
+    execute(
+        postgres,
+        SETUP
+        + """CREATE TABLE shop.bits (b BIT(4), v BIT VARYING, one BIT); CREATE VIEW shop.counted AS
+        SELECT CAST(b AS BIGINT) AS b FROM shop.bits; INSERT INTO shop.bits VALUES (B'0101', B'1', B'1'),
+        (B'0011', B'01', B'0'), (NULL, NULL, NULL)""",
+    )
+    found = source(postgres, "shop.bits").load()
+    columns = {name: Column(name, found[name]) for name in found.column_names}
+    assert [one.texts() for one in columns.values()] == [["0101", "0011", None], ["1", "01", None], ["1", "0", None]]
+    assert columns["one"].numbers("shop")[:2].tolist() == [1, 0]
+    for name in ("b", "v"):
+        with pytest.raises(BadInput, match=rf"column {name}: holds byte strings .*; name the column under categorical"):
+            columns[name].numbers("shop")
+    assert source(postgres, "shop.counted").load().to_pydict() == {"b": [5, 3, None]}
 
 
 READER = """
