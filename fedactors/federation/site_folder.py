@@ -201,8 +201,17 @@ class Policy:
     changed_data: Literal["warn", "refuse"] = "warn"
     """What becomes of a run whose data here are others when it begins than when it was approved."""
 
-    def check(self, site: str, coordinator: str, protocol: str, config: Any) -> None:
+    def check(
+        self, site: str, coordinator: str, protocol: str, config: Any, stated: Mapping[str, Any] | None = None
+    ) -> None:
         """Check that a run may be.
+
+        Args:
+            site: whose policy it is.
+            coordinator: who proposes the run.
+            protocol: its name.
+            config: its settings.
+            stated: by name, what the proposal says itself: a setting of that name does not count.
 
         Raises:
             BadInput: naming the key of the policy, what the run asks for, and what is allowed.
@@ -215,9 +224,9 @@ class Policy:
             raise BadInput(f"{site}: policy.protocols: {protocol} is not allowed: {allowed}")
         for setting, rule in self.protocols[protocol].items():
             where = f"{site}: policy.protocols.{protocol}.{setting}"
-            if not hasattr(config, setting):
+            if setting not in (stated or {}) and not hasattr(config, setting):
                 raise BadInput(f"{where}: there is no such setting")
-            value = getattr(config, setting)
+            value = (stated or {}).get(setting, getattr(config, setting, None))
             follows = value == 0 and setting in getattr(config, "by_rows", ())
             if follows or not _allows(rule, value, where):
                 why = ", which stands for what follows from the rows; give a number" if follows else ""

@@ -12,7 +12,7 @@ import pytest
 
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.errors import BadInput, FedactorsError
-from fedactors.federation.approval import as_tree, make_proposal
+from fedactors.federation.approval import as_tree, check_proposal, make_proposal
 from fedactors.federation.identity import FEDERATION
 from fedactors.federation.site_folder import SITE
 from fedactors.plugins import find_protocol
@@ -88,3 +88,28 @@ def test_a_list_of_revoked_certificates_that_is_not_good_keeps_no_removed_site(t
 def test_settings_that_would_fill_a_sites_memory_are_none(protocol: str, words: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="input should be less than or equal to"):
         build(find_protocol(protocol).Config, words)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"), [("pubsub-vfl", {}), ("mtcd", {"relaxed_protocol": True, "num_clients": 2})]
+)
+def test_a_policys_rule_on_what_the_proposal_says_is_not_of_the_setting(
+    tmp_path: Path, protocol: str, words: dict[str, object]
+) -> None:
+    """The task says how rows are aligned, and the data how many take part: settings of that name are not used here."""
+    world, found = World(tmp_path), find_protocol(protocol)
+    bank, shop = tmp_path / BANK / SITE, tmp_path / SHOP / SITE
+    bank.write_text(bank.read_text().replace('"already-aligned"', '"hash"', 1))
+    settings = spell_infinities(as_dict(build(found.Config, {"on_party_loss": "stop", **words})))
+    proposal = make_proposal(world.folder(BANK), found, settings, "bank=customers,shop=orders", None)
+    text = f"{shop.read_text()}\n[policy.protocols.{protocol}]\n"
+    for rule, said in (
+        ('alignment = ["psi", "already-aligned"]', "alignment: 'hash' is not allowed"),
+        ("num_parties = { at_least = 3 }", "num_parties: 2 is not allowed"),
+        ("num_clients = { at_least = 3 }", "num_clients: 2 is not allowed"),
+    ):
+        shop.write_text(f"{text}{rule}\n")
+        with pytest.raises(BadInput, match=f"policy.protocols.{protocol}.{said}"):
+            check_proposal(proposal, world.folder(SHOP))
+    shop.write_text(f'{text}alignment = "hash"\nnum_parties = 2\n')
+    check_proposal(proposal, world.folder(SHOP))
