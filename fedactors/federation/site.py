@@ -82,6 +82,7 @@ PROPOSAL_BYTES = 64 * 1024
 """Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
 ASK_SECONDS, AGAIN_SECONDS = 300.0, 60.0
 """After which some other site is asked for a newer federation.toml, and the same one again."""
+_HOUR = 3600.0
 _RELAY = "the relay"
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
@@ -122,6 +123,8 @@ class SiteProcess:
         self._why = ""
         """What its driver said before it went."""
         self._checks = ThreadPoolExecutor(1, "proposals")
+        self._proposed_at: defaultdict[str, deque[float]] = defaultdict(deque)
+        """By site: when it proposed, within the last hour."""
         self._measured = 0.0
         """When it was last looked at what the run takes of the machine."""
 
@@ -149,13 +152,21 @@ class SiteProcess:
                 self._operations.end()
                 raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
         folder.audit.add("started", site=folder.name, listen=folder.where)
+        self._reject_unanswered()
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
         self._tasks = [asyncio.get_running_loop().create_task(one) for one in (self._look(), self._keep_up())]
         if folder.relay is not None:
-            called = Called(folder, self.limits, self._accept, self._tell)
+            called = Called(folder, self.limits, self._accept, partial(self._operations.tell_of, _RELAY))
             self._tasks.append(asyncio.get_running_loop().create_task(called.wait()))
+
+    def _reject_unanswered(self) -> None:
+        """Reject what was proposed to the process of before: nobody waits for these answers any more."""
+        with contextlib.suppress(BadInput):  # a proposal that another version has kept
+            for proposal in kept_proposals(self.folder).values():
+                if decision(self.folder, proposal) is None:
+                    decide(self.folder, proposal, approved=False, why="the site was started again")
 
     async def _look(self) -> None:
         while True:
@@ -423,6 +434,7 @@ class SiteProcess:
             raise self._note(Refused(peer, "proposes a second time"))
         self._look_anew()
         try:
+            self._count_proposal(peer)
             proposal = read_proposal(args[0] if args else None)
             if (proposal.coordinator, proposal.run) != (peer, run):
                 raise BadInput(
@@ -432,7 +444,8 @@ class SiteProcess:
             await asyncio.to_thread(_get_ready)
             protocol, config = await self._checked(proposal)
             hosts = dict(self.folder.federation.hosts)
-            is_return = has_quorum(config) and self._is_known(proposal, hosts)
+            # which reads the log, however long it is
+            is_return = has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
             if not is_return:
                 keep_proposal(self.folder, proposal)
         except (FedactorsError, FileExistsError) as error:
@@ -468,6 +481,23 @@ class SiteProcess:
             raise self._cannot_be(peer, error) from None
         await self._begin(proposal, protocol, config, hosts, is_return=False)
 
+    def _count_proposal(self, peer: str) -> None:
+        """Count what a site proposes: each is checked, written to a file and to the log, and keeps others waiting.
+
+        Raises:
+            BadInput: it was as many as the policy allows within an hour.
+        """
+        times, now, most = self._proposed_at[peer], time.monotonic(), self.folder.policy.proposals_per_hour
+        while times and now - times[0] > _HOUR:
+            times.popleft()
+        if len(times) >= most:
+            minutes = math.ceil((_HOUR - now + times[0]) / 60)
+            raise BadInput(
+                f"{self.folder.name}: policy.proposals_per_hour: {peer} has proposed {len(times)} times within an "
+                f"hour; at most {most}: propose again in {minutes} minutes"
+            )
+        times.append(now)
+
     def _is_known(self, proposal: Proposal, hosts: Mapping[str, str]) -> bool:
         """Say whether a run was approved here before and has not come to its end, so that this site comes back to it.
 
@@ -477,7 +507,7 @@ class SiteProcess:
         """
         known, answer = kept_proposals(self.folder).get(proposal.run), decision(self.folder, proposal)
         is_same = known is not None and known.digest == proposal.digest and answer is not None and answer[0]
-        lines = [line for line in self.folder.log() if line.get("run") == proposal.run]
+        lines = [line for line in self.folder.log() if line.get("run") == proposal.run] if is_same else []
         if not is_same or any(line["what"] == "ended" and line["status"] == "finished" for line in lines):
             return False
         stopped = next((line["why"] for line in lines if line["what"] == "stopped"), None)
@@ -582,7 +612,10 @@ class SiteProcess:
                 while (found := decision(self.folder, proposal)) is None:
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError:
-            return False, f"nobody answered within {self._approval_seconds:g} s"
+            why = f"nobody answered within {self._approval_seconds:g} s"
+            with contextlib.suppress(BadInput):  # somebody has, just now
+                decide(self.folder, proposal, approved=False, why=why)
+            return decision(self.folder, proposal) or (False, why)
         return found
 
 

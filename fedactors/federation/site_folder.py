@@ -21,6 +21,7 @@ In site.toml:
     queries = ["SELECT ..."]                  # over tables; any other query waits for a person
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
+    proposals_per_hour = 60                   # of one site
     changed_data = "refuse"                   # of a run whose data changed after its approval; "warn" (default): log
     [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
     hours = 2.0
@@ -196,6 +197,8 @@ class Policy:
     """Organisations that may tell one another all they know: sums under masks are of two more at least."""
     continuations: Annotated[int, Field(ge=0)] = 20
     """How often a run may be gone on from in all, from whichever of its checkpoints."""
+    proposals_per_hour: Annotated[int, Field(ge=1)] = 60
+    """Of one site, those that are refused too."""
     limits: RunLimits = field(default_factory=RunLimits)
     """What one run may take of the site's machine."""
     changed_data: Literal["warn", "refuse"] = "warn"

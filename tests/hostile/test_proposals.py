@@ -7,21 +7,35 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedactors.config import as_dict, build, spell_infinities
-from fedactors.errors import BadInput, FedactorsError
-from fedactors.federation.approval import as_tree, check_proposal, make_proposal
+from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.federation.approval import (
+    as_tree,
+    check_proposal,
+    decide,
+    decision,
+    keep_proposal,
+    kept_proposals,
+    make_proposal,
+)
 from fedactors.federation.identity import FEDERATION
-from fedactors.federation.site_folder import SITE
+from fedactors.federation.site_folder import SITE, SiteFolder
 from fedactors.plugins import find_protocol
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_keys import bank_of_an_enterprise
-from tests.federation.world import BANK, SHOP, World
+from tests.federation.world import BANK, CLINIC, SHOP, World
 
 JOINS = " ".join(f"JOIN sales s{number} ON clients.id = s{number}.id" for number in range(1000))
 QUERY = f"SELECT clients.bad, clients.income, s0.orders FROM clients {JOINS}"
+
+
+def propose(rogue: Rogue) -> None:
+    with contextlib.suppress(FedactorsError, TimeoutError):
+        rogue.say(("propose", (as_tree(rogue.proposal),)))
 
 
 def test_a_query_that_is_dear_to_read_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -35,11 +49,7 @@ def test_a_query_that_is_dear_to_read_keeps_nobody_waiting(tmp_path: Path) -> No
         rogue.proposal = replace(made, task=replace(made.task, sql=QUERY))
         began = time.monotonic()
 
-        def propose() -> None:
-            with contextlib.suppress(FedactorsError, TimeoutError):
-                rogue.say(("propose", (as_tree(rogue.proposal),)))
-
-        proposing = threading.Thread(target=propose, daemon=True)
+        proposing = threading.Thread(target=propose, args=(rogue,), daemon=True)
         proposing.start()
         slowest = 0.0
         while not any("proposes tablepuppet" in line for line in world.output[SHOP]) and time.monotonic() - began < 30:
@@ -113,3 +123,70 @@ def test_a_policys_rule_on_what_the_proposal_says_is_not_of_the_setting(
             check_proposal(proposal, world.folder(SHOP))
     shop.write_text(f'{text}alignment = "hash"\nnum_parties = 2\n')
     check_proposal(proposal, world.folder(SHOP))
+
+
+def test_a_log_that_is_long_to_read_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a site comes back to a run with a quorum is in its log, which is read before anybody approves."""
+    world, protocol, honest = World(tmp_path, (BANK, SHOP, CLINIC)), find_protocol("horizontal"), SiteFolder.log
+    is_reading = threading.Event()
+
+    def log(folder: SiteFolder) -> list[dict[str, Any]]:
+        if threading.current_thread() is not threading.main_thread():
+            is_reading.set()
+            time.sleep(3)
+        return honest(folder)
+
+    rogue = Rogue(world)
+    settings = spell_infinities(as_dict(build(protocol.Config, {"min_sites": 2})))
+    data = "bank=patients,shop=cases,clinic=cured"
+    rogue.proposal = make_proposal(world.folder(BANK), protocol, settings, data, None)
+    keep_proposal(world.folder(SHOP), rogue.proposal)
+    decide(world.folder(SHOP), rogue.proposal, approved=True)
+    monkeypatch.setattr(SiteFolder, "log", log)
+    world.start(SHOP)
+    try:
+        proposing = threading.Thread(target=propose, args=(rogue,), daemon=True)
+        proposing.start()
+        assert is_reading.wait(60)
+        asked = time.monotonic()
+        world.on(SHOP, lambda: None)
+        assert time.monotonic() - asked < 1.5
+        proposing.join(60)
+    finally:
+        world.stop()
+
+
+def test_a_site_proposes_so_many_runs_an_hour_and_no_more(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    file = tmp_path / SHOP / SITE
+    file.write_text(f"{file.read_text()}\n[policy]\nproposals_per_hour = 3\n")
+    world.start(SHOP)
+    try:
+        rogue = Rogue(world)
+        for number in range(3):
+            with pytest.raises(Refused, match="proposes what cannot be: proposal"):
+                rogue.say(("propose", ({"run": f"{number:016}"},)))
+        with pytest.raises(Refused, match="bank has proposed 3 times within an hour; at most 3"):
+            rogue.say(("propose", (as_tree(rogue.proposal),)))
+        assert kept_proposals(world.folder(SHOP)) == {}
+        assert any("policy.proposals_per_hour" in line for line in world.refusals(SHOP))
+    finally:
+        world.stop()
+
+
+def test_what_nobody_waits_for_any_more_is_not_approved_later(tmp_path: Path) -> None:
+    """After the time for an answer, and after a restart, a proposal is rejected, and on record as that."""
+    world = World(tmp_path)
+    shop, late, old = world.folder(SHOP), Rogue(world), Rogue(world)
+    keep_proposal(shop, old.proposal)
+    world.start(SHOP)
+    try:
+        world.processes[SHOP]._approval_seconds = 0.5
+        with pytest.raises(Refused, match=r"nobody answered within 0\.5 s"):
+            late.say(("propose", (as_tree(late.proposal),)))
+        for rogue, why in ((late, "nobody answered within 0.5 s"), (old, "the site was started again")):
+            assert decision(shop, rogue.proposal) == (False, why)
+            with pytest.raises(BadInput, match="is decided already"):
+                decide(shop, rogue.proposal, approved=True)
+    finally:
+        world.stop()
