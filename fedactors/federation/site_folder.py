@@ -723,7 +723,10 @@ class SiteFolder:
         if self.crl is None:
             return Revoked(), None
         try:
-            return read_revoked(self.crl, federation.authorities), None
+            found = read_revoked(self.crl, federation.authorities)
+            if before is not None:
+                found.check_follows(before.revoked, federation.authorities)
+            return found, None
         except BadInput as error:
             if before is None:
                 raise

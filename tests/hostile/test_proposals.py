@@ -83,6 +83,22 @@ def test_a_list_of_revoked_certificates_that_is_not_good_keeps_no_removed_site(t
     assert ("a list ended at" if what == "it ended" else "signed by no CA") in str(shop.config_errors)
 
 
+def test_an_older_list_of_revoked_certificates_makes_nobody_a_member_again(tmp_path: Path) -> None:
+    """Who serves a site its list may serve an older one, which is signed and has not ended."""
+    world, enterprise, _ = bank_of_an_enterprise(tmp_path)
+    revoked, site = tmp_path / SHOP / "revoked.pem", tmp_path / SHOP / SITE
+    site.write_text(f'crl = "revoked.pem"\n{site.read_text()}')
+    enterprise.revoke(revoked)
+    shop, before = world.folder(SHOP), revoked.read_bytes()
+    assert BANK in shop.federation.members
+    time.sleep(1.1)  # the time of a list is in whole seconds
+    enterprise.revoke(revoked, shop.federation.members[BANK].certificate)
+    assert BANK not in shop.federation.members
+    revoked.write_bytes(before)
+    assert BANK not in shop.federation.members
+    assert "was read before" in str(shop.config_errors)
+
+
 @pytest.mark.parametrize(
     ("protocol", "words"),
     [
