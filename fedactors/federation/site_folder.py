@@ -479,6 +479,8 @@ EMBEDDED = "embedded"
 """A Ray of the site's own that begins and ends with each run."""
 _OF_OTHERS = TaskFacts(layout="vertical", type="regression", classes=1)
 """What another site may state of the task."""
+_FEWEST_ROWS = 10
+"""That a client trains or measures on where the proposal holds rows out: what is told of one row tells the row."""
 _OF_NEW_ROWS, _RULES = {"path", "id", "csv"}, ("features", "categorical", "columns", "csv")
 """Keys of rows to predict, and what they have from those of training."""
 
@@ -867,7 +869,7 @@ class SiteFolder:
         found = read_party(table, where, self.path, name, facts.layout, facts.type, facts.classes, positive)
         if facts.layout == "vertical":
             return found
-        horizontal = HorizontalFile(file=found, classes=facts.labels)
+        horizontal = HorizontalFile(file=found, classes=facts.labels, fewest_rows=_FEWEST_ROWS)
         if horizontal.holds_out:
             raise BadInput(
                 f"{where}.split: {found.split_column!r} is not allowed over a federation: give validation_fraction"
