@@ -54,7 +54,6 @@ from fedactors.federation.operations import (
 from fedactors.federation.relay import Called, federation_at_relay, listen_for_websockets
 from fedactors.federation.session import (
     BACKLOG,
-    LINES_PER_MINUTE,
     MOST_OF_MEMBER,
     PIECE_BYTES,
     REFUSED,
@@ -107,8 +106,6 @@ class SiteProcess:
         self._unknown_peers = Admission(self._refused)
         self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._refused, MOST_OF_MEMBER))
         """By site: what others are refused, however often, hides nothing of what it is."""
-        self._told: defaultdict[str, deque[float]] = defaultdict(deque)
-        """By site: when lines of its links were told."""
         self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
@@ -327,7 +324,7 @@ class SiteProcess:
                 **driving,
                 "name": hello.run,
                 "traffic": self._operations.traffic(peer),
-                "tell": self._tell_of(peer),
+                "tell": partial(self._operations.tell_of, peer),
             }
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
@@ -347,20 +344,7 @@ class SiteProcess:
         if hello.purpose not in (CALLS, PAYLOADS) or run is None or hello.run != run.proposal.run:
             raise Refused(peer, f"opens a connection for {hello.purpose[:40]!r} of a run that is not under way here")
         ends = run.welcome(peer, hello.purpose, hello.assignment)
-        return {**ends, "traffic": self._operations.traffic(peer), "tell": self._tell_of(peer)}
-
-    def _tell_of(self, peer: str) -> Callable[[str, str], None]:
-        """Return what tells of a site's links, so many lines a minute: it may break them again and again."""
-
-        def tell(event: str, text: str) -> None:
-            told, now = self._told[peer], time.monotonic()
-            while told and now - told[0] > 60:
-                told.popleft()
-            if len(told) < LINES_PER_MINUTE:
-                told.append(now)
-                self._tell(event, text)
-
-        return tell
+        return {**ends, "traffic": self._operations.traffic(peer), "tell": partial(self._operations.tell_of, peer)}
 
     def _driver_gone(self, connection: Connection, why: str) -> None:
         if why.startswith(REFUSED):
