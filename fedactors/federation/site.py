@@ -27,6 +27,7 @@ from weakref import WeakValueDictionary
 from fedactors.actors.remote import ordinal
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.approval import (
+    PROPOSALS,
     RUN_ID,
     Proposal,
     check_proposal,
@@ -40,6 +41,8 @@ from fedactors.federation.approval import (
     stop_reason,
     why_a_person,
 )
+from fedactors.federation.audit_log import AUDIT
+from fedactors.federation.audit_log import read as read_log
 from fedactors.federation.handshake import accept
 from fedactors.federation.hosting import Life
 from fedactors.federation.identity import Federation
@@ -150,6 +153,7 @@ class SiteProcess:
                 raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
         folder.audit.add("started", site=folder.name, listen=folder.where)
         self._reject_unanswered()
+        self._tell_of_lost_lines()
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
@@ -164,6 +168,22 @@ class SiteProcess:
             for proposal in kept_proposals(self.folder).values():
                 if decision(self.folder, proposal) is None:
                     decide(self.folder, proposal, approved=False, why="the site was started again")
+
+    def _tell_of_lost_lines(self) -> None:
+        """Say that answers stand in files and not in the log, whose end is lost then, or all of it."""
+        with contextlib.suppress(BadInput):  # a line that is none is told by whoever reads the log to use it
+            lines = read_log(self.folder.path / AUDIT)
+            known = {line.get("run") for line in lines if line["what"] in ("approved", "rejected")}
+            known |= {run for line in lines if line["what"] == "lost" for run in line["runs"]}
+            answered = (self.folder.path / PROPOSALS).glob("*.decision.json")
+            if lost := sorted({path.name.partition(".")[0] for path in answered} - known):
+                self.folder.audit.add("lost", runs=lost)
+                named = f"{', '.join(lost[:3])}{f' and {len(lost) - 3} others' if len(lost) > 3 else ''}"
+                self._tell(
+                    "lost",
+                    f"{AUDIT}: lines are missing: it does not say how {named} was answered, nor what these "
+                    "and later runs took of a budget: bring back the whole log",
+                )
 
     async def _look(self) -> None:
         while True:
