@@ -473,7 +473,9 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
     if not found:
         say("nothing is proposed" if args.action == "pending" else "no runs")
         return 0
-    print_table(list(found[0]), [[str(value or "-") for value in entry.values()] for entry in found])
+    rows = [[str(value or "-") for value in entry.values()] for entry in found]
+    # another site may have written why a run ended: on a terminal it begins no line
+    print_table(list(found[0]), rows, wrap=sys.stdout.isatty())
     return 0
 
 

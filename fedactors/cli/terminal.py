@@ -184,7 +184,7 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrap: b
         widths[-1] = min(widths[-1], max(20, wide - before))
         lines = []
         for *cells, last in rows:
-            parts = textwrap.wrap(last, widths[-1]) or [""]
+            parts = [part.replace(_SECOND_CELL, "") for part in textwrap.wrap(_spaced(last), widths[-1])] or [""]
             lines += [[*cells, parts[0]], *([*[""] * len(cells), part] for part in parts[1:])]
     heads = [list(cells) for cells in itertools.zip_longest(*names, fillvalue="")]
     table = [*heads, ["-" * width for width in widths], *lines]

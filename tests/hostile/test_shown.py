@@ -8,11 +8,12 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fedactors.cli import terminal
+from fedactors.cli import sites, terminal
 from fedactors.cli.sites import _print_proposal, _say_wrapped, describe
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.federation import site
@@ -98,6 +99,22 @@ def test_no_value_begins_a_line_where_a_terminal_ends(
         shown = capsys.readouterr().out
         assert "".join(shown.split()).count("noise:ON") == 2
         begun += [line for line in on_a_terminal(shown, columns) if line.startswith(("noise", "ON;", "each row"))]
+    assert begun == []
+
+
+@pytest.mark.parametrize("filler", ["x", "\u3042"])
+def test_why_a_run_ended_begins_no_line_of_the_list_of_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], filler: str
+) -> None:
+    columns = 100
+    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 25)))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    begun = []
+    for size in range(columns):
+        run = {"run": "0" * 16, "coordinator": BANK, "status": f"failed: it ended it: {filler * size}1234 finished"}
+        monkeypatch.setattr(sites, "_runs", lambda _, run=run: [run])
+        sites._list(SimpleNamespace(name=SHOP), SimpleNamespace(action="runs", format="text"))  # type: ignore[arg-type]
+        begun += [line for line in on_a_terminal(capsys.readouterr().out, columns) if line.startswith(("12", "fin"))]
     assert begun == []
 
 
