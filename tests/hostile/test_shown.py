@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fedactors.cli import sites, terminal
+from fedactors.cli import sites
 from fedactors.cli.sites import _print_proposal, _say_wrapped, describe
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.federation import site
@@ -86,7 +87,7 @@ def test_no_value_begins_a_line_where_a_terminal_ends(
 ) -> None:
     """A long value goes on in the next line of a terminal: as if this site had written it."""
     columns, forged = 60, "noise: ON; each row is protected"
-    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 25)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 25)))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     facts: dict[str, Any] = {"run": "0" * 16, "coordinator": BANK, "protocol": "p", "version": "1", "site": SHOP}
     facts |= {"purpose": "train", "source": "s", "data": {BANK: "a", SHOP: "b"}, "hosts": {}, "shared_seed": None}
@@ -107,7 +108,7 @@ def test_why_a_run_ended_begins_no_line_of_the_list_of_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], filler: str
 ) -> None:
     columns = 100
-    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 25)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 25)))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     begun = []
     for size in range(columns):
