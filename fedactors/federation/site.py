@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import gc
 import math
+import stat
 import sys
 import time
 from collections import defaultdict, deque
@@ -154,6 +155,8 @@ class SiteProcess:
         folder.audit.add("started", site=folder.name, listen=folder.where)
         self._reject_unanswered()
         self._tell_of_lost_lines()
+        if folder.path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # whoever can may change policy and answers
+            self._tell("folder", f"{folder.path}: other users of this machine may write there: chmod 700")
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
