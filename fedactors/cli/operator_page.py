@@ -59,6 +59,7 @@ th{font-weight:600;white-space:nowrap}td.number,th.number{text-align:right;white
 td{min-width:4rem}td.wide{min-width:14rem}meter{width:6rem}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card)}
 pre{border:1px solid var(--grid);border-radius:.5rem;padding:.8rem}
+.line{display:block;min-height:1.5em;padding-left:2rem;text-indent:-2rem}
 pre{font-size:.82rem;margin:.6rem 0}label{display:block;margin:.4rem 0}
 input[type=text]{width:100%;max-width:36rem;padding:.45rem;font:inherit;border:1px solid var(--soft)}
 input[type=text]{border-radius:.3rem;background:var(--page);color:var(--ink)}
@@ -338,7 +339,8 @@ def run_page(found: ShownProposal, code: str, problem: str = "") -> str:
 
 
 def _text_of_lines(text: str) -> str:
-    return "\n".join(map(_text, text.split("\n")))
+    """Return lines that go on indented, so that nothing of another site's in them begins one."""
+    return "".join(f'<span class="line">{_text(line)}</span>' for line in text.split("\n"))
 
 
 def _form(found: ShownProposal, code: str) -> str:

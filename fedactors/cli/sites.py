@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedactors.cli.flags import Parser
-from fedactors.cli.terminal import answer, print_json, print_table, say
+from fedactors.cli.terminal import answer, print_json, print_table, say, say_filled
 from fedactors.errors import BadInput, CallTimeout, FedactorsError, PartyLost, Refused, Stopped
 from fedactors.validation import one_line, party_name, path_of, writing
 
@@ -473,7 +473,9 @@ def _list(folder: SiteFolder, args: argparse.Namespace) -> int:
     if not found:
         say("nothing is proposed" if args.action == "pending" else "no runs")
         return 0
-    print_table(list(found[0]), [[str(value or "-") for value in entry.values()] for entry in found])
+    rows = [[str(value or "-") for value in entry.values()] for entry in found]
+    # another site may have written why a run ended: on a terminal it begins no line
+    print_table(list(found[0]), rows, wrap=sys.stdout.isatty())
     return 0
 
 
@@ -507,7 +509,7 @@ def _about_run(folder: SiteFolder, args: argparse.Namespace) -> int:
         if args.format == "json":
             print_json(shown)
         else:
-            _print_proposal(shown)
+            _print_proposal(shown, _say_wrapped)
             if decision(folder, proposal) is None:
                 say(f"\nto answer: fedactors site approve {run}, or fedactors site reject {run} --why TEXT")
         return 0
@@ -671,6 +673,12 @@ def describe(folder: SiteFolder, proposal: Proposal) -> dict[str, Any]:
         "protections": jsonable(describe_protections(protocol, config)),
         "messages": tell(protocol, config),
     }
+
+
+def _say_wrapped(text: object) -> None:
+    """Print lines that go on indented, so that nothing of another site's in them begins a line of the terminal."""
+    for line in str(text).split("\n"):
+        say_filled(line, indent="    ")
 
 
 def _print_proposal(shown: dict[str, Any], say: Callable[[str], object] = say) -> None:

@@ -25,6 +25,7 @@ import shutil
 import sys
 import textwrap
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
@@ -112,9 +113,24 @@ def say_filled(text: str, *, indent: str = "  ", file: TextIO | None = None) -> 
         leading = text[: len(text) - len(text.lstrip())]
         wide = shutil.get_terminal_size().columns
         text = textwrap.fill(
-            text.lstrip(), wide, initial_indent=leading, subsequent_indent=leading + indent, break_on_hyphens=False
-        )
+            _spaced(text.lstrip()),
+            wide,
+            initial_indent=leading,
+            subsequent_indent=leading + indent,
+            break_on_hyphens=False,
+        ).replace(_SECOND_CELL, "")
     say(text, file=file)
+
+
+_SECOND_CELL = "\0"
+
+
+def _spaced(text: str) -> str:
+    """Return a text in which what may take two cells of a terminal counts twice."""
+    if text.isascii():
+        return text
+    text = text.replace(_SECOND_CELL, "?")
+    return "".join(f"{char}{_SECOND_CELL}" if unicodedata.east_asian_width(char) in "WFA" else char for char in text)
 
 
 class _Clean(logging.Formatter):
@@ -168,7 +184,7 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrap: b
         widths[-1] = min(widths[-1], max(20, wide - before))
         lines = []
         for *cells, last in rows:
-            parts = textwrap.wrap(last, widths[-1]) or [""]
+            parts = [part.replace(_SECOND_CELL, "") for part in textwrap.wrap(_spaced(last), widths[-1])] or [""]
             lines += [[*cells, parts[0]], *([*[""] * len(cells), part] for part in parts[1:])]
     heads = [list(cells) for cells in itertools.zip_longest(*names, fillvalue="")]
     table = [*heads, ["-" * width for width in widths], *lines]

@@ -247,7 +247,8 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
             raise BadInput(f"{folder.name}: data.{name}: they hold a label; the run takes another's")
         if (cap := folder.budget(name)) is not None:
             check_budget(folder, name, cap, proposal, protocol, config)
-    folder.policy.check(folder.name, proposal.coordinator, protocol.name, config)
+    stated = {**vars(proposal.task), **dict.fromkeys(("num_parties", "num_clients"), len(proposal.data))}
+    folder.policy.check(folder.name, proposal.coordinator, protocol.name, config, stated)
     if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
         load(config, proposal.described(folder), 0)
     spawned = spawned_by(protocol, config, proposal)

@@ -613,6 +613,21 @@ class Revoked:
     """Issuer, as DER, and serial number."""
     until: datetime | None = None
     """When the first of the lists ends."""
+    updated: Mapping[bytes, datetime] = field(default_factory=dict)
+    """By issuer, when its newest list was made."""
+
+    def check_follows(self, before: Revoked, issuers: Sequence[x509.Certificate]) -> None:
+        """Check that these lists may take the place of those of before.
+
+        Raises:
+            BadInput: a CA's list is older than the one of before, or gone: whom that named would be a member again.
+        """
+        known = {one.subject.public_bytes() for one in issuers}
+        for issuer, then in before.updated.items():
+            now = self.updated.get(issuer)
+            if issuer in known and (now is None or now < then):
+                how = "missing" if now is None else f"of {now:%Y-%m-%d %H:%M:%S} UTC"
+                raise BadInput(f"crl: a CA's list is {how}: the one of {then:%Y-%m-%d %H:%M:%S} UTC was read before")
 
     def __contains__(self, certificate: x509.Certificate) -> bool:
         return (certificate.issuer.public_bytes(), certificate.serial_number) in self.serials
@@ -634,17 +649,20 @@ def read_revoked(path: Path, issuers: Sequence[x509.Certificate]) -> Revoked:
     except ValueError:
         raise BadInput(f"crl: {path} is no certificate revocation list (PEM or DER)") from None
     serials, ended = set(), []
+    updated: dict[bytes, datetime] = {}
     for one in lists:
         if not any(one.issuer == by.subject and _is_list_of(one, by) for by in issuers):
             by_whom = one_line(one.issuer.rfc4514_string(), 200)
             raise BadInput(f"crl: {path}: the list of {by_whom!r} is signed by no CA of the federation")
+        issuer = one.issuer.public_bytes()
+        updated[issuer] = max(one.last_update_utc, updated.get(issuer, one.last_update_utc))
         if one.next_update_utc is not None:
             ended.append(one.next_update_utc)
-        serials |= {(one.issuer.public_bytes(), entry.serial_number) for entry in one}
+        serials |= {(issuer, entry.serial_number) for entry in one}
     until = min(ended, default=None)
     if until is not None and until < datetime.now(UTC):
         raise BadInput(f"crl: {path}: a list ended at {until:%Y-%m-%d %H:%M} UTC: get the CA's present one")
-    return Revoked(frozenset(serials), until)
+    return Revoked(frozenset(serials), until, updated)
 
 
 def _is_list_of(one: x509.CertificateRevocationList, by: x509.Certificate) -> bool:

@@ -41,7 +41,7 @@ from fedactors.federation.audit_log import AUDIT, check, signed_last
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import Gate
 from fedactors.federation.identity import FEDERATION, Member
-from fedactors.federation.session import Connection, Hello, Limits, Serve, Traffic, value_of
+from fedactors.federation.session import Connection, Hello, Limits, LineLimit, Serve, Traffic, value_of
 from fedactors.federation.site_folder import LONGEST_FEDERATION, SiteFolder
 from fedactors.messages.codec import encode_parts
 from fedactors.plugins import discover
@@ -85,6 +85,8 @@ class Operations:
         self._events: Counter[str] = Counter()
         self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self._clocks: dict[str, float] = {}
+        self._lines: defaultdict[str, LineLimit] = defaultdict(LineLimit)
+        """By site: whose links may break again and again."""
         self._lock: int | None = None
         self._config_errors: str | None = None
         self._certificate = ""
@@ -128,6 +130,11 @@ class Operations:
         self._say({**line, "text": one_line(text, _LONGEST)})
         self._write()
 
+    def tell_of(self, peer: str, event: str, text: str) -> None:
+        """Say what a site, or a relay, makes happen as often as it likes, so many times a minute and a day."""
+        if self._lines[peer].take():
+            self.tell(event, text)
+
     def does(self, state: str, **about: str) -> None:
         """Remember what the site does from now on: idle, asked, running."""
         if (state, about) != (self._state, self._about):
@@ -140,7 +147,7 @@ class Operations:
         was, self._clocks[peer] = self._clocks.get(peer, 0.0), ahead
         if abs(ahead) > SLOW_SECONDS >= abs(was):
             which = "ahead of" if ahead > 0 else "behind"
-            self.tell("clock", f"the clock of {peer} is {abs(ahead):.1f} s {which} this site's")
+            self.tell_of(peer, "clock", f"the clock of {peer} is {abs(ahead):.1f} s {which} this site's")
 
     def traffic(self, peer: str) -> Traffic:
         """Return what counts the bytes to and from a site, since this process began."""

@@ -20,7 +20,7 @@ import secrets
 import socket
 import ssl
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -42,6 +42,7 @@ from fedactors.federation.session import (
     Admission,
     Broken,
     Limits,
+    LineLimit,
     Pending,
     close_stream,
     error_in,
@@ -523,6 +524,8 @@ class Relay:
         """Connections of sites that were admitted."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unknown_peers = Admission(self._refused, self.limits.unknown_peers)
+        self._lines: defaultdict[str, LineLimit] = defaultdict(LineLimit)
+        """By site: which may come and go as often as it likes."""
         self._pieces = Limits(
             handshake=self.limits.handshake, piece=self.limits.handshake, heartbeat_timeout=self.limits.silence
         )
@@ -664,7 +667,7 @@ class Relay:
         before, self._waiting[waiting.site] = self._waiting.get(waiting.site), waiting
         if before is not None:  # the site was cut off, and the relay has not noticed
             before.writer.transport.abort()
-        else:
+        elif self._lines[waiting.site].take():
             self._tell("waits", f"{waiting.site} waits to be called", site=waiting.site)
         waiting.writer.write(framed([], REPLY))
         try:
@@ -677,7 +680,8 @@ class Relay:
         finally:
             if self._waiting.get(waiting.site) is waiting:
                 del self._waiting[waiting.site]
-                self._tell("gone", f"{waiting.site} waits no longer", site=waiting.site)
+                if self._lines[waiting.site].take():
+                    self._tell("gone", f"{waiting.site} waits no longer", site=waiting.site)
 
     async def _dial(self, site: str, other: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         waiting = self._waiting.get(other)

@@ -922,6 +922,30 @@ BACKLOG = 1024
 """Connections that the system keeps until they are accepted."""
 LINES_PER_MINUTE = 60
 """Refusals that are written each for itself; what is more is counted, in one line."""
+LINES_PER_DAY = 1440
+"""The same in the long run: a site reads all of its log to know what is left of a budget."""
+
+
+class LineLimit:
+    """Says whether another line of one cause may be written: so many a minute, and a day."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen = clock()
+        self.of_minute, self.of_day = float(LINES_PER_MINUTE), float(LINES_PER_DAY)
+
+    def has_room(self, lines: float = 1.0) -> bool:
+        """Say whether so many more would be within the minute's, and one within the day's."""
+        passed, self._seen = self._clock() - self._seen, self._clock()
+        self.of_minute = min(LINES_PER_MINUTE, self.of_minute + passed * LINES_PER_MINUTE / 60)
+        self.of_day = min(LINES_PER_DAY, self.of_day + passed * LINES_PER_DAY / 86_400)
+        return self.of_minute >= lines and self.of_day >= 1
+
+    def take(self) -> bool:
+        """Count a line, if one may be written."""
+        if has_room := self.has_room():
+            self.of_minute, self.of_day = self.of_minute - 1, self.of_day - 1
+        return has_room
 
 
 @dataclass(eq=False)
@@ -952,11 +976,9 @@ class Admission:
     ) -> None:
         self._write = write
         self._most = most
-        self._clock = clock
         self._here: dict[Pending, None] = {}
         """The oldest first."""
-        self._lines = float(LINES_PER_MINUTE)
-        self._seen = clock()
+        self._lines = LineLimit(clock)
         self._unwritten = 0
         self._last = ""
 
@@ -980,18 +1002,14 @@ class Admission:
     def refused(self, who: str, why: str) -> None:
         """Write down that somebody was refused, or count it."""
         self.look()
-        if self._lines < 1 or self._unwritten:
+        if self._unwritten or not self._lines.take():
             self._unwritten, self._last = self._unwritten + 1, who
             return
-        self._lines -= 1
         self._write(who, why)
 
     def look(self) -> None:
         """Write how many were counted, once there is room for a line."""
-        now = self._clock()
-        self._lines = min(LINES_PER_MINUTE, self._lines + (now - self._seen) * LINES_PER_MINUTE / 60)
-        self._seen = now
-        if self._unwritten and self._lines >= LINES_PER_MINUTE / 6:
-            self._lines -= 1
+        if self._unwritten and self._lines.has_room(LINES_PER_MINUTE / 6):
+            self._lines.take()
             count, self._unwritten = self._unwritten, 0
             self._write("others", f"{count} more were refused, the last of them {self._last}")

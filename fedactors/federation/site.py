@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import gc
 import math
+import stat
 import sys
 import time
 from collections import defaultdict, deque
@@ -27,6 +28,7 @@ from weakref import WeakValueDictionary
 from fedactors.actors.remote import ordinal
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.approval import (
+    PROPOSALS,
     RUN_ID,
     Proposal,
     check_proposal,
@@ -40,6 +42,8 @@ from fedactors.federation.approval import (
     stop_reason,
     why_a_person,
 )
+from fedactors.federation.audit_log import AUDIT
+from fedactors.federation.audit_log import read as read_log
 from fedactors.federation.handshake import accept
 from fedactors.federation.hosting import Life
 from fedactors.federation.identity import Federation
@@ -54,7 +58,6 @@ from fedactors.federation.operations import (
 from fedactors.federation.relay import Called, federation_at_relay, listen_for_websockets
 from fedactors.federation.session import (
     BACKLOG,
-    LINES_PER_MINUTE,
     MOST_OF_MEMBER,
     PIECE_BYTES,
     REFUSED,
@@ -82,6 +85,7 @@ PROPOSAL_BYTES = 64 * 1024
 """Of what a driver may send before its proposal is approved; decoded, it takes four times as much."""
 ASK_SECONDS, AGAIN_SECONDS = 300.0, 60.0
 """After which some other site is asked for a newer federation.toml, and the same one again."""
+_HOUR = 3600.0
 _RELAY = "the relay"
 _MOST_CHECKS = 4
 """Connections of one site for a check."""
@@ -106,8 +110,6 @@ class SiteProcess:
         self._unknown_peers = Admission(self._refused)
         self._members: defaultdict[str, Admission] = defaultdict(lambda: Admission(self._refused, MOST_OF_MEMBER))
         """By site: what others are refused, however often, hides nothing of what it is."""
-        self._told: defaultdict[str, deque[float]] = defaultdict(deque)
-        """By site: when lines of its links were told."""
         self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
@@ -122,6 +124,8 @@ class SiteProcess:
         self._why = ""
         """What its driver said before it went."""
         self._checks = ThreadPoolExecutor(1, "proposals")
+        self._proposed_at: defaultdict[str, deque[float]] = defaultdict(deque)
+        """By site: when it proposed, within the last hour."""
         self._measured = 0.0
         """When it was last looked at what the run takes of the machine."""
 
@@ -149,13 +153,40 @@ class SiteProcess:
                 self._operations.end()
                 raise BadInput(f"listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
         folder.audit.add("started", site=folder.name, listen=folder.where)
+        self._reject_unanswered()
+        self._tell_of_lost_lines()
+        if folder.path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # whoever can may change policy and answers
+            self._tell("folder", f"{folder.path}: other users of this machine may write there: chmod 700")
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
         self._tasks = [asyncio.get_running_loop().create_task(one) for one in (self._look(), self._keep_up())]
         if folder.relay is not None:
-            called = Called(folder, self.limits, self._accept, self._tell)
+            called = Called(folder, self.limits, self._accept, partial(self._operations.tell_of, _RELAY))
             self._tasks.append(asyncio.get_running_loop().create_task(called.wait()))
+
+    def _reject_unanswered(self) -> None:
+        """Reject what was proposed to the process of before: nobody waits for these answers any more."""
+        with contextlib.suppress(BadInput):  # a proposal that another version has kept
+            for proposal in kept_proposals(self.folder).values():
+                if decision(self.folder, proposal) is None:
+                    decide(self.folder, proposal, approved=False, why="the site was started again")
+
+    def _tell_of_lost_lines(self) -> None:
+        """Say that answers stand in files and not in the log, whose end is lost then, or all of it."""
+        with contextlib.suppress(BadInput):  # a line that is none is told by whoever reads the log to use it
+            lines = read_log(self.folder.path / AUDIT)
+            known = {line.get("run") for line in lines if line["what"] in ("approved", "rejected")}
+            known |= {run for line in lines if line["what"] == "lost" for run in line["runs"]}
+            answered = (self.folder.path / PROPOSALS).glob("*.decision.json")
+            if lost := sorted({path.name.partition(".")[0] for path in answered} - known):
+                self.folder.audit.add("lost", runs=lost)
+                named = f"{', '.join(lost[:3])}{f' and {len(lost) - 3} others' if len(lost) > 3 else ''}"
+                self._tell(
+                    "lost",
+                    f"{AUDIT}: lines are missing: it does not say how {named} was answered, nor what these "
+                    "and later runs took of a budget: bring back the whole log",
+                )
 
     async def _look(self) -> None:
         while True:
@@ -316,7 +347,7 @@ class SiteProcess:
                 **driving,
                 "name": hello.run,
                 "traffic": self._operations.traffic(peer),
-                "tell": self._tell_of(peer),
+                "tell": partial(self._operations.tell_of, peer),
             }
         if hello.purpose == CHECKING:
             # no run's: what goes wrong with it is the asker's to see
@@ -336,20 +367,7 @@ class SiteProcess:
         if hello.purpose not in (CALLS, PAYLOADS) or run is None or hello.run != run.proposal.run:
             raise Refused(peer, f"opens a connection for {hello.purpose[:40]!r} of a run that is not under way here")
         ends = run.welcome(peer, hello.purpose, hello.assignment)
-        return {**ends, "traffic": self._operations.traffic(peer), "tell": self._tell_of(peer)}
-
-    def _tell_of(self, peer: str) -> Callable[[str, str], None]:
-        """Return what tells of a site's links, so many lines a minute: it may break them again and again."""
-
-        def tell(event: str, text: str) -> None:
-            told, now = self._told[peer], time.monotonic()
-            while told and now - told[0] > 60:
-                told.popleft()
-            if len(told) < LINES_PER_MINUTE:
-                told.append(now)
-                self._tell(event, text)
-
-        return tell
+        return {**ends, "traffic": self._operations.traffic(peer), "tell": partial(self._operations.tell_of, peer)}
 
     def _driver_gone(self, connection: Connection, why: str) -> None:
         if why.startswith(REFUSED):
@@ -423,6 +441,7 @@ class SiteProcess:
             raise self._note(Refused(peer, "proposes a second time"))
         self._look_anew()
         try:
+            self._count_proposal(peer)
             proposal = read_proposal(args[0] if args else None)
             if (proposal.coordinator, proposal.run) != (peer, run):
                 raise BadInput(
@@ -432,7 +451,8 @@ class SiteProcess:
             await asyncio.to_thread(_get_ready)
             protocol, config = await self._checked(proposal)
             hosts = dict(self.folder.federation.hosts)
-            is_return = has_quorum(config) and self._is_known(proposal, hosts)
+            # which reads the log, however long it is
+            is_return = has_quorum(config) and await asyncio.to_thread(self._is_known, proposal, hosts)
             if not is_return:
                 keep_proposal(self.folder, proposal)
         except (FedactorsError, FileExistsError) as error:
@@ -468,6 +488,23 @@ class SiteProcess:
             raise self._cannot_be(peer, error) from None
         await self._begin(proposal, protocol, config, hosts, is_return=False)
 
+    def _count_proposal(self, peer: str) -> None:
+        """Count what a site proposes: each is checked, written to a file and to the log, and keeps others waiting.
+
+        Raises:
+            BadInput: it was as many as the policy allows within an hour.
+        """
+        times, now, most = self._proposed_at[peer], time.monotonic(), self.folder.policy.proposals_per_hour
+        while times and now - times[0] > _HOUR:
+            times.popleft()
+        if len(times) >= most:
+            minutes = math.ceil((_HOUR - now + times[0]) / 60)
+            raise BadInput(
+                f"{self.folder.name}: policy.proposals_per_hour: {peer} has proposed {len(times)} times within an "
+                f"hour; at most {most}: propose again in {minutes} minutes"
+            )
+        times.append(now)
+
     def _is_known(self, proposal: Proposal, hosts: Mapping[str, str]) -> bool:
         """Say whether a run was approved here before and has not come to its end, so that this site comes back to it.
 
@@ -477,7 +514,7 @@ class SiteProcess:
         """
         known, answer = kept_proposals(self.folder).get(proposal.run), decision(self.folder, proposal)
         is_same = known is not None and known.digest == proposal.digest and answer is not None and answer[0]
-        lines = [line for line in self.folder.log() if line.get("run") == proposal.run]
+        lines = [line for line in self.folder.log() if line.get("run") == proposal.run] if is_same else []
         if not is_same or any(line["what"] == "ended" and line["status"] == "finished" for line in lines):
             return False
         stopped = next((line["why"] for line in lines if line["what"] == "stopped"), None)
@@ -582,7 +619,10 @@ class SiteProcess:
                 while (found := decision(self.folder, proposal)) is None:
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError:
-            return False, f"nobody answered within {self._approval_seconds:g} s"
+            why = f"nobody answered within {self._approval_seconds:g} s"
+            with contextlib.suppress(BadInput):  # somebody has, just now
+                decide(self.folder, proposal, approved=False, why=why)
+            return decision(self.folder, proposal) or (False, why)
         return found
 
 

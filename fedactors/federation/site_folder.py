@@ -21,6 +21,7 @@ In site.toml:
     queries = ["SELECT ..."]                  # over tables; any other query waits for a person
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
+    proposals_per_hour = 60                   # of one site
     changed_data = "refuse"                   # of a run whose data changed after its approval; "warn" (default): log
     [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
     hours = 2.0
@@ -196,13 +197,24 @@ class Policy:
     """Organisations that may tell one another all they know: sums under masks are of two more at least."""
     continuations: Annotated[int, Field(ge=0)] = 20
     """How often a run may be gone on from in all, from whichever of its checkpoints."""
+    proposals_per_hour: Annotated[int, Field(ge=1)] = 60
+    """Of one site, those that are refused too."""
     limits: RunLimits = field(default_factory=RunLimits)
     """What one run may take of the site's machine."""
     changed_data: Literal["warn", "refuse"] = "warn"
     """What becomes of a run whose data here are others when it begins than when it was approved."""
 
-    def check(self, site: str, coordinator: str, protocol: str, config: Any) -> None:
+    def check(
+        self, site: str, coordinator: str, protocol: str, config: Any, stated: Mapping[str, Any] | None = None
+    ) -> None:
         """Check that a run may be.
+
+        Args:
+            site: whose policy it is.
+            coordinator: who proposes the run.
+            protocol: its name.
+            config: its settings.
+            stated: by name, what the proposal says itself: a setting of that name does not count.
 
         Raises:
             BadInput: naming the key of the policy, what the run asks for, and what is allowed.
@@ -215,9 +227,9 @@ class Policy:
             raise BadInput(f"{site}: policy.protocols: {protocol} is not allowed: {allowed}")
         for setting, rule in self.protocols[protocol].items():
             where = f"{site}: policy.protocols.{protocol}.{setting}"
-            if not hasattr(config, setting):
+            if setting not in (stated or {}) and not hasattr(config, setting):
                 raise BadInput(f"{where}: there is no such setting")
-            value = getattr(config, setting)
+            value = (stated or {}).get(setting, getattr(config, setting, None))
             follows = value == 0 and setting in getattr(config, "by_rows", ())
             if follows or not _allows(rule, value, where):
                 why = ", which stands for what follows from the rows; give a number" if follows else ""
@@ -467,6 +479,8 @@ EMBEDDED = "embedded"
 """A Ray of the site's own that begins and ends with each run."""
 _OF_OTHERS = TaskFacts(layout="vertical", type="regression", classes=1)
 """What another site may state of the task."""
+_FEWEST_ROWS = 10
+"""That a client trains or measures on where the proposal holds rows out: what is told of one row tells the row."""
 _OF_NEW_ROWS, _RULES = {"path", "id", "csv"}, ("features", "categorical", "columns", "csv")
 """Keys of rows to predict, and what they have from those of training."""
 
@@ -711,7 +725,10 @@ class SiteFolder:
         if self.crl is None:
             return Revoked(), None
         try:
-            return read_revoked(self.crl, federation.authorities), None
+            found = read_revoked(self.crl, federation.authorities)
+            if before is not None:
+                found.check_follows(before.revoked, federation.authorities)
+            return found, None
         except BadInput as error:
             if before is None:
                 raise
@@ -852,7 +869,7 @@ class SiteFolder:
         found = read_party(table, where, self.path, name, facts.layout, facts.type, facts.classes, positive)
         if facts.layout == "vertical":
             return found
-        horizontal = HorizontalFile(file=found, classes=facts.labels)
+        horizontal = HorizontalFile(file=found, classes=facts.labels, fewest_rows=_FEWEST_ROWS)
         if horizontal.holds_out:
             raise BadInput(
                 f"{where}.split: {found.split_column!r} is not allowed over a federation: give validation_fraction"

@@ -901,7 +901,7 @@ class SiteRun:
         for purpose in (CALLS, PAYLOADS):
             hello = Hello(federation.name, purpose, self.proposal.run, self.assignment)
             ends: dict[str, Any] = {"serve": None, "lost": self._lost, "traffic": self._operations.traffic(site)}
-            ends |= {"errors": errors_for(self._folder.name, site), "tell": self._tell}
+            ends |= {"errors": errors_for(self._folder.name, site), "tell": partial(self._operations.tell_of, site)}
             made = await dial(self._folder, federation.members[site], hello, self._limits, **ends)
             self._out[site, purpose] = made
             self._operations.met(made)
@@ -1026,7 +1026,7 @@ class SiteRun:
         calls, payloads = partial(self._serve_frame, peer, asyncio.Lock()), partial(self._serve_payload, peer)
         serve = calls if purpose == CALLS else payloads
         errors = errors_for(self._folder.name, peer)
-        return {"serve": serve, "lost": self._lost, "errors": errors, "tell": self._tell}
+        return {"serve": serve, "lost": self._lost, "errors": errors}
 
     def joined(self, peer: str, purpose: str, connection: Connection) -> None:
         """Remember a connection that another site opened."""

@@ -101,7 +101,7 @@ class Sites(World):
             text = file.read_text().replace("wait_seconds = 4.0", f"wait_seconds = {AWAY}")
             if name == SHOP:
                 text = text.replace(f'listen = "{addresses[SHOP]}"', f'listen = "127.0.0.1:{port}"')
-            file.write_text(f'{text}\n[policy]\napprove = "policy"\ncontinuations = 1000\n')
+            file.write_text(f'{text}\n[policy]\napprove = "policy"\ncontinuations = 1000\nproposals_per_hour = 1000\n')
         self.way = Way(int(addresses[SHOP].rpartition(":")[2]), ("127.0.0.1", port))
         self.runs = folder / "runs"
         self.runs.mkdir()

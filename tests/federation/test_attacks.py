@@ -423,8 +423,8 @@ def test_what_a_site_is_refused_is_written_however_many_strangers_are(world: Wor
     shop = world.processes[SHOP]
 
     def flood() -> None:
-        shop._unknown_peers.look()
-        shop._unknown_peers._lines = 0.0  # no line is left for them
+        shop._unknown_peers._lines.has_room()
+        shop._unknown_peers._lines.of_minute = 0.0  # no line is left for them
         shop._refused_again("somebody at 127.0.0.1:1", "begins with no handshake")
         shop._note(Refused(BANK, "tries what it may not"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
 from fedactors.data.sources import FileSource
-from fedactors.errors import Refused
+from fedactors.errors import BadInput, Refused
 from fedactors.federation.site_folder import DataName
 from fedactors.federation.site_run import built_with
 from fedactors.messages.codec import encode
 from protocols.horizontal.config import HorizontalConfig
+from tests.federation.world import BANK, SHOP, World
 
 SITES, SEED = ("bank", "shop"), 5
 CONFIG = HorizontalConfig(model="mlp", local_parameters=("head",), validation_fraction=0.25)
@@ -75,3 +77,15 @@ def test_without_the_setting_nothing_is_held_out() -> None:
     assert resolved(described().part((1,)), config).validation == ()
     with pytest.raises(Refused, match="with other data than the approved ones"):
         resolved(REQUEST, config)
+
+
+@pytest.mark.parametrize(("share", "part"), [(0.02, "validation"), (0.98, "train")])
+def test_a_site_measures_and_trains_on_more_than_a_row(tmp_path: Path, share: float, part: str) -> None:
+    """Else a score, or a change of the model, of one row tells a coordinator all of that row."""
+    world = World(tmp_path)
+    shop, task = world.folder(SHOP), world.folder(BANK).task("patients")
+    assert task is not None
+    rows = shop.source(DataName(site=SHOP, name="cases"), task)
+    with pytest.raises(BadInput, match=f"1 rows of .* are in the {part} part; at least 10"):
+        replace(rows.holding_out(share, SEED), part=part).load()
+    replace(rows.holding_out(0.2, SEED), part=part).load()

@@ -14,10 +14,11 @@ import pytest
 
 from fedactors.cli.main import main
 from fedactors.errors import BadInput
+from fedactors.federation.approval import decide, keep_proposal
 from fedactors.federation.audit_log import AUDIT, AuditLog
 from fedactors.federation.operations import Compared, compare, read_others
 from fedactors.federation.site_run import SiteRun
-from tests.federation.hostile_sites import LONG, in_mid_run
+from tests.federation.hostile_sites import LONG, Rogue, in_mid_run
 from tests.federation.test_runs import SMALL, federated, last_run
 from tests.federation.world import BANK, CLINIC, SHOP, World
 
@@ -247,3 +248,24 @@ def test_a_driver_that_says_nothing_more_is_stopped_too(kept: World, monkeypatch
     thread.join(60)
     assert idle == [None]
     assert [line["status"] for line in kept.audit(SHOP) if line["what"] == "ended"][-1] == "stopped"
+
+
+@pytest.mark.parametrize("is_all_gone", [False, True])
+def test_a_site_that_starts_with_less_of_its_log_says_so(tmp_path: Path, is_all_gone: bool) -> None:
+    """Somebody restored an older copy, or rotated it: what runs took of a budget would count no more."""
+    world = World(tmp_path)
+    shop, file = world.folder(SHOP), tmp_path / SHOP / AUDIT
+    first, second = Rogue(world).proposal, Rogue(world).proposal
+    for one in (first, second):
+        keep_proposal(shop, one)
+        decide(shop, one, approved=True)
+    file.write_bytes(b"" if is_all_gone else file.read_bytes().splitlines(keepends=True)[0])
+    expected = sorted([first.run, second.run] if is_all_gone else [second.run])
+    try:
+        for _ in range(2):  # it is said once
+            world.start(SHOP)
+            assert [line["runs"] for line in world.audit(SHOP) if line["what"] == "lost"] == [expected]
+            assert sum("audit.log: lines are missing" in line for line in world.output[SHOP]) == 1
+            world.end(SHOP)
+    finally:
+        world.stop()

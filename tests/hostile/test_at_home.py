@@ -20,6 +20,7 @@ import pytest
 from fedactors.cli.main import main
 from fedactors.launch import StopSignals
 from fedactors.runs.storage import LineFile, make_unique, write_atomic, write_synced
+from tests.federation.world import SHOP, World
 
 COMMAND = (sys.executable, "-m", "fedactors", "run", "pubsub-vfl", "--runtime", "simulated", "batch_size=64")
 
@@ -96,3 +97,13 @@ def test_who_told_a_run_to_outlive_its_terminal_is_heard(monkeypatch: pytest.Mon
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o700, False), (0o755, False), (0o770, True), (0o707, True)])
+def test_a_site_says_that_others_may_write_in_its_folder(tmp_path: Path, mode: int, is_told: bool) -> None:
+    """Who may can put another policy, or an answer to a proposal, in the place of the site's."""
+    world = World(tmp_path)
+    (tmp_path / SHOP).chmod(mode)
+    world.start(SHOP)
+    world.stop()
+    assert any("other users of this machine may write there" in line for line in world.output[SHOP]) is is_told

@@ -12,7 +12,15 @@ import pytest
 
 from fedactors.federation.handshake import dial
 from fedactors.federation.relay import WAIT, _greet
-from fedactors.federation.session import LINES_PER_MINUTE, REPLY, Admission, Hello, read_piece, start_tls
+from fedactors.federation.session import (
+    LINES_PER_DAY,
+    LINES_PER_MINUTE,
+    REPLY,
+    Admission,
+    Hello,
+    read_piece,
+    start_tls,
+)
 from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import errors_for
 from tests.federation.test_relay import Running
@@ -183,3 +191,20 @@ def test_who_has_the_most_connections_makes_room_with_the_oldest() -> None:
     assert dropped == ["second", "first"]
     assert first.is_dropped
     assert [who for who, _ in lines] == ["two", "one"]
+
+
+def test_who_is_refused_for_days_fills_no_log() -> None:
+    """A line of a log takes half a kilobyte, and a site reads its whole log to know what is left of a budget."""
+    now, lines = [0.0], []
+    admission = Admission(lambda who, why: lines.append(who), clock=lambda: now[0])
+    for second in range(2 * 86_400):
+        now[0] = float(second)
+        admission.refused("somebody", "says nothing")
+        admission.look()
+    assert len(lines) <= 3 * LINES_PER_DAY
+    later = len(lines)
+    for minute in range(10):  # what goes on is still written down, once a minute
+        now[0] += 60.0
+        admission.refused("somebody", f"says nothing, in minute {minute}")
+        admission.look()
+    assert len(lines) >= later + 9

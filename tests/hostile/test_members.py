@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 
 from fedactors.errors import FedactorsError, Refused
-from fedactors.federation import relay, site
+from fedactors.federation import relay, session
+from fedactors.federation.approval import ask_to_stop
 from fedactors.federation.handshake import dial
 from fedactors.federation.session import PING, Connection, Hello, framed, read_piece
 from fedactors.federation.site_folder import SITE
+from fedactors.federation.site_run import SiteRun
 from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import errors_for
+from tests.federation.hostile_sites import LONG, in_mid_run
 from tests.federation.test_relay import Running
+from tests.federation.test_runs import federated
 from tests.federation.world import BANK, CLINIC, LIMITS, SHOP, World
 
 RUN = "0123456789abcdef"
@@ -147,7 +151,7 @@ def test_a_relay_cuts_off_who_is_removed(world: World, monkeypatch: pytest.Monke
 
 def test_who_breaks_a_link_again_and_again_fills_no_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that has proposed nothing comes back as often as it likes."""
-    monkeypatch.setattr(site, "LINES_PER_MINUTE", 6)
+    monkeypatch.setattr(session, "LINES_PER_MINUTE", 6)
 
     async def work() -> int:
         lost: list[str] = []
@@ -161,4 +165,33 @@ def test_who_breaks_a_link_again_and_again_fills_no_log(world: World, monkeypatc
 
     assert asyncio.run(work()) > 4
     told = [line for line in world.output[SHOP] if line.startswith("the link to bank")]
+    assert len(told) == 6, told
+
+
+def test_who_breaks_the_links_that_others_dial_fills_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay, or a site that is dialled, cuts each connection: it comes back at once, and is cut again."""
+    monkeypatch.setattr(session, "LINES_PER_MINUTE", 6)
+    world, num_cuts = World(tmp_path), 0
+
+    def cut(run: SiteRun) -> None:
+        nonlocal num_cuts
+        for link in run._out.values():
+            if link.stream.is_carried:
+                link.cut("on purpose")
+                num_cuts += 1
+        if num_cuts < 12:
+            asyncio.get_running_loop().call_later(0.1, cut, run)
+        else:
+            ask_to_stop(run._folder, run.proposal.run, "enough")
+
+    world.start(BANK)
+    world.start(SHOP)
+    try:
+        cutting = in_mid_run(world, BANK, cut)
+        assert federated(world, LONG) == 3
+        cutting.join(10)
+    finally:
+        world.stop()
+    assert num_cuts >= 12
+    told = [line for line in world.output[BANK] if line.startswith("the link to shop")]
     assert len(told) == 6, told

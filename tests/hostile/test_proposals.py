@@ -7,21 +7,35 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedactors.config import as_dict, build, spell_infinities
-from fedactors.errors import BadInput, FedactorsError
-from fedactors.federation.approval import as_tree, make_proposal
+from fedactors.errors import BadInput, FedactorsError, Refused
+from fedactors.federation.approval import (
+    as_tree,
+    check_proposal,
+    decide,
+    decision,
+    keep_proposal,
+    kept_proposals,
+    make_proposal,
+)
 from fedactors.federation.identity import FEDERATION
-from fedactors.federation.site_folder import SITE
+from fedactors.federation.site_folder import SITE, SiteFolder
 from fedactors.plugins import find_protocol
 from tests.federation.hostile_sites import Rogue
 from tests.federation.test_keys import bank_of_an_enterprise
-from tests.federation.world import BANK, SHOP, World
+from tests.federation.world import BANK, CLINIC, SHOP, World
 
 JOINS = " ".join(f"JOIN sales s{number} ON clients.id = s{number}.id" for number in range(1000))
 QUERY = f"SELECT clients.bad, clients.income, s0.orders FROM clients {JOINS}"
+
+
+def propose(rogue: Rogue) -> None:
+    with contextlib.suppress(FedactorsError, TimeoutError):
+        rogue.say(("propose", (as_tree(rogue.proposal),)))
 
 
 def test_a_query_that_is_dear_to_read_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -35,11 +49,7 @@ def test_a_query_that_is_dear_to_read_keeps_nobody_waiting(tmp_path: Path) -> No
         rogue.proposal = replace(made, task=replace(made.task, sql=QUERY))
         began = time.monotonic()
 
-        def propose() -> None:
-            with contextlib.suppress(FedactorsError, TimeoutError):
-                rogue.say(("propose", (as_tree(rogue.proposal),)))
-
-        proposing = threading.Thread(target=propose, daemon=True)
+        proposing = threading.Thread(target=propose, args=(rogue,), daemon=True)
         proposing.start()
         slowest = 0.0
         while not any("proposes tablepuppet" in line for line in world.output[SHOP]) and time.monotonic() - began < 30:
@@ -73,6 +83,22 @@ def test_a_list_of_revoked_certificates_that_is_not_good_keeps_no_removed_site(t
     assert ("a list ended at" if what == "it ended" else "signed by no CA") in str(shop.config_errors)
 
 
+def test_an_older_list_of_revoked_certificates_makes_nobody_a_member_again(tmp_path: Path) -> None:
+    """Who serves a site its list may serve an older one, which is signed and has not ended."""
+    world, enterprise, _ = bank_of_an_enterprise(tmp_path)
+    revoked, site = tmp_path / SHOP / "revoked.pem", tmp_path / SHOP / SITE
+    site.write_text(f'crl = "revoked.pem"\n{site.read_text()}')
+    enterprise.revoke(revoked)
+    shop, before = world.folder(SHOP), revoked.read_bytes()
+    assert BANK in shop.federation.members
+    time.sleep(1.1)  # the time of a list is in whole seconds
+    enterprise.revoke(revoked, shop.federation.members[BANK].certificate)
+    assert BANK not in shop.federation.members
+    revoked.write_bytes(before)
+    assert BANK not in shop.federation.members
+    assert "was read before" in str(shop.config_errors)
+
+
 @pytest.mark.parametrize(
     ("protocol", "words"),
     [
@@ -88,3 +114,95 @@ def test_a_list_of_revoked_certificates_that_is_not_good_keeps_no_removed_site(t
 def test_settings_that_would_fill_a_sites_memory_are_none(protocol: str, words: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="input should be less than or equal to"):
         build(find_protocol(protocol).Config, words)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"), [("pubsub-vfl", {}), ("mtcd", {"relaxed_protocol": True, "num_clients": 2})]
+)
+def test_a_policys_rule_on_what_the_proposal_says_is_not_of_the_setting(
+    tmp_path: Path, protocol: str, words: dict[str, object]
+) -> None:
+    """The task says how rows are aligned, and the data how many take part: settings of that name are not used here."""
+    world, found = World(tmp_path), find_protocol(protocol)
+    bank, shop = tmp_path / BANK / SITE, tmp_path / SHOP / SITE
+    bank.write_text(bank.read_text().replace('"already-aligned"', '"hash"', 1))
+    settings = spell_infinities(as_dict(build(found.Config, {"on_party_loss": "stop", **words})))
+    proposal = make_proposal(world.folder(BANK), found, settings, "bank=customers,shop=orders", None)
+    text = f"{shop.read_text()}\n[policy.protocols.{protocol}]\n"
+    for rule, said in (
+        ('alignment = ["psi", "already-aligned"]', "alignment: 'hash' is not allowed"),
+        ("num_parties = { at_least = 3 }", "num_parties: 2 is not allowed"),
+        ("num_clients = { at_least = 3 }", "num_clients: 2 is not allowed"),
+    ):
+        shop.write_text(f"{text}{rule}\n")
+        with pytest.raises(BadInput, match=f"policy.protocols.{protocol}.{said}"):
+            check_proposal(proposal, world.folder(SHOP))
+    shop.write_text(f'{text}alignment = "hash"\nnum_parties = 2\n')
+    check_proposal(proposal, world.folder(SHOP))
+
+
+def test_a_log_that_is_long_to_read_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a site comes back to a run with a quorum is in its log, which is read before anybody approves."""
+    world, protocol, honest = World(tmp_path, (BANK, SHOP, CLINIC)), find_protocol("horizontal"), SiteFolder.log
+    is_reading = threading.Event()
+
+    def log(folder: SiteFolder) -> list[dict[str, Any]]:
+        if threading.current_thread() is not threading.main_thread():
+            is_reading.set()
+            time.sleep(3)
+        return honest(folder)
+
+    rogue = Rogue(world)
+    settings = spell_infinities(as_dict(build(protocol.Config, {"min_sites": 2})))
+    data = "bank=patients,shop=cases,clinic=cured"
+    rogue.proposal = make_proposal(world.folder(BANK), protocol, settings, data, None)
+    keep_proposal(world.folder(SHOP), rogue.proposal)
+    decide(world.folder(SHOP), rogue.proposal, approved=True)
+    monkeypatch.setattr(SiteFolder, "log", log)
+    world.start(SHOP)
+    try:
+        proposing = threading.Thread(target=propose, args=(rogue,), daemon=True)
+        proposing.start()
+        assert is_reading.wait(60)
+        asked = time.monotonic()
+        world.on(SHOP, lambda: None)
+        assert time.monotonic() - asked < 1.5
+        proposing.join(60)
+    finally:
+        world.stop()
+
+
+def test_a_site_proposes_so_many_runs_an_hour_and_no_more(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    file = tmp_path / SHOP / SITE
+    file.write_text(f"{file.read_text()}\n[policy]\nproposals_per_hour = 3\n")
+    world.start(SHOP)
+    try:
+        rogue = Rogue(world)
+        for number in range(3):
+            with pytest.raises(Refused, match="proposes what cannot be: proposal"):
+                rogue.say(("propose", ({"run": f"{number:016}"},)))
+        with pytest.raises(Refused, match="bank has proposed 3 times within an hour; at most 3"):
+            rogue.say(("propose", (as_tree(rogue.proposal),)))
+        assert kept_proposals(world.folder(SHOP)) == {}
+        assert any("policy.proposals_per_hour" in line for line in world.refusals(SHOP))
+    finally:
+        world.stop()
+
+
+def test_what_nobody_waits_for_any_more_is_not_approved_later(tmp_path: Path) -> None:
+    """After the time for an answer, and after a restart, a proposal is rejected, and on record as that."""
+    world = World(tmp_path)
+    shop, late, old = world.folder(SHOP), Rogue(world), Rogue(world)
+    keep_proposal(shop, old.proposal)
+    world.start(SHOP)
+    try:
+        world.processes[SHOP]._approval_seconds = 0.5
+        with pytest.raises(Refused, match=r"nobody answered within 0\.5 s"):
+            late.say(("propose", (as_tree(late.proposal),)))
+        for rogue, why in ((late, "nobody answered within 0.5 s"), (old, "the site was started again")):
+            assert decision(shop, rogue.proposal) == (False, why)
+            with pytest.raises(BadInput, match="is decided already"):
+                decide(shop, rogue.proposal, approved=True)
+    finally:
+        world.stop()

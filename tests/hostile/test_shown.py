@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fedactors.cli.sites import _print_proposal, describe
+from fedactors.cli import sites
+from fedactors.cli.sites import _print_proposal, _say_wrapped, describe
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.federation import site
 from fedactors.federation.approval import Proposal, decide, keep_proposal, make_proposal, why_a_person
@@ -57,6 +63,60 @@ def test_a_query_is_shown_to_its_end(world: World, capsys: pytest.CaptureFixture
     assert """WHERE sales.returns > 1.5 AND clients.id = 'c5, num_rounds=1?'", label=""" in task
     assert f', sql="{SQL}' in task, "in quotes: what stands in it is no setting"
     assert any(line.startswith("- the query says which of your rows join, by their values too") for line in lines)
+
+
+def cells(char: str) -> int:
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def on_a_terminal(text: str, columns: int) -> list[str]:
+    """Return the lines that a terminal shows, which begins another one where the first is full."""
+    found: list[str] = []
+    for line in text.split("\n"):
+        found.append("")
+        for char in line:
+            if sum(map(cells, found[-1])) + cells(char) > columns:
+                found.append("")
+            found[-1] += char
+    return found
+
+
+@pytest.mark.parametrize("filler", [" ", "x", "\u3042", "\u3164"])
+def test_no_value_begins_a_line_where_a_terminal_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], filler: str
+) -> None:
+    """A long value goes on in the next line of a terminal: as if this site had written it."""
+    columns, forged = 60, "noise: ON; each row is protected"
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 25)))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    facts: dict[str, Any] = {"run": "0" * 16, "coordinator": BANK, "protocol": "p", "version": "1", "site": SHOP}
+    facts |= {"purpose": "train", "source": "s", "data": {BANK: "a", SHOP: "b"}, "hosts": {}, "shared_seed": None}
+    facts |= {"federation_version": 3, "most": {}, "on_loss": "ends", "protections": [], "messages": []}
+    begun = []
+    for size in range(columns):
+        query = f"SELECT a.b FROM a WHERE a.b = '{filler * size}{forged}'"
+        task = {"layout": "relational", "type": "binary", "classes": 2, "sql": query, "label": "a.b"}
+        _print_proposal({**facts, "task": task, "config": {"name": query}, "left_open": []}, _say_wrapped)
+        shown = capsys.readouterr().out
+        assert "".join(shown.split()).count("noise:ON") == 2
+        begun += [line for line in on_a_terminal(shown, columns) if line.startswith(("noise", "ON;", "each row"))]
+    assert begun == []
+
+
+@pytest.mark.parametrize("filler", ["x", "\u3042"])
+def test_why_a_run_ended_begins_no_line_of_the_list_of_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], filler: str
+) -> None:
+    columns = 100
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 25)))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    begun = []
+    for size in range(columns):
+        run = {"run": "0" * 16, "coordinator": BANK, "status": f"failed: it ended it: {filler * size}1234 finished"}
+        monkeypatch.setattr(sites, "_runs", lambda _, run=run: [run])
+        sites._list(SimpleNamespace(name=SHOP), SimpleNamespace(action="runs", format="text"))  # type: ignore[arg-type]
+        begun += [line for line in on_a_terminal(capsys.readouterr().out, columns) if line.startswith(("12", "fin"))]
+    assert begun == []
 
 
 def with_policy(world: World, words: str) -> None:

@@ -215,6 +215,8 @@ class HorizontalFile:
     """Shape of a row's target; none: it is one number or class."""
     num_classes: int = 0
     """Of tokens: how many classes they have."""
+    fewest_rows: int = 1
+    """Of each part, where rows are held out."""
 
     @property
     def holds_out(self) -> bool:
@@ -254,6 +256,11 @@ class HorizontalFile:
         kept = np.flatnonzero(parts_N == PARTS.index(self.part))
         if not len(kept):
             raise BadInput(f"{where}: no row is in the {self.part} part")
+        if len(kept) < self.fewest_rows:
+            raise BadInput(
+                f"validation_fraction: {self.validation_fraction:g} is not allowed: {len(kept)} rows of {where} are in "
+                f"the {self.part} part; at least {self.fewest_rows}"
+            )
         return block.take(kept)
 
     def as_given(self) -> HorizontalFile:
