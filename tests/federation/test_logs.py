@@ -14,8 +14,10 @@ import pytest
 
 from fedactors.cli.main import main
 from fedactors.errors import BadInput
+from fedactors.federation import audit_log
 from fedactors.federation.approval import decide, keep_proposal
 from fedactors.federation.audit_log import AUDIT, AuditLog
+from fedactors.federation.identity import verify
 from fedactors.federation.operations import Compared, compare, read_others
 from fedactors.federation.site_run import SiteRun
 from tests.federation.hostile_sites import LONG, Rogue, in_mid_run
@@ -133,6 +135,40 @@ def test_a_log_of_nobodys_or_a_changed_one_is_not_compared(tmp_path: Path) -> No
         read_others(bank, bank.path / AUDIT)  # one's own
     with pytest.raises(BadInput, match=r"is not there: give another site's audit\.log"):
         read_others(bank, tmp_path / "none.log")
+
+
+def test_lines_that_were_verified_are_so_until_a_byte_of_them_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified: list[Any] = []
+    shop = World(tmp_path).folder(SHOP)
+
+    def counted(*words: Any) -> bool:
+        verified.append(words)
+        return verify(*words)
+
+    monkeypatch.setattr(audit_log, "verify", counted)
+
+    def num_verified() -> int:
+        verified.clear()
+        assert [line["number"] for line in shop.log()] == list(range(1, number + 1))
+        return len(verified)
+
+    for number in range(1, 6):
+        shop.audit.add("note", text=f"number {number}")
+        assert num_verified() == 1, "the new line"
+    file = shop.path / AUDIT
+    whole = file.read_bytes()
+    for changed in (whole.replace(b"number 2", b"number 7"), whole[: whole.index(b"\n") + 1] + whole):
+        file.write_bytes(changed)
+        with pytest.raises(BadInput, match="line 2 is not what the site wrote there"):
+            shop.log()
+    file.write_bytes(b"".join(whole.splitlines(keepends=True)[:4]))
+    number = 4
+    assert num_verified() == 4, "a log that has become shorter is verified as a whole"
+    shop.audit.add("note")
+    number = 5
+    assert num_verified() == 1
 
 
 @pytest.mark.parametrize("facts", [{}, {"to": 7, "from": "00"}, {"to": "zz", "from": "00" * 32}])
