@@ -203,6 +203,8 @@ class FittedColumn:
     """Whether training rows were in the bucket, so that it is a column."""
     origin: float = 0.0
     """What numbers, or days, are counted from, where single precision would merge them otherwise."""
+    zone: Literal["", "named", "none"] = ""
+    """Whether moments name a time zone other than UTC, or none; empty: neither, such as dates and moments in UTC."""
 
     @property
     def names(self) -> list[str]:
@@ -291,7 +293,8 @@ def fit(
     for name, column in columns.items():
         rule = rules.get(name, usual)
         if not rule.is_category:
-            made.append(FittedColumn(name=name, rule=rule, origin=_origin(column, rule, where, dtype)))
+            zone = _zone(column, where) if rule.type == "datetime" else ""
+            made.append(FittedColumn(name=name, rule=rule, origin=_origin(column, rule, where, dtype), zone=zone))
             continue
         if rule.declared:
             made.append(FittedColumn(name=name, rule=rule, categories=rule.declared))
@@ -309,6 +312,21 @@ def fit(
             )
         made.append(FittedColumn(name=name, rule=rule, categories=kept, bucket=len(kept) < len(values)))
     return tuple(made)
+
+
+def _zone(column: Column, where: str) -> Literal["", "named", "none"]:
+    """Say whether the moments of a column name a time zone.
+
+    Raises:
+        BadInput: some do, and some do not.
+    """
+    first = [column.values.filter(chosen)[:1].to_pylist() for chosen in column.zones()]
+    if all(first):
+        raise BadInput(
+            f"{where}: column {column.name}: {first[0][0]!r} names a time zone, and {first[1][0]!r} none; name it in "
+            "all of them, such as Z for UTC, or in none"
+        )
+    return "named" if first[0] else "none" if first[1] else ""
 
 
 def _origin(column: Column, rule: ColumnRule, where: str, dtype: Any) -> float:
@@ -420,11 +438,8 @@ def encode(
     lacking: dict[str, tuple[int, str]] = {}
     num_rows = len(next(iter(columns.values()))) if columns else 0
     for one in fitted if not new else ():
-        if one.rule.type == "datetime" and (zones := columns[one.name].mixed_zones()) is not None:
-            raise BadInput(
-                f"{where}: column {one.name}: {zones[0]!r} names a time zone, and {zones[1]!r} none; name it in all of "
-                "them, such as Z for UTC, or in none"
-            )
+        if one.rule.type == "datetime":
+            _zone(columns[one.name], where)
     features = allocate((num_rows, sum(len(one.names) for one in fitted)), dtype)
     unseen: dict[str, Counter[str]] = {}
     found = _encode_blocks(columns, fitted, where, new, features, unseen)
@@ -545,6 +560,11 @@ def _encode_one(
             told = f"{text[:80]!r} in {column.row(row)} {NO_DATE}"
             raise BadInput(f"{where}: column {one.name}: {told} {how_dates_are_read(text, rule.format)}")
         problems |= {row: f"{text[:80]!r} {NO_DATE}" for row, text in wrong.items()}
+        if new and one.zone:
+            is_named = one.zone == "none"
+            how = "names a time zone, and those of training none" if is_named else "names no time zone, as in training"
+            other = column.zones()[0 if is_named else 1].to_numpy(zero_copy_only=False)
+            problems |= {int(row): f"{column.values[int(row)]!s:.80} {how}" for row in np.flatnonzero(other)}
         if rule.missing == "constant":
             moments_N[np.isnat(moments_N)] = np.datetime64(parse_date(str(rule.fill), rule.format), "us")
         missing_N, values_ND = np.isnat(moments_N), encode_dates(moments_N, rule.parts, len(one.names))

@@ -117,6 +117,7 @@ _ISO = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}|[0-9]{4}-?W[0-9]{2}(-?[
 """What a date of ISO 8601 begins with."""
 _IN_A_ZONE, _IN_NO_ZONE = r"[0-9][Tt ][0-9:.,]+[+-](?:0[1-9]|1[0-4])(?::?[0-9]{2})?\s*$", r"[0-9][Tt ][0-9:.,]+\s*$"
 """Moments of ISO 8601 of another zone than UTC, and of one that nobody tells."""
+_NAMES_OF_UTC = ("UTC", "ETC/UTC", "Z", "+00:00", "GMT")
 Formats = str | tuple[str, ...]
 """One way to write dates, or several in the order in which they are tried; an empty one, or ``iso``: ISO 8601."""
 
@@ -803,14 +804,20 @@ class Column:
                 return _as_numpy(pc.cast(self.values, pa.timestamp("us"))).astype("datetime64[us]"), {}
         return self._parsed_dates(given)
 
-    def mixed_zones(self) -> tuple[str, str] | None:
-        """Return a text that names a time zone other than UTC and one that names none, where both occur."""
-        if not self.is_text:
-            return None
-        found = [
-            self.values.filter(pc.match_substring_regex(self.values, pattern)) for pattern in (_IN_A_ZONE, _IN_NO_ZONE)
-        ]
-        return (found[0][0].as_py(), found[1][0].as_py()) if all(map(len, found)) else None
+    def zones(self) -> tuple[Any, Any]:
+        """Return which rows name a time zone other than UTC, and which are moments of none, as Arrow arrays (N)."""
+        kind, no = self.values.type, pa.scalar(False)
+        if self.is_text:
+            found = [pc.match_substring_regex(self.values, pattern) for pattern in (_IN_A_ZONE, _IN_NO_ZONE)]
+        elif pa.types.is_timestamp(kind):
+            is_utc = kind.tz is not None and kind.tz.upper() in _NAMES_OF_UTC
+            found = [
+                pc.and_(pc.is_valid(self.values), pa.scalar(said))
+                for said in (bool(kind.tz) and not is_utc, not kind.tz)
+            ]
+        else:
+            found = [pc.and_(pc.is_valid(self.values), no)] * 2
+        return pc.fill_null(found[0], no), pc.fill_null(found[1], no)
 
     def _parsed_dates(self, pattern: tuple[str, ...]) -> tuple[NDArray[np.datetime64], dict[int, str]]:
         known, codes = self.coded("")

@@ -268,11 +268,32 @@ def test_moments_of_a_zone_beside_moments_of_none_are_refused(tmp_path, text):
     given = source(path, rules=(("x", ColumnRule(type="datetime")),))
     if MIXED[text]:
         trained = given.load()
-        (tmp_path / "bank.csv").write_text("x\n2024-01-01T10:00:00+02:00\n2024-01-02 10:00:00\n")
-        assert given.load(trained.columns).unusable == {}
+        (tmp_path / "bank.csv").write_text("x\n2024-01-01T10:00:00+02:00\n2024-01-02 10:00:00\n2024-01-02\n")
+        reason = "x: 2024-01-01T10:00:00+02:00 names a time zone, and those of training none"
+        assert given.load(trained.columns).unusable == {0: reason}
         return
     with pytest.raises(BadInput, match=r"column x: '2024-01-01.* names a time zone, and '2024-01-02 10:00:00' none"):
         given.load()
+
+
+@pytest.mark.parametrize(
+    ("trained", "rejected"),
+    [
+        (pa.array(["2024-01-01T10:00:00+02:00", "2024-01-02"]), {1: "names no time zone, as in training"}),
+        (pa.array([0, 1], pa.timestamp("us", "Europe/Berlin")), {1: "names no time zone, as in training"}),
+        (pa.array([0, 1], pa.timestamp("us", "UTC")), {}),
+        (pa.array([0, 1], pa.timestamp("us")), {0: "names a time zone, and those of training none"}),
+        (pa.array(["2024-01-01", "2024-01-02"]), {}),
+        (pa.array([0, 1], pa.date32()), {}),
+    ],
+)
+def test_rows_to_predict_name_a_time_zone_where_those_of_training_do(tmp_path, trained, rejected):
+    """A moment of an unknown zone is up to a day away from what it is taken for."""
+    rules = (("x", ColumnRule(type="datetime")),)
+    fitted = source(parquet(tmp_path, x=trained), rules=rules).load().columns
+    new = csv(tmp_path, "x\n2024-01-01T10:00:00+02:00\n2024-01-02 10:00:00\n2024-01-03T10:00:00Z\n2024-01-04\n")
+    found = source(new, rules=rules).load(fitted).unusable
+    assert {row: why[why.index(" names ") + 1 :] for row, why in found.items()} == rejected
 
 
 def test_a_moment_beyond_the_calendar_is_no_date_and_one_line(tmp_path):
