@@ -320,13 +320,15 @@ def _zone(column: Column, where: str) -> Literal["", "named", "none"]:
     Raises:
         BadInput: some do, and some do not.
     """
-    first = [column.values.filter(chosen)[:1].to_pylist() for chosen in column.zones()]
-    if all(first):
+    named_N, none_N = (chosen.to_numpy(zero_copy_only=False) for chosen in column.zones())
+    if named_N.any() and none_N.any():
+        texts = column.texts()
+        first = [texts[int(chosen_N.argmax())] for chosen_N in (named_N, none_N)]
         raise BadInput(
-            f"{where}: column {column.name}: {first[0][0]!r} names a time zone, and {first[1][0]!r} none; name it in "
+            f"{where}: column {column.name}: {first[0]!r} names a time zone, and {first[1]!r} none; name it in "
             "all of them, such as Z for UTC, or in none"
         )
-    return "named" if first[0] else "none" if first[1] else ""
+    return "named" if named_N.any() else "none" if none_N.any() else ""
 
 
 def _origin(column: Column, rule: ColumnRule, where: str, dtype: Any) -> float:
