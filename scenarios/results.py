@@ -15,6 +15,7 @@ them are ``<!-- counts: FILE -->``, and ``<!-- verdicts: FILE PROTOCOL -->``, ``
 ``<!-- forest: FILE PROTOCOL -->`` of a protocol, see `scenarios.headlines`.
 ``<!-- defaults: PROTOCOL SCORE,... -->`` tables the rows of ``data/defaults.jsonl`` that
 `scenarios/benchmarks/defaults.py` made: of each data set the mean over seeds of these scores.
+``<!-- private averaging -->`` is the table of `scenarios/benchmarks/private_averaging.py`.
 ``python -m scenarios.results docs/results`` writes, and with ``--check`` only compares and ends with 1 if a document is
 not current.
 """
@@ -36,6 +37,7 @@ from fedactors.cli.terminal import format_value, guarded
 from fedactors.errors import BadInput
 from fedactors.runs.storage import write_atomic
 from fedactors.runs.table import NOT_REACHED, RunRow, read_table
+from scenarios.benchmarks import private_averaging
 from scenarios.forest import draw, is_current
 from scenarios.headlines import ForestLine, count_table, forest_lines, headline_tables, map_table, verdict_table
 from scenarios.paper.repeat import can_repeat, draws_noise, is_of_earlier_version, older_text
@@ -56,6 +58,7 @@ _RECORD = re.compile(r"(?P<open><!-- record: (?P<files>\S+) -->\n).*?(?P<close><
 _DEFAULTS = re.compile(
     r"(?P<open><!-- defaults: (?P<protocol>\S+) (?P<scores>[^>]+?) -->\n).*?(?P<close><!-- end -->)", re.DOTALL
 )
+_PRIVATE = re.compile(r"(?P<open><!-- private averaging -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 _load = functools.cache(read_table)
 
 
@@ -83,12 +86,19 @@ def render_document(text: str, base: Path) -> str:
         made = defaults_table(base / "data/defaults.jsonl", match["protocol"], match["scores"].split(","))
         return f"{match['open']}{made}{match['close']}"
 
+    def private(match: re.Match[str]) -> str:
+        rows = map(json.loads, (base / "data/private_averaging.jsonl").read_text().splitlines())
+        return f"{match['open']}{private_averaging.table(rows)}{match['close']}"
+
     made = _DEFAULTS.sub(defaults, _PARTS.sub(part, _HEADLINES.sub(headlines, _MARK.sub(table, text))))
+    made = _PRIVATE.sub(private, made)
     return _RECORD.sub(record, made)
 
 
 def defaults_table(file: Path, protocol: str, scores: Sequence[str]) -> str:
     """Return the Markdown table of a protocol's runs by its defaults: a line a data set, means over its seeds.
+
+    Of the first score, the defaults' own, the smallest and the largest stand beside the mean.
 
     Raises:
         BadInput: no run of the protocol.
@@ -102,9 +112,11 @@ def defaults_table(file: Path, protocol: str, scores: Sequence[str]) -> str:
     header = ["data", *scores, "seeds"]
     lines = [header, ["---"] * len(header)]
     for data, rows in named.items():
-        means = [statistics.fmean(row["scores"][score] for row in rows) for score in scores]
+        found = [[row["scores"][score] for row in rows] for score in scores]
+        means = [f"{statistics.fmean(values):.1f}" for values in found]
+        means[0] += f" ({min(found[0]):.1f} to {max(found[0]):.1f})"
         seeds = ", ".join(str(row["seed"]) for row in sorted(rows, key=lambda row: row["seed"]))
-        lines.append([data, *(f"{mean:.1f}" for mean in means), seeds])
+        lines.append([data, *means, seeds])
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 

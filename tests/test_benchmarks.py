@@ -56,6 +56,7 @@ TINY: dict[str, tuple[Tiny, ...]] = {
     "online": (Tiny("--requests 20 --rows 120 --clients 2"),),
     "reading": (Tiny("2000"),),
     "large_tables": (Tiny("horizontal 3000 4"), Tiny("tablepuppet 3000 4")),
+    "private_averaging": (Tiny("--smoke --only digits/fixed"),),
     "planner": (Tiny("--smoke --out made"),),
     "postgres_reading": (),  # `test_reads_a_table_of_postgresql`
     "privacy_audits": (Tiny("--smoke --only glasu --out made"),),

@@ -31,9 +31,6 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(DOCS))
 
 
-TUTORIAL = [name_of(page) for page in LOCAL if page.parent.name == "tutorial"]
-
-
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory):
     """A fresh environment in which pip may install, with `python`, `pip` and `fedactors` as commands."""
@@ -50,7 +47,7 @@ def tools(tmp_path_factory):
     return binaries
 
 
-@pytest.mark.drawn(1, always=TUTORIAL)
+@pytest.mark.drawn(3, always=["tutorial/first-run.md"])
 @pytest.mark.walk
 @pytest.mark.ray
 @pytest.mark.timeout(600)

@@ -143,7 +143,7 @@ def orders(draw: np.random.Generator) -> str:
     return "".join(f"{i},{c},{a:.3f},{int(a > 4 + c / 10)}\n" for i, (c, a) in enumerate(rows))
 
 
-@pytest.mark.drawn(None)
+@pytest.mark.drawn(2, always=["README.md"])
 @pytest.mark.walk
 @pytest.mark.ray
 @pytest.mark.timeout(1800)  # pilots of three plans have ten minutes each where the machine is busy

@@ -95,6 +95,23 @@ def test_attacks_over_several_seeds_are_pooled():
         pooled(["none"])
 
 
+def test_what_noise_costs_is_the_paired_difference_with_its_interval(tmp_path):
+    def row(setting, seed, points, epsilon=None):
+        return {"data": "digits", "setting": setting, "seed": seed, "points": points, "epsilon": epsilon}
+
+    rows = [row("100 clients", 0, 90.0), row("100 clients", 1, 80.0)]
+    rows += [row("fixed clip", 0, 89.0, 2.0), row("fixed clip", 1, 77.0, 2.5), row("rows", 0, 50.0, 1.0)]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "private_averaging.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made = render_document("<!-- private averaging -->\nold\n<!-- end -->\n", tmp_path).splitlines()
+    assert made[3:-1] == [
+        "| digits | 100 clients | none | 85.0 |  | 2 |",
+        # 12.7 is Student's t of one degree of freedom; the differences 1 and 3 have a standard error of 1
+        "| digits | fixed clip | 2.50 | 83.0 | 2.0 (-10.7 to 14.7) | 2 |",
+        "| digits | rows | 1.00 | 50.0 |  | 1 |",
+    ]
+
+
 def test_a_table_of_defaults_has_a_line_a_data_set_with_the_means_of_its_seeds(tmp_path):
     rows = [("p", "one", 1, 2.0), ("p", "one", 0, 4.0), ("q", "one", 0, 9.0), ("p", "two", 0, 5.0)]
     written = [
@@ -108,8 +125,8 @@ def test_a_table_of_defaults_has_a_line_a_data_set_with_the_means_of_its_seeds(t
     assert made[1:-1] == [
         "| data | defaults | linear | seeds |",
         "| --- | --- | --- | --- |",
-        "| one | 3.0 | 1.0 | 0, 1 |",
-        "| two | 5.0 | 1.0 | 0 |",
+        "| one | 3.0 (2.0 to 4.0) | 1.0 | 0, 1 |",
+        "| two | 5.0 (5.0 to 5.0) | 1.0 | 0 |",
     ]
     with pytest.raises(BadInput, match="has no rows of 'other'"):
         render_document(text.replace(" p ", " other "), tmp_path)

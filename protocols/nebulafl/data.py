@@ -123,7 +123,8 @@ def _of_files(config: NebulaFLConfig, user_data: HorizontalData, name: str) -> H
         raise BadInput("algorithm: fedhkt is not allowed with own files: it needs public proxy rows of a named set")
     if user_data.num_clients != config.num_containers:
         raise BadInput(
-            f"num_containers: {config.num_containers} is not allowed: {name} describes {user_data.num_clients}"
+            f"num_containers: {config.num_containers} is not allowed: {name} describes {user_data.num_clients}; set "
+            f"num_containers={user_data.num_clients}"
         )
     user_data.test()
     return user_data

@@ -226,18 +226,28 @@ def centrally(x: Array, y: Array, part: Array, task: Task, seed: int) -> float:
     return 100 * found[HEADLINE[task].removeprefix("test/")]
 
 
-JOINS = {"orders-2000-binary": ("binary", 2_000), "orders-2000-regression": ("regression", 2_000)}
+JOINS: dict[str, tuple[int, float]] = {
+    "orders-2000-binary": (2_000, 0.2),
+    "orders-2000-regression": (2_000, 0.0),
+    "orders-500-binary": (500, 0.5),
+    "orders-500-regression": (500, 0.0),
+    "orders-5000-rare": (5_000, 0.02),
+    "orders-100000-regression": (100_000, 0.0),
+    "orders-100000-binary": (100_000, 0.5),
+}
+"""By name the number of facts and the share of positive ones, 0 for a regression."""
 
 
 def tablepuppet(name: str, seed: int) -> dict[str, float]:
     """TablePuppet over a star of facts and two dimensions, beside the exact solution over the join."""
-    task, rows = JOINS[name]
+    rows, positive = JOINS[name]
+    task = "binary" if positive else "regression"
     rng = np.random.default_rng(seed)
     items, shops = rng.normal(size=(rows // 10, 6)), rng.normal(size=(rows // 50, 4))
     item, shop, local = rng.integers(0, len(items), rows), rng.integers(0, len(shops), rows), rng.normal(size=(rows, 4))
     score = local @ rng.normal(size=4) + items[item] @ rng.normal(size=6) + shops[shop] @ rng.normal(size=4)
     noisy = score + 0.5 * score.std() * rng.normal(size=rows)
-    y = noisy if task == "regression" else (noisy > np.quantile(noisy, 0.8)).astype(np.int64)
+    y = noisy if task == "regression" else (noisy > np.quantile(noisy, 1 - positive)).astype(np.int64)
     keyed = {"sales": table(local, range(4), item=item, shop=shop, y=y)}
     keyed |= {"maker": pa.table({"item": np.arange(len(items)), **{f"m{i}": items[:, i] for i in range(6)}})}
     keyed |= {"chain": pa.table({"shop": np.arange(len(shops)), **{f"c{i}": shops[:, i] for i in range(4)}})}
@@ -312,19 +322,21 @@ def split_graph(x: Array, y: Array, edges: Array, seed: int) -> Any:
 def neighbours(name: str, seed: int) -> tuple[Array, Array, Array]:
     """Return features, labels and edges: real rows joined to their nearest ones, or generated communities."""
     rng = np.random.default_rng(seed)
-    if name == "communities-600":
-        y = rng.integers(0, 4, 600)
-        x = rng.normal(size=(600, 24)) + 0.5 * rng.normal(size=(4, 24))[y]
-        odds = np.where(y[:, None] == y[None], 0.02, 0.006)
-        return x, y, np.array(np.nonzero(np.triu(rng.random((600, 600)) < odds, 1)))
+    kind, size = name.rsplit("-", 1)
+    rows = int(size)
+    if kind == "communities":
+        y = rng.integers(0, 4, rows)
+        x = rng.normal(size=(rows, 24)) + 0.5 * rng.normal(size=(4, 24))[y]
+        odds = np.where(y[:, None] == y[None], 12 / rows, 3.6 / rows)
+        return x, y, np.array(np.nonzero(np.triu(rng.random((rows, rows)) < odds, 1)))
     from sklearn.neighbors import kneighbors_graph
 
-    x, y = getattr(datasets, f"load_{name.split('-')[0]}")(return_X_y=True)
-    x = StandardScaler().fit_transform(x)[: int(name.rsplit("-", 1)[1])]
+    x, y = getattr(datasets, f"load_{kind}")(return_X_y=True)
+    x = StandardScaler().fit_transform(x)[:rows]
     return x, y[: len(x)], np.array(kneighbors_graph(x, 5).nonzero())
 
 
-GRAPHS = ("communities-600", "digits-900", "wine-178")
+GRAPHS = ("communities-600", "digits-900", "wine-178", "communities-3000", "breast_cancer-569", "iris-150")
 
 
 def glasu(name: str, seed: int) -> dict[str, float]:

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.xdist_group("three hosts"),
     pytest.mark.skipif(WHY_NOT is not None, reason=f"three hosts cannot be made here: {WHY_NOT}"),
-    pytest.mark.drawn(3, family="cluster"),
+    pytest.mark.drawn(2, family="cluster"),
 ]
 FEDACTORS = ("python", "-m", "fedactors")
 PARTIES = ("--placement", "active=site-a", "--placement", "passive=site-b")
