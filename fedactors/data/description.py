@@ -65,6 +65,7 @@ from fedactors.validation import (
     choice_of,
     different_files,
     different_names,
+    is_in_library,
     party_name,
     path_of,
     read_text,
@@ -293,8 +294,10 @@ def file_source(
             raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands under categorical too")
     if "csv" in party.written and not any(map(is_csv, map(Path, party.files))):
         others = [one.name for one in fields(CsvFormat) if one.name not in OF_VALUES]
-        if any(map(is_object, party.files)) or any(
-            getattr(party.csv, one) != getattr(CsvFormat(), one) for one in others
+        if (
+            any(map(is_object, party.files))
+            or any(map(is_in_library, party.files))
+            or any(getattr(party.csv, one) != getattr(CsvFormat(), one) for one in others)
         ):
             told = ", ".join(OF_VALUES)
             raise party.refused("csv", f": {party.files[0]} is no CSV file, of whose texts {told} alone count")
@@ -707,6 +710,9 @@ def _source_at(
     if is_held(where):
         party.refuse(("kind", "source_table", "csv"), ": its path is an object")
         return TableSource(kind="object", where=where, table=table)
+    if is_in_library(where):
+        party.refuse(("kind", "source_table", "csv"), ": its path is a data set of a library")
+        return TableSource(kind="library", where=party.path_at(key, where), table=table)
     address = where.startswith(("env:", "postgresql://", "postgres://"))
     if address and not where.startswith("env:"):
         try:

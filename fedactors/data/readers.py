@@ -3,6 +3,7 @@
     read_columns    CSV, Parquet, Arrow or npy --> `Column` by name: its texts, numbers or dates
     read_pictures   photos/cat/01.png (class = name of the folder; resized to the task's shape), or
                     photos.npz: images (N, C, H, W), or (N, H, W) of one channel, and labels (N)
+    library_table   hf:OWNER/NAME, torchvision:NAME --> a table whose pictures are structs
 
 A file's kind is told by its content, packed or not, and not by its name; files of a folder, or those like a pattern,
 are one table. Files of other file systems are found by their address. Arrow
@@ -26,6 +27,7 @@ import csv as python_csv
 import datetime
 import gzip
 import importlib
+import inspect
 import io
 import json
 import math
@@ -64,7 +66,17 @@ from fedactors.data.values import (
 )
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import is_object, object_at
-from fedactors.validation import address_of, files_at, first_line, opened, reading
+from fedactors.validation import (
+    address_of,
+    choice_of,
+    files_at,
+    first_line,
+    is_in_library,
+    library_parts,
+    opened,
+    reading,
+    suggested,
+)
 
 _MOST_SHOWN = 40
 _TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat")
@@ -76,7 +88,7 @@ ENDINGS = ".csv, .tsv, .parquet, .feather, .npy or .xlsx"
 
 def is_csv(path: Path) -> bool:
     """Return whether a file may be one of these by its name; what it is its content tells."""
-    return not path.name.lower().endswith(_OTHER_ENDINGS) and not is_object(path)
+    return not path.name.lower().endswith(_OTHER_ENDINGS) and not is_object(path) and not is_in_library(path)
 
 
 def ending_of(name: str) -> str:
@@ -609,6 +621,9 @@ def read_arrays(
     """
     if is_object(path):
         return _read_object(path, party, wanted)
+    if is_in_library(path):
+        table = library_table(path, party)
+        return _chosen(table, path, party, wanted)
     try:
         files = files_at(path)
     except BadInput as error:
@@ -736,6 +751,10 @@ def _read_object(address: Path, party: str, wanted: Sequence[str] | None) -> tup
     table = object_at(address)
     if not isinstance(table, pa.Table):
         raise BadInput(f"{party}: {address} holds arrays ({', '.join(table)}), which is not allowed: give a table")
+    return _chosen(table, address, party, wanted)
+
+
+def _chosen(table: Any, address: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
     present = list(table.column_names)
     chosen = [name for name in present if wanted is None or name in wanted]
     _refuse_doubled(chosen, f"{party}: {address}")
@@ -967,6 +986,8 @@ class Read(NamedTuple):
 
 def holds_images(path: Path) -> bool:
     """Say whether images are there, and no table of pixels: a folder, arrays in a file, or an object's arrays."""
+    if is_in_library(path):
+        return holds_pictures(path)
     return not isinstance(object_at(path), pa.Table) if is_object(path) else path.is_dir() or path.suffix == ".npz"
 
 
@@ -988,18 +1009,30 @@ def arrays_of(path: Path, where: str) -> dict[str, NDArray[Any]]:
         return {name: file[name] for name in file.files}
 
 
-def read_image_folder(path: Path, party: str, image_folder: ImageFolder, *, is_new: bool = False) -> Read:
+def read_image_folder(
+    path: Path,
+    party: str,
+    image_folder: ImageFolder,
+    *,
+    is_new: bool = False,
+    label: str | None = None,
+    features: Sequence[str] | None = None,
+) -> Read:
     """Read a client's images.
 
     Args:
-        path: a folder, or an ``.npz`` file.
+        path: a folder, an ``.npz`` file, or a library's data set.
         party: whose, for errors.
         image_folder: what they look like.
+        label: column of a data set's labels.
+        features: column of its pictures, where the description names one.
         is_new: images to predict: no label is read, and one that cannot be read is left out with the reason.
 
     Raises:
         BadInput: neither is there, or what it holds are no such images; names party, file and what is needed.
     """
+    if is_in_library(path):
+        return _read_pictures(path, party, image_folder, is_new, label, features)
     if path.is_dir():
         return _read_folder(path, party, image_folder, is_new)
     if is_object(path):
@@ -1078,24 +1111,36 @@ def _pillow(party: str) -> Any:
 
 
 def _read_image(pillow: Any, file: Path, party: str, image_folder: ImageFolder) -> NDArray[Any]:
-    """Return an image's values (C, H, W), turned as its EXIF data say: bytes, words of 16 bits, or other numbers."""
-    channels, height, width = image_folder.shape
+    """Return an image's values (C, H, W); see `_pixels`."""
     with reading(party, file), open(file, "rb") as stream:
-        try:
-            image = pillow.open(stream)
-        except pillow.UnidentifiedImageError:  # which shows the stream, and where it lies on the host
-            raise ValueError("no image of a known kind") from None
-        if fault := _image_fault(image, image_folder):
-            raise BadInput(f"{party}: {file} {fault}")
-        is_wide, is_word = _is_word(image) or image.mode in _WIDE_MODES, _is_word(image)
-        is_inverted = _is_inverted(image)  # which Pillow turns where a pixel is a byte, and not where it is a word
-        image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
-        made = image.convert("F" if is_wide else _MODES[channels])  # Pillow resizes no words of 16 bits
-        if made.size != (width, height):
-            made = made.resize((width, height), pillow.Resampling.BILINEAR)
-        pixels = np.asarray(made).reshape(height, width, -1).transpose(2, 0, 1)
+        return _pixels(pillow, _opened_image(pillow, stream), f"{party}: {file}", image_folder)
+
+
+def _opened_image(pillow: Any, stream: Any) -> Any:
+    try:
+        return pillow.open(stream)
+    except pillow.UnidentifiedImageError:  # which shows the stream, and where it lies on the host
+        raise ValueError("no image of a known kind") from None
+
+
+def _pixels(pillow: Any, image: Any, where: str, image_folder: ImageFolder) -> NDArray[Any]:
+    """Return an image's values (C, H, W), turned as its EXIF data say: bytes, words of 16 bits, or other numbers.
+
+    Raises:
+        BadInput: it would be another one if it were read.
+    """
+    channels, height, width = image_folder.shape
+    if fault := _image_fault(image, image_folder):
+        raise BadInput(f"{where} {fault}")
+    is_wide, is_word = _is_word(image) or image.mode in _WIDE_MODES, _is_word(image)
+    is_inverted = _is_inverted(image)  # which Pillow turns where a pixel is a byte, and not where it is a word
+    image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
+    made = image.convert("F" if is_wide else _MODES[channels])  # Pillow resizes no words of 16 bits
+    if made.size != (width, height):
+        made = made.resize((width, height), pillow.Resampling.BILINEAR)
+    pixels = np.asarray(made).reshape(height, width, -1).transpose(2, 0, 1)
     if not np.isfinite(pixels).all():
-        raise BadInput(f"{party}: {file} holds values that are NaN or infinite")
+        raise BadInput(f"{where} holds values that are NaN or infinite")
     if is_word:
         pixels = np.rint(pixels).astype(np.uint16)
         pixels = 65535 - pixels if is_inverted else pixels
@@ -1118,7 +1163,7 @@ def _image_fault(image: Any, image_folder: ImageFolder) -> str:
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format not in _SEVERAL_OF_ONE:
         return f"has {frames} frames or pages, of which a sample is one; save each as an image of its own"
-    if mode in _BYTE_MODES and mode != "1" and ";16" in str(image.tile):
+    if mode in _BYTE_MODES and mode != "1" and ";16" in str(getattr(image, "tile", "")):
         return (
             f"holds 16 bits of each of several channels, of which Pillow reads 8 (mode {mode}); save it with 8, or "
             "each channel as an image of its own"
@@ -1185,3 +1230,226 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
 def class_texts(labels: tuple[str, ...] | NDArray[Any]) -> tuple[str, ...]:
     """Return labels as texts of classes, as `class_text` has them."""
     return tuple(class_text(value) for value in (labels if isinstance(labels, tuple) else labels.tolist()))
+
+
+# --- data sets of libraries -------------------------------------------------------------------------------------------
+
+
+def _library(module: str, extra: str, where: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module.partition(".")[0]:
+            raise BadInput(f"{where} is read by its own library: pip install 'fedactors[{extra}]'") from None
+        raise
+    except RuntimeError as error:
+        raise BadInput(
+            f"{where}: {extra} cannot be imported ({first_line(error)}): it was built for another torch than the one "
+            "that is installed; install both from one index of wheels"
+        ) from None
+
+
+def library_table(address: Path, party: str) -> Any:
+    """Return a data set of a library as a table; pictures are structs, see `_PICTURE`.
+
+    Raises:
+        BadInput: the library is not installed, or has no such data set.
+    """
+    where = f"{party}: {address}"
+    with reading(party, address):
+        library, name, settings = library_parts(address)
+        return (_from_hugging_face if library == "hf" else _from_torchvision)(name, settings, where)
+
+
+def _from_hugging_face(name: str, settings: Mapping[str, str], where: str) -> Any:
+    datasets = _library("datasets", "hf", where)
+    for key in settings:
+        choice_of(key, ("config", "split", "revision"), f"{where}: setting")
+    folder = name.removeprefix("file:") if name.startswith("file:") else ""
+    if folder and not os.path.isdir(folder):
+        raise BadInput(f"{where}: {folder} is no folder; a file is given as path, without hf:")
+    owner, _, config = ("", "", "") if folder else re.match(r"([^/]+(?:/[^/]+)?)(/?)(.*)", name).groups()  # type: ignore[union-attr]
+    config = settings.get("config", config) or None
+    bars = datasets.utils.logging
+    was_shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        if folder and any(os.path.isfile(os.path.join(folder, one)) for one in ("state.json", "dataset_dict.json")):
+            for key in ("config", "revision"):
+                if key in settings:
+                    raise BadInput(f"{where}: {key} is not allowed for a folder of save_to_disk")
+            found = datasets.load_from_disk(folder)
+        else:
+            given = {"path": folder or owner, "name": config, "revision": settings.get("revision")}
+            builder = datasets.load_dataset_builder(**given)
+            if builder.info.builder_name == "csv":
+                way = "its folder as path, without hf:" if folder else f"its files as path: hf://datasets/{owner}/FILE"
+                raise BadInput(f"{where}: is of CSV files, whose ids such as 007 {_LIBRARY_READS_NUMBERS}; give {way}")
+            found = datasets.load_dataset(
+                **given, split=settings.get("split") if "[" in settings.get("split", "") else None
+            )
+    finally:
+        if was_shown:
+            bars.enable_progress_bar()
+    if isinstance(found, Mapping):
+        splits = list(found)
+        split = settings.get("split") or (splits[0] if len(splits) == 1 else "")
+        parts = [found.get(one) for one in split.split("+")]
+        if any(one is None for one in parts):
+            told = f"split: {split}: it has none" if split else "split: missing"
+            raise BadInput(f"{where}: {told}; its splits are {', '.join(splits)}: give ?split={splits[0]}")
+        found = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
+    elif "split" in settings and "[" not in settings["split"]:
+        raise BadInput(f"{where}: split: the folder holds one split; leave it out")
+    return table_of_hugging_face(found)
+
+
+_LIBRARY_READS_NUMBERS = "its library reads as the number 7"
+
+
+def table_of_hugging_face(found: Any) -> Any:
+    """Return the rows of a Hugging Face data set as a table with the columns that its format has, and plain types.
+
+    Raises:
+        ValueError: it computes its rows when they are read.
+    """
+    how = found.format
+    if how["type"] == "custom":
+        raise ValueError("a data set with a transform, which has no rows but when they are read; use map(...) instead")
+    table = found.select_columns(how["columns"]).with_format("arrow")[:]
+    for number, column in enumerate(table.schema):
+        if type(found.features[column.name]).__name__ == "Image":  # of which a file may be named only
+            embed = found.features[column.name].embed_storage
+            values = pa.chunked_array([embed(one) for one in table.column(number).chunks], _PICTURE)
+            table = table.set_column(number, column.name, values)
+        elif isinstance(column.type, pa.ExtensionType):
+            kind = column.type.storage_type
+            storage = pa.chunked_array([one.storage for one in table.column(number).chunks], kind)
+            table = table.set_column(number, column.name, storage)
+    return table.replace_schema_metadata(None)
+
+
+_PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+"""A picture as a file has it; what a library has decoded is a `_PIXELS`."""
+_PIXELS = pa.struct([("mode", pa.string()), ("width", pa.int32()), ("height", pa.int32()), ("pixels", pa.binary())])
+_NOT_GIVEN = ("transform", "target_transform", "transforms", "loader", "is_valid_file")
+
+
+def _from_torchvision(name: str, settings: Mapping[str, str], where: str) -> Any:
+    module = _library("torchvision.datasets", "torchvision", where)
+    pillow = _pillow(where)
+    if name not in module.__all__:
+        raise BadInput(f"{where}: torchvision has no data set {name!r}{suggested(name, module.__all__)}")
+    if name in ("ImageFolder", "DatasetFolder"):
+        raise BadInput(f"{where} makes RGB of every picture, whatever it is; give the folder as path")
+    made = getattr(module, name)
+    known = {key: one for key, one in inspect.signature(made).parameters.items() if key not in _NOT_GIVEN}
+    for key in settings:
+        if key not in known:
+            raise BadInput(f"{where}: {key} is no setting of {name}{suggested(key, known)}")
+    for key, one in known.items():
+        if key not in settings and one.default is inspect.Parameter.empty and one.kind is not one.VAR_KEYWORD:
+            raise BadInput(f"{where}: {key}: missing: give {name}?{key}=...")
+    try:
+        samples = made(**{key: _setting(value) for key, value in settings.items()})
+    except RuntimeError as error:
+        advice = "; fetch it with download=true" if "download" in known and "download" not in settings else ""
+        raise BadInput(f"{where}: {first_line(error)}{advice}") from None
+    rows = [samples[index] for index in range(len(samples))]
+    if not all(isinstance(row, tuple) and len(row) == 2 and hasattr(row[0], "getbands") for row in rows):
+        raise BadInput(f"{where}: each of its samples must be a picture and its class")
+    labels = [row[1].item() if hasattr(row[1], "item") else row[1] for row in rows]
+    if not all(isinstance(one, int | float | str) for one in labels):
+        raise BadInput(f"{where}: its targets are {type(labels[0]).__name__}s; a picture needs one class or number")
+    transpose = importlib.import_module("PIL.ImageOps").exif_transpose
+    pixels = [_plain_picture(transpose(row[0]), pillow) for row in rows]
+    return pa.table({"picture": pa.array(pixels, _PIXELS), "label": pa.array(labels)})
+
+
+def _setting(text: str) -> Any:
+    """Return a setting of a data set: true or false, whole numbers, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    if re.fullmatch(r"-?[0-9]+(,-?[0-9]+)*", text):
+        numbers = tuple(map(int, text.split(",")))
+        return numbers if len(numbers) > 1 else numbers[0]
+    return text
+
+
+def _plain_picture(image: Any, pillow: Any) -> dict[str, Any]:
+    """Return a decoded picture, of a palette with its colours."""
+    if image.mode in ("P", "PA", "LA"):
+        image = image.convert("RGBA" if image.mode != "P" or "transparency" in image.info else "RGB")
+    elif image.mode == "1":
+        image = image.convert("L")
+    return {"mode": image.mode, "width": image.width, "height": image.height, "pixels": image.tobytes()}
+
+
+def holds_pictures(path: Path) -> bool:
+    """Say whether a library's data set has a column of pictures."""
+    if str(path).startswith("torchvision:"):
+        return True
+    return is_in_library(path) and any(map(_is_picture, library_table(path, "data").schema.types))
+
+
+def _is_picture(kind: Any) -> bool:
+    return kind in (_PICTURE, _PIXELS)
+
+
+def _read_pictures(
+    path: Path, party: str, image_folder: ImageFolder, is_new: bool, label: str | None, features: Sequence[str] | None
+) -> Read:
+    """Read a column of pictures of a library's data set, and their labels; see `read_image_folder`."""
+    where = f"{party}: {path}"
+    table, pillow = library_table(path, party), _pillow(party)
+    label = label or ("label" if str(path).startswith("torchvision:") else None)
+    if not is_new and (label is None or label not in table.column_names):
+        said = "missing" if label is None else f"{label!r} is no column"
+        raise BadInput(f"{where}: label: {said}; its columns are {', '.join(table.column_names)}")
+    names = [name for name in table.column_names if name != label]
+    if unknown := [name for name in features or () if name not in names]:
+        raise BadInput(f"{where}: features: {unknown[0]!r} is no column of its pictures ({', '.join(names)})")
+    chosen = [name for name in names if not features or name in features]
+    pictures = [name for name in chosen if _is_picture(table.schema.field(name).type)]
+    if len(pictures) != 1 or (not is_new and chosen != pictures):
+        raise BadInput(
+            f"{where}: features: a sample is one picture, and the columns are {', '.join(chosen)}; name its column: "
+            f'features = ["{(pictures or ["image"])[0]}"]'
+        )
+    if not image_folder.is_image or image_folder.shape[0] not in _MODES:
+        raise BadInput(
+            f"{where}: task.shape: {list(image_folder.shape)} is not allowed for pictures: 1, 3 or 4 channels, height "
+            "and width"
+        )
+    images = np.zeros((table.num_rows, *image_folder.shape), np.float32)
+    unusable: dict[int, str] = {}
+    for row, cell in enumerate(table.column(pictures[0])):
+        named = f"{where}: picture {row}"
+        try:
+            with reading(where, f"picture {row}"):
+                images[row] = image_folder.scaled(_pixels(pillow, _picture(pillow, cell), named, image_folder))[0]
+        except BadInput as error:
+            if not is_new:
+                raise
+            unusable[row] = str(error).removeprefix(named).removeprefix(f"{where}: picture {row}").strip()
+    if not table.num_rows or len(unusable) == len(images):
+        raise BadInput(f"{where}: none of {len(images)} pictures can be read{''.join(list(unusable.values())[:1])}")
+    if is_new:
+        return Read(np.arange(len(images)), images, (), unusable)
+    _refuse_equal(images, where)
+    labels = table.column(str(label))
+    if labels.null_count:
+        raise BadInput(f"{where}: label {label}: {labels.null_count} values are missing")
+    is_number = pa.types.is_integer(labels.type) or pa.types.is_floating(labels.type)
+    read = labels.to_numpy() if is_number else tuple(map(class_text, labels.to_pylist()))
+    return Read(np.arange(len(images)), images, read, {})
+
+
+def _picture(pillow: Any, cell: Any) -> Any:
+    """Return a picture of a table."""
+    found = cell.as_py()
+    if found is None or (found.get("bytes", b"") is None):
+        raise ValueError("there is none")
+    if "bytes" in found:
+        return _opened_image(pillow, io.BytesIO(found["bytes"]))
+    return pillow.frombytes(found["mode"], (found["width"], found["height"]), found["pixels"])

@@ -26,7 +26,7 @@ from fedactors.data.columns import (
     resolve_rules,
     told_apart,
 )
-from fedactors.data.databases import DATABASES, TableSource
+from fedactors.data.databases import TableSource
 from fedactors.data.datasets.catalogue import describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
@@ -37,7 +37,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import is_object
-from fedactors.validation import files_at, opened
+from fedactors.validation import files_at, is_in_library, opened
 
 _LESS = "take off what all of them have in common"
 
@@ -153,13 +153,15 @@ class FileSource:
     def user_files(self) -> tuple[str, ...]:
         """The files that it reads; databases are none."""
         if self.view is None:
-            return (self.path,)
-        return tuple(one.where for one in self.view.tables if one.kind not in DATABASES)
+            return () if is_in_library(self.path) else (self.path,)
+        return tuple(one.where for one in self.view.tables if not one.is_of_rows)
 
     @property
     def user_tables(self) -> tuple[TableSource, ...]:
-        """The tables of databases that it reads."""
-        return () if self.view is None else tuple(one for one in self.view.tables if one.kind in DATABASES)
+        """The tables of databases, and the data sets of libraries, that it reads."""
+        if self.view is None:
+            return (TableSource(kind="library", where=self.path),) if is_in_library(self.path) else ()
+        return tuple(one for one in self.view.tables if one.is_of_rows)
 
     @property
     def where(self) -> str:
@@ -566,7 +568,7 @@ def pandas_index(path: Path) -> tuple[str, ...]:
     """Return the columns of a Parquet file that pandas' own metadata call its index; none of another file."""
     import pyarrow.parquet as pa_parquet
 
-    first = () if is_object(path) else files_at(path)[:1]
+    first = () if is_object(path) or is_in_library(path) else files_at(path)[:1]
     if not first or first[0].is_dir():
         return ()
     with opened(first[0]) as file:
