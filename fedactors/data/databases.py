@@ -1186,6 +1186,8 @@ def _sqlite_kind(source: TableSource, connection: sqlite3.Connection, name: str,
             return "boolean"
         if len(has) > 1:
             return "other"
+        if has == {"integer"} and meant == "date" and all_are("date"):  # 20240131
+            return "date"
         if has == {"text"} and meant in ("date", "timestamp"):
             return next((kind for kind in ("date", "timestamp") if all_are(kind)), "text")
         return "text" if has == {"text"} else "integer"
@@ -1211,10 +1213,14 @@ def _are(values: Sequence[Any], kind: str) -> bool:
 
 
 def _as_moments(values: Sequence[Any], kind: str) -> Any:
-    """Return texts as dates or moments; None: one of them is none."""
+    """Return texts, or whole numbers such as 20240131, as dates or moments; None: one of them is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    numbers = [value for value in values if isinstance(value, int)]
+    if numbers and (kind != "date" or not all(18000101 <= value <= 22001231 for value in numbers)):
+        return None
+    values = [f"{v // 10000}-{v // 100 % 100:02}-{v % 100:02}" if isinstance(v, int) else v for v in values]
     try:
         return pc.cast(pa.array(values, pa.string()), pa.date32() if kind == "date" else pa.timestamp("us"))
     except pa.ArrowInvalid:

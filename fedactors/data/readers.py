@@ -122,10 +122,19 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x80\x05\x95", "a pickle of Python"),
     (b"<stata_dta>", "a Stata file"),
     (b"$FL2", "an SPSS file"),
+    (b"$FL3", "an SPSS file"),
+    (b"ASCII SPSS PORT FILE", "an SPSS file"),
+    (b"\0\0\0\0\0\0\0\0\0\0\0\0\xc2\xea\x81\x60", "a SAS file"),
+    (b"HEADER RECORD*******LIB", "a SAS file"),
+    (b"X\n\0\0\0", "a file of R"),
+    (b"RDX", "a file of R"),
+    (b"\0\1\0\0Standard ", "an Access database"),
 )
 """What files begin with."""
 _HEAD = 64
 """Bytes that tell it."""
+_WITH_CODES = ("an SPSS file", "a Stata file", "a SAS file", "a file of R")
+"""Of which one program sees codes, 1 and 2, and another one what they stand for."""
 
 
 _COLUMNAR = ("parquet", "arrow")
@@ -137,6 +146,8 @@ bytes are not all in memory at once."""
 def _kind_of(begins: bytes) -> str:
     if begins[8:12] == b"DUCK":
         return "a DuckDB database"
+    if re.match(rb"[\x69-\x73][\x01\x02]\x01\x00", begins):
+        return "a Stata file"
     if re.match(rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype|html|table|\?xml)", begins):
         return "HTML or XML, as a server's page to log in is"
     if re.match(rb'(\xef\xbb\xbf)?\s*(\[\s*)?\{\s*"[^"]*"?(\s*:|$)', begins):
@@ -240,7 +251,25 @@ def read_csv(
             if "invalid UTF8" in str(error):
                 raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
             raise BadInput(f"{where}: {lines.ragged() or f'cannot be read: {first_line(error)}'}") from error
-    return {present[position]: table.column(number) for number, position in enumerate(positions)}, present
+    columns = {present[position]: table.column(number) for number, position in enumerate(positions)}
+    _refuse_second_header(columns, where)
+    return columns, present
+
+
+def _refuse_second_header(columns: Mapping[str, Any], where: str) -> None:
+    """Refuse a row that says of each column what it is called, as where files were put together."""
+    if len(columns) < 2:
+        return
+    is_header: Any = True
+    for name, values in columns.items():
+        is_header = pc.and_(is_header, pc.fill_null(pc.equal(values, name), fill_value=False))
+        if not pc.any(is_header).as_py():
+            return
+    row = int(np.flatnonzero(np.asarray(is_header.to_numpy()))[0]) + 1
+    raise BadInput(
+        f"{where}: row {row} has the names of the columns once more, as where files were put together; take it out, or "
+        "give the files by a pattern, such as part-*.csv"
+    )
 
 
 _CSV_BLOCK = 1 << 18
@@ -262,7 +291,8 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
     name = codecs.lookup(csv.encoding).name
     if name in ("utf-8", "utf-8-sig"):
         return _without_marks(content, where)
-    if name.startswith(("cp125", "iso8859")) and _is_utf_8(content):
+    is_of_bytes = len(bytes(range(256)).decode(name, "replace")) == 256
+    if is_of_bytes and _is_utf_8(content):
         raise BadInput(
             f"{where} is written in UTF-8, in which a letter such as é has two bytes, and {csv.encoding} would make "
             "two letters of it; leave its encoding out"
@@ -273,12 +303,47 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
             'writes is read by csv = { encoding = "cp1252" }'
         )
     try:
+        if is_of_bytes:
+            _refuse_unlikely(content, csv, where)
         if isinstance(content, bytes):
             return _without_marks(content.decode(csv.encoding).encode(), where)
         characters = codecs.iterdecode(iter(partial(pa.BufferReader(content).read, _CSV_BLOCK), b""), csv.encoding)
         return _without_marks(written_to_file(text.encode() for text in characters), where)
     except UnicodeError as error:
         raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
+
+
+_UNLIKELY = re.compile(
+    "[a-z][\u00c0-\u00d6\u00d8-\u00de\u0160\u017d][a-z]"
+    "|[A-Za-z][\u0178\u201a\u201e\u201d\u02c6\u00b8\u2030\u2020\u2021\u2039\u203a\u00a7\u00a4\u00a6\u00a8\u00af\u00ac\u2202\u221a\u2500-\u259f][a-z]"
+)
+"""A capital or a sign inside a word, which is what letters with accents become in an encoding that is not theirs."""
+
+
+def _refuse_unlikely(content: Content, csv: CsvFormat, where: str) -> None:
+    """Refuse texts that were written in another encoding of one byte for each letter, all of which read any byte."""
+    whole: Any = io.BytesIO(content) if isinstance(content, bytes) else pa.BufferReader(content)
+    for number, text in enumerate(io.TextIOWrapper(whole, encoding=csv.encoding, errors="replace"), 1):
+        if text.isascii() or not (found := _UNLIKELY.search(text)):
+            continue
+        shown = text[max(0, found.start() - 10) :][:20].strip()
+        readings = _readings(shown.encode(csv.encoding, "replace"), [one for one in _ENCODINGS if one != "utf-16-le"])
+        told = ", ".join(f'encoding = "{encoding}" reads {other!r}' for encoding, other in readings)
+        raise BadInput(
+            f"{where}: line {number} is {shown!r} in {csv.encoding}, which is hardly what was written; give its "
+            f'encoding, csv = {{ encoding = "..." }}: {told or "none of " + ", ".join(_ENCODINGS) + " reads that line"}'
+        )
+
+
+def _readings(line: bytes, encodings: Sequence[str]) -> list[tuple[str, str]]:
+    """Return what encodings make of a line, where it may be a text."""
+    made = []
+    for encoding in encodings:
+        with contextlib.suppress(UnicodeDecodeError):
+            text = line.decode(encoding)
+            if text.isprintable() and not _UNLIKELY.search(text):
+                made.append((encoding, text))
+    return made
 
 
 def _is_utf_8(content: Content) -> bool:
@@ -311,7 +376,7 @@ def _parts_from(content: Content, first: int) -> Iterator[bytes]:
     return (content[start : start + _CSV_BLOCK] for start in range(first, len(content), _CSV_BLOCK))
 
 
-_ENCODINGS = ("utf-8", "cp1252", "latin-1", "gb18030", "shift_jis", "utf-16-le")
+_ENCODINGS = ("utf-8", "cp1252", "latin-1", "mac_roman", "cp850", "gb18030", "shift_jis", "utf-16-le")
 """What files are written in, and what Excel writes; the first in which a line can be read is not always right."""
 
 
@@ -329,12 +394,8 @@ def _other_encodings(content: Content, csv: CsvFormat) -> str:
                 wrong = wrong[start : error.start + 10]
                 break
     likely = ["utf-16-le"] if content[1:200:2].count(0) > 50 else [one for one in _ENCODINGS if one != "utf-16-le"]
-    readings = []
-    for encoding in likely:
-        with contextlib.suppress(UnicodeDecodeError):
-            text = wrong[:_MOST_SHOWN].decode(encoding)
-            if codecs.lookup(encoding).name != name and text.isprintable():
-                readings.append((encoding, text))
+    likely = [one for one in likely if codecs.lookup(one).name != name]
+    readings = _readings(wrong[:_MOST_SHOWN], likely)
     told = ", ".join(f'encoding = "{encoding}" reads {text!r}' for encoding, text in readings)
     return f'is not written in {csv.encoding}{byte}; give its encoding, csv = {{ encoding = "..." }}: ' + (
         told or "none of " + ", ".join(_ENCODINGS) + " reads that line"
@@ -650,6 +711,10 @@ def _read_file(
             return _without_nulls(found, csv.nulls), list(arrays)
         if kind != "csv":
             where = "; its tables are read with layout = relational" if kind.endswith("database") else ""
+            if kind == "an Access database":
+                where = "; export its tables"
+            if kind in _WITH_CODES:
+                where = "; export it as Parquet or CSV, and choose there whether values or their labels are written"
             raise BadInput(f"{party}: path: {path} is {kind}, which is not allowed: give a {ENDINGS} file{where}")
         if ending_of(path.name) in (*_OTHER_ENDINGS, *_NO_TABLES):
             raise BadInput(
@@ -842,6 +907,8 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
                 raise BadInput(
                     f"{where}: cell {cell.coordinate} is a formula whose value is not there: open and save it in Excel"
                 )
+    for column in sheet.iter_cols(min_row=2):
+        _refuse_units(column, str(sheet.cell(1, column[0].column).value), where)
     head, *rows = ([_cell_value(cell) for cell in row] for row in sheet.iter_rows())
     filled = [number for number, row in enumerate(rows, 1) if any(value is not None for value in row)]
     if len(head) == 1 and filled and filled[-1] > len(filled):
@@ -860,11 +927,64 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
 
 
 def _cell_value(cell: Any) -> Any:
-    """Return what a cell holds; of a whole number that is shown with zeros in front, as codes are, what it shows."""
+    """Return what a cell holds; of a whole number that is shown as a code, with zeros in front, what it shows."""
     if cell.data_type == "e":
         return None
-    is_code = type(cell.value) is int and cell.value >= 0 and re.fullmatch("00+", cell.number_format or "")
-    return str(cell.value).zfill(len(cell.number_format)) if is_code else cell.value
+    if type(cell.value) is int and cell.value >= 0:
+        return _shown_code(cell.value, _pieces_of(cell.number_format)) or cell.value
+    return cell.value
+
+
+_PIECE = re.compile(r"""\"([^"]*)\"|\\(.)|\[\$([^\]-]*)[^\]]*\]|\[[^\]]*\]|[_*].|(.)""", re.DOTALL)
+
+
+def _pieces_of(number_format: str) -> list[tuple[str, bool]]:
+    """Return the parts of how positive numbers are shown, each a text or, second, a sign with a meaning such as 0."""
+    found = []
+    for quoted, escaped, currency, sign in _PIECE.findall(number_format or "General"):
+        if sign == ";":
+            break
+        if text := quoted or escaped or currency:
+            found.append((text, False))
+        elif sign:
+            found.append((sign, sign not in " -/()+:$€£¥"))
+    return found
+
+
+def _shown_code(value: int, pieces: Sequence[tuple[str, bool]]) -> str:
+    """Return how a whole number is shown where all its digits have a place, 0000 or "K-"0000; empty: it is no code."""
+    signs = "".join(text for text, is_sign in pieces if is_sign)
+    if not re.fullmatch("00+", signs):
+        return ""
+    digits = str(value).zfill(len(signs))
+    extra, rest = digits[: len(digits) - len(signs)], iter(digits[len(digits) - len(signs) :])
+    made, is_first = "", True
+    for text, is_sign in pieces:
+        made += (extra if is_first else "") + next(rest) if is_sign else text
+        is_first = is_first and not is_sign
+    return made.strip()
+
+
+def _refuse_units(cells: Sequence[Any], name: str, where: str) -> None:
+    """Refuse numbers of one column that are shown in several units, EUR and USD, or some of them as percents."""
+    units: dict[str, str] = {}
+    for cell in cells:
+        if type(cell.value) in (int, float):
+            pieces = _pieces_of(cell.number_format)
+            signs = "".join(text for text, is_sign in pieces if is_sign)
+            unit = "".join(text for text, is_sign in pieces if not is_sign or text == "%").strip(" -/()+:")
+            if signs != "General" and re.fullmatch("00+", signs):
+                continue  # a code
+            units.setdefault("%" if "%" in unit else unit if signs != "General" else "", cell.coordinate)
+    told = [one for one in units if one]
+    if len(told) > 1 or ("%" in units and len(units) > 1):
+        shown = " and ".join(
+            f"{at} {f'in {unit}' if unit else 'without a unit'}" for unit, at in list(units.items())[:2]
+        )
+        raise BadInput(
+            f"{where}: column {name}: its numbers are shown in several units ({shown}), and read as if they were in "
+            "one; bring them to one, and show all alike"
+        )
 
 
 def _cells(values: Sequence[Any]) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -367,6 +368,8 @@ class FileSource:
         if self.view is None and is_csv(Path(self.path)):
             blanks = column in map(str.strip, present)
             advice = _TRIM if blanks else _NAMES if any(_NUMBER.fullmatch(name.strip()) for name in present) else ""
+        if alike := [one for one in present if _looks(one) == _looks(column) and _clear(one) == one]:
+            advice = f"; its column {alike[0]!a} looks like {column!a}, whose characters are others"
         return BadInput(
             f"{self.party}: {role}: {column!r} is not a column of {self.path} (its columns: "
             f"{', '.join(map(_clear, present[:20]))}{', ...' if len(present) > 20 else ''}){advice}"
@@ -588,6 +591,19 @@ _MOST_NAMED = 5
 
 def _first_of(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+
+
+def _looks(name: str) -> str:
+    """Return a name as it looks: letters composed, without what nobody sees."""
+    seen = "".join(one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
+    return seen.translate(_ALIKE)
+
+
+_ALIKE = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0445\u0443\u0456\u0391\u0392\u0395\u0397\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a7",
+    "aeopcxyiABEHKMNOPTX",
+)
+"""Letters of Cyrillic and Greek that look like Latin ones."""
 
 
 def _clear(name: str) -> str:
