@@ -252,11 +252,11 @@ def read_csv(
                 raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
             raise BadInput(f"{where}: {lines.ragged() or f'cannot be read: {first_line(error)}'}") from error
     columns = {present[position]: table.column(number) for number, position in enumerate(positions)}
-    _refuse_second_header(columns, where)
+    _refuse_second_header(columns, where, is_named=bool(csv.names))
     return columns, present
 
 
-def _refuse_second_header(columns: Mapping[str, Any], where: str) -> None:
+def _refuse_second_header(columns: Mapping[str, Any], where: str, *, is_named: bool) -> None:
     """Refuse a row that says of each column what it is called, as where files were put together."""
     if len(columns) < 2:
         return
@@ -266,6 +266,8 @@ def _refuse_second_header(columns: Mapping[str, Any], where: str) -> None:
         if not pc.any(is_header).as_py():
             return
     row = int(np.flatnonzero(np.asarray(is_header.to_numpy()))[0]) + 1
+    if is_named and row == 1:
+        raise BadInput(f"{where}: its first line names the columns; leave csv.names out, or skip the line: skip = 1")
     raise BadInput(
         f"{where}: row {row} has the names of the columns once more, as where files were put together; take it out, or "
         "give the files by a pattern, such as part-*.csv"

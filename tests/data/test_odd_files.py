@@ -210,6 +210,14 @@ def test_a_header_among_the_rows_is_no_row(tmp_path: Path, packed: bool) -> None
         read(path, rules=(("job", TEXT),)).load()
 
 
+def test_a_file_that_names_its_columns_itself_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,job\na,cook\n")
+    with pytest.raises(BadInput, match=r"its first line names the columns; leave csv\.names out, or .*skip = 1"):
+        read(path, rules=(("job", TEXT),), csv=CsvFormat(names=("id", "job"))).load()
+    assert ids_of(path, rules=(("job", TEXT),), csv=CsvFormat(names=("id", "job"), skip=1)) == ["a"]
+
+
 def test_a_word_that_is_its_column_s_name_is_a_value(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id,job\njob,cook\nid,id\nb,job\n")
