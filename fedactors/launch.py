@@ -55,7 +55,7 @@ from fedactors.runtime.addresses import check_cluster
 from fedactors.runtime.failures import without_words
 from fedactors.runtime.interface import Runtime, Snapshot
 from fedactors.runtime.snapshots import check_actors, in_use, is_held, is_object, object_at
-from fedactors.validation import read_text, shown
+from fedactors.validation import is_in_library, read_text, shown
 
 if TYPE_CHECKING:
     from fedactors.federation.approval import Proposal
@@ -333,13 +333,16 @@ _FILES = re.compile(
 
 def _may_be_path(name: str) -> bool:
     """Say whether what is given as data is meant as a path, and not as the name of a data set."""
-    return "/" in name or os.sep in name or _FILES.search(name) is not None or os.path.exists(name)
+    return (
+        is_in_library(name) or "/" in name or os.sep in name or _FILES.search(name) is not None or os.path.exists(name)
+    )
 
 
 def _path_fault(name: str) -> str:
     """Return why a path is no description of data, with the files that may be meant."""
-    if "://" in name or (not name.endswith(".toml") and os.path.exists(name)):
-        what = "an address" if "://" in name else "a folder" if os.path.isdir(name) else "a file of rows"
+    is_address = "://" in name or is_in_library(name)
+    if is_address or (not name.endswith(".toml") and os.path.exists(name)):
+        what = "an address" if is_address else "a folder" if os.path.isdir(name) else "a file of rows"
         return (
             f"is {what}, which does not say whose rows they are and what is predicted: name it as path of a party in a "
             "parties.toml, and give that"

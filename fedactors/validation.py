@@ -157,6 +157,54 @@ _FIND_SECONDS, _FETCH_SECONDS = 60.0, 900.0
 """Limits of what another file system may take to say what there is, and to give a file."""
 
 
+_LIBRARY = re.compile(r"(hf|torchvision):(?!/)(?P<name>[^?]+)(\?(?P<settings>.*))?", re.DOTALL)
+
+
+def is_in_library(path: str | Path | None) -> bool:
+    """Say whether a path is a data set that its own library reads: ``hf:OWNER/NAME``, ``torchvision:NAME``."""
+    return path is not None and _LIBRARY.fullmatch(str(path)) is not None
+
+
+def library_address(given: str, field: str, folder: Path) -> str:
+    """Return the address of a library's data set with absolute folders; empty: it is none.
+
+    Args:
+        given: as it is written.
+        field: for errors.
+        folder: that folders are relative to.
+
+    Raises:
+        BadInput: a folder in it is none.
+    """
+    if given.startswith("hf:/") and not given.startswith("hf://"):
+        given = given.replace("hf:", "hf:file:", 1)
+    if not is_in_library(given):
+        return ""
+    kind, name, settings = library_parts(given)
+    if kind == "hf" and name.startswith(("./", "../", "~", "file:")):
+        name = f"file:{path_of(name.removeprefix('file:'), field, folder)}"
+    if "root" in settings:
+        settings["root"] = str(path_of(settings["root"], field, folder))
+    told = "&".join(f"{key}={value}" for key, value in settings.items())
+    return f"{kind}:{name}" + (f"?{told}" if told else "")
+
+
+def library_parts(address: str | Path) -> tuple[str, str, dict[str, str]]:
+    """Return the library of an address, the name of its data set, and what stands behind the question mark.
+
+    Raises:
+        BadInput: a setting without a value, or twice.
+    """
+    text = str(address)
+    found = _LIBRARY.fullmatch(text)
+    assert found is not None
+    given = [part.partition("=") for part in (found["settings"] or "").split("&") if part]
+    for key, _, value in given:
+        if not value or [one for one, _, _ in given].count(key) > 1:
+            raise BadInput(f"path: {shown(text)} is not allowed: give each setting once, as ?KEY=VALUE&KEY=VALUE")
+    return found[1], found["name"], {key: value for key, _, value in given}
+
+
 def address_of(path: str | Path) -> str:
     """Return the address of another file system that a text or a path stands for; empty: it is a path of this one."""
     found = _REMOTE.fullmatch(str(path))

@@ -340,7 +340,7 @@ def _origin(column: Column, rule: ColumnRule, where: str, dtype: Any) -> float:
     if rule.range is not None or (rule.type == "datetime" and "days" not in rule.parts):
         return 0.0
     if rule.type == "datetime":
-        moments_N, _ = column.moments(rule.format)
+        moments_N, _ = column.moments(rule.format, where)
         values_N = encode_dates(moments_N, ("days",), 1)[:, 0]
     else:
         values_N = column.numbers(where)
@@ -556,7 +556,7 @@ def _encode_one(
         return _encode_categories(column, one, where, made, unseen)
     problems = dict[int, str]()
     if rule.type == "datetime":
-        moments_N, wrong = column.moments(rule.format)
+        moments_N, wrong = column.moments(rule.format, where)
         if wrong and not new:
             row, text = next(iter(wrong.items()))
             told = f"{text[:80]!r} in {column.row(row)} {NO_DATE}"

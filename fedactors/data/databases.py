@@ -197,8 +197,7 @@ def _connected(database: str, settings: Mapping[str, Any], *, read_only: bool = 
 atexit.register(_database.cache_clear)  # DuckDB complains of what is open when Python is gone
 
 
-TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object", "view"]
-DATABASES = ("duckdb", "sqlite", "postgres")
+TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object", "library", "view"]
 """Kinds of which another table may change, or this one and not its file: SQLite and DuckDB write logs beside it."""
 _FETCH_ROWS, _VECTOR_ROWS, _LEAST_ROWS = 50_000, 2048, 256
 
@@ -236,9 +235,14 @@ class TableSource:
     label: str = ""
 
     @property
+    def is_of_rows(self) -> bool:
+        """Whether what it has is known by its rows, and not by a file's bytes."""
+        return self.kind in ("duckdb", "sqlite", "postgres", "library")
+
+    @property
     def shown(self) -> str:
         """The place, as messages name it: never an address with a password."""
-        if self.kind == "object":
+        if self.kind in ("object", "library"):
             return self.where
         if self.kind == "view":
             return f"view of {', '.join(one.label for one in self.tables)}"
@@ -322,7 +326,7 @@ class TableSource:
 
             found, _ = read_arrays(Path(self.where), self.table or "source", wanted, CsvFormat())
             return pa.table({name: found[name] for name in wanted})
-        if self.kind in ("parquet", "named", "memory", "object", "view"):
+        if self.kind in ("parquet", "named", "memory", "object", "library", "view"):
             with _duckdb(self) as (connection, relation), _fitting(self.shown):
                 return _fetched(connection, _select([*wanted], relation, filters, computed))
         pushed = {text: _pushed(text, known, self.kind) for text in filters}
@@ -764,7 +768,7 @@ def _rows_here(source: TableSource) -> Any:
         return object_at(source.where)
     if source.kind == "view":
         return _view_rows(source)
-    if source.kind == "parquet":
+    if source.kind in ("parquet", "library"):
         import pyarrow as pa
 
         found, _ = read_arrays(Path(source.where), source.table or "source", None, CsvFormat())
@@ -1182,6 +1186,8 @@ def _sqlite_kind(source: TableSource, connection: sqlite3.Connection, name: str,
             return "boolean"
         if len(has) > 1:
             return "other"
+        if has == {"integer"} and meant == "date" and all_are("date"):  # 20240131
+            return "date"
         if has == {"text"} and meant in ("date", "timestamp"):
             return next((kind for kind in ("date", "timestamp") if all_are(kind)), "text")
         return "text" if has == {"text"} else "integer"
@@ -1207,10 +1213,14 @@ def _are(values: Sequence[Any], kind: str) -> bool:
 
 
 def _as_moments(values: Sequence[Any], kind: str) -> Any:
-    """Return texts as dates or moments; None: one of them is none."""
+    """Return texts, or whole numbers such as 20240131, as dates or moments; None: one of them is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    numbers = [value for value in values if isinstance(value, int)]
+    if numbers and (kind != "date" or not all(18000101 <= value <= 22001231 for value in numbers)):
+        return None
+    values = [f"{v // 10000}-{v // 100 % 100:02}-{v % 100:02}" if isinstance(v, int) else v for v in values]
     try:
         return pc.cast(pa.array(values, pa.string()), pa.date32() if kind == "date" else pa.timestamp("us"))
     except pa.ArrowInvalid:

@@ -31,7 +31,6 @@ from typing import Any, TypeVar, cast
 from fedactors.config import from_table
 from fedactors.data.columns import columns_text, fit_public, resolve_rules
 from fedactors.data.databases import POSTGRES_SECRETS, SourceError, TableKind, TableSource, postgres_settings
-from fedactors.data.datasets.catalogue import Task
 from fedactors.data.layouts.graph import EdgeFile, GraphFiles, GraphTables, UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
@@ -65,6 +64,7 @@ from fedactors.validation import (
     choice_of,
     different_files,
     different_names,
+    is_in_library,
     party_name,
     path_of,
     read_text,
@@ -223,13 +223,17 @@ def image_folder_of(task: HorizontalTask, parties: Mapping[str, HorizontalParty]
         raise task.refused(next(iter(given)), " without shape = [channels, height, width]")
     for party in parties.values():
         if party.label is None:
-            party.refuse(
-                ("id", "features", "csv", "weight", "unlabelled", "split", "sql"),
-                " for images that are no table: with a table of pixels, name its label column",
-            )
+            _refuse_table_keys(party)
     if "columns" in task.written:
         raise BadInput("task.columns: rules are not allowed for images")
     return from_table(ImageFolder, given, "task")
+
+
+def _refuse_table_keys(party: HorizontalParty) -> None:
+    party.refuse(
+        ("id", "features", "csv", "weight", "unlabelled", "split", "sql"),
+        " for images that are no table: with a table of pixels, name its label column",
+    )
 
 
 def _common_columns(parties: Mapping[str, HorizontalParty], image_folder: ImageFolder | None) -> tuple[str, ...] | None:
@@ -293,8 +297,10 @@ def file_source(
             raise BadInput(f"{party.where}.columns: {column!r} is not allowed: it stands under categorical too")
     if "csv" in party.written and not any(map(is_csv, map(Path, party.files))):
         others = [one.name for one in fields(CsvFormat) if one.name not in OF_VALUES]
-        if any(map(is_object, party.files)) or any(
-            getattr(party.csv, one) != getattr(CsvFormat(), one) for one in others
+        if (
+            any(map(is_object, party.files))
+            or any(map(is_in_library, party.files))
+            or any(getattr(party.csv, one) != getattr(CsvFormat(), one) for one in others)
         ):
             told = ", ".join(OF_VALUES)
             raise party.refused("csv", f": {party.files[0]} is no CSV file, of whose texts {told} alone count")
@@ -707,6 +713,9 @@ def _source_at(
     if is_held(where):
         party.refuse(("kind", "source_table", "csv"), ": its path is an object")
         return TableSource(kind="object", where=where, table=table)
+    if is_in_library(where):
+        party.refuse(("kind", "source_table", "csv"), ": its path is a data set of a library")
+        return TableSource(kind="library", where=party.path_at(key, where), table=table)
     address = where.startswith(("env:", "postgresql://", "postgres://"))
     if address and not where.startswith("env:"):
         try:
@@ -741,11 +750,11 @@ def read_task(given: Any, where: str, folder: Path) -> Table:
     task: Table = parse(SiteArraysTask if layout == "graph" else LAYOUTS[layout][0], given, where, folder)
     if layout != "horizontal" and isinstance(getattr(task, "classes", None), list):
         raise BadInput(f"{where}.classes: a list is not allowed at a site: give the number of classes")
-    for key in ("class_weights", "columns", "target_shape", *IMAGE_FOLDERS):
+    for key in ("class_weights", "columns"):
         if key in task.written:
             raise BadInput(f"{where}: {key} is not allowed at a site")
-    if isinstance(task, HorizontalTask) and task.type in ("multilabel", "tokens"):
-        raise BadInput(f"{where}.type: {task.type} is not allowed at a site: binary, multiclass or regression")
+    if isinstance(task, HorizontalTask) and task.type == "tokens":
+        raise BadInput(f"{where}.type: tokens is not allowed at a site: it needs a model of your own, no site's code")
     return task
 
 
@@ -756,14 +765,51 @@ def facts_of(task: Table) -> dict[str, Any]:
         BadInput: classes that do not fit the type.
     """
     if isinstance(task, HorizontalTask):
-        labels = class_labels(task)
-        return {"layout": task.layout, "type": task.type, "classes": len(labels) or 1, "labels": labels}
+        labels, looks = class_labels(task), image_folder_of(task, {})
+        count = len(labels) or 1
+        targets = target_shape_of(task, count, None)
+        seen = {} if looks is None else {name: getattr(looks, name) for name in IMAGE_FOLDERS}
+        made = {"layout": task.layout, "type": task.type, "classes": count, "labels": labels, "targets": targets}
+        return {**made, **seen}
     if not isinstance(task, VerticalTask | RelationalTask | GraphTask):
         return {"layout": "graph", "type": "multiclass", "classes": 0}
     facts: dict[str, Any] = {"layout": task.layout, "type": task.type, "classes": num_classes_of(task)}
     if isinstance(task, RelationalTask):
         return {**facts, "sql": task.sql, "label": task.label, "categorical": tuple(task.categorical)}
     return {**facts, "alignment": task.alignment, "split": task.split}
+
+
+def read_samples(
+    given: Any,
+    where: str,
+    folder: Path,
+    name: str,
+    kind: TargetTask,
+    targets: tuple[int, ...],
+    looks: Mapping[str, Any],
+) -> tuple[FileSource, ImageFolder | None]:
+    """Return where a site's rows of horizontal data are, and what they look like if they are no rows of a table.
+
+    Args:
+        given: the table `where` of the site's file.
+        where: the table.
+        folder: that paths are relative to.
+        name: of the party.
+        kind: what is predicted.
+        targets: shape of a row's target; none: it is one number or class.
+        looks: keys of an `ImageFolder`; none: rows are a table's.
+
+    Raises:
+        BadInput: naming the key, its value and what is allowed.
+    """
+    found = read_party(given, where, folder, name, "horizontal", kind, 0)
+    if targets and found.label is not None:
+        found = replace(found, label=None, targets=(found.label,))
+    if not looks:
+        return found, None
+    if not found.is_labelled:
+        _refuse_table_keys(parse(HorizontalParty, given, where, folder))
+    return found, from_table(ImageFolder, looks, "task")
 
 
 def read_files(keys: Any, where: str, folder: Path, party: str) -> GraphFiles:
@@ -798,7 +844,7 @@ def read_party(
     folder: Path,
     name: str,
     layout: str,
-    kind: Task,
+    kind: TargetTask,
     num_classes: int,
     positive: str | int | float | None = None,
 ) -> FileSource:

@@ -30,7 +30,7 @@ from fedactors.config import from_table
 from fedactors.data.columns import ColumnRule
 from fedactors.data.databases import rows_of_relation
 from fedactors.data.description import load_description
-from fedactors.data.readers import is_list, shape_of_lists
+from fedactors.data.readers import is_list, shape_of_lists, table_of_hugging_face
 from fedactors.data.sources import named_classes
 from fedactors.data.values import Column, plain_values
 from fedactors.errors import BadInput
@@ -564,9 +564,7 @@ def _of_hugging_face(value: Any) -> Any:
     how = getattr(value, "format", None)
     if how is None or not hasattr(value, "select_columns"):
         return value
-    if how["type"] == "custom":
-        raise ValueError("a data set with a transform, which has no rows but when they are read; use map(...) instead")
-    return value.select_columns(how["columns"]).with_format("arrow")[:]
+    return table_of_hugging_face(value)
 
 
 def _refuse_other_rows(columns: Mapping[str, Any]) -> None:

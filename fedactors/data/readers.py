@@ -3,6 +3,7 @@
     read_columns    CSV, Parquet, Arrow or npy --> `Column` by name: its texts, numbers or dates
     read_pictures   photos/cat/01.png (class = name of the folder; resized to the task's shape), or
                     photos.npz: images (N, C, H, W), or (N, H, W) of one channel, and labels (N)
+    library_table   hf:OWNER/NAME, torchvision:NAME --> a table whose pictures are structs
 
 A file's kind is told by its content, packed or not, and not by its name; files of a folder, or those like a pattern,
 are one table. Files of other file systems are found by their address. Arrow
@@ -26,6 +27,7 @@ import csv as python_csv
 import datetime
 import gzip
 import importlib
+import inspect
 import io
 import json
 import math
@@ -64,7 +66,17 @@ from fedactors.data.values import (
 )
 from fedactors.errors import BadInput
 from fedactors.runtime.snapshots import is_object, object_at
-from fedactors.validation import address_of, files_at, first_line, opened, reading
+from fedactors.validation import (
+    address_of,
+    choice_of,
+    files_at,
+    first_line,
+    is_in_library,
+    library_parts,
+    opened,
+    reading,
+    suggested,
+)
 
 _MOST_SHOWN = 40
 _TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat")
@@ -76,7 +88,7 @@ ENDINGS = ".csv, .tsv, .parquet, .feather, .npy or .xlsx"
 
 def is_csv(path: Path) -> bool:
     """Return whether a file may be one of these by its name; what it is its content tells."""
-    return not path.name.lower().endswith(_OTHER_ENDINGS) and not is_object(path)
+    return not path.name.lower().endswith(_OTHER_ENDINGS) and not is_object(path) and not is_in_library(path)
 
 
 def ending_of(name: str) -> str:
@@ -110,10 +122,19 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x80\x05\x95", "a pickle of Python"),
     (b"<stata_dta>", "a Stata file"),
     (b"$FL2", "an SPSS file"),
+    (b"$FL3", "an SPSS file"),
+    (b"ASCII SPSS PORT FILE", "an SPSS file"),
+    (b"\0\0\0\0\0\0\0\0\0\0\0\0\xc2\xea\x81\x60", "a SAS file"),
+    (b"HEADER RECORD*******LIB", "a SAS file"),
+    (b"X\n\0\0\0", "a file of R"),
+    (b"RDX", "a file of R"),
+    (b"\0\1\0\0Standard ", "an Access database"),
 )
 """What files begin with."""
 _HEAD = 64
 """Bytes that tell it."""
+_WITH_CODES = ("an SPSS file", "a Stata file", "a SAS file", "a file of R")
+"""Of which one program sees codes, 1 and 2, and another one what they stand for."""
 
 
 _COLUMNAR = ("parquet", "arrow")
@@ -125,6 +146,8 @@ bytes are not all in memory at once."""
 def _kind_of(begins: bytes) -> str:
     if begins[8:12] == b"DUCK":
         return "a DuckDB database"
+    if re.match(rb"[\x69-\x73][\x01\x02]\x01\x00", begins):
+        return "a Stata file"
     if re.match(rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype|html|table|\?xml)", begins):
         return "HTML or XML, as a server's page to log in is"
     if re.match(rb'(\xef\xbb\xbf)?\s*(\[\s*)?\{\s*"[^"]*"?(\s*:|$)', begins):
@@ -228,7 +251,27 @@ def read_csv(
             if "invalid UTF8" in str(error):
                 raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
             raise BadInput(f"{where}: {lines.ragged() or f'cannot be read: {first_line(error)}'}") from error
-    return {present[position]: table.column(number) for number, position in enumerate(positions)}, present
+    columns = {present[position]: table.column(number) for number, position in enumerate(positions)}
+    _refuse_second_header(columns, where, is_named=bool(csv.names))
+    return columns, present
+
+
+def _refuse_second_header(columns: Mapping[str, Any], where: str, *, is_named: bool) -> None:
+    """Refuse a row that says of each column what it is called, as where files were put together."""
+    if len(columns) < 2:
+        return
+    is_header: Any = True
+    for name, values in columns.items():
+        is_header = pc.and_(is_header, pc.fill_null(pc.equal(values, name), fill_value=False))
+        if not pc.any(is_header).as_py():
+            return
+    row = int(np.flatnonzero(np.asarray(is_header.to_numpy()))[0]) + 1
+    if is_named and row == 1:
+        raise BadInput(f"{where}: its first line names the columns; leave csv.names out, or skip the line: skip = 1")
+    raise BadInput(
+        f"{where}: row {row} has the names of the columns once more, as where files were put together; take it out, or "
+        "give the files by a pattern, such as part-*.csv"
+    )
 
 
 _CSV_BLOCK = 1 << 18
@@ -250,7 +293,8 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
     name = codecs.lookup(csv.encoding).name
     if name in ("utf-8", "utf-8-sig"):
         return _without_marks(content, where)
-    if name.startswith(("cp125", "iso8859")) and _is_utf_8(content):
+    is_of_bytes = len(bytes(range(256)).decode(name, "replace")) == 256
+    if is_of_bytes and _is_utf_8(content):
         raise BadInput(
             f"{where} is written in UTF-8, in which a letter such as é has two bytes, and {csv.encoding} would make "
             "two letters of it; leave its encoding out"
@@ -261,12 +305,47 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
             'writes is read by csv = { encoding = "cp1252" }'
         )
     try:
+        if is_of_bytes:
+            _refuse_unlikely(content, csv, where)
         if isinstance(content, bytes):
             return _without_marks(content.decode(csv.encoding).encode(), where)
         characters = codecs.iterdecode(iter(partial(pa.BufferReader(content).read, _CSV_BLOCK), b""), csv.encoding)
         return _without_marks(written_to_file(text.encode() for text in characters), where)
     except UnicodeError as error:
         raise BadInput(f"{where} {_other_encodings(content, csv)}") from error
+
+
+_UNLIKELY = re.compile(
+    "[a-z][\u00c0-\u00d6\u00d8-\u00de\u0160\u017d][a-z]"
+    "|[A-Za-z][\u0178\u201a\u201e\u201d\u02c6\u00b8\u2030\u2020\u2021\u2039\u203a\u00a7\u00a4\u00a6\u00a8\u00af\u00ac\u2202\u221a\u2500-\u259f][a-z]"
+)
+"""A capital or a sign inside a word, which is what letters with accents become in an encoding that is not theirs."""
+
+
+def _refuse_unlikely(content: Content, csv: CsvFormat, where: str) -> None:
+    """Refuse texts that were written in another encoding of one byte for each letter, all of which read any byte."""
+    whole: Any = io.BytesIO(content) if isinstance(content, bytes) else pa.BufferReader(content)
+    for number, text in enumerate(io.TextIOWrapper(whole, encoding=csv.encoding, errors="replace"), 1):
+        if text.isascii() or not (found := _UNLIKELY.search(text)):
+            continue
+        shown = text[max(0, found.start() - 10) :][:20].strip()
+        readings = _readings(shown.encode(csv.encoding, "replace"), [one for one in _ENCODINGS if one != "utf-16-le"])
+        told = ", ".join(f'encoding = "{encoding}" reads {other!r}' for encoding, other in readings)
+        raise BadInput(
+            f"{where}: line {number} is {shown!r} in {csv.encoding}, which is hardly what was written; give its "
+            f'encoding, csv = {{ encoding = "..." }}: {told or "none of " + ", ".join(_ENCODINGS) + " reads that line"}'
+        )
+
+
+def _readings(line: bytes, encodings: Sequence[str]) -> list[tuple[str, str]]:
+    """Return what encodings make of a line, where it may be a text."""
+    made = []
+    for encoding in encodings:
+        with contextlib.suppress(UnicodeDecodeError):
+            text = line.decode(encoding)
+            if text.isprintable() and not _UNLIKELY.search(text):
+                made.append((encoding, text))
+    return made
 
 
 def _is_utf_8(content: Content) -> bool:
@@ -299,7 +378,7 @@ def _parts_from(content: Content, first: int) -> Iterator[bytes]:
     return (content[start : start + _CSV_BLOCK] for start in range(first, len(content), _CSV_BLOCK))
 
 
-_ENCODINGS = ("utf-8", "cp1252", "latin-1", "gb18030", "shift_jis", "utf-16-le")
+_ENCODINGS = ("utf-8", "cp1252", "latin-1", "mac_roman", "cp850", "gb18030", "shift_jis", "utf-16-le")
 """What files are written in, and what Excel writes; the first in which a line can be read is not always right."""
 
 
@@ -317,12 +396,8 @@ def _other_encodings(content: Content, csv: CsvFormat) -> str:
                 wrong = wrong[start : error.start + 10]
                 break
     likely = ["utf-16-le"] if content[1:200:2].count(0) > 50 else [one for one in _ENCODINGS if one != "utf-16-le"]
-    readings = []
-    for encoding in likely:
-        with contextlib.suppress(UnicodeDecodeError):
-            text = wrong[:_MOST_SHOWN].decode(encoding)
-            if codecs.lookup(encoding).name != name and text.isprintable():
-                readings.append((encoding, text))
+    likely = [one for one in likely if codecs.lookup(one).name != name]
+    readings = _readings(wrong[:_MOST_SHOWN], likely)
     told = ", ".join(f'encoding = "{encoding}" reads {text!r}' for encoding, text in readings)
     return f'is not written in {csv.encoding}{byte}; give its encoding, csv = {{ encoding = "..." }}: ' + (
         told or "none of " + ", ".join(_ENCODINGS) + " reads that line"
@@ -609,6 +684,9 @@ def read_arrays(
     """
     if is_object(path):
         return _read_object(path, party, wanted)
+    if is_in_library(path):
+        table = library_table(path, party)
+        return _chosen(table, path, party, wanted)
     try:
         files = files_at(path)
     except BadInput as error:
@@ -635,6 +713,10 @@ def _read_file(
             return _without_nulls(found, csv.nulls), list(arrays)
         if kind != "csv":
             where = "; its tables are read with layout = relational" if kind.endswith("database") else ""
+            if kind == "an Access database":
+                where = "; export its tables"
+            if kind in _WITH_CODES:
+                where = "; export it as Parquet or CSV, and choose there whether values or their labels are written"
             raise BadInput(f"{party}: path: {path} is {kind}, which is not allowed: give a {ENDINGS} file{where}")
         if ending_of(path.name) in (*_OTHER_ENDINGS, *_NO_TABLES):
             raise BadInput(
@@ -736,6 +818,10 @@ def _read_object(address: Path, party: str, wanted: Sequence[str] | None) -> tup
     table = object_at(address)
     if not isinstance(table, pa.Table):
         raise BadInput(f"{party}: {address} holds arrays ({', '.join(table)}), which is not allowed: give a table")
+    return _chosen(table, address, party, wanted)
+
+
+def _chosen(table: Any, address: Path, party: str, wanted: Sequence[str] | None) -> tuple[dict[str, Any], list[str]]:
     present = list(table.column_names)
     chosen = [name for name in present if wanted is None or name in wanted]
     _refuse_doubled(chosen, f"{party}: {address}")
@@ -823,6 +909,8 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
                 raise BadInput(
                     f"{where}: cell {cell.coordinate} is a formula whose value is not there: open and save it in Excel"
                 )
+    for column in sheet.iter_cols(min_row=2):
+        _refuse_units(column, str(sheet.cell(1, column[0].column).value), where)
     head, *rows = ([_cell_value(cell) for cell in row] for row in sheet.iter_rows())
     filled = [number for number, row in enumerate(rows, 1) if any(value is not None for value in row)]
     if len(head) == 1 and filled and filled[-1] > len(filled):
@@ -841,11 +929,64 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
 
 
 def _cell_value(cell: Any) -> Any:
-    """Return what a cell holds; of a whole number that is shown with zeros in front, as codes are, what it shows."""
+    """Return what a cell holds; of a whole number that is shown as a code, with zeros in front, what it shows."""
     if cell.data_type == "e":
         return None
-    is_code = type(cell.value) is int and cell.value >= 0 and re.fullmatch("00+", cell.number_format or "")
-    return str(cell.value).zfill(len(cell.number_format)) if is_code else cell.value
+    if type(cell.value) is int and cell.value >= 0:
+        return _shown_code(cell.value, _pieces_of(cell.number_format)) or cell.value
+    return cell.value
+
+
+_PIECE = re.compile(r"""\"([^"]*)\"|\\(.)|\[\$([^\]-]*)[^\]]*\]|\[[^\]]*\]|[_*].|(.)""", re.DOTALL)
+
+
+def _pieces_of(number_format: str) -> list[tuple[str, bool]]:
+    """Return the parts of how positive numbers are shown, each a text or, second, a sign with a meaning such as 0."""
+    found = []
+    for quoted, escaped, currency, sign in _PIECE.findall(number_format or "General"):
+        if sign == ";":
+            break
+        if text := quoted or escaped or currency:
+            found.append((text, False))
+        elif sign:
+            found.append((sign, sign not in " -/()+:$€£¥"))
+    return found
+
+
+def _shown_code(value: int, pieces: Sequence[tuple[str, bool]]) -> str:
+    """Return how a whole number is shown where all its digits have a place, 0000 or "K-"0000; empty: it is no code."""
+    signs = "".join(text for text, is_sign in pieces if is_sign)
+    if not re.fullmatch("00+", signs):
+        return ""
+    digits = str(value).zfill(len(signs))
+    extra, rest = digits[: len(digits) - len(signs)], iter(digits[len(digits) - len(signs) :])
+    made, is_first = "", True
+    for text, is_sign in pieces:
+        made += (extra if is_first else "") + next(rest) if is_sign else text
+        is_first = is_first and not is_sign
+    return made.strip()
+
+
+def _refuse_units(cells: Sequence[Any], name: str, where: str) -> None:
+    """Refuse numbers of one column that are shown in several units, EUR and USD, or some of them as percents."""
+    units: dict[str, str] = {}
+    for cell in cells:
+        if type(cell.value) in (int, float):
+            pieces = _pieces_of(cell.number_format)
+            signs = "".join(text for text, is_sign in pieces if is_sign)
+            unit = "".join(text for text, is_sign in pieces if not is_sign or text == "%").strip(" -/()+:")
+            if signs != "General" and re.fullmatch("00+", signs):
+                continue  # a code
+            units.setdefault("%" if "%" in unit else unit if signs != "General" else "", cell.coordinate)
+    told = [one for one in units if one]
+    if len(told) > 1 or ("%" in units and len(units) > 1):
+        shown = " and ".join(
+            f"{at} {f'in {unit}' if unit else 'without a unit'}" for unit, at in list(units.items())[:2]
+        )
+        raise BadInput(
+            f"{where}: column {name}: its numbers are shown in several units ({shown}), and read as if they were in "
+            "one; bring them to one, and show all alike"
+        )
 
 
 def _cells(values: Sequence[Any]) -> Any:
@@ -967,6 +1108,8 @@ class Read(NamedTuple):
 
 def holds_images(path: Path) -> bool:
     """Say whether images are there, and no table of pixels: a folder, arrays in a file, or an object's arrays."""
+    if is_in_library(path):
+        return holds_pictures(path)
     return not isinstance(object_at(path), pa.Table) if is_object(path) else path.is_dir() or path.suffix == ".npz"
 
 
@@ -988,18 +1131,30 @@ def arrays_of(path: Path, where: str) -> dict[str, NDArray[Any]]:
         return {name: file[name] for name in file.files}
 
 
-def read_image_folder(path: Path, party: str, image_folder: ImageFolder, *, is_new: bool = False) -> Read:
+def read_image_folder(
+    path: Path,
+    party: str,
+    image_folder: ImageFolder,
+    *,
+    is_new: bool = False,
+    label: str | None = None,
+    features: Sequence[str] | None = None,
+) -> Read:
     """Read a client's images.
 
     Args:
-        path: a folder, or an ``.npz`` file.
+        path: a folder, an ``.npz`` file, or a library's data set.
         party: whose, for errors.
         image_folder: what they look like.
+        label: column of a data set's labels.
+        features: column of its pictures, where the description names one.
         is_new: images to predict: no label is read, and one that cannot be read is left out with the reason.
 
     Raises:
         BadInput: neither is there, or what it holds are no such images; names party, file and what is needed.
     """
+    if is_in_library(path):
+        return _read_pictures(path, party, image_folder, is_new, label, features)
     if path.is_dir():
         return _read_folder(path, party, image_folder, is_new)
     if is_object(path):
@@ -1078,24 +1233,36 @@ def _pillow(party: str) -> Any:
 
 
 def _read_image(pillow: Any, file: Path, party: str, image_folder: ImageFolder) -> NDArray[Any]:
-    """Return an image's values (C, H, W), turned as its EXIF data say: bytes, words of 16 bits, or other numbers."""
-    channels, height, width = image_folder.shape
+    """Return an image's values (C, H, W); see `_pixels`."""
     with reading(party, file), open(file, "rb") as stream:
-        try:
-            image = pillow.open(stream)
-        except pillow.UnidentifiedImageError:  # which shows the stream, and where it lies on the host
-            raise ValueError("no image of a known kind") from None
-        if fault := _image_fault(image, image_folder):
-            raise BadInput(f"{party}: {file} {fault}")
-        is_wide, is_word = _is_word(image) or image.mode in _WIDE_MODES, _is_word(image)
-        is_inverted = _is_inverted(image)  # which Pillow turns where a pixel is a byte, and not where it is a word
-        image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
-        made = image.convert("F" if is_wide else _MODES[channels])  # Pillow resizes no words of 16 bits
-        if made.size != (width, height):
-            made = made.resize((width, height), pillow.Resampling.BILINEAR)
-        pixels = np.asarray(made).reshape(height, width, -1).transpose(2, 0, 1)
+        return _pixels(pillow, _opened_image(pillow, stream), f"{party}: {file}", image_folder)
+
+
+def _opened_image(pillow: Any, stream: Any) -> Any:
+    try:
+        return pillow.open(stream)
+    except pillow.UnidentifiedImageError:  # which shows the stream, and where it lies on the host
+        raise ValueError("no image of a known kind") from None
+
+
+def _pixels(pillow: Any, image: Any, where: str, image_folder: ImageFolder) -> NDArray[Any]:
+    """Return an image's values (C, H, W), turned as its EXIF data say: bytes, words of 16 bits, or other numbers.
+
+    Raises:
+        BadInput: it would be another one if it were read.
+    """
+    channels, height, width = image_folder.shape
+    if fault := _image_fault(image, image_folder):
+        raise BadInput(f"{where} {fault}")
+    is_wide, is_word = _is_word(image) or image.mode in _WIDE_MODES, _is_word(image)
+    is_inverted = _is_inverted(image)  # which Pillow turns where a pixel is a byte, and not where it is a word
+    image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
+    made = image.convert("F" if is_wide else _MODES[channels])  # Pillow resizes no words of 16 bits
+    if made.size != (width, height):
+        made = made.resize((width, height), pillow.Resampling.BILINEAR)
+    pixels = np.asarray(made).reshape(height, width, -1).transpose(2, 0, 1)
     if not np.isfinite(pixels).all():
-        raise BadInput(f"{party}: {file} holds values that are NaN or infinite")
+        raise BadInput(f"{where} holds values that are NaN or infinite")
     if is_word:
         pixels = np.rint(pixels).astype(np.uint16)
         pixels = 65535 - pixels if is_inverted else pixels
@@ -1118,7 +1285,7 @@ def _image_fault(image: Any, image_folder: ImageFolder) -> str:
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format not in _SEVERAL_OF_ONE:
         return f"has {frames} frames or pages, of which a sample is one; save each as an image of its own"
-    if mode in _BYTE_MODES and mode != "1" and ";16" in str(image.tile):
+    if mode in _BYTE_MODES and mode != "1" and ";16" in str(getattr(image, "tile", "")):
         return (
             f"holds 16 bits of each of several channels, of which Pillow reads 8 (mode {mode}); save it with 8, or "
             "each channel as an image of its own"
@@ -1185,3 +1352,226 @@ def _read_arrays(path: Path, party: str, image_folder: ImageFolder, is_new: bool
 def class_texts(labels: tuple[str, ...] | NDArray[Any]) -> tuple[str, ...]:
     """Return labels as texts of classes, as `class_text` has them."""
     return tuple(class_text(value) for value in (labels if isinstance(labels, tuple) else labels.tolist()))
+
+
+# --- data sets of libraries -------------------------------------------------------------------------------------------
+
+
+def _library(module: str, extra: str, where: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module.partition(".")[0]:
+            raise BadInput(f"{where} is read by its own library: pip install 'fedactors[{extra}]'") from None
+        raise
+    except RuntimeError as error:
+        raise BadInput(
+            f"{where}: {extra} cannot be imported ({first_line(error)}): it was built for another torch than the one "
+            "that is installed; install both from one index of wheels"
+        ) from None
+
+
+def library_table(address: Path, party: str) -> Any:
+    """Return a data set of a library as a table; pictures are structs, see `_PICTURE`.
+
+    Raises:
+        BadInput: the library is not installed, or has no such data set.
+    """
+    where = f"{party}: {address}"
+    with reading(party, address):
+        library, name, settings = library_parts(address)
+        return (_from_hugging_face if library == "hf" else _from_torchvision)(name, settings, where)
+
+
+def _from_hugging_face(name: str, settings: Mapping[str, str], where: str) -> Any:
+    datasets = _library("datasets", "hf", where)
+    for key in settings:
+        choice_of(key, ("config", "split", "revision"), f"{where}: setting")
+    folder = name.removeprefix("file:") if name.startswith("file:") else ""
+    if folder and not os.path.isdir(folder):
+        raise BadInput(f"{where}: {folder} is no folder; a file is given as path, without hf:")
+    owner, _, config = ("", "", "") if folder else re.match(r"([^/]+(?:/[^/]+)?)(/?)(.*)", name).groups()  # type: ignore[union-attr]
+    config = settings.get("config", config) or None
+    bars = datasets.utils.logging
+    was_shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        if folder and any(os.path.isfile(os.path.join(folder, one)) for one in ("state.json", "dataset_dict.json")):
+            for key in ("config", "revision"):
+                if key in settings:
+                    raise BadInput(f"{where}: {key} is not allowed for a folder of save_to_disk")
+            found = datasets.load_from_disk(folder)
+        else:
+            given = {"path": folder or owner, "name": config, "revision": settings.get("revision")}
+            builder = datasets.load_dataset_builder(**given)
+            if builder.info.builder_name == "csv":
+                way = "its folder as path, without hf:" if folder else f"its files as path: hf://datasets/{owner}/FILE"
+                raise BadInput(f"{where}: is of CSV files, whose ids such as 007 {_LIBRARY_READS_NUMBERS}; give {way}")
+            found = datasets.load_dataset(
+                **given, split=settings.get("split") if "[" in settings.get("split", "") else None
+            )
+    finally:
+        if was_shown:
+            bars.enable_progress_bar()
+    if isinstance(found, Mapping):
+        splits = list(found)
+        split = settings.get("split") or (splits[0] if len(splits) == 1 else "")
+        parts = [found.get(one) for one in split.split("+")]
+        if any(one is None for one in parts):
+            told = f"split: {split}: it has none" if split else "split: missing"
+            raise BadInput(f"{where}: {told}; its splits are {', '.join(splits)}: give ?split={splits[0]}")
+        found = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
+    elif "split" in settings and "[" not in settings["split"]:
+        raise BadInput(f"{where}: split: the folder holds one split; leave it out")
+    return table_of_hugging_face(found)
+
+
+_LIBRARY_READS_NUMBERS = "its library reads as the number 7"
+
+
+def table_of_hugging_face(found: Any) -> Any:
+    """Return the rows of a Hugging Face data set as a table with the columns that its format has, and plain types.
+
+    Raises:
+        ValueError: it computes its rows when they are read.
+    """
+    how = found.format
+    if how["type"] == "custom":
+        raise ValueError("a data set with a transform, which has no rows but when they are read; use map(...) instead")
+    table = found.select_columns(how["columns"]).with_format("arrow")[:]
+    for number, column in enumerate(table.schema):
+        if type(found.features[column.name]).__name__ == "Image":  # of which a file may be named only
+            embed = found.features[column.name].embed_storage
+            values = pa.chunked_array([embed(one) for one in table.column(number).chunks], _PICTURE)
+            table = table.set_column(number, column.name, values)
+        elif isinstance(column.type, pa.ExtensionType):
+            kind = column.type.storage_type
+            storage = pa.chunked_array([one.storage for one in table.column(number).chunks], kind)
+            table = table.set_column(number, column.name, storage)
+    return table.replace_schema_metadata(None)
+
+
+_PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+"""A picture as a file has it; what a library has decoded is a `_PIXELS`."""
+_PIXELS = pa.struct([("mode", pa.string()), ("width", pa.int32()), ("height", pa.int32()), ("pixels", pa.binary())])
+_NOT_GIVEN = ("transform", "target_transform", "transforms", "loader", "is_valid_file")
+
+
+def _from_torchvision(name: str, settings: Mapping[str, str], where: str) -> Any:
+    module = _library("torchvision.datasets", "torchvision", where)
+    pillow = _pillow(where)
+    if name not in module.__all__:
+        raise BadInput(f"{where}: torchvision has no data set {name!r}{suggested(name, module.__all__)}")
+    if name in ("ImageFolder", "DatasetFolder"):
+        raise BadInput(f"{where} makes RGB of every picture, whatever it is; give the folder as path")
+    made = getattr(module, name)
+    known = {key: one for key, one in inspect.signature(made).parameters.items() if key not in _NOT_GIVEN}
+    for key in settings:
+        if key not in known:
+            raise BadInput(f"{where}: {key} is no setting of {name}{suggested(key, known)}")
+    for key, one in known.items():
+        if key not in settings and one.default is inspect.Parameter.empty and one.kind is not one.VAR_KEYWORD:
+            raise BadInput(f"{where}: {key}: missing: give {name}?{key}=...")
+    try:
+        samples = made(**{key: _setting(value) for key, value in settings.items()})
+    except RuntimeError as error:
+        advice = "; fetch it with download=true" if "download" in known and "download" not in settings else ""
+        raise BadInput(f"{where}: {first_line(error)}{advice}") from None
+    rows = [samples[index] for index in range(len(samples))]
+    if not all(isinstance(row, tuple) and len(row) == 2 and hasattr(row[0], "getbands") for row in rows):
+        raise BadInput(f"{where}: each of its samples must be a picture and its class")
+    labels = [row[1].item() if hasattr(row[1], "item") else row[1] for row in rows]
+    if not all(isinstance(one, int | float | str) for one in labels):
+        raise BadInput(f"{where}: its targets are {type(labels[0]).__name__}s; a picture needs one class or number")
+    transpose = importlib.import_module("PIL.ImageOps").exif_transpose
+    pixels = [_plain_picture(transpose(row[0]), pillow) for row in rows]
+    return pa.table({"picture": pa.array(pixels, _PIXELS), "label": pa.array(labels)})
+
+
+def _setting(text: str) -> Any:
+    """Return a setting of a data set: true or false, whole numbers, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    if re.fullmatch(r"-?[0-9]+(,-?[0-9]+)*", text):
+        numbers = tuple(map(int, text.split(",")))
+        return numbers if len(numbers) > 1 else numbers[0]
+    return text
+
+
+def _plain_picture(image: Any, pillow: Any) -> dict[str, Any]:
+    """Return a decoded picture, of a palette with its colours."""
+    if image.mode in ("P", "PA", "LA"):
+        image = image.convert("RGBA" if image.mode != "P" or "transparency" in image.info else "RGB")
+    elif image.mode == "1":
+        image = image.convert("L")
+    return {"mode": image.mode, "width": image.width, "height": image.height, "pixels": image.tobytes()}
+
+
+def holds_pictures(path: Path) -> bool:
+    """Say whether a library's data set has a column of pictures."""
+    if str(path).startswith("torchvision:"):
+        return True
+    return is_in_library(path) and any(map(_is_picture, library_table(path, "data").schema.types))
+
+
+def _is_picture(kind: Any) -> bool:
+    return kind in (_PICTURE, _PIXELS)
+
+
+def _read_pictures(
+    path: Path, party: str, image_folder: ImageFolder, is_new: bool, label: str | None, features: Sequence[str] | None
+) -> Read:
+    """Read a column of pictures of a library's data set, and their labels; see `read_image_folder`."""
+    where = f"{party}: {path}"
+    table, pillow = library_table(path, party), _pillow(party)
+    label = label or ("label" if str(path).startswith("torchvision:") else None)
+    if not is_new and (label is None or label not in table.column_names):
+        said = "missing" if label is None else f"{label!r} is no column"
+        raise BadInput(f"{where}: label: {said}; its columns are {', '.join(table.column_names)}")
+    names = [name for name in table.column_names if name != label]
+    if unknown := [name for name in features or () if name not in names]:
+        raise BadInput(f"{where}: features: {unknown[0]!r} is no column of its pictures ({', '.join(names)})")
+    chosen = [name for name in names if not features or name in features]
+    pictures = [name for name in chosen if _is_picture(table.schema.field(name).type)]
+    if len(pictures) != 1 or (not is_new and chosen != pictures):
+        raise BadInput(
+            f"{where}: features: a sample is one picture, and the columns are {', '.join(chosen)}; name its column: "
+            f'features = ["{(pictures or ["image"])[0]}"]'
+        )
+    if not image_folder.is_image or image_folder.shape[0] not in _MODES:
+        raise BadInput(
+            f"{where}: task.shape: {list(image_folder.shape)} is not allowed for pictures: 1, 3 or 4 channels, height "
+            "and width"
+        )
+    images = np.zeros((table.num_rows, *image_folder.shape), np.float32)
+    unusable: dict[int, str] = {}
+    for row, cell in enumerate(table.column(pictures[0])):
+        named = f"{where}: picture {row}"
+        try:
+            with reading(where, f"picture {row}"):
+                images[row] = image_folder.scaled(_pixels(pillow, _picture(pillow, cell), named, image_folder))[0]
+        except BadInput as error:
+            if not is_new:
+                raise
+            unusable[row] = str(error).removeprefix(named).removeprefix(f"{where}: picture {row}").strip()
+    if not table.num_rows or len(unusable) == len(images):
+        raise BadInput(f"{where}: none of {len(images)} pictures can be read{''.join(list(unusable.values())[:1])}")
+    if is_new:
+        return Read(np.arange(len(images)), images, (), unusable)
+    _refuse_equal(images, where)
+    labels = table.column(str(label))
+    if labels.null_count:
+        raise BadInput(f"{where}: label {label}: {labels.null_count} values are missing")
+    is_number = pa.types.is_integer(labels.type) or pa.types.is_floating(labels.type)
+    read = labels.to_numpy() if is_number else tuple(map(class_text, labels.to_pylist()))
+    return Read(np.arange(len(images)), images, read, {})
+
+
+def _picture(pillow: Any, cell: Any) -> Any:
+    """Return a picture of a table."""
+    found = cell.as_py()
+    if found is None or (found.get("bytes", b"") is None):
+        raise ValueError("there is none")
+    if "bytes" in found:
+        return _opened_image(pillow, io.BytesIO(found["bytes"]))
+    return pillow.frombytes(found["mode"], (found["width"], found["height"]), found["pixels"])

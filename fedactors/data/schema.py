@@ -26,7 +26,7 @@ from fedactors.data.values import CsvFormat, IdRule
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task as TargetTask
 from fedactors.runtime.snapshots import is_held
-from fedactors.validation import address_of, path_of, shown, without_password
+from fedactors.validation import address_of, library_address, path_of, shown, without_password
 
 T = TypeVar("T", bound="Table")
 ON_HOST = "a location on the party's host"
@@ -80,6 +80,8 @@ class Table:
         given = getattr(self, key) if given is None else given
         if is_held(given):
             return str(given)
+        if address := library_address(given, f"{self.where}.{key}", self.folder):
+            return address
         if address_of(given):
             return without_password(given, f"{self.where}.{key}")
         return str(path_of(given, f"{self.where}.{key}", self.folder))

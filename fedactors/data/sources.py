@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -26,7 +27,7 @@ from fedactors.data.columns import (
     resolve_rules,
     told_apart,
 )
-from fedactors.data.databases import DATABASES, TableSource
+from fedactors.data.databases import TableSource
 from fedactors.data.datasets.catalogue import describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
@@ -37,7 +38,7 @@ from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
 from fedactors.runtime.snapshots import is_object
-from fedactors.validation import files_at, opened
+from fedactors.validation import files_at, is_in_library, opened
 
 _LESS = "take off what all of them have in common"
 
@@ -153,13 +154,15 @@ class FileSource:
     def user_files(self) -> tuple[str, ...]:
         """The files that it reads; databases are none."""
         if self.view is None:
-            return (self.path,)
-        return tuple(one.where for one in self.view.tables if one.kind not in DATABASES)
+            return () if is_in_library(self.path) else (self.path,)
+        return tuple(one.where for one in self.view.tables if not one.is_of_rows)
 
     @property
     def user_tables(self) -> tuple[TableSource, ...]:
-        """The tables of databases that it reads."""
-        return () if self.view is None else tuple(one for one in self.view.tables if one.kind in DATABASES)
+        """The tables of databases, and the data sets of libraries, that it reads."""
+        if self.view is None:
+            return (TableSource(kind="library", where=self.path),) if is_in_library(self.path) else ()
+        return tuple(one for one in self.view.tables if one.is_of_rows)
 
     @property
     def where(self) -> str:
@@ -365,6 +368,8 @@ class FileSource:
         if self.view is None and is_csv(Path(self.path)):
             blanks = column in map(str.strip, present)
             advice = _TRIM if blanks else _NAMES if any(_NUMBER.fullmatch(name.strip()) for name in present) else ""
+        if alike := [one for one in present if _looks(one) == _looks(column) and _clear(one) == one]:
+            advice = f"; its column {alike[0]!a} looks like {column!a}, whose characters are others"
         return BadInput(
             f"{self.party}: {role}: {column!r} is not a column of {self.path} (its columns: "
             f"{', '.join(map(_clear, present[:20]))}{', ...' if len(present) > 20 else ''}){advice}"
@@ -566,7 +571,7 @@ def pandas_index(path: Path) -> tuple[str, ...]:
     """Return the columns of a Parquet file that pandas' own metadata call its index; none of another file."""
     import pyarrow.parquet as pa_parquet
 
-    first = () if is_object(path) else files_at(path)[:1]
+    first = () if is_object(path) or is_in_library(path) else files_at(path)[:1]
     if not first or first[0].is_dir():
         return ()
     with opened(first[0]) as file:
@@ -586,6 +591,19 @@ _MOST_NAMED = 5
 
 def _first_of(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+
+
+def _looks(name: str) -> str:
+    """Return a name as it looks: letters composed, without what nobody sees."""
+    seen = "".join(one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
+    return seen.translate(_ALIKE)
+
+
+_ALIKE = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0445\u0443\u0456\u0391\u0392\u0395\u0397\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a7",
+    "aeopcxyiABEHKMNOPTX",
+)
+"""Letters of Cyrillic and Greek that look like Latin ones."""
 
 
 def _clear(name: str) -> str:

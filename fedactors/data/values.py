@@ -311,6 +311,8 @@ def plain_values(values: Any) -> Any:
             raise Inexact(f"values of pandas' type {kind.extension_name.removeprefix('pandas.')}")
         if kind.extension_name == "arrow.opaque":
             raise Inexact(f"values of a type that Arrow does not have ({kind.type_name})")
+        if kind.extension_name == "arrow.bool8":  # true is whatever is not 0
+            return pc.not_equal(values.storage, 0)
         found = values.to_pylist() if kind.extension_name == "arrow.uuid" else values.storage
         return pa.array(map(_text_or_none, found), pa.string()) if isinstance(found, list) else plain_values(found)
     if types.is_dictionary(kind):
@@ -560,6 +562,21 @@ class Column:
         found: list[str | None] = [*known, None]
         return [found[code] for code in codes.tolist()]
 
+    def _refuse_unseen(self, texts: Any, where: str) -> None:
+        """Refuse names that hold what nobody sees, or what was lost: they are like others, and equal to none."""
+        if not pa.types.is_string(texts.type) and not pa.types.is_large_string(texts.type):
+            return
+        found = _as_numpy(pc.fill_null(pc.match_substring_regex(texts, _UNSEEN), fill_value=False))
+        if found.any():
+            row = int(np.flatnonzero(found)[0])
+            text = texts[row].as_py()
+            one = next(letter for letter in text if re.match(_UNSEEN, letter))
+            what = "which stands for a letter that was lost" if one == "\ufffd" else "which nobody sees"
+            raise BadInput(
+                f"{where}: column {self.name}: {text!a} in {self.row(row)} holds the character U+{ord(one):04X}, "
+                f"{what}: such a name is like another one and not equal to it; write it without"
+            )
+
     def names(self, where: str) -> Any:
         """Return each value as the name of something, by which rows are found, as an Arrow array of texts.
 
@@ -571,6 +588,7 @@ class Column:
             BadInput: floats that may stand for several values each, lists, or bytes that are no text.
         """
         texts = self._exact(where, "name")
+        self._refuse_unseen(texts, where)
         if self.is_text or pa.types.is_timestamp(self.values.type):
             texts = pc.replace_substring_regex(texts, _MIDNIGHT, r"\1")
         if not self.is_text:
@@ -776,8 +794,12 @@ class Column:
             odd = padded if len(behind.unique()) > 1 else padded[:0]
         return str(odd[0].as_py()) if len(odd) else ""
 
-    def moments(self, pattern: Formats) -> tuple[NDArray[np.datetime64], dict[int, str]]:
-        """Return times in microseconds, NaT where there is none, and the values that are no dates, by row."""
+    def moments(self, pattern: Formats, where: str = "") -> tuple[NDArray[np.datetime64], dict[int, str]]:
+        """Return times in microseconds, NaT where there is none, and the values that are no dates, by row.
+
+        Raises:
+            BadInput: values of another kind, such as lists, at `where`.
+        """
         kind, types = self.values.type, pa.types
         if types.is_timestamp(kind) or types.is_date(kind):
             values = _in_utc(self.values) if types.is_timestamp(kind) else self.values
@@ -802,7 +824,7 @@ class Column:
         if given == ("iso",) and self.is_text:
             with contextlib.suppress(pa.ArrowInvalid):
                 return _as_numpy(pc.cast(self.values, pa.timestamp("us"))).astype("datetime64[us]"), {}
-        return self._parsed_dates(given)
+        return self._parsed_dates(given, where)
 
     def zones(self) -> tuple[Any, Any]:
         """Return which rows name a time zone other than UTC, and which are moments of none, as Arrow arrays (N)."""
@@ -819,8 +841,8 @@ class Column:
             found = [pc.and_(pc.is_valid(self.values), no)] * 2
         return pc.fill_null(found[0], no), pc.fill_null(found[1], no)
 
-    def _parsed_dates(self, pattern: tuple[str, ...]) -> tuple[NDArray[np.datetime64], dict[int, str]]:
-        known, codes = self.coded("")
+    def _parsed_dates(self, pattern: tuple[str, ...], where: str) -> tuple[NDArray[np.datetime64], dict[int, str]]:
+        known, codes = self.coded(where)
         found = np.full(len(known) + 1, np.datetime64("NaT", "us"))
         bad = np.zeros(len(known) + 1, np.bool_)
         for position, text in enumerate(known):
@@ -849,6 +871,10 @@ def row_names(columns: Sequence[Column], rules: Sequence[IdRule], where: str) ->
         BadInput: as `Column.names`.
     """
     return _names_in([column.names(where) for column in columns], rules)
+
+
+_UNSEEN = "[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\ufffd]"
+"""Characters without a width that no language needs in a name, and the one that stands for what could not be read."""
 
 
 def row_name_array(columns: Sequence[Column], rules: Sequence[IdRule], where: str) -> NDArray[np.str_]:

@@ -27,7 +27,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from fedactors import __version__
 from fedactors.actors.remote import DRIVER, endpoints, ordinal
 from fedactors.config import code_named_in
-from fedactors.data.databases import DATABASES, TableSource
+from fedactors.data.databases import TableSource
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.federation.identity import check_name
@@ -721,7 +721,7 @@ def _read_from(value: Any) -> Iterator[str | TableSource]:
         if value.kind == "view":
             yield from _read_from(value.tables)
         else:
-            yield value if value.kind in DATABASES else value.where
+            yield value if value.is_of_rows else value.where
     elif isinstance(value, tuple):
         for one in value:
             yield from _read_from(one)
@@ -733,7 +733,7 @@ def _read_from(value: Any) -> Iterator[str | TableSource]:
 def _stamp(source: str | TableSource) -> tuple[str, str]:
     """Return the place of a file or a table, and what it is like now."""
     if isinstance(source, TableSource):
-        location = f"table {source.table} of {source.shown}"
+        location = f"table {source.table} of {source.shown}" if source.table else source.shown
         try:
             kinds = source.describe()
             num_rows = source.load(list(kinds)[:1]).num_rows

@@ -53,11 +53,21 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from fedactors.data.databases import TableSource
-from fedactors.data.description import facts_of, read_files, read_party, read_table, read_task
+from fedactors.data.datasets.catalogue import Task
+from fedactors.data.description import (
+    IMAGE_FOLDERS,
+    facts_of,
+    read_files,
+    read_party,
+    read_samples,
+    read_table,
+    read_task,
+)
 from fedactors.data.layouts.graph import UserGraph
 from fedactors.data.layouts.horizontal import HorizontalData, HorizontalFile
 from fedactors.data.layouts.vertical import RelationalData, RelationalPartition, VerticalData
 from fedactors.data.party_rows import PartyBlock, check_block, check_ids
+from fedactors.data.readers import Size
 from fedactors.data.schema import HorizontalTask, Table, VerticalTask
 from fedactors.errors import BadInput, FedactorsError
 from fedactors.federation.audit_log import AUDIT, AuditLog
@@ -361,15 +371,32 @@ class TaskFacts:
     """
 
     layout: Literal["vertical", "horizontal", "relational", "graph"]
-    type: Literal["binary", "multiclass", "regression"]
+    type: Literal["binary", "multiclass", "regression", "multilabel"]
     classes: int
     """1 for a regression; of a graph the nodes' file tells."""
     alignment: Literal["already-aligned", "hash", "psi"] = "already-aligned"
     split: Literal["random", "stratified"] = "random"
     labels: tuple[str, ...] = ()
+    shape: tuple[Size, ...] = ()
+    """Of samples that are no rows of a table, horizontal ones, like the following."""
+    peak: float | None = None
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+    targets: tuple[Size, ...] = ()
+    """Shape of a row's target; none: it is one number or class."""
     sql: str = ""
     label: str = ""
     categorical: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.type == "multilabel" and self.layout != "horizontal":
+            raise ValueError(f"type: multilabel is not allowed for layout {self.layout}")
+
+    @property
+    def of_one_value(self) -> Task:
+        """The type where a row has one number or class."""
+        assert self.type != "multilabel"
+        return self.type
 
 
 @wire_type
@@ -423,7 +450,8 @@ def describe(
             task=task.type,
             num_classes=task.classes,
             num_clients=len(data),
-            shape=(),
+            shape=task.shape,
+            targets=task.targets,
             files=tuple(map(find, names)),
             parties=parties,
             test_file=None if is_new else find(test),
@@ -436,7 +464,7 @@ def describe(
             name=title,
             sql=task.sql,
             label=task.label,
-            task=task.type,
+            task=task.of_one_value,
             num_classes=task.classes,
             partitions=tuple(
                 RelationalPartition(party=n.site, table=n.name, partition=tables[:i].count(n.name), source=find(n))
@@ -446,7 +474,7 @@ def describe(
         )
     return VerticalData(
         name=title,
-        task=task.type,
+        task=task.of_one_value,
         num_classes=task.classes,
         parties=parties,
         sources=tuple(map(find, names)),
@@ -866,10 +894,18 @@ class SiteFolder:
             stated = self._task(asked.name, task)
             table["path"] = stated.test if isinstance(stated, HorizontalTask) else None
         name = "test" if asked.is_test else self.name
-        found = read_party(table, where, self.path, name, facts.layout, facts.type, facts.classes, positive)
         if facts.layout == "vertical":
-            return found
-        horizontal = HorizontalFile(file=found, classes=facts.labels, fewest_rows=_FEWEST_ROWS)
+            kind, count = facts.of_one_value, facts.classes
+            return read_party(table, where, self.path, name, facts.layout, kind, count, positive)
+        looks = {key: value for key in IMAGE_FOLDERS if (value := getattr(facts, key))}
+        found, image_folder = read_samples(table, where, self.path, name, facts.type, facts.targets, looks)
+        horizontal = HorizontalFile(
+            file=found,
+            classes=facts.labels,
+            image_folder=image_folder,
+            targets=facts.targets,
+            fewest_rows=_FEWEST_ROWS,
+        )
         if horizontal.holds_out:
             raise BadInput(
                 f"{where}.split: {found.split_column!r} is not allowed over a federation: give validation_fraction"
@@ -907,9 +943,10 @@ class SiteFolder:
             else:
                 self.source(replace(asked, is_test=True), facts).load()
         found, odd = source.load(), ""
-        rows, columns = found.shape if isinstance(source, TableSource) else found.features.shape
+        shape = found.shape if isinstance(source, TableSource) else found.features.shape
+        rows, columns = shape[0], math.prod(shape[1:])
         if facts is not None and facts.layout == "vertical":  # which has the label, and is trained on
-            check_block(found, self.name, facts.type, facts.classes)
+            check_block(found, self.name, facts.of_one_value, facts.classes)
         elif isinstance(found, PartyBlock):
             try:
                 check_ids(found.ids, "no run trains on them")

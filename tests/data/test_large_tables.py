@@ -162,7 +162,7 @@ def test_columns_of_words_and_of_numbers_are_read_as_a_whole(shrink: Shrink) -> 
 
 
 CSV_FILES: dict[str, tuple[bytes, CsvFormat]] = {
-    "mark": (b"\xef\xbb\xbf" + b'a,b\r\n"x, ""y""",1\r\n"two\r\nlines",\r\n' * 9, CsvFormat(names=("a", "b"))),
+    "mark": (b"\xef\xbb\xbf" + b'h,i\r\n"x, ""y""",1\r\n"two\r\nlines",\r\n' * 9, CsvFormat(names=("a", "b"))),
     "encoded": ("a,b\né,1\nß,2\n".encode("utf-16"), CsvFormat(encoding="utf-16")),
     "skipped": (
         b"of 2024\n# odd\na ; b\n x ; 1\n#\n y ; NA\n",

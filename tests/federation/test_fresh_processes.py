@@ -8,10 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedactors.runs.folder import RunFolder
@@ -22,12 +26,104 @@ pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, family="going on")]
 ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
 
 
+SEQUENCES = {
+    BANK: """
+[data.waves]
+path = "waves.parquet"
+features = ["wave"]
+label = "y"
+task = { type = "binary", layout = "horizontal", shape = [6, 2], test = "test.parquet" }
+
+[data.words]
+path = "waves.parquet"
+features = ["words"]
+label = "signs"
+task = { type = "multilabel", layout = "horizontal", classes = 2, shape = [5], test = "test.parquet" }
+
+[data.steps]
+path = "waves.parquet"
+features = ["words"]
+label = "high"
+task = { type = "regression", layout = "horizontal", shape = [5], target_shape = [2], test = "test.parquet" }
+
+[data.patterns]
+path = "waves.parquet"
+id = "id"
+features = ["wave"]
+label = "y"
+task = { type = "binary", alignment = "already-aligned" }
+""",
+    SHOP: """
+[data.tides]
+path = "waves.parquet"
+features = ["wave"]
+label = "y"
+
+[data.letters]
+path = "waves.parquet"
+features = ["words"]
+label = "signs"
+
+[data.hours]
+path = "waves.parquet"
+features = ["words"]
+label = "high"
+
+[data.texts]
+path = "waves.parquet"
+id = "id"
+features = ["words"]
+""",
+}
+"""Of each site: samples of (time, channels), and of whole numbers as tokens are; as rows, and as columns of rows."""
+
+
+def sequences(seed: int, rows: int = 60) -> pa.Table:
+    draw = np.random.default_rng(seed)
+    wave = draw.normal(size=(rows, 6, 2))
+    words = draw.integers(0, 7, (rows, 6))
+    return pa.table(
+        {
+            "id": [f"c{index}" for index in range(rows)],
+            "wave": wave.tolist(),
+            "words": words[:, :5].tolist(),
+            "signs": (wave[:, 0] > 0).astype(np.int64).tolist(),
+            "high": wave[:, 0].tolist(),
+            "y": (wave[:, 0, 0] > 0).astype(np.int64),
+        }
+    )
+
+
+def write_sequences(folder: Path) -> None:
+    for seed, path in enumerate((f"{BANK}/waves.parquet", f"{SHOP}/waves.parquet", f"{BANK}/test.parquet")):
+        pq.write_table(sequences(seed), folder / path)
+
+
+def described(folder: Path, first: str, second: str) -> Path:
+    """Write the same data of both sites as a ``parties.toml``, and return it."""
+    one, two = (tomllib.loads(SEQUENCES[name])["data"] for name in (BANK, SHOP))
+    of_bank, of_shop = dict(one[first]), dict(two[second])
+    task = of_bank.pop("task")
+    tables = {"task": task, f"parties.{BANK}": of_bank, f"parties.{SHOP}": of_shop}
+    for name, of_site in ((BANK, of_bank), (SHOP, of_shop)):
+        of_site["path"] = f"{name}/{of_site['path']}"
+    if "test" in task:
+        task["test"] = f"{BANK}/{task['test']}"
+    lines = [
+        f"[{table}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+        for table, keys in tables.items()
+    ]
+    (folder / f"{first}.toml").write_text("\n".join(lines))
+    return folder / f"{first}.toml"
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made, started = World(tmp_path_factory.mktemp("fresh")), []
+    write_sequences(made.path)
     for name in (BANK, SHOP):
         file = made.path / name / "site.toml"
-        file.write_text(file.read_text().replace("wait_seconds = 4.0", "wait_seconds = 60.0"))
+        file.write_text(file.read_text().replace("wait_seconds = 4.0", "wait_seconds = 60.0") + SEQUENCES[name])
         words = [sys.executable, "-m", "fedactors", "site", "start", "--folder", str(made.path / name)]
         site = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
         started.append(site)
@@ -96,3 +192,29 @@ def test_features_and_labels_under_noise_end_with_their_budgets(world: World) ->
     assert code == 0, err
     assert "KeyError" not in err
     assert json.loads(out.splitlines()[-1])["metrics"]
+
+
+WHAT = {
+    "waves": ("horizontal", "tides", ()),
+    "words": ("horizontal", "letters", ()),
+    "steps": ("horizontal", "hours", ()),
+    "patterns": ("pubsub-vfl", "texts", ("num_epochs=2", *SMALL[1:], "algorithm=vfl")),
+}
+
+
+@pytest.mark.parametrize("name", WHAT)
+def test_sequences_train_between_sites_as_in_one_process(world: World, name: str) -> None:
+    protocol, other, more = WHAT[name]
+    words = (*more, "--seed", "3") if protocol == "pubsub-vfl" else (*more, "num_rounds=2", "--seed", "3")
+    answering = world.answer()
+    code, out, err = ended(driver(world, protocol, "--data", f"{BANK}={name},{SHOP}={other}", "--share-seed", *words))
+    answering.join(30)
+    assert code == 0, err
+    command = [sys.executable, "-m", "fedactors", "run", protocol, "--runtime", "simulated", "--format", "json"]
+    command += ["--data", str(described(world.path, name, other)), "--out", str(world.path / "runs"), *words]
+    alone = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert alone.returncode == 0, alone.stderr
+    found, expected = (json.loads(text.splitlines()[-1])["metrics"] for text in (out, alone.stdout))
+    measured = [key for key in expected if key.startswith(("test/", "validation/"))]
+    assert measured
+    assert {key: found[key] for key in measured} == pytest.approx({key: expected[key] for key in measured})

@@ -35,12 +35,20 @@ from fedactors.data.party_rows import (
     one_hot,
     refuse_moved,
 )
-from fedactors.data.readers import ImageFolder, class_texts, holds_images, read_image_folder, read_labels
+from fedactors.data.readers import (
+    ImageFolder,
+    class_texts,
+    holds_images,
+    holds_pictures,
+    read_image_folder,
+    read_labels,
+)
 from fedactors.data.sources import FileSource
 from fedactors.data.values import CsvFormat, allocate, blocks_of, read_only, taken
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
 from fedactors.messages.codec import decode, encode, wire_type
+from fedactors.validation import is_in_library
 
 Index = NDArray[np.int64]
 
@@ -273,8 +281,11 @@ class HorizontalFile:
 
     def _load_all(self) -> tuple[HorizontalBlock, NDArray[np.uint8] | None]:
         """Read the file: its rows, and their parts if a column tells them."""
-        if self.image_folder is not None and not self.file.is_labelled:
-            found = read_image_folder(Path(self.file.path), self.file.party, self.image_folder)
+        path, of_table = Path(self.file.path), self.file.view is None and is_in_library(self.file.path)
+        if self.image_folder is not None and (not self.file.is_labelled or (of_table and holds_pictures(path))):
+            self._check_pictures()
+            file = self.file
+            found = read_image_folder(path, file.party, self.image_folder, label=file.label, features=file.features)
             targets = self._targets(found.labels)
             weights = class_weighted(None, targets, self.classes, dict(self.file.class_weights))
             return HorizontalBlock(features=found.images, labels=targets, weights=weights), None
@@ -298,6 +309,14 @@ class HorizontalFile:
         if not self.classes:
             check_labels(labels, where, "regression", 1)
         return self._table(block, labels), block.parts
+
+    def _check_pictures(self) -> None:
+        """Refuse what is said of rows of a table where the samples are pictures."""
+        file = self.file
+        said = {"id": file.id_column, "weight": file.weight, "split": file.split_column, "label": file.targets}
+        for key, value in said.items():
+            if value:
+                raise BadInput(f"{file.where}: {key} is not allowed for pictures, whose columns are one and its label")
 
     def _table(self, block: PartyBlock, labels: NDArray[Any]) -> HorizontalBlock:
         """Return the rows of a table, with targets as they are trained on."""

@@ -1,0 +1,265 @@
+"""Files as people have them: what a person sees in one is what is read, or the file is refused with a way on."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedactors.data.columns import ColumnRule
+from fedactors.data.databases import TableSource
+from fedactors.data.sources import FileSource
+from fedactors.data.values import CsvFormat
+from fedactors.errors import BadInput
+
+TEXT = ColumnRule(type="categorical")
+
+
+def read(path: Path, **more: Any) -> FileSource:
+    return FileSource(party="shop", path=str(path), task="regression", num_classes=1, **{"id_column": "id", **more})
+
+
+def ids_of(path: Path, **more: Any) -> list[str]:
+    return [str(one) for one in read(path, **more).load().ids]
+
+
+# --- workbooks: numbers that are shown as codes, or in units ----------------------------------------------------------
+
+
+def workbook(folder: Path, formats: list[str], values: list[Any], column: str = "id") -> Path:
+    book = pytest.importorskip("openpyxl").Workbook()
+    other = "x" if column == "id" else "id"
+    book.active.append([column, other])
+    for row, (number_format, value) in enumerate(zip(formats, values, strict=True), 2):
+        book.active.append([value, row if other == "x" else f"r{row}"])
+        book.active.cell(row, 1).number_format = number_format
+    book.save(folder / "book.xlsx")
+    return folder / "book.xlsx"
+
+
+@pytest.mark.parametrize(
+    ("number_format", "shown"),
+    [
+        ("00000", "00007"),
+        ('"K-"0000', "K-0007"),
+        ("\\K\\-0000", "K-0007"),
+        ("000-0000", "000-0007"),
+        ("00000;-00000", "00007"),
+        ("[$-407]00000", "00007"),
+        ("[Red]00000", "00007"),
+        ("00000_)", "00007"),
+        ('0000" / 24"', "0007 / 24"),
+    ],
+)
+def test_an_id_is_what_a_workbook_shows(tmp_path: Path, number_format: str, shown: str) -> None:
+    longer = shown.replace("0007", "1234")
+    assert ids_of(workbook(tmp_path, [number_format] * 2, [7, 1234])) == [shown, longer]
+
+
+@pytest.mark.parametrize("number_format", ["General", "0", "#,##0", '0 "kg"', '#,##0.00 "€"', "0.00", "#,##0 [$EUR]"])
+def test_numbers_that_are_shown_in_one_unit_are_numbers(tmp_path: Path, number_format: str) -> None:
+    path = workbook(tmp_path, [number_format] * 2, [7, 1234], "x")
+    assert read(path).load().features.tolist() == [[7.0], [1234.0]]
+
+
+def test_more_digits_than_a_code_has_places_stand_in_front(tmp_path: Path) -> None:
+    assert ids_of(workbook(tmp_path, ["000-0000"] * 2, [491234567, 1])) == ["49123-4567", "000-0001"]
+
+
+@pytest.mark.parametrize(
+    "formats", [["0%", "0"], ["0%", "General"], ['#,##0 "€"', '#,##0 "$"'], ["0 [$€]", "0 [$CHF]"]]
+)
+def test_numbers_of_several_units_are_refused(tmp_path: Path, formats: list[str]) -> None:
+    with pytest.raises(BadInput, match=r"column x: its numbers are shown in several units \(A2 in .* and A3 "):
+        read(workbook(tmp_path, formats, [1, 50], "x")).load()
+
+
+# --- encodings --------------------------------------------------------------------------------------------------------
+
+PLACES = "id,place\n1,Münster\n2,Schlüchtern\n3,Köln\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("mac_roman", "cp1252"),
+        ("cp1252", "mac_roman"),
+        ("cp850", "cp1252"),
+        ("cp437", "mac_roman"),
+        ("cp850", "mac_roman"),
+    ],
+)
+def test_another_encoding_of_one_byte_a_letter_is_refused_and_the_right_one_named(
+    tmp_path: Path, written: str, said: str
+) -> None:
+    path = tmp_path / "places.csv"
+    path.write_bytes(PLACES.encode(written))
+    rules = (("place", TEXT),)
+    with pytest.raises(BadInput, match="give its encoding, csv = ") as refused:
+        read(path, rules=rules, csv=CsvFormat(encoding=said)).load()
+    right = "cp850" if written == "cp437" else written
+    assert f'encoding = "{right}" reads' in str(refused.value)
+    assert "\n" not in str(refused.value)
+    names = read(path, rules=rules, csv=CsvFormat(encoding=written)).load().feature_names
+    assert names == ("place=Köln", "place=Münster", "place=Schlüchtern")
+
+
+@pytest.mark.parametrize("said", ["mac_roman", "cp437", "koi8_r", "cp1252", "iso8859-15"])
+def test_utf_8_is_no_encoding_of_one_byte_a_letter(tmp_path: Path, said: str) -> None:
+    path = tmp_path / "places.csv"
+    path.write_bytes(PLACES.encode())
+    with pytest.raises(BadInput, match=r"is written in UTF-8.*leave its encoding out"):
+        read(path, csv=CsvFormat(encoding=said)).load()
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "mac_roman", "iso8859-15", "cp1250"])
+def test_words_that_are_written_so_are_read(tmp_path: Path, encoding: str) -> None:
+    words = [
+        "Ärzte",
+        "l’été",
+        "ÉTÉ",
+        "Öl",
+        "garçon",
+        "straße",
+        "„so“",
+        "naïve",
+        "Čech" if encoding == "cp1250" else "œuvre",
+    ]
+    if encoding in ("cp1250", "iso8859-15"):
+        words = [one for one in words if one not in ("l’été", "„so“", "naïve")]
+    path = tmp_path / "words.csv"
+    path.write_bytes(("id,word\n" + "".join(f"{n},{one}\n" for n, one in enumerate(words))).encode(encoding))
+    found = read(path, rules=(("word", TEXT),), csv=CsvFormat(encoding=encoding)).load()
+    assert {name.removeprefix("word=") for name in found.feature_names} == set(words)
+
+
+# --- files of other programs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("a.sav", b"$FL2@(#) SPSS DATA FILE"),
+        ("a.zsav", b"$FL3@(#) SPSS DATA FILE"),
+        ("a.por", b"ASCII SPSS PORT FILE"),
+        ("a.dta", b"<stata_dta><header>"),
+        ("b.dta", b"\x73\x02\x01\x00"),
+        ("a.sas7bdat", b"\0" * 12 + bytes.fromhex("c2ea8160b31411cf")),
+        ("a.xpt", b"HEADER RECORD*******LIBRARY HEADER"),
+        ("a.rds", gzip.compress(b"X\n\0\0\0\x03" + b"\0" * 90, mtime=0)),
+        ("a.RData", gzip.compress(b"RDX3\nX\n" + b"\0" * 90, mtime=0)),
+    ],
+)
+def test_files_with_codes_and_their_labels_are_refused_with_a_way_on(tmp_path: Path, name: str, begins: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(begins + b"\0" * 200)
+    with pytest.raises(BadInput, match="export it as Parquet or CSV, and choose there whether values or their labels"):
+        read(path).load()
+
+
+# --- names that look alike --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("odd", ["a\u200b", "a\ufeff", "a\u00ad", "\u202aa\u202c", "M\ufffdller", "a\u2060b"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_an_id_with_what_nobody_sees_is_refused(tmp_path: Path, odd: str, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    if kind == "csv":
+        path.write_text(f"id,x\nq,1\n{odd},2\n")
+    else:
+        pq.write_table(pa.table({"id": ["q", odd], "x": [1.0, 2.0]}), path)
+    with pytest.raises(BadInput, match=r"column id: '.*' in row 2 holds the character U\+[0-9A-F]{4}, which"):
+        read(path).load()
+
+
+@pytest.mark.parametrize("name", ["می\u200cخواهم", "क्\u200dष", "é", "日本", "👩\u200d🔬"])
+def test_an_id_with_what_its_language_needs_is_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"id,x\n{name},1\n")
+    assert ids_of(path) == [name]
+
+
+@pytest.mark.parametrize(
+    ("there", "asked"), [("e\u0301t", "\u00e9t"), ("\u0430ge", "age"), ("age\u200b", "age"), ("\uff41ge", "age")]
+)
+def test_a_column_that_looks_like_the_one_asked_for_is_named_by_its_characters(
+    tmp_path: Path, there: str, asked: str
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"id,{there}\nq,1\n")
+    with pytest.raises(BadInput, match=r"looks like .*, whose characters are others") as refused:
+        read(path, features=(asked,)).load()
+    assert ascii(there) in str(refused.value)
+
+
+# --- files that were put together -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_header_among_the_rows_is_no_row(tmp_path: Path, packed: bool) -> None:
+    parts = [b"id,job\na,cook\n", b"id,job\nb,nurse\n"]
+    path = tmp_path / ("a.csv.gz" if packed else "a.csv")
+    path.write_bytes(b"".join(map(gzip.compress, parts)) if packed else b"".join(parts))
+    with pytest.raises(BadInput, match=r"row 2 has the names of the columns once more.*give the files by a pattern"):
+        read(path, rules=(("job", TEXT),)).load()
+
+
+def test_a_file_that_names_its_columns_itself_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,job\na,cook\n")
+    with pytest.raises(BadInput, match=r"its first line names the columns; leave csv\.names out, or .*skip = 1"):
+        read(path, rules=(("job", TEXT),), csv=CsvFormat(names=("id", "job"))).load()
+    assert ids_of(path, rules=(("job", TEXT),), csv=CsvFormat(names=("id", "job"), skip=1)) == ["a"]
+
+
+def test_a_word_that_is_its_column_s_name_is_a_value(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,job\njob,cook\nid,id\nb,job\n")
+    assert ids_of(path, rules=(("job", TEXT),)) == ["job", "id", "b"]
+
+
+# --- values of databases and of Arrow ---------------------------------------------------------------------------------
+
+
+def sqlite_of(folder: Path, declared: str, values: list[Any]) -> TableSource:
+    with sqlite3.connect(folder / "a.db") as connection:
+        connection.execute(f"CREATE TABLE t (d {declared})")
+        connection.executemany("INSERT INTO t VALUES (?)", [(one,) for one in values])
+    connection.close()
+    return TableSource(kind="sqlite", where=str(folder / "a.db"), table="t")
+
+
+def test_whole_numbers_of_a_date_column_that_are_written_as_dates_are_dates(tmp_path: Path) -> None:
+    source = sqlite_of(tmp_path, "DATE", [20240131, None, 19991231])
+    assert source.describe() == {"d": "date"}
+    expected = [datetime.date(2024, 1, 31), None, datetime.date(1999, 12, 31)]
+    assert source.load().to_pydict() == {"d": expected}
+
+
+@pytest.mark.parametrize(
+    ("declared", "values"),
+    [("DATE", [20240131, 20240231]), ("DATE", [1704067200]), ("INTEGER", [20240131]), ("TIMESTAMP", [20240131])],
+)
+def test_other_whole_numbers_stay_numbers(tmp_path: Path, declared: str, values: list[int]) -> None:
+    source = sqlite_of(tmp_path, declared, values)
+    assert source.load().to_pydict() == {"d": values}
+
+
+def test_true_of_arrow_s_bytes_is_one(tmp_path: Path) -> None:
+    truth = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([2, 0, -1], pa.int8()))
+    table = pa.table({"id": ["a", "b", "c"], "x": truth})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    assert read(tmp_path / "a.arrow").load().features.tolist() == [[1.0], [0.0], [1.0]]
+
+
+def test_time_spans_that_are_asked_for_as_dates_are_refused_with_their_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["a"], "x": [datetime.timedelta(days=1)]}), tmp_path / "a.parquet")
+    with pytest.raises(BadInput, match=r"^shop: .*a\.parquet: column x: holds time spans"):
+        read(tmp_path / "a.parquet", rules=(("x", ColumnRule(type="datetime")),)).load()
