@@ -82,7 +82,7 @@ def test_numbers_of_several_units_are_refused(tmp_path: Path, formats: list[str]
 
 # --- encodings --------------------------------------------------------------------------------------------------------
 
-PLACES = "id,place\n1,Münster\n2,Schlüchtern\n3,Köln\n"
+TOWNS = "id,place\n1,Münster\n2,Schlüchtern\n3,Köln\n"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_another_encoding_of_one_byte_a_letter_is_refused_and_the_right_one_name
     tmp_path: Path, written: str, said: str
 ) -> None:
     path = tmp_path / "places.csv"
-    path.write_bytes(PLACES.encode(written))
+    path.write_bytes(TOWNS.encode(written))
     rules = (("place", TEXT),)
     with pytest.raises(BadInput, match="give its encoding, csv = ") as refused:
         read(path, rules=rules, csv=CsvFormat(encoding=said)).load()
@@ -113,7 +113,7 @@ def test_another_encoding_of_one_byte_a_letter_is_refused_and_the_right_one_name
 @pytest.mark.parametrize("said", ["mac_roman", "cp437", "koi8_r", "cp1252", "iso8859-15"])
 def test_utf_8_is_no_encoding_of_one_byte_a_letter(tmp_path: Path, said: str) -> None:
     path = tmp_path / "places.csv"
-    path.write_bytes(PLACES.encode())
+    path.write_bytes(TOWNS.encode())
     with pytest.raises(BadInput, match=r"is written in UTF-8.*leave its encoding out"):
         read(path, csv=CsvFormat(encoding=said)).load()
 
