@@ -44,6 +44,7 @@ from fedactors.federation.session import (
     Limits,
     LineLimit,
     Pending,
+    WayRefused,
     close_stream,
     error_in,
     framed,
@@ -123,10 +124,6 @@ class _Reading:
             self.transport.abort()
 
 
-class WayRefused(OSError):
-    """A proxy or balancer does not let a connection through; the text says which, and what to do."""
-
-
 async def open_stream(folder: SiteFolder, host: str, port: int) -> Streams:
     """Open a connection, through the site's proxy if it has one.
 
@@ -189,8 +186,14 @@ async def open_websocket(folder: SiteFolder, member: Member, limits: Limits) -> 
         login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if colon else ""
         through = f"http://{login}{proxy.host}:{proxy.port}"
     outer = ssl.create_default_context(cafile=folder.websocket_ca) if member.url.startswith("wss:") else None
+
+    class Connecting(connect):  # type: ignore[misc]
+        def process_redirect(self, exc: Exception) -> Exception | str:
+            """Go nowhere else: federation.toml says where the site is, not whoever answers there."""
+            return exc
+
     try:
-        carrier = await connect(
+        carrier = await Connecting(
             member.url,
             ssl=outer,
             proxy=through,
@@ -321,7 +324,7 @@ async def through_relay(
             raise PartyLost(member.name, f"its site cannot be called through the relay {where}, which {text}")
         if kind != REPLY or body:
             raise Broken(f"is called through {where}, which is no relay")
-        await start_tls(writer, folder.client_tls, limits.handshake, member.name)
+        await start_tls(reader, writer, folder.client_tls, limits.handshake, member.name)
     except BaseException:
         writer.transport.abort()
         raise

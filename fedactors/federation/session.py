@@ -249,12 +249,27 @@ async def read_piece(
     return kind, bool(more), number, piece
 
 
-async def start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext, seconds: float, name: str = "") -> None:
+class WayRefused(OSError):
+    """A proxy, balancer or relay does not let a connection through; the text says which, and what to do."""
+
+
+async def start_tls(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    context: ssl.SSLContext,
+    seconds: float,
+    name: str = "",
+) -> None:
     """Let a connection go on within TLS; the end that is dialled gives no `name`.
 
     Raises:
         EOFError: the other side closed it at that moment.
+        WayRefused: whoever carried it until now said more than was asked: read after the handshake, it would be the
+            other site's.
     """
+    await writer.drain()
+    if reader._buffer:  # type: ignore[attr-defined]  # from here on nothing is read before TLS has the connection
+        raise WayRefused("something came before TLS, from whoever carries the connection")
     wire = writer.transport
     try:
         await writer.start_tls(context, server_hostname=name or None, ssl_handshake_timeout=seconds)

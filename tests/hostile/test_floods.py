@@ -73,7 +73,7 @@ def of_another_authority(tls: ssl.SSLContext) -> Act:
     """Show a certificate that is no site's, and stay."""
 
     async def act(writer: asyncio.StreamWriter) -> None:
-        await start_tls(writer, tls, 5.0, SHOP)
+        await start_tls(asyncio.StreamReader(), writer, tls, 5.0, SHOP)
 
     return act
 
