@@ -528,7 +528,9 @@ class Relay:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unknown_peers = Admission(self._refused, self.limits.unknown_peers)
         self._lines: defaultdict[str, LineLimit] = defaultdict(LineLimit)
-        """By site: which may come and go as often as it likes."""
+        """By site: which may come and go, and call, as often as it likes."""
+        self._unwritten: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        """By site: its calls that have no line, and their bytes there and back."""
         self._pieces = Limits(
             handshake=self.limits.handshake, piece=self.limits.handshake, heartbeat_timeout=self.limits.silence
         )
@@ -679,7 +681,8 @@ class Relay:
                 if kind != PING or body:
                     raise Refused(waiting.site, "says something on a connection on which it waits")
                 waiting.writer.write(framed([], PING))
-                await waiting.writer.drain()
+                async with asyncio.timeout(self.limits.silence):
+                    await waiting.writer.drain()
         finally:
             if self._waiting.get(waiting.site) is waiting:
                 del self._waiting[waiting.site]
@@ -690,6 +693,9 @@ class Relay:
         waiting = self._waiting.get(other)
         if waiting is None:
             raise Refused(site, f"dials {other!r}, which does not wait here")
+        if waiting.writer.transport.get_write_buffer_size() > self.limits.block:  # calls pile up that nobody reads
+            waiting.writer.transport.abort()
+            raise Refused(site, f"dials {other!r}, which reads nothing")
         token, call = secrets.token_hex(_TOKEN_BYTES), _Call(site, other)
         self._calls[token] = call
         try:
@@ -702,11 +708,23 @@ class Relay:
             writer.write(framed([], REPLY))
             begun = time.monotonic()
             there, back = await self._join((reader, writer), (far_reader, far_writer))
-            text = f"{site} called {other}: {there} bytes there, {back} back, {time.monotonic() - begun:.1f} s"
-            self._tell("relayed", text, site=site, other=other, sent=there, received=back)
+            self._tell_of_call(site, other, there, back, time.monotonic() - begun)
         finally:
             del self._calls[token]
             call.done.set()
+
+    def _tell_of_call(self, site: str, other: str, there: int, back: int, seconds: float) -> None:
+        """Say who called whom, or count it for the next line that may be written."""
+        if not self._lines[site].take():
+            totals = self._unwritten[site]
+            totals[:] = [total + one for total, one in zip(totals, (1, there, back), strict=True)]
+            return
+        text = f"{site} called {other}: {there} bytes there, {back} back, {seconds:.1f} s"
+        facts = {"site": site, "other": other, "sent": there, "received": back}
+        if (more := self._unwritten.pop(site, None)) is not None:
+            text += f"; {more[0]} calls before it have no line: {more[1]} bytes there, {more[2]} back"
+            facts |= {"more_calls": more[0], "more_sent": more[1], "more_received": more[2]}
+        self._tell("relayed", text, **facts)
 
     async def _join(self, *ends: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> tuple[int, int]:
         """Copy what each end says to the other until one of them closes; return the bytes both ways."""

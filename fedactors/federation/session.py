@@ -78,6 +78,8 @@ class Limits:
     """For the answer to a call."""
     message: int = 256 * 1024 * 1024
     """Bytes of one message."""
+    calls: float = math.inf
+    """Of one connection in all."""
     skew: float = 60.0
     """Between the clocks of two sites."""
 
@@ -479,6 +481,8 @@ class _Wire(asyncio.BufferedProtocol):
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two attempts to dial anew."""
+_HEARTBEATS, _HEARTBEATS_A_SECOND = 1000, 100.0
+"""That a side takes beside one for each `ACKNOWLEDGED_BYTES` that it wrote: each takes time that others wait for."""
 MOST_PENDING = 4096
 """Requests of one connection that may be under way."""
 REFUSED, TURNED_AWAY = "refused: ", "turned away: "
@@ -549,6 +553,8 @@ class Connection:
     _waits_since: float | None = None
     """and since when its next piece is awaited, or the end of one that has begun."""
     _heard: float = 0.0
+    _num_heartbeats: int = 0
+    _begun_at: float = field(default_factory=time.monotonic)
     _acknowledged: int = 0
     """Bytes of which the other side was told that they were taken."""
     _away: asyncio.TimerHandle | None = None
@@ -748,6 +754,10 @@ class Connection:
         if kind == PING:  # also within a message: who sends one may have to hear this first
             if more or len(piece) != TAKEN.size:
                 raise Broken("gives a heartbeat that is none")
+            self._num_heartbeats += 1
+            due = _HEARTBEATS + self.stream.written // ACKNOWLEDGED_BYTES
+            if self._num_heartbeats > due + _HEARTBEATS_A_SECOND * (time.monotonic() - self._begun_at):
+                raise Broken("gives heartbeats all the time")
             self.stream.acknowledge(*TAKEN.unpack(piece))
             return
         held = self._message
@@ -770,6 +780,8 @@ class Connection:
             self._taken = number
             if self.serve is None:
                 raise Broken("makes a call where it may make none")
+            if number > self.limits.calls:
+                raise Broken(f"makes more than {self.limits.calls} calls")
             self._num_open += 1
             self._held_bytes += len(body)
             if self._is_pressed:
