@@ -266,21 +266,74 @@ async def start_tls(
 
     Raises:
         EOFError: the other side closed it at that moment.
+        Broken: it says more than a handshake needs.
         WayRefused: whoever carried it until now said more than was asked: read after the handshake, it would be the
             other site's.
     """
     await writer.drain()
-    if reader._buffer:  # type: ignore[attr-defined]  # from here on nothing is read before TLS has the connection
+    if reader._buffer:  # type: ignore[attr-defined]
         raise WayRefused("something came before TLS, from whoever carries the connection")
-    wire = writer.transport
+    wire: Any = writer.transport
+    wire.pause_reading()  # until TLS has the connection, which goes on then
+    beginning = asyncio.ensure_future(
+        writer.start_tls(context, server_hostname=name or None, ssl_handshake_timeout=seconds)
+    )
+    count = _Count()
     try:
-        await writer.start_tls(context, server_hostname=name or None, ssl_handshake_timeout=seconds)
+        await asyncio.sleep(0)  # in which TLS gets it, and reads nothing yet
+        with count.of(wire):
+            await beginning
     except AttributeError:  # Python 3.11 itself fails over a transport that is gone
         if writer.transport is not None:
             raise
-    if writer.transport is None:  # which Python leaves so, and fails over it later
+    except OSError:
+        if not count.is_exceeded:
+            raise
+    finally:
+        beginning.cancel()
+    is_gone = writer.transport is None
+    if is_gone:  # which Python leaves so, and fails over it later
         writer._transport = wire  # type: ignore[attr-defined]
+    if count.is_exceeded:
+        raise Broken(f"sends more than {TLS_BYTES} bytes before its handshake of TLS ends")
+    if is_gone:
         raise EOFError
+
+
+TLS_BYTES = 32 * 1024
+"""Of what the other side says until its handshake of TLS ends: very many certificates take long to look through."""
+
+
+class _Count:
+    """Of the bytes that the other side says in a handshake; too many end the connection."""
+
+    num_bytes = 0
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.num_bytes > TLS_BYTES
+
+    @contextlib.contextmanager
+    def of(self, wire: asyncio.Transport) -> Iterator[None]:
+        """Count while the block lasts what comes over a connection that TLS has."""
+        protocol: Any = wire.get_protocol()
+        take = getattr(protocol, "buffer_updated", None)
+        if take is None:  # it is gone, and TLS did not begin
+            yield
+            return
+
+        def counted(num_bytes: int) -> None:
+            self.num_bytes += num_bytes
+            if self.is_exceeded:
+                wire.abort()
+            else:
+                take(num_bytes)
+
+        protocol.buffer_updated = counted
+        try:
+            yield
+        finally:
+            del protocol.buffer_updated
 
 
 async def close_stream(writer: asyncio.StreamWriter) -> None:

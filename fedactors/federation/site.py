@@ -374,7 +374,7 @@ class SiteProcess:
 
     def _driver_gone(self, connection: Connection, why: str) -> None:
         if why.startswith(REFUSED):
-            self._refused(connection.peer, why.removeprefix(REFUSED))
+            self._refused_again(connection.peer, why.removeprefix(REFUSED))
         if connection.name != self._asked:
             return  # its run has ended, and the next one may be under way
         waiting, run = self._waiting, self.run

@@ -18,7 +18,16 @@ from fedactors.federation.approval import ask_to_stop
 from fedactors.federation.handshake import dial
 from fedactors.federation.identity import FEDERATION
 from fedactors.federation.operations import CHECKING, Operations
-from fedactors.federation.session import LINES_PER_MINUTE, PING, Connection, Hello, framed, read_piece
+from fedactors.federation.session import (
+    HEAD,
+    LINES_PER_MINUTE,
+    PIECE_BYTES,
+    PING,
+    Connection,
+    Hello,
+    framed,
+    read_piece,
+)
 from fedactors.federation.site_folder import SITE
 from fedactors.federation.site_run import CALLS, SiteRun
 from fedactors.messages.codec import encode_parts
@@ -244,3 +253,18 @@ def test_who_calls_through_a_relay_again_and_again_fills_no_log(world: World) ->
     made._lines[BANK].of_minute = 1.0
     made._tell_of_call(BANK, SHOP, 7, 7, 0.1)
     assert "40 calls before it have no line: 40 bytes there, 80 back" in lines[-1]["text"]
+
+
+def test_who_comes_as_a_driver_and_breaks_the_rules_again_and_again_fills_no_log(world: World) -> None:
+    before = len(world.audit(SHOP))
+
+    async def work() -> None:
+        for _ in range(LINES_PER_MINUTE + 20):
+            lost: list[str] = []
+            with contextlib.suppress(FedactorsError):
+                async with connected(world, BANK, "driver", lost) as connection:
+                    connection.stream.write(HEAD.pack(PIECE_BYTES + 1, PING, 0, 0))
+                    await becomes(lambda lost=lost: bool(lost))  # type: ignore[misc]
+
+    asyncio.run(work())
+    assert LINES_PER_MINUTE <= len(world.audit(SHOP)) - before < LINES_PER_MINUTE + 15

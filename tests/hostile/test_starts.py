@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import time
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedactors.errors import BadInput
-from fedactors.federation import site_folder
+from fedactors.federation import approval, site_folder
+from fedactors.federation.audit_log import Journal
 from fedactors.federation.identity import FEDERATION, federation_text
 from fedactors.federation.operations import Operations
 from fedactors.federation.site_folder import KNOWN, SITE, TLS_KEY
@@ -114,3 +116,18 @@ def test_a_site_says_that_others_may_write_its_policy(tmp_path: Path, folder: in
     world.stop()
     said = f"{tmp_path / SHOP / SITE}: other users of this machine may write there: chmod 600"
     assert (said in world.output[SHOP]) is is_told
+
+
+def test_what_is_on_record_is_on_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut leaves an answer without words, which no start could read, or a round to be answered again."""
+    synced: list[bool] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda one: (synced.append(stat.S_ISDIR(os.fstat(one).st_mode)), sync(one)))
+    (tmp_path / "proposals").mkdir()
+    approval._write_once(tmp_path / "proposals" / "a.decision.json", {"approved": True})
+    assert synced == [False, True]
+    synced.clear()
+    Journal(tmp_path / "journals" / "a.json").add("client", "train_round", 3)
+    assert synced == [False, True]
+    assert stat.S_IMODE((tmp_path / "journals" / "a.json").stat().st_mode) == 0o600
+    assert Journal(tmp_path / "journals" / "a.json").left("client") == {"train_round": (1, 3)}
