@@ -122,7 +122,12 @@ def test_what_is_on_record_is_on_disk_with_its_name(tmp_path: Path, monkeypatch:
     """Else a power cut leaves an answer without words, which no start could read, or a round to be answered again."""
     synced: list[bool] = []
     sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda one: (synced.append(stat.S_ISDIR(os.fstat(one).st_mode)), sync(one)))
+
+    def note(one: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(one).st_mode))
+        sync(one)
+
+    monkeypatch.setattr(os, "fsync", note)
     (tmp_path / "proposals").mkdir()
     approval._write_once(tmp_path / "proposals" / "a.decision.json", {"approved": True})
     assert synced == [False, True]
