@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedactors.errors import BadInput, FedactorsError
-from fedactors.federation.operations import BoundedServer, Refusal, token_in
+from fedactors.federation.operations import BoundedServer, Refusal, check_framing, token_in
 from fedactors.runs.progress import format_bytes
 from fedactors.validation import one_line, shown, without_controls
 
@@ -407,7 +407,8 @@ class Handler(BaseHTTPRequestHandler):
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             self._check()
-            work()
+            with self.server.heard(self.connection, self.client_address):
+                work()
         except Refusal as refusal:
             self._send(refusal.status, f"{refusal}\n", kind="text/plain")
         except (OSError, TimeoutError):
@@ -420,6 +421,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _check(self) -> None:
         """Refuse a request by another name of this machine, or without the token."""
+        check_framing(self.headers)
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
             raise Refusal(HTTPStatus.MISDIRECTED_REQUEST, f"open http://{LOOPBACK}:{self.server.port}/")

@@ -46,6 +46,7 @@ from fedactors.messages.codec import encode
 from fedactors.messages.ledger import Ledger, Usage
 from fedactors.network.links import Network
 from fedactors.plugins import Protocol, find_protocol, loader
+from fedactors.runs.storage import sync_folder, write_synced
 from fedactors.runtime.compute import WallClock
 from fedactors.runtime.interface import ActorSpec, Runtime, Snapshot
 from fedactors.secure_sums.primitives import threshold_of
@@ -664,11 +665,12 @@ def _write_once(path: Path, tree: Any) -> None:
         FileExistsError: it is there already.
     """
     part = path.with_suffix(f".{secrets.token_hex(8)}.part")
-    part.write_text(json.dumps(tree))
     try:
+        write_synced(part, json.dumps(tree).encode())
         os.link(part, path)
     finally:
-        part.unlink()
+        part.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def kept_proposals(folder: SiteFolder) -> dict[str, Proposal]:

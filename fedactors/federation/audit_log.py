@@ -36,6 +36,7 @@ from fedactors.federation.identity import (
     sign,
     verify,
 )
+from fedactors.runs.storage import PRIVATE_FILE, write_atomic
 from fedactors.validation import one_line
 
 AUDIT, JOURNALS = "audit.log", "journals"
@@ -73,13 +74,7 @@ class Journal:
             of = self._left.setdefault(actor, {})
             answers, last = of.get(endpoint, (0, 0))
             of[endpoint] = answers + 1, max(last, number)
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            part = self._path.with_suffix(".part")
-            with part.open("w") as file:
-                json.dump(self._left, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, self._path)
+            write_atomic(self._path, json.dumps(self._left).encode(), "journal", PRIVATE_FILE)
 
 
 class AuditLog:

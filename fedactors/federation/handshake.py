@@ -19,7 +19,7 @@ from typing import Any
 
 from fedactors.errors import PartyLost, Refused
 from fedactors.federation.identity import Member
-from fedactors.federation.relay import WayRefused, open_stream, open_websocket, through_relay
+from fedactors.federation.relay import open_stream, open_websocket, through_relay
 from fedactors.federation.session import (
     ERROR,
     HANDSHAKE_BYTES,
@@ -32,6 +32,7 @@ from fedactors.federation.session import (
     Connection,
     Hello,
     Limits,
+    WayRefused,
     ahead_of,
     close_stream,
     error_in,
@@ -79,7 +80,7 @@ async def _meet(
             elif member.url or (folder.proxy is not None and folder.proxy.is_for(member.host)):
                 opening = open_websocket(folder, member, limits) if member.url else None
                 reader, writer = await (opening or open_stream(folder, member.host, member.port))
-                await start_tls(writer, folder.client_tls, limits.handshake, member.name)
+                await start_tls(reader, writer, folder.client_tls, limits.handshake, member.name)
             else:
                 reader, writer = await asyncio.open_connection(
                     member.host, member.port, ssl=folder.client_tls, server_hostname=member.name, limit=2 * PIECE_BYTES
@@ -173,7 +174,7 @@ async def accept(
     who = f"somebody at {address}"
     try:
         async with asyncio.timeout(limits.handshake):
-            await start_tls(writer, folder.server_tls, limits.handshake)
+            await start_tls(reader, writer, folder.server_tls, limits.handshake)
             certificate = writer.get_extra_info("ssl_object").getpeercert(True)
             shown = folder.federation.identified(certificate)
             if shown is None:

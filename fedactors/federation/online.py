@@ -11,6 +11,7 @@ A whole model (horizontal) needs no other party. Parties of a vertical model may
 site: the other parties' processes are dialled as sites are in a run, by TLS with both certificates. What a party's
 model makes of its rows is computed, and noised, once when it begins to serve: asking again draws no new noise. A party
 answers one site, up to a number of rows that its person states, and its signed log has what it gave.
+It is one file because rows and models, the other parties and the applications that ask are the parts of one service.
 
 Shapes: N rows, n rows of one question, E width of a contribution.
 """
@@ -52,8 +53,19 @@ from fedactors.data.values import Column, row_names
 from fedactors.errors import BadInput, FedactorsError, PartyLost, Refused
 from fedactors.federation.handshake import accept, dial
 from fedactors.federation.identity import Member
-from fedactors.federation.operations import BoundedServer, Refusal
-from fedactors.federation.session import BACKLOG, PIECE_BYTES, Connection, Hello, Limits, Traffic, decoded
+from fedactors.federation.operations import BoundedServer, Refusal, check_framing
+from fedactors.federation.session import (
+    BACKLOG,
+    MOST_OF_MEMBER,
+    PIECE_BYTES,
+    Admission,
+    Connection,
+    Hello,
+    Limits,
+    LineLimit,
+    Traffic,
+    decoded,
+)
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.privacy.accounting import NEW_ROW, GaussianReleases, PrivacyRecord
 from fedactors.privacy.mechanisms import clip_and_noise
@@ -456,7 +468,9 @@ class ContributionServer:
         self._folder, self._given, self._to, self._model, self._tell = folder, given, to, model, tell
         self._links: dict[tuple[str, str], Connection] = {}
         self._server: asyncio.Server | None = None
-        self._num_refused = self._num_pending = 0
+        self._num_refused = 0
+        self._unknown_peers = Admission(self._say_refused)
+        self._members = Admission(self._say_refused, MOST_OF_MEMBER)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. The site's signed log has what is given to whom, first.
@@ -484,22 +498,34 @@ class ContributionServer:
         self._folder.audit.add("served", model=self._model, to=self._to, **facts, refused=self._num_refused)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._num_pending >= _MOST_HANDSHAKES:
-            writer.transport.abort()
-            return
-        self._num_pending += 1
+        abort = writer.transport.abort
+        admission, host = self._unknown_peers, writer.get_extra_info("peername")[0]
+        pending = admission.comes(f"somebody at {host}", abort)
+
+        def known(peer: str) -> None:
+            nonlocal admission, pending
+            admission.goes(pending)
+            admission = self._members
+            pending = admission.comes(peer, abort)
+
+        def refused(who: str, why: str) -> None:
+            if not pending.is_dropped:
+                self._refused(who, why)
+
         try:
-            ends = self._welcome, self._refused, lambda _: None
-            await accept(self._folder, reader, writer, _LIMITS, self._links, *ends)
+            await accept(self._folder, reader, writer, _LIMITS, self._links, self._welcome, refused, known)
         finally:
-            self._num_pending -= 1
+            admission.goes(pending)
         for key in [key for key, link in self._links.items() if link.is_closed]:
             del self._links[key]
 
     def _refused(self, who: str, why: str) -> None:
         self._num_refused += 1
-        if self._num_refused <= _MOST_LINES:
-            self._tell(f"refused: {one_line(who)}: {one_line(why)}")
+        is_member = who in self._folder.federation.members
+        (self._members if is_member else self._unknown_peers).refused(who, why)
+
+    def _say_refused(self, who: str, why: str) -> None:
+        self._tell(f"refused: {one_line(who)}: {one_line(why)}")
 
     def _welcome(self, peer: str, hello: Hello) -> dict[str, Any]:
         if peer != self._to or hello.purpose != SERVING:
@@ -536,9 +562,6 @@ class ContributionServer:
             raise
 
 
-_MOST_LINES, _MOST_HANDSHAKES = 100, 64
-
-
 # --- over HTTP ---
 
 
@@ -570,6 +593,15 @@ class PredictionServer(BoundedServer):
         self._counting = threading.Lock()
         self._counts = dict.fromkeys(("requests", "ids", "predicted", "refused"), 0)
         self._milliseconds: deque[float] = deque(maxlen=10_000)
+        self._lines = LineLimit()
+        """Of requests that are not answered: whoever reaches the port sends as many as they like."""
+
+    def failed(self, error: Exception) -> None:
+        """Say that a request failed here."""
+        with self._counting:
+            may_tell = self._lines.take()
+        if may_tell:
+            self.tell(f"a request failed: {type(error).__name__}: {first_line(error)}")
 
     def count(self, status: int, num_ids: int, num_predicted: int, milliseconds: float) -> None:
         """Count a request, and write it down without its ids."""
@@ -580,6 +612,8 @@ class PredictionServer(BoundedServer):
             self._counts["refused"] += status != HTTPStatus.OK
             if status == HTTPStatus.OK:
                 self._milliseconds.append(milliseconds)
+            elif not self._lines.take():
+                return
             facts = {"status": int(status), "ids": num_ids, "predicted": num_predicted}
             self._log({"time": time.time(), **facts, "ms": round(milliseconds, 3)})
 
@@ -609,6 +643,8 @@ class PredictionHandler(BaseHTTPRequestHandler):
     wbufsize = 1 << 16
     timeout = 60.0
     error_message_format, error_content_type = '{"error": "%(code)d"}\n', "application/json"
+    _is_unread = False
+    """Whether the request may have a body that nobody has read."""
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing here: `PredictionServer.count` does."""
@@ -647,9 +683,11 @@ class PredictionHandler(BaseHTTPRequestHandler):
         return self.server.status()
 
     def _guarded(self, work: Callable[[], Any]) -> int:
+        self._is_unread = True
         try:
             self._check()
-            status, found = HTTPStatus.OK, work()
+            with self.server.heard(self.connection, self.client_address):
+                status, found = HTTPStatus.OK, work()
         except Refusal as refusal:
             status, found = refusal.status, {"error": str(refusal)}
         except BadInput as error:
@@ -659,16 +697,17 @@ class PredictionHandler(BaseHTTPRequestHandler):
         except OSError:
             raise
         except Exception as error:
-            self.server.tell(f"a request failed: {type(error).__name__}: {first_line(error)}")
+            self.server.failed(error)
             said = f"{type(error).__name__}: see the log of fedactors serve"
             status, found = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": said}
         self._send(status, found)
         return int(status)
 
     def _check(self) -> None:
+        check_framing(self.headers)
+        self._is_unread = self.command == "POST" or self.headers.get("Content-Length", "0") != "0"
         given = self.headers.get("Authorization", "").encode("latin-1", "replace")
         if not hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
-            self.close_connection = True  # its body is not read
             raise Refusal(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer TOKEN is missing or another")
 
     def _question(self) -> list[str] | dict[str, list[Any]]:
@@ -676,10 +715,11 @@ class PredictionHandler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         is_json = self.headers.get_content_type() == "application/json"
         if not is_json or not re.fullmatch(r"[0-9]{1,8}", length) or int(length) > _MOST_BODY:
-            self.close_connection = True
             raise Refusal(HTTPStatus.BAD_REQUEST, f"give JSON of a known length, at most {_MOST_BODY} bytes")
+        body = self.rfile.read(int(length))
+        self._is_unread = False
         try:
-            found = json.loads(self.rfile.read(int(length)), parse_constant=_no_number)
+            found = json.loads(body, parse_constant=_no_number)
         except (ValueError, RecursionError):
             raise Refusal(HTTPStatus.BAD_REQUEST, "this is no JSON") from None
         match found:
@@ -692,6 +732,8 @@ class PredictionHandler(BaseHTTPRequestHandler):
                       f"from 1 to {MOST_IDS} of them")  # fmt: skip
 
     def _send(self, status: int, found: Any) -> None:
+        if self._is_unread:  # what is left of it would be taken for the next request
+            self.close_connection = True
         body = json.dumps(found).encode() + b"\n"
         self.send_response(status)
         if status == HTTPStatus.UNAUTHORIZED:

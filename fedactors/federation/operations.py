@@ -20,12 +20,14 @@ import hashlib
 import json
 import os
 import secrets
+import socket
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -41,7 +43,17 @@ from fedactors.federation.audit_log import AUDIT, check, signed_last
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import Gate
 from fedactors.federation.identity import FEDERATION, Member
-from fedactors.federation.session import Connection, Hello, Limits, LineLimit, Serve, Traffic, value_of
+from fedactors.federation.session import (
+    Admission,
+    Connection,
+    Hello,
+    Limits,
+    LineLimit,
+    Pending,
+    Serve,
+    Traffic,
+    value_of,
+)
 from fedactors.federation.site_folder import LONGEST_FEDERATION, SiteFolder
 from fedactors.messages.codec import encode_parts
 from fedactors.plugins import discover
@@ -132,8 +144,12 @@ class Operations:
 
     def tell_of(self, peer: str, event: str, text: str) -> None:
         """Say what a site, or a relay, makes happen as often as it likes, so many times a minute and a day."""
-        if self._lines[peer].take():
+        if self.has_room_for(peer):
             self.tell(event, text)
+
+    def has_room_for(self, peer: str) -> bool:
+        """Count a line of what a site makes happen, if one may be written."""
+        return self._lines[peer].take()
 
     def does(self, state: str, **about: str) -> None:
         """Remember what the site does from now on: idle, asked, running."""
@@ -331,17 +347,26 @@ def _write_metrics(target: Path, status: Mapping[str, Any]) -> None:
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(status))
-    part = target.with_name(f".{target.name}.part")
-    part.write_bytes(generate_latest(registry))
-    part.chmod(0o644)  # node exporter is another user, and a site's umask leaves others nothing
-    os.replace(part, target)
+    # others may write in that folder: a link of theirs leads to no file of this site
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(part, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(generate_latest(registry))
+        part.chmod(0o644)  # node exporter is another user, and a site's umask leaves others nothing
+        os.replace(part, target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 # --- what answers over HTTP, for operators and applications of the own organisation ---
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """An HTTP server with so many connections at a time; what is too many is closed."""
+    """An HTTP server with so many connections that wait for a request, and as many that are answered, at a time.
+
+    Where another one comes, the oldest that waits makes room, as at a site: silence keeps nobody out.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
@@ -355,12 +380,13 @@ class BoundedServer(ThreadingHTTPServer):
             raise BadInput(f"{flag}: {address[0]}:{address[1]} cannot be listened at: {said}") from None
         self.port = int(self.server_address[1])
         self._free = threading.BoundedSemaphore(self.most_connections)
+        self._waiting = Admission(lambda *_: None, self.most_connections)
+        self._pending: dict[Any, Pending] = {}
+        self._changing = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection in a thread."""
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        self._waits(request, client_address)
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -368,6 +394,31 @@ class BoundedServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._waits_no_more(request)
+
+    def _waits(self, request: Any, client_address: Any) -> None:
+        with self._changing:
+            self._pending[request] = self._waiting.comes(client_address[0], functools.partial(_end, request))
+
+    def _waits_no_more(self, request: Any) -> None:
+        with self._changing:
+            if (pending := self._pending.pop(request, None)) is not None:
+                self._waiting.goes(pending)
+
+    @contextlib.contextmanager
+    def heard(self, request: Any, client_address: Any) -> Iterator[None]:
+        """Let somebody who showed the token stay while the block lasts.
+
+        Raises:
+            Refusal: as many as may be are answered already.
+        """
+        if not self._free.acquire(blocking=False):
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{self.most_connections} are answered already: ask again")
+        self._waits_no_more(request)
+        try:
+            yield
+        finally:
+            self._waits(request, client_address)
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -384,6 +435,21 @@ class BoundedServer(ThreadingHTTPServer):
             self.shutdown()
             thread.join(10)
             self.server_close()
+
+
+def _end(request: Any) -> None:
+    with contextlib.suppress(OSError):  # its thread closes it
+        request.shutdown(socket.SHUT_RDWR)
+
+
+def check_framing(headers: Message) -> None:
+    """Check that nobody takes another part of what a connection says for its next request than we do.
+
+    Raises:
+        Refusal: a proxy could see the end of the request elsewhere.
+    """
+    if headers.defects or "Transfer-Encoding" in headers or len(headers.get_all("Content-Length", [])) > 1:
+        raise Refusal(HTTPStatus.BAD_REQUEST, "give plain headers, and one Content-Length")
 
 
 @contextlib.contextmanager
@@ -419,6 +485,8 @@ QUESTION_BYTES, _ANSWER_BYTES = 4096, 1024 * 1024
 """Of a question of a few values, and of what a site says of its code."""
 CHECK_BYTES = _NUM_MIB * _MIB
 """Of a message at most; twice as many may be under way."""
+CHECK_CALLS = 256
+"""Of one connection, of which a check makes fewer than 50: each takes time that a run of others waits for."""
 
 
 @functools.cache  # a process goes on with the code that it has loaded

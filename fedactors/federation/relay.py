@@ -44,6 +44,7 @@ from fedactors.federation.session import (
     Limits,
     LineLimit,
     Pending,
+    WayRefused,
     close_stream,
     error_in,
     framed,
@@ -123,10 +124,6 @@ class _Reading:
             self.transport.abort()
 
 
-class WayRefused(OSError):
-    """A proxy or balancer does not let a connection through; the text says which, and what to do."""
-
-
 async def open_stream(folder: SiteFolder, host: str, port: int) -> Streams:
     """Open a connection, through the site's proxy if it has one.
 
@@ -189,8 +186,14 @@ async def open_websocket(folder: SiteFolder, member: Member, limits: Limits) -> 
         login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if colon else ""
         through = f"http://{login}{proxy.host}:{proxy.port}"
     outer = ssl.create_default_context(cafile=folder.websocket_ca) if member.url.startswith("wss:") else None
+
+    class Connecting(connect):  # type: ignore[misc]
+        def process_redirect(self, exc: Exception) -> Exception | str:
+            """Go nowhere else: federation.toml says where the site is, not whoever answers there."""
+            return exc
+
     try:
-        carrier = await connect(
+        carrier = await Connecting(
             member.url,
             ssl=outer,
             proxy=through,
@@ -321,7 +324,7 @@ async def through_relay(
             raise PartyLost(member.name, f"its site cannot be called through the relay {where}, which {text}")
         if kind != REPLY or body:
             raise Broken(f"is called through {where}, which is no relay")
-        await start_tls(writer, folder.client_tls, limits.handshake, member.name)
+        await start_tls(reader, writer, folder.client_tls, limits.handshake, member.name)
     except BaseException:
         writer.transport.abort()
         raise
@@ -525,7 +528,9 @@ class Relay:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unknown_peers = Admission(self._refused, self.limits.unknown_peers)
         self._lines: defaultdict[str, LineLimit] = defaultdict(LineLimit)
-        """By site: which may come and go as often as it likes."""
+        """By site: which may come and go, and call, as often as it likes."""
+        self._unwritten: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        """By site: its calls that have no line, and their bytes there and back."""
         self._pieces = Limits(
             handshake=self.limits.handshake, piece=self.limits.handshake, heartbeat_timeout=self.limits.silence
         )
@@ -676,7 +681,8 @@ class Relay:
                 if kind != PING or body:
                     raise Refused(waiting.site, "says something on a connection on which it waits")
                 waiting.writer.write(framed([], PING))
-                await waiting.writer.drain()
+                async with asyncio.timeout(self.limits.silence):
+                    await waiting.writer.drain()
         finally:
             if self._waiting.get(waiting.site) is waiting:
                 del self._waiting[waiting.site]
@@ -687,6 +693,9 @@ class Relay:
         waiting = self._waiting.get(other)
         if waiting is None:
             raise Refused(site, f"dials {other!r}, which does not wait here")
+        if waiting.writer.transport.get_write_buffer_size() > self.limits.block:  # calls pile up that nobody reads
+            waiting.writer.transport.abort()
+            raise Refused(site, f"dials {other!r}, which reads nothing")
         token, call = secrets.token_hex(_TOKEN_BYTES), _Call(site, other)
         self._calls[token] = call
         try:
@@ -699,11 +708,23 @@ class Relay:
             writer.write(framed([], REPLY))
             begun = time.monotonic()
             there, back = await self._join((reader, writer), (far_reader, far_writer))
-            text = f"{site} called {other}: {there} bytes there, {back} back, {time.monotonic() - begun:.1f} s"
-            self._tell("relayed", text, site=site, other=other, sent=there, received=back)
+            self._tell_of_call(site, other, there, back, time.monotonic() - begun)
         finally:
             del self._calls[token]
             call.done.set()
+
+    def _tell_of_call(self, site: str, other: str, there: int, back: int, seconds: float) -> None:
+        """Say who called whom, or count it for the next line that may be written."""
+        if not self._lines[site].take():
+            totals = self._unwritten[site]
+            totals[:] = [total + one for total, one in zip(totals, (1, there, back), strict=True)]
+            return
+        text = f"{site} called {other}: {there} bytes there, {back} back, {seconds:.1f} s"
+        facts = {"site": site, "other": other, "sent": there, "received": back}
+        if (more := self._unwritten.pop(site, None)) is not None:
+            text += f"; {more[0]} calls before it have no line: {more[1]} bytes there, {more[2]} back"
+            facts |= {"more_calls": more[0], "more_sent": more[1], "more_received": more[2]}
+        self._tell("relayed", text, **facts)
 
     async def _join(self, *ends: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> tuple[int, int]:
         """Copy what each end says to the other until one of them closes; return the bytes both ways."""

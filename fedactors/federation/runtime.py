@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -31,7 +32,7 @@ from fedactors.federation.approval import Proposal, as_tree
 from fedactors.federation.handshake import dial
 from fedactors.federation.hosting import ActorAddress, Gate, make_book
 from fedactors.federation.operations import log_end
-from fedactors.federation.session import REFUSED, TURNED_AWAY, Connection, Hello, Limits, value_of
+from fedactors.federation.session import REFUSED, TURNED_AWAY, Connection, Hello, Limits, LineLimit, value_of
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.messages.codec import encode, encode_parts, type_name
 from fedactors.messages.ledger import Ledger, Usage, merged
@@ -104,6 +105,8 @@ class FederatedRuntime(Runtime):
         """Of the last checkpoint, which sites and driver write while the run goes on."""
         self._offset = 0.0
         self._away: dict[str, str] = {}
+        self._lines: defaultdict[str, LineLimit] = defaultdict(LineLimit)
+        """By site: which may go and come back as often as it likes."""
         """Sites that the run goes on without, and why."""
         self._returns: dict[str, asyncio.Task[None]] = {}
         self._told: dict[str, tuple[Any, ...]] = {}
@@ -242,7 +245,8 @@ class FederatedRuntime(Runtime):
         if link is None:
             return
         self._away[site] = why
-        self._folder.audit.add("away", run=self._proposal.run, site=site, why=why)
+        if self._lines[site].take():
+            self._folder.audit.add("away", run=self._proposal.run, site=site, why=why)
         _log.warning("%s is away, and the run goes on without it: %s", site, why)
         self.tell(f"goes on without {site}: {why}")
         link.give_up(why)

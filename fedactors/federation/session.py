@@ -78,6 +78,8 @@ class Limits:
     """For the answer to a call."""
     message: int = 256 * 1024 * 1024
     """Bytes of one message."""
+    calls: float = math.inf
+    """Of one connection in all."""
     skew: float = 60.0
     """Between the clocks of two sites."""
 
@@ -249,21 +251,89 @@ async def read_piece(
     return kind, bool(more), number, piece
 
 
-async def start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext, seconds: float, name: str = "") -> None:
+class WayRefused(OSError):
+    """A proxy, balancer or relay does not let a connection through; the text says which, and what to do."""
+
+
+async def start_tls(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    context: ssl.SSLContext,
+    seconds: float,
+    name: str = "",
+) -> None:
     """Let a connection go on within TLS; the end that is dialled gives no `name`.
 
     Raises:
         EOFError: the other side closed it at that moment.
+        Broken: it says more than a handshake needs.
+        WayRefused: whoever carried it until now said more than was asked: read after the handshake, it would be the
+            other site's.
     """
-    wire = writer.transport
+    await writer.drain()
+    if reader._buffer:  # type: ignore[attr-defined]
+        raise WayRefused("something came before TLS, from whoever carries the connection")
+    wire: Any = writer.transport
+    wire.pause_reading()  # until TLS has the connection, which goes on then
+    beginning = asyncio.ensure_future(
+        writer.start_tls(context, server_hostname=name or None, ssl_handshake_timeout=seconds)
+    )
+    count = _Count()
     try:
-        await writer.start_tls(context, server_hostname=name or None, ssl_handshake_timeout=seconds)
+        await asyncio.sleep(0)  # in which TLS gets it, and reads nothing yet
+        with count.of(wire):
+            await beginning
     except AttributeError:  # Python 3.11 itself fails over a transport that is gone
         if writer.transport is not None:
             raise
-    if writer.transport is None:  # which Python leaves so, and fails over it later
+    except OSError:
+        if not count.is_exceeded:
+            raise
+    finally:
+        beginning.cancel()
+    is_gone = writer.transport is None
+    if is_gone:  # which Python leaves so, and fails over it later
         writer._transport = wire  # type: ignore[attr-defined]
+    if count.is_exceeded:
+        raise Broken(f"sends more than {TLS_BYTES} bytes before its handshake of TLS ends")
+    if is_gone:
         raise EOFError
+
+
+TLS_BYTES = 32 * 1024
+"""Of what the other side says until its handshake of TLS ends: very many certificates take long to look through."""
+
+
+class _Count:
+    """Of the bytes that the other side says in a handshake; too many end the connection."""
+
+    num_bytes = 0
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.num_bytes > TLS_BYTES
+
+    @contextlib.contextmanager
+    def of(self, wire: asyncio.Transport) -> Iterator[None]:
+        """Count while the block lasts what comes over a connection that TLS has."""
+        protocol: Any = wire.get_protocol()
+        take = getattr(protocol, "buffer_updated", None)
+        if take is None:  # it is gone, and TLS did not begin
+            yield
+            return
+
+        def counted(num_bytes: int) -> None:
+            self.num_bytes += num_bytes
+            if self.is_exceeded:
+                wire.abort()
+            else:
+                take(num_bytes)
+
+        protocol.buffer_updated = counted
+        try:
+            yield
+        finally:
+            del protocol.buffer_updated
 
 
 async def close_stream(writer: asyncio.StreamWriter) -> None:
@@ -464,6 +534,8 @@ class _Wire(asyncio.BufferedProtocol):
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two attempts to dial anew."""
+_HEARTBEATS, _HEARTBEATS_A_SECOND = 1000, 100.0
+"""That a side takes beside one for each `ACKNOWLEDGED_BYTES` that it wrote: each takes time that others wait for."""
 MOST_PENDING = 4096
 """Requests of one connection that may be under way."""
 REFUSED, TURNED_AWAY = "refused: ", "turned away: "
@@ -534,6 +606,8 @@ class Connection:
     _waits_since: float | None = None
     """and since when its next piece is awaited, or the end of one that has begun."""
     _heard: float = 0.0
+    _num_heartbeats: int = 0
+    _begun_at: float = field(default_factory=time.monotonic)
     _acknowledged: int = 0
     """Bytes of which the other side was told that they were taken."""
     _away: asyncio.TimerHandle | None = None
@@ -733,6 +807,10 @@ class Connection:
         if kind == PING:  # also within a message: who sends one may have to hear this first
             if more or len(piece) != TAKEN.size:
                 raise Broken("gives a heartbeat that is none")
+            self._num_heartbeats += 1
+            due = _HEARTBEATS + self.stream.written // ACKNOWLEDGED_BYTES
+            if self._num_heartbeats > due + _HEARTBEATS_A_SECOND * (time.monotonic() - self._begun_at):
+                raise Broken("gives heartbeats all the time")
             self.stream.acknowledge(*TAKEN.unpack(piece))
             return
         held = self._message
@@ -755,6 +833,8 @@ class Connection:
             self._taken = number
             if self.serve is None:
                 raise Broken("makes a call where it may make none")
+            if number > self.limits.calls:
+                raise Broken(f"makes more than {self.limits.calls} calls")
             self._num_open += 1
             self._held_bytes += len(body)
             if self._is_pressed:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -49,6 +50,7 @@ from fedactors.federation.hosting import Life
 from fedactors.federation.identity import Federation
 from fedactors.federation.operations import (
     CHECK_BYTES,
+    CHECK_CALLS,
     CHECKING,
     EVERY_SECONDS,
     Operations,
@@ -155,8 +157,9 @@ class SiteProcess:
         folder.audit.add("started", site=folder.name, listen=folder.where)
         self._reject_unanswered()
         self._tell_of_lost_lines()
-        if folder.path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # whoever can may change policy and answers
-            self._tell("folder", f"{folder.path}: other users of this machine may write there: chmod 700")
+        for path in _open_to_others(folder.path):
+            how = "700" if path.is_dir() else "600"
+            self._tell("folder", f"{path}: other users of this machine may write there: chmod {how}")
         self._operations.look()
         does = "listens at" if folder.relay is None else "is called through"
         self._tell("listens", f"{folder.name}: {does} {folder.where}, in the federation {folder.federation.name}")
@@ -361,7 +364,7 @@ class SiteProcess:
             if sum(not one.is_closed for one in checks) >= _MOST_CHECKS:
                 raise Refused(peer, f"has {_MOST_CHECKS} connections for a check already")
             ends["name"] = CHECKING
-            limits = replace(self.limits, away=0.0, message=CHECK_BYTES)
+            limits = replace(self.limits, away=0.0, message=CHECK_BYTES, calls=CHECK_CALLS)
             return {**ends, "limits": limits, "traffic": self._operations.traffic(peer)}
         run = self.run
         if hello.purpose not in (CALLS, PAYLOADS) or run is None or hello.run != run.proposal.run:
@@ -371,7 +374,7 @@ class SiteProcess:
 
     def _driver_gone(self, connection: Connection, why: str) -> None:
         if why.startswith(REFUSED):
-            self._refused(connection.peer, why.removeprefix(REFUSED))
+            self._refused_again(connection.peer, why.removeprefix(REFUSED))
         if connection.name != self._asked:
             return  # its run has ended, and the next one may be under way
         waiting, run = self._waiting, self.run
@@ -566,10 +569,12 @@ class SiteProcess:
 
     async def _stop_when_asked(self, run: SiteRun) -> None:
         """Stop a run as soon as there is a reason for it at this site, whatever its driver does."""
-        while (why := self._why_to_stop(run)) is None:
+        while (why := await self._why_to_stop(run)) is None:
             await asyncio.sleep(_LOOK_SECONDS)
             if run.life is Life.ENDED:
                 return
+        if run.life is Life.ENDED:
+            return
         self.folder.audit.add("stopped", run=run.proposal.run, why=why)
         # with a quorum the run goes on without this site, if its driver is another's
         leaves = run.has_quorum and run.life is Life.OPEN and run.proposal.coordinator != self.folder.name
@@ -589,7 +594,7 @@ class SiteProcess:
             self._driving = None
             self._be_idle()
 
-    def _why_to_stop(self, run: SiteRun) -> str | None:
+    async def _why_to_stop(self, run: SiteRun) -> str | None:
         """Return what this site's person says, or who of the run is in the federation no more; None: it goes on."""
         federation, proposal = self.folder.federation, run.proposal
         gone = [site for site in (*proposal.data, proposal.coordinator) if site not in federation.members]
@@ -598,7 +603,7 @@ class SiteProcess:
             return _is_no_site(gone[0], federation)
         if said is None and run.usage is not None and time.monotonic() - self._measured > _MEASURE_SECONDS:
             self._measured = time.monotonic()
-            return run.usage.exceeded()
+            return await asyncio.to_thread(run.usage.exceeded)  # which looks through all processes of the machine
         return said
 
     def _end_removed(self) -> None:
@@ -624,6 +629,16 @@ class SiteProcess:
                 decide(self.folder, proposal, approved=False, why=why)
             return decision(self.folder, proposal) or (False, why)
         return found
+
+
+def _open_to_others(folder: Path) -> list[Path]:
+    """Return the folder, or what others of the machine may reach in it, where they may write policy and answers."""
+    others, writes = stat.S_IXGRP | stat.S_IXOTH, stat.S_IWGRP | stat.S_IWOTH
+    mode = folder.stat().st_mode
+    if mode & writes:
+        return [folder]
+    inside = [one for one in folder.iterdir() if not one.is_symlink() and one.lstat().st_mode & writes]
+    return sorted(inside) if mode & others else []
 
 
 def _check_hosts(then: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@
     site.toml         name, listen, carrier, proxy, wait_seconds, key_passphrase, crl; [policy]; [data.NAME] with the
                       keys of a party in a parties.toml, its task, and its privacy budget
     key.pem           the site's key; certificate.pem is taken from the federation's file
+    known.json        the newest version of federation.toml and the newest revocation lists that were taken
     key.next.pem      the next key, from `fedactors site renew`: it becomes the key as soon as the federation's file
                       certifies it, and the site's log says so, signed with both
 
@@ -38,11 +39,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +86,7 @@ from fedactors.federation.identity import (
     check_name,
     checked,
     delegate,
+    fingerprint,
     holds,
     is_signed_by,
     key_of,
@@ -100,7 +103,7 @@ from fedactors.inspection import describe_protections
 from fedactors.messages.codec import wire_type
 from fedactors.plugins import Protocol
 from fedactors.privacy.accounting import PrivacyRecord, claims
-from fedactors.runs.storage import write_atomic
+from fedactors.runs.storage import PRIVATE_FILE, json_bytes, write_atomic
 from fedactors.validation import read_text, read_tree, shown
 
 if TYPE_CHECKING:
@@ -502,7 +505,7 @@ def parts_of_name(described: Described, site: str) -> list[Any]:
 
 KEY, NEXT_KEY, CERTIFICATE = "key.pem", "key.next.pem", "certificate.pem"
 TLS_KEY, LONGEST_FEDERATION = "tls.pem", 1 << 20
-SITE = "site.toml"
+SITE, KNOWN = "site.toml", "known.json"
 EMBEDDED = "embedded"
 """A Ray of the site's own that begins and ends with each run."""
 _OF_OTHERS = TaskFacts(layout="vertical", type="regression", classes=1)
@@ -531,6 +534,16 @@ class _SiteFile:
     proxy: str | None = None
     proxy_credentials_file: str | None = None
     no_proxy: list[str] = field(default_factory=list)
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class _Known:
+    """What a site has taken of its federation, so that a start takes nothing older."""
+
+    federation: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """By SHA-256 of an authority's certificate: the version of its file, and whether that was signed."""
+    crl: dict[str, str] = field(default_factory=dict)
+    """By issuer of a revocation list (DER): when that was made."""
 
 
 @dataclass(frozen=True)
@@ -719,13 +732,21 @@ class SiteFolder:
         file = self.path / FEDERATION
         text = read_text(file, "federation")
         federation, before = parse_federation(text, file), self._member
-        if before is not None and federation.version < before.federation.version:
-            old = before.federation.version
-            raise BadInput(f"{file}: version: {federation.version} is not allowed: older than {old}, which was taken")
-        if before is not None and before.federation.is_signed and not federation.is_signed:
+        known = self._known()
+        of = fingerprint(federation.issuer)
+        old, was_signed = known.federation.get(of, (0, False))
+        if before is not None:  # also of another authority
+            old, was_signed = max(old, before.federation.version), was_signed or before.federation.is_signed
+        if federation.version < old:
+            raise BadInput(
+                f"{file}: version: {federation.version} is not allowed: older than {old}, which was taken: get the "
+                f"newest from another site or from {federation.name}'s organiser"
+            )
+        if was_signed and not federation.is_signed:
             raise BadInput(f"{file}: signed: missing: get the signed file of {federation.name}'s organiser")
         certificate = self._certified(federation)
-        revoked, problem = self._revoked(federation, before)
+        lists = {bytes.fromhex(issuer): datetime.fromisoformat(then) for issuer, then in known.crl.items()}
+        revoked, problem = self._revoked(federation, before, Revoked(updated=lists))
         federation = without_revoked(federation, revoked)
         if self.name not in federation.members:
             raise BadInput(f"certificate: it is revoked by {self.crl}: fedactors site renew")
@@ -734,7 +755,7 @@ class SiteFolder:
         if isinstance(held := self.key.read(), TokenKey):
             soft, delegated = delegate(held, certificate)
             key, shown_one = self.path / TLS_KEY, delegated + shown_one
-            write_atomic(key, soft, "key")
+            write_atomic(key, soft, "key", PRIVATE_FILE)
             until = datetime.now(UTC) + timedelta(hours=TLS_HOURS / 2)
         certificate_path = self.path / CERTIFICATE
         write_atomic(certificate_path, shown_one.encode(), "certificate")
@@ -742,9 +763,30 @@ class SiteFolder:
         authorities = "".join((federation.authority, *federation.issuers))
         server, client = (tls(server=is_server, authorities=authorities, **ends) for is_server in (True, False))
         self.config_errors = problem
+        now = {issuer.hex(): then.isoformat() for issuer, then in revoked.updated.items()}
+        taken = _Known(
+            federation={**known.federation, of: (federation.version, federation.is_signed)}, crl={**known.crl, **now}
+        )
+        if taken != known:
+            write_atomic(self.path / KNOWN, json_bytes(asdict(taken)), "federation", PRIVATE_FILE)
         return _Membership(federation, server, client, text, revoked, until)
 
-    def _revoked(self, federation: Federation, before: _Membership | None) -> tuple[Revoked, str | None]:
+    def _known(self) -> _Known:
+        """Return what this process, or one before it, has taken: a file of before is not taken again at a start."""
+        file = self.path / KNOWN
+        if not file.exists():
+            return _Known()
+        try:
+            found: _Known = checked(_Known, file, json.loads(read_text(file, "federation")))
+        except ValueError:
+            raise BadInput(
+                f"{file} is not what the site wrote there: remove it if {FEDERATION} is the newest"
+            ) from None
+        return found
+
+    def _revoked(
+        self, federation: Federation, before: _Membership | None, known: Revoked
+    ) -> tuple[Revoked, str | None]:
         """Return who is revoked, and what is wrong with the list: who is known to be stays so, and nobody else waits.
 
         Raises:
@@ -754,8 +796,8 @@ class SiteFolder:
             return Revoked(), None
         try:
             found = read_revoked(self.crl, federation.authorities)
-            if before is not None:
-                found.check_follows(before.revoked, federation.authorities)
+            for one in (known, *(() if before is None else (before.revoked,))):
+                found.check_follows(one, federation.authorities)
             return found, None
         except BadInput as error:
             if before is None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import ctypes
 import dataclasses
 import hashlib
 import json
@@ -364,6 +365,7 @@ class UsageWatch:
         self._disk, self._disk_seen = 0, -math.inf
         self._released: dict[int, int] = {}
         """Limits of the process before it was held to others."""
+        self._adopts = False
 
     def hold(self) -> None:
         """Let the system refuse memory, and a file's growth, a GiB beyond the limits: between two measurements, too.
@@ -373,6 +375,8 @@ class UsageWatch:
         wanted = {resource.RLIMIT_FSIZE: (self._most.disk_gib, 0)}
         if hasattr(memory := self._process.memory_info(), "data"):  # Linux: allocated, whether or not it was written to
             wanted[resource.RLIMIT_DATA] = (self._most.memory_gib, memory.data)
+            if self._most != RunLimits():
+                self._adopts = _adopt(True)
         for kind, (most, before) in wanted.items():
             soft, hard = resource.getrlimit(kind)
             if most is not None:
@@ -386,6 +390,8 @@ class UsageWatch:
         for kind, soft in self._released.items():
             resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
         self._released.clear()
+        if self._adopts:
+            self._adopts = _adopt(False)
 
     def exceeded(self) -> str | None:
         """Return which limit the run has passed, by what, and what to do; None: none."""
@@ -421,6 +427,15 @@ class UsageWatch:
                 times = process.cpu_times()
                 self._cpu[process.pid] = max(self._cpu.get(process.pid, 0.0), times.user + times.system)
         return memory, sum(self._cpu.values())
+
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _adopt(is_on: bool) -> bool:
+    """Let processes whose parent ends become this one's, on Linux: else who forks twice is counted nowhere."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_on), 0, 0, 0)
+    return is_on
 
 
 def _bytes_in(folder: Path) -> int:
@@ -919,7 +934,7 @@ class SiteRun:
             for key in [key for key in links if key[0] == site]:
                 if (link := links.pop(key)) is not None:
                     link.give_up(why)
-        if there:
+        if there and self._operations.has_room_for(site):  # it may go and come back as often as it likes
             self._folder.audit.add("away", run=self.proposal.run, site=site, why=why)
             self._tell("away", f"run {self.proposal.run}: goes on without {site}: {why}")
         self._lost_sites.put_nowait(site)
@@ -932,7 +947,7 @@ class SiteRun:
             if (old := self._out.pop((site, purpose), None)) is not None:
                 old.give_up("it has come back as a new process")
         await self._dial(site)
-        self._tell("away", f"run {self.proposal.run}: {site} is back")
+        self._operations.tell_of(site, "away", f"run {self.proposal.run}: {site} is back")
 
     async def _snapshot(self, label: str, number: int) -> dict[str, bytes]:
         if self.life is not Life.OPEN or self._recorder is None:

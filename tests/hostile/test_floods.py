@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedactors.federation import identity
 from fedactors.federation.handshake import dial
 from fedactors.federation.relay import WAIT, _greet
 from fedactors.federation.session import (
@@ -23,6 +27,7 @@ from fedactors.federation.session import (
 )
 from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import errors_for
+from tests.federation.test_keys import reached
 from tests.federation.test_relay import Running
 from tests.federation.world import BANK, LIMITS, SHOP, World
 
@@ -73,7 +78,7 @@ def of_another_authority(tls: ssl.SSLContext) -> Act:
     """Show a certificate that is no site's, and stay."""
 
     async def act(writer: asyncio.StreamWriter) -> None:
-        await start_tls(writer, tls, 5.0, SHOP)
+        await start_tls(asyncio.StreamReader(), writer, tls, 5.0, SHOP)
 
     return act
 
@@ -208,3 +213,30 @@ def test_who_is_refused_for_days_fills_no_log() -> None:
         admission.refused("somebody", f"says nothing, in minute {minute}")
         admission.look()
     assert len(lines) >= later + 9
+
+
+def test_a_stranger_with_very_many_certificates_is_sent_away_before_they_are_read(tmp_path: Path) -> None:
+    """Each is signed by itself and named like the next: to look for a way through them took a fifth of a second."""
+    world = World(tmp_path)
+    world.start(SHOP)
+    key = ec.generate_private_key(ec.SECP256R1())
+    one = identity.make_authority(key, "same")
+    chain = [identity.as_pem(identity.make_authority(key, "same")) for _ in range(200)]
+    (tmp_path / "chain.pem").write_text(identity.as_pem(one) + "".join(chain))
+    pem, form, bare = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (tmp_path / "stranger.pem").write_bytes(key.private_bytes(pem, form, bare))
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    tls.load_cert_chain(tmp_path / "chain.pem", tmp_path / "stranger.pem")
+    listen = world.folder(SHOP).listen
+    assert listen is not None
+    try:
+        for _ in range(3):
+            with contextlib.suppress(OSError), socket.create_connection(listen, 5) as made, tls.wrap_socket(made) as it:
+                it.recv(1)
+        refused = world.refusals(SHOP)
+        assert len(refused) == 3
+        assert all("bytes before its handshake of TLS ends" in said for said in refused)
+        assert reached(world, BANK, SHOP)
+    finally:
+        world.stop()

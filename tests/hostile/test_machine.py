@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from fedactors.federation.site_folder import RunLimits
@@ -36,6 +40,35 @@ def test_memory_and_files_beyond_the_limits_are_refused_at_once(tmp_path: Path) 
         watch.release()
     assert np.empty(4 * GIB, np.uint8).size == 4 * GIB
     os.truncate(file, 2 * GIB)
+
+
+def test_a_process_that_leaves_its_parent_is_counted(tmp_path: Path) -> None:
+    """It forks twice and begins a session of its own: its parent ends, and it was nobody's."""
+    file = tmp_path / "pid"
+    code = f"""
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        held = b"x" * {GIB // 4}
+        open({str(file)!r}, "w").write(str(os.getpid()))
+        time.sleep(60)
+    os._exit(0)
+"""
+    watch = UsageWatch(RunLimits(memory_gib=0.125), list)
+    watch.hold()
+    try:
+        subprocess.run([sys.executable, "-c", code], check=True)
+        end = time.monotonic() + 20
+        while not (file.exists() and file.read_text()) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert "limits.memory_gib" in str(watch.exceeded())
+    finally:
+        watch.release()
+        child = psutil.Process(int(file.read_text()))
+        child.kill()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child.pid, 0)
 
 
 def test_who_has_no_limits_is_held_to_none() -> None:

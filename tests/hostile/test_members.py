@@ -7,17 +7,30 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fedactors.errors import FedactorsError, Refused
+from fedactors.errors import FedactorsError, PartyLost, Refused
 from fedactors.federation import relay, session
 from fedactors.federation.approval import ask_to_stop
 from fedactors.federation.handshake import dial
-from fedactors.federation.session import PING, Connection, Hello, framed, read_piece
+from fedactors.federation.identity import FEDERATION
+from fedactors.federation.operations import CHECKING, Operations
+from fedactors.federation.session import (
+    HEAD,
+    LINES_PER_MINUTE,
+    PIECE_BYTES,
+    PING,
+    Connection,
+    Hello,
+    framed,
+    read_piece,
+)
 from fedactors.federation.site_folder import SITE
-from fedactors.federation.site_run import SiteRun
+from fedactors.federation.site_run import CALLS, SiteRun
+from fedactors.messages.codec import encode_parts
 from fedactors.runtime.addresses import free_port
 from fedactors.runtime.failures import errors_for
 from tests.federation.hostile_sites import LONG, in_mid_run
@@ -195,3 +208,63 @@ def test_who_breaks_the_links_that_others_dial_fills_no_log(tmp_path: Path, monk
     assert num_cuts >= 12
     told = [line for line in world.output[BANK] if line.startswith("the link to shop")]
     assert len(told) == 6, told
+
+
+@pytest.mark.parametrize(("what", "said"), [("calls", "more than 256 calls"), ("beats", "heartbeats all the time")])
+def test_a_check_is_short(world: World, what: str, said: str) -> None:
+    """A member that is in no run calls all the time, or gives heartbeats: others wait for each."""
+
+    async def work() -> list[str]:
+        lost: list[str] = []
+        async with connected(world, BANK, CHECKING, lost) as connection:
+            with contextlib.suppress(PartyLost):
+                for _ in range(100):
+                    if what == "calls":
+                        await asyncio.gather(*(connection.request(encode_parts(b""), "a call") for _ in range(40)))
+                    else:
+                        for _ in range(100):
+                            connection._acknowledge()
+                        await asyncio.sleep(0)
+            await becomes(lambda: bool(lost))
+        return lost
+
+    (why,) = asyncio.run(work())
+    assert said in why or "a link that is over" in why  # where the last word was lost with the connection
+
+
+def test_a_site_that_goes_and_comes_back_fills_no_log(world: World) -> None:
+    folder, lines = world.folder(SHOP), list[dict[str, Any]]()
+    run = SimpleNamespace(_in={}, _folder=folder, _operations=Operations(folder, lines.append))
+    run.proposal, run._tell, run._lost_sites = SimpleNamespace(run=RUN), run._operations.tell, asyncio.Queue()
+    for _ in range(LINES_PER_MINUTE + 40):
+        run._out = {(CLINIC, CALLS): None}
+        SiteRun._leave(run, CLINIC, "on purpose")  # type: ignore[arg-type]
+    assert run._lost_sites.qsize() == LINES_PER_MINUTE + 40
+    assert LINES_PER_MINUTE <= len(lines) < LINES_PER_MINUTE + 20
+    assert sum(line["what"] == "away" for line in folder.log()) == len(lines)
+
+
+def test_who_calls_through_a_relay_again_and_again_fills_no_log(world: World) -> None:
+    lines: list[dict[str, Any]] = []
+    made = relay.Relay(world.path / "credit" / FEDERATION, None, lines.append)
+    for _ in range(LINES_PER_MINUTE + 40):
+        made._tell_of_call(BANK, SHOP, 1, 2, 0.1)
+    assert len(lines) == LINES_PER_MINUTE
+    made._lines[BANK].of_minute = 1.0
+    made._tell_of_call(BANK, SHOP, 7, 7, 0.1)
+    assert "40 calls before it have no line: 40 bytes there, 80 back" in lines[-1]["text"]
+
+
+def test_who_comes_as_a_driver_and_breaks_the_rules_again_and_again_fills_no_log(world: World) -> None:
+    before = len(world.audit(SHOP))
+
+    async def work() -> None:
+        for _ in range(LINES_PER_MINUTE + 20):
+            lost: list[str] = []
+            with contextlib.suppress(FedactorsError):
+                async with connected(world, BANK, "driver", lost) as connection:
+                    connection.stream.write(HEAD.pack(PIECE_BYTES + 1, PING, 0, 0))
+                    await becomes(lambda lost=lost: bool(lost))  # type: ignore[misc]
+
+    asyncio.run(work())
+    assert LINES_PER_MINUTE <= len(world.audit(SHOP)) - before < LINES_PER_MINUTE + 15
