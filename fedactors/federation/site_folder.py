@@ -18,6 +18,7 @@ In site.toml:
     [policy]
     approve = "policy"                        # what this table allows runs at once; "person" (default): each is asked
     coordinators = ["bank"]                   # who may propose; left out: every site
+    data = ["orders"]                         # what the policy answers for; a run with other data waits for a person
     queries = ["SELECT ..."]                  # over tables; any other query waits for a person
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
@@ -191,6 +192,8 @@ class Policy:
     approve: Literal["person", "policy"] = "person"
     coordinators: list[str] | None = None
     protocols: dict[str, dict[str, Any]] | None = None
+    data: list[str] | None = None
+    """Names of data that the policy may answer for; of others a person does. None: of all, new ones too."""
     queries: list[str] | None = None
     """Queries over tables that the policy may answer for; another one waits for a person."""
     colluders: Annotated[int, Field(ge=0)] = 1
@@ -294,10 +297,15 @@ def as_logged(taken: Mapping[str, Amount]) -> dict[str, list[float | None]]:
     return {k: [a.epsilon if math.isfinite(a.epsilon) else None, a.delta] for k, a in taken.items()}
 
 
+_DIFFER_IN_MORE = {"label": ("row", "client"), "row": ("client",)}
+"""By kind of neighbours those that differ in more: what is promised, and taken, for these is for that kind too."""
+
+
 def spent(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Amount]]:
     """Return what runs have taken of each of a site's data, by kind of neighbours, from the lines of its log.
 
-    A run that is under way, or of which nobody knows how it ended, counts with what it announced. A return to a run
+    A run whose account is of clients takes as much of each row of theirs as one whose account is of rows. A run that
+    is under way, or of which nobody knows how it ended, counts with what it announced. A return to a run
     that ended before it was open took nothing, and gives nothing back.
     """
     runs: dict[str, tuple[str, dict[str, list[float | None]]]] = {}
@@ -309,12 +317,17 @@ def spent(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Amount]]:
         elif line["what"] == "ended" and line["who"] == "site" and line["run"] in open_ones:
             runs[line["run"]] = runs[line["run"]][0], line["taken"]
             open_ones.remove(line["run"])
-    found: dict[str, dict[str, Amount]] = {}
+    kinds: dict[str, dict[str, None]] = {}
     for data, taken in runs.values():
-        of = found.setdefault(data, {})
-        for neighbour, (epsilon, delta) in taken.items():
-            amount = Amount(epsilon=math.inf if epsilon is None else epsilon, delta=float(delta or 0.0))
-            of[neighbour] = of.get(neighbour, NOTHING) + amount
+        kinds.setdefault(data, {}).update(dict.fromkeys(taken))
+    found: dict[str, dict[str, Amount]] = {data: {} for data in kinds}
+    for data, taken in runs.values():
+        for kind in kinds[data]:
+            stated = next((one for one in (kind, *_DIFFER_IN_MORE.get(kind, ())) if one in taken), None)
+            if stated is not None:
+                epsilon, delta = taken[stated]
+                amount = Amount(epsilon=math.inf if epsilon is None else epsilon, delta=float(delta or 0.0))
+                found[data][kind] = found[data].get(kind, NOTHING) + amount
     return found
 
 

@@ -248,8 +248,10 @@ class HorizontalFile:
             return block
         if parts_N is None:
             parts_N = np.zeros(len(block.labels), np.uint8)
-            order = np.random.default_rng([self.seed, 13]).permutation(len(parts_N))
-            parts_N[order[: round(len(order) * self.validation_fraction)]] = PARTS.index("validation")
+            num_held = round(len(parts_N) * self.validation_fraction)
+            # drawn anew for each number: else two runs of one seed could differ in one row
+            order = np.random.default_rng([self.seed, 13, num_held]).permutation(len(parts_N))
+            parts_N[order[:num_held]] = PARTS.index("validation")
         where = self.file.where
         if (parts_N == PARTS.index("test")).any():
             raise BadInput(f"{where}: column {self.file.split_column}: 'test' is not allowed: task.test has such rows")
