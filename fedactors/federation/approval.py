@@ -236,8 +236,10 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         _check_earlier(proposal, folder)
     classes_of(protocol, config, proposal.purpose)
     if proposal.purpose == "predict":
-        if (name := proposal.data.get(folder.name, "")) and folder.budget(name) is not None:
-            raise BadInput(f"{folder.name}: data.{name}.budget: predictions of such data are not counted there yet")
+        if (name := proposal.data.get(folder.name, "")) and (counted := folder.with_budget(name)):
+            raise BadInput(
+                f"{folder.name}: data.{counted[0]}.budget: predictions of such data are not counted there yet"
+            )
         name = first_of(folder, proposal).data.get(folder.name, "")
         if name in folder.names() and folder.budget(name) is not None and not protocol.predicts_within_account:
             raise BadInput(
@@ -253,6 +255,11 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
             raise BadInput(f"{folder.name}: data.{name}: they hold a label; the run takes another's")
         if (cap := folder.budget(name)) is not None:
             check_budget(folder, name, cap, proposal, protocol, config)
+        elif counted := folder.with_budget(name):
+            raise BadInput(
+                f"{folder.name}: data.{name}.budget: missing: they read what data.{counted[0]} reads, which has a "
+                "budget: give them one too; what runs take counts for both"
+            )
     stated = {**vars(proposal.task), **dict.fromkeys(("num_parties", "num_clients"), len(proposal.data))}
     stated |= {"data": proposal.data.get(folder.name)}
     folder.policy.check(folder.name, proposal.coordinator, protocol.name, config, stated)
@@ -431,22 +438,26 @@ def _check_sums(
 def summed_before(config: Any, proposal: Proposal, folder: SiteFolder) -> list[Proposal]:
     """Return approved runs that summed some of the same data, under masks, beside others: organisations or data.
 
-    Of equal values, such as the first round's, the difference of two such sums is what the others' parts were: this
-    site's too, where it is asked for other data of its own than before, and the others are the same.
+    Of equal values, such as the first round's, or predictions of one model, the difference of two such sums is what the
+    others' parts were: this site's too, where it is asked for other data of its own than before, and the others are the
+    same. What the coordinator added is no news to it.
     """
-    if not getattr(config, "secure_aggregation", False) or proposal.purpose != "train":
+    if not getattr(config, "secure_aggregation", False) or proposal.purpose == "resume":
         return []
-    asked = proposal.data.items()
+    asked, first = proposal.data.items(), first_of(folder, proposal).run
     return [
         one
         for one in approved_before(proposal, folder)
-        if one.config.get("secure_aggregation") and asked & one.data.items() and asked != one.data.items()
+        if one.config.get("secure_aggregation") and asked & one.data.items()
+        if {site for site, _ in asked ^ one.data.items()} - {proposal.coordinator}
+        if proposal.purpose == "train" or first_of(folder, one).run == first
     ]
 
 
 def approved_before(proposal: Proposal, folder: SiteFolder) -> list[Proposal]:
-    """Return the other trainings that this site has approved, oldest first."""
-    others = [one for one in kept_proposals(folder).values() if one.run != proposal.run and one.purpose == "train"]
+    """Return the other proposals for the same purpose that this site has approved, oldest first."""
+    others = [one for one in kept_proposals(folder).values() if one.run != proposal.run]
+    others = [one for one in others if one.purpose == proposal.purpose]
     return [one for one in others if (answer := decision(folder, one)) is not None and answer[0]]
 
 
@@ -457,9 +468,8 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     allowed, name = folder.policy.data, proposal.data.get(folder.name)
     if allowed is not None and name is not None and name not in allowed:  # new rows to predict, too
         return f"data.{name} are not among policy.data"
-    if proposal.purpose != "train":  # of what was answered before
-        return ""
-    if proposal.task.sql and proposal.task.sql not in (folder.policy.queries or ()):
+    is_new = proposal.purpose == "train"  # what goes on from a run has the query that was answered before
+    if is_new and proposal.task.sql and proposal.task.sql not in (folder.policy.queries or ()):
         return "its query is not among policy.queries"
     if before := summed_before(config, proposal, folder):
         return f"run {before[-1].run} summed the same data among other organisations, or beside other data of theirs"
@@ -504,9 +514,10 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
     for one in summed_before(config, proposal, folder):
         differ = ", ".join(sorted({site for site, _ in one.data.items() ^ proposal.data.items()}))
         summed = ", ".join(f"{site}={name}" for site, name in one.data.items())
+        equal = "as in its first round" if proposal.purpose == "train" else "as of the same rows"
         found.append(
-            f"run {one.run} summed {summed}: of equal values, as in its first round, the difference of its sums and "
-            f"this run's is what {differ} added"
+            f"run {one.run} summed {summed}: of equal values, {equal}, the difference of its sums and this run's is "
+            f"what {differ} added"
         )
     mine = proposal.data.get(folder.name)
     before = [one.run for one in approved_before(proposal, folder) if one.data.get(folder.name) == mine]

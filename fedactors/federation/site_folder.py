@@ -40,9 +40,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import os
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -355,7 +356,10 @@ def check_budget(
     if not any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config)):
         raise BadInput(f"{where}: the run adds no noise, so that it would take all of it")
     # of a run that the site comes back to, what was announced holds all that it has taken
-    before = in_all(spent(line for line in folder.log() if line.get("run") != proposal.run).get(name, {}))
+    taken = spent(line for line in folder.log() if line.get("run") != proposal.run)
+    before = NOTHING
+    for one in folder.with_budget(name):
+        before += in_all(taken.get(one, {}))
     if not (before + announced).within(cap):
         raise BadInput(f"{where}: {announced} is not allowed: {before} of {cap} is taken already")
 
@@ -481,6 +485,15 @@ def parts_of_name(described: Described, site: str) -> list[Any]:
     if isinstance(described, RelationalData):
         return [*described.part(site), described.query]
     return [described.part(site)]
+
+
+def _meet(some: set[tuple[str, str]], others: set[tuple[str, str]]) -> bool:
+    """Say whether locations of both are the same, or one is a file of the other, a folder."""
+    return any(
+        (a == b or Path(a).is_relative_to(b) or Path(b).is_relative_to(a)) and (s == t or not (s and t))
+        for a, s in some
+        for b, t in others
+    )
 
 
 # --- the files ---
@@ -842,14 +855,42 @@ class SiteFolder:
         given = self._table(name).get("budget")
         return None if given is None else checked(Amount, self.path / SITE, given)
 
+    def with_budget(self, name: str) -> list[str]:
+        """Return the names of data with a privacy budget that read a file or a table that the data named `name` read.
+
+        These themselves too, first: rows have one budget, by whatever name somebody asks for them.
+        """
+        read = self._locations(name)
+        found = [one for one in self.names() if self.budget(one) is not None and _meet(read, self._locations(one))]
+        return sorted(found, key=lambda one: one != name)
+
+    def _locations(self, name: str) -> set[tuple[str, str]]:
+        """Return the files and addresses that data are read from, each with the table of it, where one is named."""
+
+        def look(value: Any, table: str) -> Iterator[tuple[str, str]]:
+            if isinstance(value, dict):
+                for key, one in value.items():
+                    yield from look(one, key if value is tables else table)
+            elif isinstance(value, list):
+                for one in value:
+                    yield from look(one, table)
+            elif isinstance(value, str) and "://" in value:
+                yield value, table
+            elif isinstance(value, str) and value and os.path.exists(self.path / value):
+                yield str((self.path / value).resolve()), table
+
+        found = self._table(name)
+        tables = found.get("tables")
+        return set(look({key: value for key, value in found.items() if key != "sql"}, ""))
+
     def rows_file(self, name: str) -> Path:
         """Return the file of data whose rows are predicted online.
 
         Raises:
             BadInput: no such data, they are no file, or they have a privacy budget, which counts no such predictions.
         """
-        if self.budget(name) is not None:
-            raise BadInput(f"{self.name}: data.{name}.budget: predictions of such data are not counted there yet")
+        if counted := self.with_budget(name):
+            raise BadInput(f"{self.name}: data.{counted[0]}.budget: predictions of such data are not counted there yet")
         if not isinstance(found := self._table(name).get("path"), str):
             raise BadInput(f"{self.name}: data.{name}: only rows of a file (path) are served")
         return self.path / found

@@ -597,7 +597,7 @@ _UNTIL = {
     Life.CLOSED: "all sites to finish",
 }
 """What a site waits for at a barrier, by how far its run has come."""
-_SEED_BITS = 63
+_SEED_BITS = 128
 """Of a site's own seed: whoever can try all of them knows the first weights, and from what leaves then the rows."""
 _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""

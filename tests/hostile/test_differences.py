@@ -144,7 +144,8 @@ def test_a_model_that_was_trained_within_a_budget_predicts_within_it(tmp_path: P
     """Predictions of rows without a budget tell of those with one that the model was trained on, where no noise is."""
     world = World(tmp_path)
     for site, name in ((BANK, "customers"), (SHOP, "orders")):
-        add(world, site, f'[data.new]\npath = "{name}.csv"\nid = "id"')
+        (world.path / site / "new.csv").write_bytes((world.path / site / f"{name}.csv").read_bytes())
+        add(world, site, '[data.new]\npath = "new.csv"\nid = "id"')
     file = world.path / SHOP / SITE
     budget = "budget = { epsilon = 60.0, delta = 1e-3 }\n"
     file.write_text(file.read_text().replace("[data.orders]\n", f"[data.orders]\n{budget}", 1))
@@ -156,8 +157,59 @@ def test_a_model_that_was_trained_within_a_budget_predicts_within_it(tmp_path: P
     if protocol == "pubsub-vfl":
         check_proposal(predicts, world.folder(SHOP))
         return
+    with pytest.raises(BadInput, match=r"shop: data\.orders\.budget: predictions of such data are not counted"):
+        check_proposal(replace(predicts, data={BANK: "new", SHOP: "sales"}), world.folder(SHOP))  # the same file
     with pytest.raises(BadInput, match=r"shop: data\.orders\.budget: the model was trained on them, in part without"):
         check_proposal(predicts, world.folder(SHOP))
+
+
+def test_rows_have_one_budget_by_whatever_name_they_are_asked_for(tmp_path: Path) -> None:
+    """Another name of the same file, which has no budget, or one of its own, would spend it all again."""
+    world = World(tmp_path)
+    file = world.path / SHOP / SITE
+    with_budget = file.read_text().replace("[data.orders]\n", "[data.orders]\nbudget = { epsilon = 8.0 }\n", 1)
+    file.write_text(with_budget)
+    _, of_sales = proposed(world, "tablepuppet", f"{BANK}=clients,{SHOP}=sales", {})
+    said = r"shop: data\.sales\.budget: missing: they read what data\.orders reads, which has a budget"
+    with pytest.raises(BadInput, match=said):
+        check_proposal(of_sales, world.folder(SHOP))
+    shop = world.folder(SHOP)
+    assert shop.with_budget("sales") == ["orders"]
+    assert shop.with_budget("cases") == []
+    add(world, SHOP, '[data.again]\npath = "../shop/orders.csv"\nid = "id"\nbudget = { epsilon = 9.0 }')
+    shop = world.folder(SHOP)
+    assert shop.with_budget("again") == ["again", "orders"]
+    shop.audit.add("opened", run="a", data="orders", announced=[5.0, 0.0])
+    words = {**NOISE["pubsub-vfl"]}
+    _, made = proposed(world, "pubsub-vfl", f"{BANK}=customers,{SHOP}=again", words, {SHOP: Amount(epsilon=5.0)})
+    with pytest.raises(
+        BadInput, match=r"data\.again\.budget: epsilon 5 .* epsilon 5 at delta 0 of epsilon 9 .* is taken"
+    ):
+        check_proposal(made, shop)
+
+
+def test_predictions_that_differ_in_ones_rows_wait_for_a_person(tmp_path: Path) -> None:
+    """Of one model's sums over the same ids the difference is what the site's two files differ by, row by row."""
+    world = World(tmp_path, (BANK, SHOP, CLINIC))
+    for name in ("new", "newer"):
+        add(world, SHOP, f'[data.{name}]\npath = "orders.csv"\nid = "id"')
+    facts: dict[str, Any] = {"problem": "ridge", "learning_rate": 0.1, "relaxed_protocol": True, "num_clients": 3}
+    data = f"{BANK}=customers,{SHOP}=orders,{CLINIC}=visits"
+    config, trained = proposed(world, "mtcd", data, {**facts, "secure_aggregation": True})
+    approve(world, trained)
+    predicts: dict[str, Any] = {"purpose": "predict", "earlier": trained.run, "number": 1}
+    first, other, same = (
+        replace(trained, run=f"{number:016}", **predicts, data={BANK: "customers", SHOP: name, CLINIC: "visits"})
+        for number, name in enumerate(("new", "newer", "new"))
+    )
+    clinic = world.folder(CLINIC)
+    assert why_a_person(config, first, clinic) == ""
+    approve(world, first)
+    for name in (SHOP, CLINIC):
+        assert why_a_person(config, other, world.folder(name)).startswith(f"run {first.run} summed the same data")
+    assert why_a_person(config, same, clinic) == ""
+    of_the_bank = replace(same, data={BANK: "accounts", SHOP: "new", CLINIC: "visits"})
+    assert why_a_person(config, of_the_bank, clinic) == "", "the bank coordinates, and knows what it adds"
 
 
 def test_noise_that_colluders_know_is_not_counted_with(tmp_path: Path) -> None:
@@ -195,4 +247,4 @@ def test_what_a_driver_keeps_of_a_state_tells_nothing_of_it(tmp_path: Path) -> N
     for name, frame in earlier.states.items():
         assert len(kept[name]) == 32
         assert kept[name] != hashlib.sha256(frame).digest()
-    assert earlier.seed > 1 << 40
+    assert earlier.seed > 1 << 90
