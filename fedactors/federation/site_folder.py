@@ -54,6 +54,7 @@ from cryptography import x509
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from fedactors.config import ignored
 from fedactors.data.databases import TableSource
 from fedactors.data.description import facts_of, read_files, read_party, read_table, read_task
 from fedactors.data.layouts.graph import UserGraph
@@ -88,7 +89,7 @@ from fedactors.federation.identity import (
     tls,
     without_revoked,
 )
-from fedactors.inspection import describe_protections
+from fedactors.inspection import PRIVACY, describe_protections, sections_of
 from fedactors.messages.codec import wire_type
 from fedactors.plugins import Protocol
 from fedactors.privacy.accounting import PrivacyRecord, claims
@@ -234,6 +235,12 @@ class Policy:
             if setting not in (stated or {}) and not hasattr(config, setting):
                 raise BadInput(f"{where}: there is no such setting")
             value = (stated or {}).get(setting, getattr(config, setting, None))
+            why = "" if setting in (stated or {}) else ignored(config, setting)
+            if why and sections_of(type(config)).get(setting) in (
+                PRIVACY,
+                "",
+            ):  # it would say of noise that there is none
+                raise BadInput(f"{where}: {shown(value)} is not allowed with {why}: a rule is of what protects a run")
             follows = value == 0 and setting in getattr(config, "by_rows", ())
             if follows or not _allows(rule, value, where):
                 why = ", which stands for what follows from the rows; give a number" if follows else ""

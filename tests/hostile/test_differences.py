@@ -102,6 +102,40 @@ def test_a_policy_answers_for_no_data_that_it_does_not_name(tmp_path: Path) -> N
         check_proposal(replace(of_orders, data={BANK: "customers", SHOP: "returns"}), world.folder(SHOP))
 
 
+UNUSED = {
+    # a rule that an engineer would write, and settings that keep it while nothing is protected
+    "mtcd": ("noise_multiplier = { at_least = 1.0 }", {"problem": "ridge", "relaxed_protocol": True, "num_clients": 2}),
+    "pubsub-vfl": ("bottom_mu = { at_most = 1.0 }", {}),
+    "tablepuppet": ("prediction_noise = { at_least = 1.0 }", {"prediction_noise": 1.0, "prediction_clip": 1.0}),
+    "horizontal": ("max_epsilon = { at_most = 8.0 }", {"max_epsilon": 8.0}),
+}
+
+
+@pytest.mark.parametrize("protocol", UNUSED)
+def test_a_rule_on_noise_is_kept_by_no_run_that_has_none(tmp_path: Path, protocol: str) -> None:
+    """Settings that nothing uses, sent or by default, would say of noise that there is some."""
+    world, (rule, words) = World(tmp_path), UNUSED[protocol]
+    data = {
+        "tablepuppet": f"{BANK}=clients,{SHOP}=sales",
+        "horizontal": f"{BANK}=patients,{SHOP}=cases",
+    }.get(protocol, f"{BANK}=customers,{SHOP}=orders")
+    _, made = proposed(world, protocol, data, words)
+    check_proposal(made, world.folder(SHOP))
+    setting = rule.partition(" ")[0]
+    add(world, SHOP, f"[policy.protocols.{protocol}]\n{rule}")
+    with pytest.raises(
+        BadInput, match=rf"shop: policy\.protocols\.{protocol}\.{setting}: .* is not allowed with .*, which"
+    ):
+        check_proposal(made, world.folder(SHOP))
+    noised = {
+        "mtcd": {"noise": "gaussian", "learning_rate": 0.1},
+        "pubsub-vfl": {"bottom_training": "private"},
+        "tablepuppet": {"feature_dp": 1.0, "admm": "paper_sgd"},
+        "horizontal": {"record_clip_norm": 1.0, "record_noise_multiplier": 4.0, "standardisation": "none"},
+    }
+    check_proposal(proposed(world, protocol, data, {**words, **noised[protocol]})[1], world.folder(SHOP))
+
+
 def test_sums_beside_other_data_of_the_same_organisations_wait_for_a_person(tmp_path: Path) -> None:
     """The clinic's two data in two runs with the same others: the sums' difference is that of its own two parts."""
     world = World(tmp_path, (BANK, SHOP, CLINIC))
