@@ -102,7 +102,7 @@ def test_a_policy_answers_for_no_data_that_it_does_not_name(tmp_path: Path) -> N
         check_proposal(replace(of_orders, data={BANK: "customers", SHOP: "returns"}), world.folder(SHOP))
 
 
-UNUSED = {
+UNUSED: dict[str, tuple[str, dict[str, Any]]] = {
     # a rule that an engineer would write, and settings that keep it while nothing is protected
     "mtcd": ("noise_multiplier = { at_least = 1.0 }", {"problem": "ridge", "relaxed_protocol": True, "num_clients": 2}),
     "pubsub-vfl": ("bottom_mu = { at_most = 1.0 }", {}),
@@ -127,7 +127,7 @@ def test_a_rule_on_noise_is_kept_by_no_run_that_has_none(tmp_path: Path, protoco
         BadInput, match=rf"shop: policy\.protocols\.{protocol}\.{setting}: .* is not allowed with .*, which"
     ):
         check_proposal(made, world.folder(SHOP))
-    noised = {
+    noised: dict[str, dict[str, Any]] = {
         "mtcd": {"noise": "gaussian", "learning_rate": 0.1},
         "pubsub-vfl": {"bottom_training": "private"},
         "tablepuppet": {"feature_dp": 1.0, "admm": "paper_sgd"},
