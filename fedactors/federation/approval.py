@@ -240,12 +240,7 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
             raise BadInput(
                 f"{folder.name}: data.{counted[0]}.budget: predictions of such data are not counted there yet"
             )
-        name = first_of(folder, proposal).data.get(folder.name, "")
-        if name in folder.names() and folder.budget(name) is not None and not protocol.predicts_within_account:
-            raise BadInput(
-                f"{folder.name}: data.{name}.budget: the model was trained on them, in part without noise, and what "
-                f"predictions of {protocol.name} tell of them is not counted"
-            )
+        folder.check_predicts(protocol, first_of(folder, proposal).data.get(folder.name, ""))
     elif folder.name in proposal.data:
         name = proposal.data[folder.name]
         facts, is_first = folder.task(name), folder.name == next(iter(proposal.data))

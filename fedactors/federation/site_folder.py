@@ -871,6 +871,19 @@ class SiteFolder:
         found = [one for one in self.names() if self.budget(one) is not None and _meet(read, self._locations(one))]
         return sorted(found, key=lambda one: one != name)
 
+    def check_predicts(self, protocol: Protocol, trained: str) -> None:
+        """Check that a model may predict that was trained on the data of this name; empty: on none of here.
+
+        Raises:
+            BadInput: they have a privacy budget, and parts of the model are trained without noise.
+        """
+        counted = self.with_budget(trained) if trained in self.names() else []
+        if counted and not protocol.predicts_within_account:
+            raise BadInput(
+                f"{self.name}: data.{counted[0]}.budget: the model was trained on them, in part without noise, and "
+                f"what predictions of {protocol.name} tell of them is not counted"
+            )
+
     def _locations(self, name: str) -> set[tuple[str, str]]:
         """Return the files and addresses that data are read from, each with the table of it, where one is named."""
 

@@ -6,11 +6,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedactors import api
+from fedactors.cli import sites
 from fedactors.cli.sites import describe
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.errors import BadInput
@@ -195,6 +198,20 @@ def test_a_model_that_was_trained_within_a_budget_predicts_within_it(tmp_path: P
         check_proposal(replace(predicts, data={BANK: "new", SHOP: "sales"}), world.folder(SHOP))  # the same file
     with pytest.raises(BadInput, match=r"shop: data\.orders\.budget: the model was trained on them, in part without"):
         check_proposal(predicts, world.folder(SHOP))
+
+
+def test_what_is_not_predicted_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    file = world.path / SHOP / SITE
+    file.write_text(file.read_text().replace("[data.orders]\n", "[data.orders]\nbudget = { epsilon = 8.0 }\n", 1))
+    trained = SimpleNamespace(protocol="mtcd", folder=SimpleNamespace(config={"data": "orders"}))
+    monkeypatch.setattr(api, "Run", lambda _: trained)
+    args: Any = SimpleNamespace(rows=["cases"], run="a run")
+    with pytest.raises(BadInput, match=r"shop: data\.orders\.budget: the model was trained on them, in part without"):
+        sites._give(world.folder(SHOP), {}, "model", ("127.0.0.1", 0), args)
+    trained.protocol = "pubsub-vfl"
+    with pytest.raises(BadInput, match="shop has no part of this model"):
+        sites._give(world.folder(SHOP), {}, "model", ("127.0.0.1", 0), args)
 
 
 def test_rows_have_one_budget_by_whatever_name_they_are_asked_for(tmp_path: Path) -> None:
