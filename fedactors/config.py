@@ -169,26 +169,36 @@ def build_given(cls: type[T], words: Sequence[str] | Mapping[str, Any], preset: 
     """
     given = dict(words) if isinstance(words, Mapping) else parse_words(words)
     made = build(cls, {**(preset or {}), **given})
-    rules = {name: rule for one in reversed(cls.__mro__) for name, rule in vars(one).get("only_with", {}).items()}
     usual = cls()
     for name in given:
-        value, others = getattr(made, name), rules.get(name, {})
-        if (
-            not others
-            or value == getattr(usual, name)
-            or any(
-                getattr(made, other) != getattr(usual, other) if values is None else getattr(made, other) in values
-                for other, values in others.items()
-            )
-        ):
-            continue
-        now = " and ".join(f"{other}={_word(getattr(made, other))}" for other in others)
-        needed = " or ".join(
-            f"another {other}" if values is None else f"{other}={', '.join(map(_word, values))}"
-            for other, values in others.items()
-        )
-        raise BadInput(f"{name}: {_word(value)} is not allowed with {now}, which ignores it; it is for {needed}")
+        value = getattr(made, name)
+        if value != getattr(usual, name) and (why := ignored(made, name, usual)):
+            raise BadInput(f"{name}: {_word(value)} is not allowed with {why}")
     return made
+
+
+def ignored(made: Any, name: str, usual: Any = None) -> str:
+    """Return beside which settings one changes nothing, and beside which it would; empty: it counts.
+
+    Args:
+        made: a config.
+        name: of the setting.
+        usual: the config with all defaults.
+    """
+    rules = {key: rule for one in reversed(type(made).__mro__) for key, rule in vars(one).get("only_with", {}).items()}
+    others = rules.get(name, {})
+    usual = type(made)() if usual is None and others else usual
+    if not others or any(
+        getattr(made, other) != getattr(usual, other) if values is None else getattr(made, other) in values
+        for other, values in others.items()
+    ):
+        return ""
+    now = " and ".join(f"{other}={_word(getattr(made, other))}" for other in others)
+    needed = " or ".join(
+        f"another {other}" if values is None else f"{other}={', '.join(map(_word, values))}"
+        for other, values in others.items()
+    )
+    return f"{now}, which ignores it; it is for {needed}"
 
 
 def with_contents(made: T) -> T:

@@ -299,6 +299,8 @@ def _shape_text(shape: Any) -> str | None:
 
 # --- settings --------------------------------------------------------------------------------------------------------
 
+PRIVACY = "Privacy"
+"""Title of the section with the settings that protect rows."""
 ADDED = "Of this scenario"
 
 
@@ -335,7 +337,7 @@ def settings_of(config: type[Any]) -> list[Setting]:
     definitions = schema.get("$defs", {})
     described: Mapping[str, FieldInfo] = getattr(config, "__pydantic_fields__", {})
     made = []
-    for name, section in _sections(config).items():
+    for name, section in sections_of(config).items():
         value = _resolved(schema.get("properties", {}).get(name, {}), definitions)
         required = name in schema.get("required", ())
         allowed = _allowed(value, definitions)
@@ -371,7 +373,7 @@ def _home(config: type[Any]) -> Any:
     return next((cls for cls in config.__mro__ if isinstance(vars(cls).get("sections"), Mapping)), None)
 
 
-def _sections(config: type[Any]) -> dict[str, str]:
+def sections_of(config: type[Any]) -> dict[str, str]:
     """Return the name of each field, in the order in which they were written, and the title of its section."""
     fields = {field.name for field in dataclasses.fields(config)}
     annotated = (name for cls in reversed(config.__mro__) for name in vars(cls).get("__annotations__", ()))

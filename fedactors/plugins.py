@@ -146,6 +146,10 @@ class Protocol(typing.Protocol):
         """What it does when a run says nothing."""
 
     @property
+    def predicts_within_account(self) -> bool:
+        """Whether, where the account of a training covers its rows, noise hides them in all that predictions read."""
+
+    @property
     def smoke(self) -> Mapping[str, Any]:
         """Config values of the smallest meaningful run, for ``--smoke``."""
 
@@ -255,6 +259,7 @@ class ProtocolFacts:
     headline: Headline
     party_loss: frozenset[str] = frozenset({"stop"})
     default_party_loss: str = "stop"
+    predicts_within_account: bool = False
     smoke: Mapping[str, Any] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=dict)
     takes_queries: bool = False

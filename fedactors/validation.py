@@ -151,12 +151,6 @@ def path_of(given: Any, field: str, folder: Path | None = None) -> Path:
         raise BadInput(f"{field}: {shown(given)} cannot be followed: {_reason(error)}") from None
 
 
-# a path has one slash where an address has two
-_REMOTE = re.compile(r"(?P<kind>[a-z][a-z0-9+.\-]+):/+(?P<rest>.*)", re.DOTALL)
-_FIND_SECONDS, _FETCH_SECONDS = 60.0, 900.0
-"""Limits of what another file system may take to say what there is, and to give a file."""
-
-
 _LIBRARY = re.compile(r"(hf|torchvision):(?!/)(?P<name>[^?]+)(\?(?P<settings>.*))?", re.DOTALL)
 
 
@@ -186,6 +180,11 @@ def library_address(given: str, field: str, folder: Path) -> str:
     if "root" in settings:
         settings["root"] = str(path_of(settings["root"], field, folder))
     told = "&".join(f"{key}={value}" for key, value in settings.items())
+    for sign, text in (("?", name), ("&", settings.get("root", ""))):
+        if sign in text:
+            raise BadInput(
+                f"{field}: {shown(text)} is not allowed: its {sign} would begin a setting; rename the folder"
+            )
     return f"{kind}:{name}" + (f"?{told}" if told else "")
 
 
@@ -203,6 +202,12 @@ def library_parts(address: str | Path) -> tuple[str, str, dict[str, str]]:
         if not value or [one for one, _, _ in given].count(key) > 1:
             raise BadInput(f"path: {shown(text)} is not allowed: give each setting once, as ?KEY=VALUE&KEY=VALUE")
     return found[1], found["name"], {key: value for key, _, value in given}
+
+
+# a path has one slash where an address has two
+_REMOTE = re.compile(r"(?P<kind>[a-z][a-z0-9+.\-]+):/+(?P<rest>.*)", re.DOTALL)
+_FIND_SECONDS, _FETCH_SECONDS = 60.0, 900.0
+"""Limits of what another file system may take to say what there is, and to give a file."""
 
 
 def address_of(path: str | Path) -> str:

@@ -945,10 +945,14 @@ def serve_parts(parts: dict[str, Part], model: str, args: argparse.Namespace) ->
 def _give(
     folder: SiteFolder, parts: dict[str, Part], model: str, address: tuple[str, int], args: argparse.Namespace
 ) -> int:
+    from fedactors.api import Run
     from fedactors.federation.online import contributions
+    from fedactors.plugins import find_protocol
 
     if len(args.rows) != 1:
         raise BadInput("--rows: give one name of data in site.toml")
+    trained = Run(args.run)
+    folder.check_predicts(find_protocol(trained.protocol), str(trained.folder.config.get("data", "")))
     if folder.name not in parts:
         raise BadInput(f"serve: {folder.name} has no part of this model: {', '.join(parts)}")
     before = sum(line["what"] == "serving" and line["model"] == model for line in folder.log())

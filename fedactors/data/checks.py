@@ -8,6 +8,7 @@ what several findings ask of one column is one rule. Whatever is found, the rows
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -22,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedactors.data.columns import ColumnRule, merges_in_single
@@ -358,6 +360,8 @@ def _file(party: _Party, *, aligned: bool, classes: Sequence[str]) -> list[DataF
     for name in pandas_index(Path(source.path)) if source.features is None else ():
         if name not in table:
             party.say("warning", f"column {name} is the index that pandas wrote, and no feature")
+    for column in table.values():
+        _encoded_twice(party, column)
     rules = source.rules_of(features)
     for name in features:
         if name in table:
@@ -385,6 +389,26 @@ def _readable(party: _Party) -> dict[str, Column] | None:
             return None
         party.source = replace(party.source, csv=replace(party.source.csv or CsvFormat(), **party.csv))
     return None
+
+
+def _encoded_twice(party: _Party, column: Column) -> None:
+    """Note a name or a text whose UTF-8 was taken for an encoding of one byte a letter, and encoded once more."""
+    texts: list[str] = [column.name]
+    if pa.types.is_string(column.values.type) or pa.types.is_large_string(column.values.type):
+        texts += pc.unique(column.values.filter(pc.invert(pc.string_is_ascii(column.values)))).to_pylist()
+    for text in texts:
+        if text and (once := _encoded_once(text)):
+            told = f"{text!r} is {once!r} in UTF-8 that was encoded twice; write the file anew from its source"
+            party.add("warning", told, column.name)
+            return
+
+
+def _encoded_once(text: str) -> str:
+    """Return what a text was before its UTF-8 was encoded again; empty: it was not."""
+    for encoding in ("cp1252", "latin-1") if not text.isascii() else ():
+        with contextlib.suppress(UnicodeError):
+            return text.encode(encoding).decode()
+    return ""
 
 
 def _flat(names: Iterable[Any]) -> Iterator[str]:

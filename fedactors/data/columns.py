@@ -58,6 +58,7 @@ _log = logging.getLogger(__name__)
 ABSENT, INFINITE, NO_NUMBER, NO_DATE = "missing", "infinite", "is no number", "is no date"
 NO_CATEGORY, NEVER_SEEN = "is no category", "was not there in training"
 NO_ID, SEVERAL = "no id", "its id stands in several rows"
+UNSEEN_ID = "its id holds a character that nobody sees, or that stands for a lost one"
 _KINDS = {
     ABSENT: "missing values",
     "missing values": "missing values",
@@ -68,6 +69,7 @@ _KINDS = {
     NEVER_SEEN: "unknown categories",
     NO_ID: NO_ID,
     SEVERAL: SEVERAL,
+    UNSEEN_ID: "ids with unseen characters",
 }
 """What reasons end with, and what others may know of them."""
 

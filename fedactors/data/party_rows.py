@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.alignment.ids import Alignment
 from fedactors.data.columns import SEVERAL, FittedColumn, Id, Preprocessing, kind_of, without_values
-from fedactors.data.values import CsvFormat, IdRule, blocks_of, taken
+from fedactors.data.values import CsvFormat, IdRule, blocks_of, hold_unseen, taken
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import IGNORED, Task
 
@@ -266,7 +266,8 @@ def check_ids(ids_N: NDArray[Any], where: str) -> None:
 def with_clear_ids(block: PartyBlock, alignment: Alignment) -> PartyBlock:
     """Return rows to predict of which those cannot be used that have no id, or one that another row has too.
 
-    Where rows find each other by their ids, such a row (of several the first apart) has a key that nobody else has.
+    An id that holds what nobody sees is none. Where rows find each other by their ids, such a row (of several the first
+    apart) has a key that nobody else has.
     """
     if block.id_column is None:
         return block
@@ -275,7 +276,7 @@ def with_clear_ids(block: PartyBlock, alignment: Alignment) -> PartyBlock:
     several = np.flatnonzero((counts[index_N] > 1) & ~empty_N).tolist()
     keys = block.ids
     if alignment != "already-aligned":
-        apart_N = empty_N | (first[index_N] != np.arange(len(block.ids)))
+        apart_N = empty_N | hold_unseen(block.ids) | (first[index_N] != np.arange(len(block.ids)))
         keys = keys.astype(object)
         keys[apart_N] = [f"\0{secrets.token_hex(16)}" for _ in range(int(apart_N.sum()))]
     unusable = {**block.unusable, **dict.fromkeys(several, SEVERAL)}

@@ -38,7 +38,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -316,25 +316,56 @@ def _in_utf8(content: Content, csv: CsvFormat, where: str) -> Content:
 
 
 _UNLIKELY = re.compile(
-    "[a-z][\u00c0-\u00d6\u00d8-\u00de\u0160\u017d][a-z]"
-    "|[A-Za-z][\u0178\u201a\u201e\u201d\u02c6\u00b8\u2030\u2020\u2021\u2039\u203a\u00a7\u00a4\u00a6\u00a8\u00af\u00ac\u2202\u221a\u2500-\u259f][a-z]"
+    "(?<=[a-z])[\u00c0-\u00d6\u00d8-\u00de\u0152\u0160\u017d](?=[a-z])"
+    "|(?<=[A-Za-z])[\u00a0\u00a1\u00a4\u00a6-\u00a8\u00ab\u00ac\u00af\u00b0\u00b5\u00b8\u00bb\u00bf\u00f7\u00ff\u0178\u0192\u02c6"
+    "\u201a\u201c-\u201e\u2020\u2021\u2026\u2030\u2039\u203a\u2044\u20ac\u2202\u2206\u221a\u2248\u2500-\u259f\u25ca\ufb01\ufb02](?=[a-z])"
 )
 """A capital or a sign inside a word, which is what letters with accents become in an encoding that is not theirs."""
 
+_OF_BYTES = ("cp1252", "latin-1", "mac_roman", "cp850")
+
 
 def _refuse_unlikely(content: Content, csv: CsvFormat, where: str) -> None:
-    """Refuse texts that were written in another encoding of one byte for each letter, all of which read any byte."""
+    """Refuse texts that another encoding of one byte for each letter makes better words of: they all read any byte."""
+    numbered = enumerate(_texts(content, csv.encoding, "replace"), 1)
+    suspect = next((one for one in numbered if not one[1].isascii() and _UNLIKELY.search(one[1])), None)
+    if suspect is None:
+        return
+    # a name such as dateÉchéance has a capital inside: what all lines would be in another encoding decides
+    at_most = _num_unlikely(content, csv.encoding)
+    others = {one: _num_unlikely(content, one) for one in _OF_BYTES}
+    better = sorted((one for one in others if others[one] < at_most), key=lambda one: others[one])
+    if not better:
+        return
+    number, text = suspect
+    start = next(_UNLIKELY.finditer(text)).start()
+    shown = text[max(0, start - 9) :][:20].strip()
+    line = shown.encode(csv.encoding, "replace")
+    told = ", ".join(f'encoding = "{one}" reads {line.decode(one, "replace")!r}' for one in better)
+    raise BadInput(
+        f"{where}: line {number} is {shown!r} in {csv.encoding}, which is hardly what was written; give its encoding, "
+        f'csv = {{ encoding = "..." }}: {told}; where none of them is right, write the file in UTF-8'
+    )
+
+
+def _num_unlikely(content: Content, encoding: str) -> float:
+    """Return in how many places a file is hardly what was written; infinite: no text at all."""
+    number = 0
+    try:
+        for text in _texts(content, encoding, "strict"):
+            if text.isascii():
+                continue
+            if re.search("[\x80-\x9f]", text):
+                return math.inf
+            number += len(_UNLIKELY.findall(text))
+    except UnicodeDecodeError:
+        return math.inf
+    return number
+
+
+def _texts(content: Content, encoding: str, errors: str) -> Iterator[str]:
     whole: Any = io.BytesIO(content) if isinstance(content, bytes) else pa.BufferReader(content)
-    for number, text in enumerate(io.TextIOWrapper(whole, encoding=csv.encoding, errors="replace"), 1):
-        if text.isascii() or not (found := _UNLIKELY.search(text)):
-            continue
-        shown = text[max(0, found.start() - 10) :][:20].strip()
-        readings = _readings(shown.encode(csv.encoding, "replace"), [one for one in _ENCODINGS if one != "utf-16-le"])
-        told = ", ".join(f'encoding = "{encoding}" reads {other!r}' for encoding, other in readings)
-        raise BadInput(
-            f"{where}: line {number} is {shown!r} in {csv.encoding}, which is hardly what was written; give its "
-            f'encoding, csv = {{ encoding = "..." }}: {told or "none of " + ", ".join(_ENCODINGS) + " reads that line"}'
-        )
+    return iter(io.TextIOWrapper(whole, encoding=encoding, errors=errors))
 
 
 def _readings(line: bytes, encodings: Sequence[str]) -> list[tuple[str, str]]:
@@ -589,6 +620,7 @@ def read_columns(
     wanted: Sequence[str] | None,
     csv: CsvFormat | None = None,
     whole: Collection[str] = (),
+    table: Any = None,
 ) -> dict[str, Column]:
     """Read the wanted columns of a file; those that it does not have are left out, to be named by the caller.
 
@@ -600,18 +632,22 @@ def read_columns(
         wanted: names of columns; None: all.
         csv: how a CSV file is written.
         whole: columns that stay as they are if they are lists.
+        table: a library's data set, where it was loaded before.
 
     Raises:
         BadInput: it cannot be read, has no column, or two of one name.
     """
     lists = [] if wanted is None else [list_of(name) for name in wanted if list_of(name) != name]
     asked = None if wanted is None else [*wanted, *lists]
-    table, present = read_arrays(path, party, asked, csv or CsvFormat())
+    if table is None:
+        arrays, present = read_arrays(path, party, asked, csv or CsvFormat())
+    else:
+        arrays, present = _chosen(table, path, party, asked)
     if not present:
         raise BadInput(f"{party}: path: {path} has no column")
-    for name, values in [*table.items()]:
+    for name, values in [*arrays.items()]:
         if is_list(values) and name not in whole:
-            del table[name]
+            del arrays[name]
             elements = _elements(name, values, party)
             if taken := [one for one in elements if one != name and one in present]:
                 number = taken[0].removeprefix(f"{name}.")
@@ -619,11 +655,11 @@ def read_columns(
                     f"{party}: {path}: column {taken[0]}: is also what place {number} of the lists of column {name} is "
                     "called; name one of them differently"
                 )
-            table |= elements
-    table = {name: one for name, one in table.items() if asked is None or {name, list_of(name)} & set(wanted or ())}
+            arrays |= elements
+    arrays = {name: one for name, one in arrays.items() if asked is None or {name, list_of(name)} & set(wanted or ())}
     found = {}
-    large = is_large(sum(values.nbytes for values in table.values()))
-    for name, values in table.items():
+    large = is_large(sum(values.nbytes for values in arrays.values()))
+    for name, values in arrays.items():
         try:
             found[name] = Column(name, values, csv, is_large=large)
         except Inexact as error:
@@ -940,7 +976,8 @@ def _cell_value(cell: Any) -> Any:
 _PIECE = re.compile(r"""\"([^"]*)\"|\\(.)|\[\$([^\]-]*)[^\]]*\]|\[[^\]]*\]|[_*].|(.)""", re.DOTALL)
 
 
-def _pieces_of(number_format: str) -> list[tuple[str, bool]]:
+@lru_cache(maxsize=1 << 10)  # a workbook has many cells and few formats
+def _pieces_of(number_format: str) -> tuple[tuple[str, bool], ...]:
     """Return the parts of how positive numbers are shown, each a text or, second, a sign with a meaning such as 0."""
     found = []
     for quoted, escaped, currency, sign in _PIECE.findall(number_format or "General"):
@@ -950,7 +987,7 @@ def _pieces_of(number_format: str) -> list[tuple[str, bool]]:
             found.append((text, False))
         elif sign:
             found.append((sign, sign not in " -/()+:$€£¥"))
-    return found
+    return tuple(found)
 
 
 def _shown_code(value: int, pieces: Sequence[tuple[str, bool]]) -> str:
@@ -1108,8 +1145,6 @@ class Read(NamedTuple):
 
 def holds_images(path: Path) -> bool:
     """Say whether images are there, and no table of pixels: a folder, arrays in a file, or an object's arrays."""
-    if is_in_library(path):
-        return holds_pictures(path)
     return not isinstance(object_at(path), pa.Table) if is_object(path) else path.is_dir() or path.suffix == ".npz"
 
 
@@ -1139,6 +1174,7 @@ def read_image_folder(
     is_new: bool = False,
     label: str | None = None,
     features: Sequence[str] | None = None,
+    table: Any = None,
 ) -> Read:
     """Read a client's images.
 
@@ -1149,12 +1185,14 @@ def read_image_folder(
         label: column of a data set's labels.
         features: column of its pictures, where the description names one.
         is_new: images to predict: no label is read, and one that cannot be read is left out with the reason.
+        table: the library's data set, where it was loaded before.
 
     Raises:
         BadInput: neither is there, or what it holds are no such images; names party, file and what is needed.
     """
     if is_in_library(path):
-        return _read_pictures(path, party, image_folder, is_new, label, features)
+        table = library_table(path, party) if table is None else table
+        return _read_pictures(table, path, party, image_folder, is_new, label, features)
     if path.is_dir():
         return _read_folder(path, party, image_folder, is_new)
     if is_object(path):
@@ -1507,11 +1545,9 @@ def _plain_picture(image: Any, pillow: Any) -> dict[str, Any]:
     return {"mode": image.mode, "width": image.width, "height": image.height, "pixels": image.tobytes()}
 
 
-def holds_pictures(path: Path) -> bool:
+def holds_pictures(table: Any) -> bool:
     """Say whether a library's data set has a column of pictures."""
-    if str(path).startswith("torchvision:"):
-        return True
-    return is_in_library(path) and any(map(_is_picture, library_table(path, "data").schema.types))
+    return any(map(_is_picture, table.schema.types))
 
 
 def _is_picture(kind: Any) -> bool:
@@ -1519,11 +1555,17 @@ def _is_picture(kind: Any) -> bool:
 
 
 def _read_pictures(
-    path: Path, party: str, image_folder: ImageFolder, is_new: bool, label: str | None, features: Sequence[str] | None
+    table: Any,
+    path: Path,
+    party: str,
+    image_folder: ImageFolder,
+    is_new: bool,
+    label: str | None,
+    features: Sequence[str] | None,
 ) -> Read:
     """Read a column of pictures of a library's data set, and their labels; see `read_image_folder`."""
     where = f"{party}: {path}"
-    table, pillow = library_table(path, party), _pillow(party)
+    pillow = _pillow(party)
     label = label or ("label" if str(path).startswith("torchvision:") else None)
     if not is_new and (label is None or label not in table.column_names):
         said = "missing" if label is None else f"{label!r} is no column"

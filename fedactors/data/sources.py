@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedactors.data.columns import (
     NO_ID,
+    UNSEEN_ID,
     ColumnRule,
     FittedColumn,
     Id,
@@ -33,7 +34,7 @@ from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
 from fedactors.data.readers import is_csv, list_of, names_of_columns, read_columns
-from fedactors.data.values import Column, CsvFormat, IdRule, class_text, is_large, row_name_array
+from fedactors.data.values import Column, CsvFormat, IdRule, class_text, hold_unseen, is_large, row_name_array
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
@@ -193,22 +194,23 @@ class FileSource:
             return f"parties.{self.party}.weight: {self.weight!r}"
         return f"task.class_weights: {dict(self.class_weights)}" if self.class_weights else ""
 
-    def load(self, trained: Sequence[FittedColumn] | None = None) -> PartyBlock:
+    def load(self, trained: Sequence[FittedColumn] | None = None, *, table: Any = None) -> PartyBlock:
         """Read the file.
 
         Args:
             trained: rows to predict: the columns as training saw them; no label is read. None: rows to train on.
+            table: the library's data set that the path names, where it was loaded before.
 
         Raises:
             BadInput: the file cannot be read, a column is absent, text stands where numbers must, or ids are missing.
         """
-        table = self.read(trained)
+        columns = self.read(trained, table=table)
         if trained is None:
-            self._refuse_empty(table)
-            self._refuse_index(table)
-        return self.block_of(table, trained)
+            self._refuse_empty(columns)
+            self._refuse_index(columns)
+        return self.block_of(columns, trained)
 
-    def read(self, trained: Sequence[FittedColumn] | None = None) -> dict[str, Column]:
+    def read(self, trained: Sequence[FittedColumn] | None = None, *, table: Any = None) -> dict[str, Column]:
         """Read the columns that are there; what their values mean is looked at by `block_of`.
 
         Raises:
@@ -224,9 +226,9 @@ class FileSource:
             large = is_large(found.nbytes)
             return {name: Column(name, found.column(name), is_large=large) for name in names}
         whole = set(self._roles) - set(self.targets)
-        table = read_columns(Path(self.path), self.party, wanted=asked, csv=self.csv, whole=whole)
+        columns = read_columns(Path(self.path), self.party, wanted=asked, csv=self.csv, whole=whole, table=table)
         index = () if wanted is not None else pandas_index(Path(self.path))
-        return {name: column for name, column in table.items() if name not in index or name in self._roles}
+        return {name: column for name, column in columns.items() if name not in index or name in self._roles}
 
     def names_of_features(self, table: Mapping[str, Column]) -> tuple[str, ...]:
         """Return the columns to learn from."""
@@ -238,7 +240,10 @@ class FileSource:
 
     def ids_of(self, table: Mapping[str, Column]) -> list[str]:
         """Return what each row is called by; empty: it has no id."""
-        ids: list[str] = self._ids(table, len(next(iter(table.values()))), new=True)[0].tolist()
+        names_N: NDArray[Any] = np.arange(len(next(iter(table.values()))))
+        if self.id_columns:
+            names_N = row_name_array([table[name] for name in self.id_columns], self.id_rules, self.where)
+        ids: list[str] = names_N.tolist()
         return ids
 
     def _refuse_index(self, table: Mapping[str, Column]) -> None:
@@ -283,7 +288,7 @@ class FileSource:
         encoded = encode(columns, fitted, where, new=trained is not None)
         unlabelled = self._unlabelled(table) if is_training else ()
         labels, class_names = self._labels(table, unlabelled) if is_training else (None, ())
-        ids, nameless = self._ids(table, num_rows, new=trained is not None)
+        ids, without_id = self._ids(table, num_rows, new=trained is not None)
         block = PartyBlock(
             origin=self.path,
             ids=ids,
@@ -300,7 +305,7 @@ class FileSource:
             parts=None if self.split_column is None or not is_training else self._parts(table[self.split_column]),
         )
         if trained is not None:
-            return dataclasses.replace(block, unusable=encoded.rejected | dict.fromkeys(nameless, NO_ID))
+            return dataclasses.replace(block, unusable=encoded.rejected | without_id)
         gone = () if self.unlabelled == "keep" else unlabelled
         rejected = {**encoded.rejected, **dict.fromkeys(gone, "no label")}
         return block.without({**rejected, **self._doubled(ids, rejected)})
@@ -375,19 +380,20 @@ class FileSource:
             f"{', '.join(map(_clear, present[:20]))}{', ...' if len(present) > 20 else ''}){advice}"
         )
 
-    def _ids(self, table: Mapping[str, Column], num_rows: int, *, new: bool) -> tuple[NDArray[Any], list[int]]:
-        """Return the ids, and of rows to predict those that have none."""
+    def _ids(self, table: Mapping[str, Column], num_rows: int, *, new: bool) -> tuple[NDArray[Any], dict[int, str]]:
+        """Return the ids, and of rows to predict why some have none that they could be found by."""
         if not self.id_columns:
-            return np.arange(num_rows), []
+            return np.arange(num_rows), {}
         columns = [table[name] for name in self.id_columns]
-        names_N = row_name_array(columns, self.id_rules, self.where)
+        names_N = row_name_array(columns, self.id_rules, self.where, new=new)
         nameless = np.flatnonzero(names_N == "").tolist()
         if nameless and not new:
             raise BadInput(
                 f"{self.where}: column {' and '.join(self.id_columns)}: {len(nameless)} values are missing (first in "
                 f"{columns[0].row(nameless[0])}); each row needs an id"
             )
-        return names_N, nameless
+        unseen = np.flatnonzero(hold_unseen(names_N)).tolist() if new else []
+        return names_N, dict.fromkeys(nameless, NO_ID) | dict.fromkeys(unseen, UNSEEN_ID)
 
     def _refuse_missing(self, column: Column) -> None:
         missing = np.flatnonzero(column.is_missing())

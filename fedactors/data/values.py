@@ -55,7 +55,7 @@ class CsvFormat:
     """How a party's CSV file is written, ``[parties.NAME.csv]``."""
 
     separator: Character | None = None
-    """Between fields: one character; a comma unless given, a tab in a ``.tsv``."""
+    """Between fields: one character of ASCII; a comma unless given, a tab in a ``.tsv``."""
     decimal: Character = "."
     """Between the digits of a number."""
     thousands: Character | None = None
@@ -75,6 +75,11 @@ class CsvFormat:
     """Whether blanks round a field, such as after a comma, do not count."""
 
     def __post_init__(self) -> None:
+        if self.separator is not None and not self.separator.isascii():
+            raise ValueError(
+                f"separator: {self.separator!r} is not allowed: it is no character of ASCII; write the file with a "
+                "comma, a tab or ; between fields"
+            )
         if self.separator == self.decimal:
             raise ValueError(f"decimal: {self.decimal!r} is not allowed: it is the separator too")
         if self.thousands is not None and (self.thousands == self.decimal or self.thousands in "0123456789+-eE"):
@@ -577,18 +582,19 @@ class Column:
                 f"{what}: such a name is like another one and not equal to it; write it without"
             )
 
-    def names(self, where: str) -> Any:
+    def names(self, where: str, *, new: bool = False) -> Any:
         """Return each value as the name of something, by which rows are found, as an Arrow array of texts.
 
         Texts of a CSV file that are whole numbers as floats are written, 7.0, are what they are in Parquet: 7. So they
         are where others are written 7, but not beside codes such as 007. A moment at midnight is its date, whose type
-        some programs do not have.
+        some programs do not have. Of rows to predict (`new`) a name may hold what nobody sees: see `hold_unseen`.
 
         Raises:
             BadInput: floats that may stand for several values each, lists, or bytes that are no text.
         """
         texts = self._exact(where, "name")
-        self._refuse_unseen(texts, where)
+        if not new:
+            self._refuse_unseen(texts, where)
         if self.is_text or pa.types.is_timestamp(self.values.type):
             texts = pc.replace_substring_regex(texts, _MIDNIGHT, r"\1")
         if not self.is_text:
@@ -877,9 +883,16 @@ _UNSEEN = "[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\ufffd
 """Characters without a width that no language needs in a name, and the one that stands for what could not be read."""
 
 
-def row_name_array(columns: Sequence[Column], rules: Sequence[IdRule], where: str) -> NDArray[np.str_]:
+def hold_unseen(names_N: NDArray[np.str_]) -> NDArray[np.bool_]:
+    """Say of each name whether it holds what nobody sees, or what was lost: it is like another, and equal to none."""
+    return _as_numpy(pc.match_substring_regex(pa.array(names_N, pa.string()), _UNSEEN))
+
+
+def row_name_array(
+    columns: Sequence[Column], rules: Sequence[IdRule], where: str, *, new: bool = False
+) -> NDArray[np.str_]:
     """Return what `row_names` does as an array (N); no more than some of its texts are Python's at a time."""
-    texts = [column.names(where) for column in columns]
+    texts = [column.names(where, new=new) for column in columns]
     blocks = (slice(first, first + _NAMED_ROWS) for first in range(0, max(len(texts[0]), 1), _NAMED_ROWS))
     return np.concatenate([np.asarray(_names_in([one[rows] for one in texts], rules), np.str_) for rows in blocks])
 

@@ -237,8 +237,11 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         _check_earlier(proposal, folder)
     classes_of(protocol, config, proposal.purpose)
     if proposal.purpose == "predict":
-        if (name := proposal.data.get(folder.name, "")) and folder.budget(name) is not None:
-            raise BadInput(f"{folder.name}: data.{name}.budget: predictions of such data are not counted there yet")
+        if (name := proposal.data.get(folder.name, "")) and (counted := folder.with_budget(name)):
+            raise BadInput(
+                f"{folder.name}: data.{counted[0]}.budget: predictions of such data are not counted there yet"
+            )
+        folder.check_predicts(protocol, first_of(folder, proposal).data.get(folder.name, ""))
     elif folder.name in proposal.data:
         name = proposal.data[folder.name]
         facts, is_first = folder.task(name), folder.name == next(iter(proposal.data))
@@ -248,18 +251,28 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
             raise BadInput(f"{folder.name}: data.{name}: they hold a label; the run takes another's")
         if (cap := folder.budget(name)) is not None:
             check_budget(folder, name, cap, proposal, protocol, config)
+        elif counted := folder.with_budget(name):
+            raise BadInput(
+                f"{folder.name}: data.{name}.budget: missing: they read what data.{counted[0]} reads, which has a "
+                "budget: give them one too; what runs take counts for both"
+            )
     stated = {**vars(proposal.task), **dict.fromkeys(("num_parties", "num_clients"), len(proposal.data))}
+    stated |= {"data": proposal.data.get(folder.name)}
     folder.policy.check(folder.name, proposal.coordinator, protocol.name, config, stated)
     if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
         load(config, proposal.described(folder), 0)
     spawned = spawned_by(protocol, config, proposal)
-    _check_sums(config, proposal, spawned, folder)
+    _check_sums(config, proposal, spawned, folder, is_noised=_adds_noise(protocol, config))
     most, hosts = proposal.limits.within(folder.policy.limits, folder.name), folder.federation.hosts
     local = (spec for name, spec in spawned.items() if proposal.site_of(name, hosts) == folder.name)
     gpus = sum(spec.resources.num_gpus for spec in local)
     if most.gpus is not None and gpus > most.gpus:
         raise BadInput(f"{folder.name}: limits.gpus: its actors here ask for {gpus:g}; at most {most.gpus:g}")
     return protocol, config
+
+
+def _adds_noise(protocol: Protocol, config: Any) -> bool:
+    return any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config))
 
 
 def has_quorum(config: Any) -> bool:
@@ -313,7 +326,7 @@ def spawned_by(
         protocol: that is run, or predicts.
         config: the approved settings.
         proposal: what is approved.
-        states: of a prediction, what this site has of the trained actors, by actor.
+        states: of a prediction, what stands for the states of the trained actors that this site has, by actor.
 
     Raises:
         BadInput: the protocol refuses these settings and data.
@@ -328,8 +341,7 @@ def spawned_by(
     main: Any
     if is_new:
         trained = spawned_by(protocol, config, replace(proposal, purpose="train"))  # type: ignore[type-var]
-        digests = {name: hashlib.sha256((states or {}).get(name, b"")).digest() for name in trained}
-        stored = {name: StoredState(actor=name, frame=digest) for name, digest in digests.items()}
+        stored = {name: StoredState(actor=name, frame=(states or {}).get(name, b"")) for name in trained}
         assert protocol.predict is not None
         main = protocol.predict(config, data, runtime, Application(stored=stored, to=""))
     else:
@@ -371,7 +383,9 @@ def _are_same(frame: Any, spec: ActorSpec) -> bool:
     return bytes(frame) == encode((spec.args, dict(spec.kwargs)), arguments=True)
 
 
-def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec], folder: SiteFolder) -> None:
+def _check_sums(
+    config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec], folder: SiteFolder, *, is_noised: bool
+) -> None:
     """Check that who adds under masks is of enough organisations, each with data of its own in the run.
 
     Raises:
@@ -400,6 +414,14 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
             f"({', '.join(sorted(sites))}), or of as few as {fewest} of them; the policy allows sums "
             f"of at least {needed} (policy.colluders = {folder.policy.colluders})"
         )
+    smallest = fewest if has_quorum(config) else len(sites)
+    drawing = max(threshold_of(len(members)), getattr(config, "min_sites", None) or 0) - 1
+    if members and is_noised and smallest - folder.policy.colluders < drawing:
+        raise BadInput(
+            f"{folder.name}: secure_aggregation: the noise of a sum is what {drawing} organisations draw; of one of "
+            f"{smallest} the server may know what {folder.policy.colluders} of them drew (policy.colluders), and less "
+            "than the account counts with is left"
+        )
     helpers = 2 * fewest - len(sites)  # who sign two sets of survivors of one sum, if they help the server
     if members and has_quorum(config) and helpers <= folder.policy.colluders:
         enough = (len(sites) + folder.policy.colluders) // 2 + 1
@@ -410,32 +432,43 @@ def _check_sums(config: Any, proposal: Proposal, actors: Mapping[str, ActorSpec]
 
 
 def summed_before(config: Any, proposal: Proposal, folder: SiteFolder) -> list[Proposal]:
-    """Return approved runs that summed the same data of this site, under masks, among other organisations.
+    """Return approved runs that summed some of the same data, under masks, beside others: organisations or data.
 
-    Of equal values, such as the first round's, the difference of two such sums is what the others' parts were.
+    Of equal values, such as the first round's, or predictions of one model, the difference of two such sums is what the
+    others' parts were: this site's too, where it is asked for other data of its own than before, and the others are the
+    same. What the coordinator added is no news to it.
     """
-    if not getattr(config, "secure_aggregation", False) or proposal.purpose != "train":
+    if not getattr(config, "secure_aggregation", False) or proposal.purpose == "resume":
         return []
-    name, me = proposal.data.get(folder.name), folder.name
+    asked, first = proposal.data.items(), first_of(folder, proposal).run
     return [
         one
-        for one in kept_proposals(folder).values()
-        if one.run != proposal.run and one.purpose == "train" and one.protocol == proposal.protocol
-        if one.config.get("secure_aggregation") and one.data.get(me) == name and set(one.data) != set(proposal.data)
-        if (answer := decision(folder, one)) is not None and answer[0]
+        for one in approved_before(proposal, folder)
+        if one.config.get("secure_aggregation") and asked & one.data.items()
+        if {site for site, _ in asked ^ one.data.items()} - {proposal.coordinator}
+        if proposal.purpose == "train" or first_of(folder, one).run == first
     ]
+
+
+def approved_before(proposal: Proposal, folder: SiteFolder) -> list[Proposal]:
+    """Return the other proposals for the same purpose that this site has approved, oldest first."""
+    others = [one for one in kept_proposals(folder).values() if one.run != proposal.run]
+    others = [one for one in others if one.purpose == proposal.purpose]
+    return [one for one in others if (answer := decision(folder, one)) is not None and answer[0]]
 
 
 def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     """Return why a proposal waits for this site's person whatever its policy allows; empty: it does not."""
     if proposal.shared_seed is not None:
         return "it shares its seed"
-    if proposal.purpose != "train":  # of what was answered before
-        return ""
-    if proposal.task.sql and proposal.task.sql not in (folder.policy.queries or ()):
+    allowed, name = folder.policy.data, proposal.data.get(folder.name)
+    if allowed is not None and name is not None and name not in allowed:  # new rows to predict, too
+        return f"data.{name} are not among policy.data"
+    is_new = proposal.purpose == "train"  # what goes on from a run has the query that was answered before
+    if is_new and proposal.task.sql and proposal.task.sql not in (folder.policy.queries or ()):
         return "its query is not among policy.queries"
     if before := summed_before(config, proposal, folder):
-        return f"run {before[-1].run} summed the same data among other organisations"
+        return f"run {before[-1].run} summed the same data among other organisations, or beside other data of theirs"
     return ""
 
 
@@ -456,7 +489,7 @@ def on_loss(config: Any, proposal: Proposal) -> str:
 
 def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteFolder) -> list[str]:
     """Return what a coordinator may still do within the bounds of a proposal, a sentence each."""
-    has_noise = any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config))
+    has_noise = _adds_noise(protocol, config)
     limit = "noise alone limits" if has_noise else "nothing limits, for no noise is added,"
     found = [
         "models and orders of the coordinator's own making may use up each bound below; "
@@ -475,10 +508,20 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             "rows join learns for which of your rows that holds"
         )
     for one in summed_before(config, proposal, folder):
-        differ = ", ".join(sorted(set(one.data) ^ set(proposal.data)))
+        differ = ", ".join(sorted({site for site, _ in one.data.items() ^ proposal.data.items()}))
+        summed = ", ".join(f"{site}={name}" for site, name in one.data.items())
+        equal = "as in its first round" if proposal.purpose == "train" else "as of the same rows"
         found.append(
-            f"run {one.run} summed the same data here with {', '.join(one.data)}: of equal values, as in its first "
-            f"round, the difference of its sums and this run's is what {differ} added"
+            f"run {one.run} summed {summed}: of equal values, {equal}, the difference of its sums and this run's is "
+            f"what {differ} added"
+        )
+    mine = proposal.data.get(folder.name)
+    before = [one.run for one in approved_before(proposal, folder) if one.data.get(folder.name) == mine]
+    if proposal.purpose == "train" and mine is not None and before and not has_noise:
+        found.append(
+            f"{len(before)} approved before this one ({before[-1]} the last) read data.{mine} too: what two runs tell "
+            "differs by the rows that one has and the other has not, as few as one where your file has changed between "
+            "them, and nothing bounds how many there are"
         )
     if getattr(config, "clients_per_round", None) is not None:
         found.append(

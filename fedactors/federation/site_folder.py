@@ -19,6 +19,7 @@ In site.toml:
     [policy]
     approve = "policy"                        # what this table allows runs at once; "person" (default): each is asked
     coordinators = ["bank"]                   # who may propose; left out: every site
+    data = ["orders"]                         # what the policy answers for; a run with other data waits for a person
     queries = ["SELECT ..."]                  # over tables; any other query waits for a person
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
@@ -41,9 +42,10 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -54,6 +56,7 @@ from cryptography import x509
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from fedactors.config import ignored
 from fedactors.data.databases import TableSource
 from fedactors.data.datasets.catalogue import Task
 from fedactors.data.description import (
@@ -99,7 +102,7 @@ from fedactors.federation.identity import (
     tls,
     without_revoked,
 )
-from fedactors.inspection import describe_protections
+from fedactors.inspection import PRIVACY, describe_protections, sections_of
 from fedactors.messages.codec import wire_type
 from fedactors.plugins import Protocol
 from fedactors.privacy.accounting import PrivacyRecord, claims
@@ -204,6 +207,8 @@ class Policy:
     approve: Literal["person", "policy"] = "person"
     coordinators: list[str] | None = None
     protocols: dict[str, dict[str, Any]] | None = None
+    data: list[str] | None = None
+    """Names of data that the policy may answer for; of others a person does. None: of all, new ones too."""
     queries: list[str] | None = None
     """Queries over tables that the policy may answer for; another one waits for a person."""
     colluders: Annotated[int, Field(ge=0)] = 1
@@ -243,6 +248,12 @@ class Policy:
             if setting not in (stated or {}) and not hasattr(config, setting):
                 raise BadInput(f"{where}: there is no such setting")
             value = (stated or {}).get(setting, getattr(config, setting, None))
+            why = "" if setting in (stated or {}) else ignored(config, setting)
+            if why and sections_of(type(config)).get(setting) in (
+                PRIVACY,
+                "",
+            ):  # it would say of noise that there is none
+                raise BadInput(f"{where}: {shown(value)} is not allowed with {why}: a rule is of what protects a run")
             follows = value == 0 and setting in getattr(config, "by_rows", ())
             if follows or not _allows(rule, value, where):
                 why = ", which stands for what follows from the rows; give a number" if follows else ""
@@ -307,10 +318,15 @@ def as_logged(taken: Mapping[str, Amount]) -> dict[str, list[float | None]]:
     return {k: [a.epsilon if math.isfinite(a.epsilon) else None, a.delta] for k, a in taken.items()}
 
 
+_DIFFER_IN_MORE = {"label": ("row", "client"), "row": ("client",)}
+"""By kind of neighbours those that differ in more: what is promised, and taken, for these is for that kind too."""
+
+
 def spent(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Amount]]:
     """Return what runs have taken of each of a site's data, by kind of neighbours, from the lines of its log.
 
-    A run that is under way, or of which nobody knows how it ended, counts with what it announced. A return to a run
+    A run whose account is of clients takes as much of each row of theirs as one whose account is of rows. A run that
+    is under way, or of which nobody knows how it ended, counts with what it announced. A return to a run
     that ended before it was open took nothing, and gives nothing back.
     """
     runs: dict[str, tuple[str, dict[str, list[float | None]]]] = {}
@@ -322,12 +338,17 @@ def spent(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Amount]]:
         elif line["what"] == "ended" and line["who"] == "site" and line["run"] in open_ones:
             runs[line["run"]] = runs[line["run"]][0], line["taken"]
             open_ones.remove(line["run"])
-    found: dict[str, dict[str, Amount]] = {}
+    kinds: dict[str, dict[str, None]] = {}
     for data, taken in runs.values():
-        of = found.setdefault(data, {})
-        for neighbour, (epsilon, delta) in taken.items():
-            amount = Amount(epsilon=math.inf if epsilon is None else epsilon, delta=float(delta or 0.0))
-            of[neighbour] = of.get(neighbour, NOTHING) + amount
+        kinds.setdefault(data, {}).update(dict.fromkeys(taken))
+    found: dict[str, dict[str, Amount]] = {data: {} for data in kinds}
+    for data, taken in runs.values():
+        for kind in kinds[data]:
+            stated = next((one for one in (kind, *_DIFFER_IN_MORE.get(kind, ())) if one in taken), None)
+            if stated is not None:
+                epsilon, delta = taken[stated]
+                amount = Amount(epsilon=math.inf if epsilon is None else epsilon, delta=float(delta or 0.0))
+                found[data][kind] = found[data].get(kind, NOTHING) + amount
     return found
 
 
@@ -355,7 +376,10 @@ def check_budget(
     if not any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config)):
         raise BadInput(f"{where}: the run adds no noise, so that it would take all of it")
     # of a run that the site comes back to, what was announced holds all that it has taken
-    before = in_all(spent(line for line in folder.log() if line.get("run") != proposal.run).get(name, {}))
+    taken = spent(line for line in folder.log() if line.get("run") != proposal.run)
+    before = NOTHING
+    for one in folder.with_budget(name):
+        before += in_all(taken.get(one, {}))
     if not (before + announced).within(cap):
         raise BadInput(f"{where}: {announced} is not allowed: {before} of {cap} is taken already")
 
@@ -499,6 +523,15 @@ def parts_of_name(described: Described, site: str) -> list[Any]:
     if isinstance(described, RelationalData):
         return [*described.part(site), described.query]
     return [described.part(site)]
+
+
+def _meet(some: set[tuple[str, str]], others: set[tuple[str, str]]) -> bool:
+    """Say whether locations of both are the same, or one is a file of the other, a folder."""
+    return any(
+        (a == b or Path(a).is_relative_to(b) or Path(b).is_relative_to(a)) and (s == t or not (s and t))
+        for a, s in some
+        for b, t in others
+    )
 
 
 # --- the files ---
@@ -899,14 +932,55 @@ class SiteFolder:
         given = self._table(name).get("budget")
         return None if given is None else checked(Amount, self.path / SITE, given)
 
+    def with_budget(self, name: str) -> list[str]:
+        """Return the names of data with a privacy budget that read a file or a table that the data named `name` read.
+
+        These themselves too, first: rows have one budget, by whatever name somebody asks for them.
+        """
+        read = self._locations(name)
+        found = [one for one in self.names() if self.budget(one) is not None and _meet(read, self._locations(one))]
+        return sorted(found, key=lambda one: one != name)
+
+    def check_predicts(self, protocol: Protocol, trained: str) -> None:
+        """Check that a model may predict that was trained on the data of this name; empty: on none of here.
+
+        Raises:
+            BadInput: they have a privacy budget, and parts of the model are trained without noise.
+        """
+        counted = self.with_budget(trained) if trained in self.names() else []
+        if counted and not protocol.predicts_within_account:
+            raise BadInput(
+                f"{self.name}: data.{counted[0]}.budget: the model was trained on them, in part without noise, and "
+                f"what predictions of {protocol.name} tell of them is not counted"
+            )
+
+    def _locations(self, name: str) -> set[tuple[str, str]]:
+        """Return the files and addresses that data are read from, each with the table of it, where one is named."""
+
+        def look(value: Any, table: str) -> Iterator[tuple[str, str]]:
+            if isinstance(value, dict):
+                for key, one in value.items():
+                    yield from look(one, key if value is tables else table)
+            elif isinstance(value, list):
+                for one in value:
+                    yield from look(one, table)
+            elif isinstance(value, str) and "://" in value:
+                yield value, table
+            elif isinstance(value, str) and value and os.path.exists(self.path / value):
+                yield str((self.path / value).resolve()), table
+
+        found = self._table(name)
+        tables = found.get("tables")
+        return set(look({key: value for key, value in found.items() if key != "sql"}, ""))
+
     def rows_file(self, name: str) -> Path:
         """Return the file of data whose rows are predicted online.
 
         Raises:
             BadInput: no such data, they are no file, or they have a privacy budget, which counts no such predictions.
         """
-        if self.budget(name) is not None:
-            raise BadInput(f"{self.name}: data.{name}.budget: predictions of such data are not counted there yet")
+        if counted := self.with_budget(name):
+            raise BadInput(f"{self.name}: data.{counted[0]}.budget: predictions of such data are not counted there yet")
         if not isinstance(found := self._table(name).get("path"), str):
             raise BadInput(f"{self.name}: data.{name}: only rows of a file (path) are served")
         return self.path / found

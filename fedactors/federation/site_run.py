@@ -29,6 +29,7 @@ import contextlib
 import ctypes
 import dataclasses
 import hashlib
+import hmac
 import json
 import math
 import re
@@ -199,9 +200,12 @@ def seal(label: str, number: int, seed: int, now: float, frames: Mapping[str, by
     return snapshots.seal_driver(site_part, frames)
 
 
-def digests(frames: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the SHA-256 of each state."""
-    return {name: hashlib.sha256(frame).digest() for name, frame in frames.items()}
+def keyed_digests(frames: Mapping[str, bytes], seed: int) -> dict[str, bytes]:
+    """Return what others know each state by: its HMAC under the site's secret `seed`.
+
+    A plain digest would tell whoever guesses the rows that the guess is right: no noise hides a state.
+    """
+    return {name: hmac.digest(str(seed).encode(), frame, "sha256") for name, frame in frames.items()}
 
 
 def write(recorder: FolderRecorder, label: str, frames: Mapping[str, bytes], site_part: bytes) -> None:
@@ -272,8 +276,8 @@ def built_with(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and named arguments of the actor `name`, from the frame that the driver sends.
 
-    A state of an earlier run is asked for by the actor's name and the digest of what the site wrote then; the site puts
-    its own instead.
+    A state of an earlier run is asked for by the actor's name and what the site said then that stands for it; the site
+    puts its own instead.
 
     Raises:
         Refused: they hold something else, another config, or data that are not approved or are another's.
@@ -300,7 +304,8 @@ def built_with(
             return found
         if type(value) is StoredState:
             frame = b"" if earlier is None else earlier.states.get(value.actor, b"")
-            if not frame or hashlib.sha256(frame).digest() != value.frame or value.where is not None:
+            known = {} if earlier is None else keyed_digests({value.actor: frame}, earlier.seed)
+            if not frame or known.get(value.actor) != value.frame or value.where is not None:
                 raise Refused(DRIVER, f"spawns {name} with a state of {shown(value.actor)} that {folder.name} has not")
             return StoredState(actor=value.actor, frame=frame)
         if type(value) in (tuple, list):
@@ -607,6 +612,8 @@ _UNTIL = {
     Life.CLOSED: "all sites to finish",
 }
 """What a site waits for at a barrier, by how far its run has come."""
+_SEED_BITS = 128
+"""Of a site's own seed: whoever can try all of them knows the first weights, and from what leaves then the rows."""
 _MOST_REFUSED = 60
 """Refusals in one run that are written each for itself; what is more is counted."""
 _MOST_LABELS = 8
@@ -687,7 +694,7 @@ class SiteRun:
         self.is_told = asyncio.Event()
         """Whether the driver was told that the run has failed."""
         # known to this site alone, unless the run is a test
-        self._seed = secrets.randbits(32) if proposal.shared_seed is None else proposal.shared_seed
+        self._seed = secrets.randbits(_SEED_BITS) if proposal.shared_seed is None else proposal.shared_seed
         asyncio.get_running_loop().set_exception_handler(self.unawaited)
 
     def _host(self) -> ActorHost:
@@ -826,7 +833,8 @@ class SiteRun:
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise not_taken(name) from error
             specs.append(ActorSpec(classes[cls], name, args, kwargs, classes[cls].resources))  # type: ignore[attr-defined]
-        approved = spawned_by(self._protocol, self._config, proposal, None if earlier is None else earlier.states)
+        states = None if earlier is None else keyed_digests(earlier.states, earlier.seed)
+        approved = spawned_by(self._protocol, self._config, proposal, states)
         check_spawned(approved, actor_specs, lambda name: book[name].site == me)
         if proposal.purpose == "predict":
             trained = {"earlier": proposal.earlier, "first": first_of(self._folder, proposal).run}
@@ -964,7 +972,7 @@ class SiteRun:
         site_part = seal(label, number, self._seed, self._clock.now(), frames, self.actors)
         self._on_disk(self._record, found)
         self._writing = label, self._on_disk(write, self._recorder, label, frames, site_part)
-        return digests(frames)
+        return keyed_digests(frames, self._seed)
 
     def _on_disk(self, work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Do something to the run's folder after all that was asked for before, while the actors go on."""

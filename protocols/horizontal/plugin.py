@@ -14,6 +14,7 @@ PROTOCOL = LazyProtocol(
     headline=Headline(name="test/accuracy"),
     party_loss=frozenset({"stop", "continue"}),
     default_party_loss="continue",
+    predicts_within_account=True,
     smoke={"num_rounds": 2},
     paper={"num_clients": 100, "clients_per_round": 10, "num_rounds": 200},
 )

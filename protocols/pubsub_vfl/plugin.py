@@ -32,6 +32,7 @@ PROTOCOL = LazyProtocol(
     party_loss=frozenset({"stop", "restart"}),
     default_party_loss="restart",
     between_sites={"transfer": "pull"},
+    predicts_within_account=True,
     smoke={"num_epochs": 2, "num_layers": 3, "hidden_size": 16, "embedding_size": 8, "batch_size": 64}
     | {"local_baseline": False},
     paper={**PUBLISHED, "num_epochs": 100},

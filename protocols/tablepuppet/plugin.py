@@ -17,6 +17,7 @@ PROTOCOL = LazyProtocol(
     headline=Headline(name="test/accuracy"),
     party_loss=frozenset({"stop"}),
     default_party_loss="stop",
+    predicts_within_account=True,
     smoke={"num_rounds": 2, "local_baseline": False},
     paper={**PUBLISHED},
 )

@@ -91,7 +91,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
                 {seed: run["points"] for seed, run in kind.items()} for kind in (runs, found.get((data, without), {}))
             )
             gap = paired_difference(plain, points)
-            cost = "" if setting == without or gap["difference"] is None else f"{gap['difference']:.1f}"
+            cost = "" if setting == without or gap["difference"] is None else f"{round(gap['difference'], 1) + 0.0:.1f}"
             if cost and gap["interval"] is not None:
                 low, high = gap["interval"]
                 cost += f" ({low:.1f} to {high:.1f})"

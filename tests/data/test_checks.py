@@ -135,6 +135,31 @@ def test_two_formats_of_dates_are_told(described):
     assert "dates of several formats" in check_data(path)[0].text
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1"])
+@pytest.mark.parametrize("once", ["Münster", "Ação", "日本", "naïve “x”"])
+def test_utf_8_that_was_encoded_twice_is_told(described, once, encoding):
+    try:
+        twice = once.encode().decode(encoding)
+    except UnicodeDecodeError:
+        pytest.skip("not every byte is a letter of cp1252")
+    path = described('[parties.shop.columns]\nv = { type = "categorical" }\n', v=[once, twice] * (ROWS // 2))
+    (found,) = (one for one in check_data(path) if "encoded twice" in one.text)
+    assert (found.party, found.level, found.column) == ("shop", "warning", "v")
+    assert f"{twice!r} is {once!r}" in found.text
+    named = described(**{"v": [1.5, 2, 4] * (ROWS // 3), twice.replace(" ", ""): [3, 9, 2] * (ROWS // 3)})
+    assert "encoded twice" in texts_of(named)
+
+
+@pytest.mark.parametrize("text", ["Ã", "São Tomé", "Âge", "â", "50 €", "Ünal", "Ægir", "£5"])
+def test_letters_with_accents_are_not_taken_for_utf_8_that_was_encoded_twice(described, text):
+    path = described('[parties.shop.columns]\nv = { type = "categorical" }\n', v=[text, "b"] * (ROWS // 2))
+    assert "encoded twice" not in texts_of(path)
+
+
+def texts_of(path):
+    return "\n".join(one.text for one in check_data(path))
+
+
 @pytest.mark.parametrize(
     ("ids", "level", "said"),
     [

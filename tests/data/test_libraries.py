@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedactors
+from fedactors.data import readers
 from fedactors.data.databases import TableSource
 from fedactors.data.description import load_description
 from fedactors.data.layouts.horizontal import HorizontalData
@@ -29,6 +30,7 @@ from fedactors.errors import BadInput, FedactorsError
 from fedactors.launch import check_data
 from fedactors.plugins import find_protocol
 from fedactors.runtime.snapshots import digests_of_files
+from fedactors.validation import library_address, library_parts
 
 IDS = ["007", "7", "1e5", "0012"]
 WHOLE = [2**53 + 1, -(2**62), 3, 4]
@@ -261,6 +263,51 @@ def test_pictures_of_a_hugging_face_set_are_those_of_a_folder(hugging_face: Any,
     assert found.labels[order].tolist() == expected.labels.tolist()
     new = horizontal_of(tmp_path, ["hf:./set", "hf:./other"], task, party).files[0].load_new()
     assert np.array_equal(new.features, found.features)
+
+
+@pytest.mark.parametrize("kind", ["pictures", "table"])
+def test_a_set_is_loaded_once_whatever_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    told = 'label = "label"'
+    if kind == "pictures":
+        pytest.importorskip("PIL.Image")
+        pixels = [{"mode": "L", "width": 2, "height": 1, "pixels": bytes([number, 9])} for number in range(2)]
+        table = pa.table({"image": pa.array(pixels, readers._PIXELS), "label": [0, 1]})
+    else:
+        table = pa.table({"a": [1, 2], "b": [3, 4], "label": [0, 1]})
+    loads: list[str] = []
+
+    def load(name: str, settings: object, where: str) -> pa.Table:
+        loads.append(where)
+        return table
+
+    monkeypatch.setattr(readers, "_from_hugging_face", load)
+    task = 'type = "binary"\nshape = [1, 1, 2]'
+    file = horizontal_of(tmp_path, ["hf:./set", "hf:./other"], task, told).files[0]
+    columns = file.load().columns
+    assert len(loads) == 1
+    assert len(file.load_new(() if kind == "pictures" else columns).ids) == 2
+    assert len(loads) == 2
+    assert all(one.startswith("c0: ") for one in loads)
+
+
+def test_a_set_that_is_gone_is_told_with_its_party(hugging_face: Any, tmp_path: Path) -> None:
+    file = horizontal_of(
+        tmp_path, ["hf:./set", "hf:./other"], 'type = "binary"\nshape = [1, 1, 2]', 'label = "label"'
+    ).files[0]
+    for load in (file.load, file.load_new):
+        with pytest.raises(BadInput, match=r"^c0: hf:.* is no folder"):
+            load()
+
+
+@pytest.mark.parametrize("address", ["hf:./set", "torchvision:MNIST?root=./set"])
+def test_a_folder_whose_path_would_begin_a_setting_is_refused(tmp_path: Path, address: str) -> None:
+    sign = "&" if "root" in address else "?"
+    with pytest.raises(BadInput, match=rf"^p: .*a{re.escape(sign)}b/set' is not allowed: its \{sign} would .*rename"):
+        library_address(address, "p", tmp_path / f"a{sign}b")
+    other = "&" if sign == "?" else "?"
+    made = library_address(address, "p", tmp_path / f"a{other}b")
+    _, name, settings = library_parts(made)
+    assert str(tmp_path / f"a{other}b" / "set") == (settings.get("root") or name.removeprefix("file:"))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedactors.data.columns import ColumnRule
+from fedactors.data import readers
+from fedactors.data.columns import NO_ID, UNSEEN_ID, ColumnRule, kind_of
 from fedactors.data.databases import TableSource
+from fedactors.data.party_rows import with_clear_ids
 from fedactors.data.sources import FileSource
 from fedactors.data.values import CsvFormat
 from fedactors.errors import BadInput
@@ -66,6 +68,15 @@ def test_an_id_is_what_a_workbook_shows(tmp_path: Path, number_format: str, show
 def test_numbers_that_are_shown_in_one_unit_are_numbers(tmp_path: Path, number_format: str) -> None:
     path = workbook(tmp_path, [number_format] * 2, [7, 1234], "x")
     assert read(path).load().features.tolist() == [[7.0], [1234.0]]
+
+
+def test_a_format_is_understood_once_for_all_its_cells(tmp_path: Path) -> None:
+    path = workbook(tmp_path, ['0 "pieces"'] * 500, list(range(500)), "x")
+    before = readers._pieces_of.cache_info()
+    read(path).load()
+    after = readers._pieces_of.cache_info()
+    assert after.misses - before.misses <= 2
+    assert after.hits - before.hits >= 500
 
 
 def test_more_digits_than_a_code_has_places_stand_in_front(tmp_path: Path) -> None:
@@ -139,6 +150,49 @@ def test_words_that_are_written_so_are_read(tmp_path: Path, encoding: str) -> No
     assert {name.removeprefix("word=") for name in found.feature_names} == set(words)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "column"),
+    [
+        ("cp1252", "dateÉchéance"),
+        ("cp1252", "typeÉtat"),
+        ("cp1252", "anzahlÄpfel"),
+        ("cp1252", "idÜbung"),
+        ("cp1252", "antalØvelser"),
+        ("latin-1", "codeÎle"),
+        ("mac_roman", "idŒuvre"),
+        ("iso8859-15", "dateÉchéance"),
+    ],
+)
+def test_a_name_may_have_a_capital_with_an_accent_inside(tmp_path: Path, encoding: str, column: str) -> None:
+    path = tmp_path / "names.csv"
+    path.write_bytes(f"id,{column}\n1,2\n2,3\n".encode(encoding))
+    assert read(path, csv=CsvFormat(encoding=encoding)).load().feature_names == (column,)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "mac_roman"])
+@pytest.mark.parametrize("column", ["nomÕes", "antalÆbler"])
+def test_words_of_the_same_encoding_decide_how_a_name_is_read(tmp_path: Path, encoding: str, column: str) -> None:
+    path = tmp_path / "names.csv"
+    path.write_bytes((f"id,{column},place\n" + "1,2,Münster\n2,3,forêt\n").encode(encoding))
+    found = read(path, rules=(("place", TEXT),), csv=CsvFormat(encoding=encoding)).load()
+    assert found.feature_names == (column, "place=Münster", "place=forêt")
+
+
+@pytest.mark.parametrize("sign", ["§", "¦", "¬"])
+def test_a_sign_that_is_not_ascii_stands_between_no_fields(sign: str) -> None:
+    with pytest.raises(ValueError, match=f"separator: '{sign}' is not allowed: .*; write the file with a comma"):
+        CsvFormat(separator=sign)
+
+
+def test_who_is_asked_for_an_encoding_hears_of_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "places.csv"
+    path.write_bytes("id,word\n1,l’eau\n".encode("mac_roman"))
+    with pytest.raises(
+        BadInput, match=r'"mac_roman" reads .*l’eau.*where none of them is right, write the file in UTF-8'
+    ):
+        read(path, rules=(("word", TEXT),), csv=CsvFormat(encoding="cp1252")).load()
+
+
 # --- files of other programs ------------------------------------------------------------------------------------------
 
 
@@ -176,6 +230,22 @@ def test_an_id_with_what_nobody_sees_is_refused(tmp_path: Path, odd: str, kind: 
         pq.write_table(pa.table({"id": ["q", odd], "x": [1.0, 2.0]}), path)
     with pytest.raises(BadInput, match=r"column id: '.*' in row 2 holds the character U\+[0-9A-F]{4}, which"):
         read(path).load()
+
+
+@pytest.mark.parametrize("odd", ["a\u200b", "M\ufffdller"])
+def test_a_new_row_whose_id_holds_what_nobody_sees_is_left_out_alone(tmp_path: Path, odd: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,x\nq,1\nr,2\n")
+    trained = read(path).load().columns
+    path.write_text(f"id,x\nq,1\n{odd},2\n,3\n{odd},4\n")
+    found = read(path).load(trained)
+    assert found.ids.tolist() == ["q", odd, "", odd]
+    assert found.unusable == {1: UNSEEN_ID, 2: NO_ID, 3: UNSEEN_ID}
+    assert kind_of(UNSEEN_ID) == "ids with unseen characters"
+    keys = with_clear_ids(found, "psi").aligned_by
+    assert keys[0] == "q"
+    assert odd not in keys
+    assert len(set(keys)) == 4
 
 
 @pytest.mark.parametrize("name", ["می\u200cخواهم", "क्\u200dष", "é", "日本", "👩\u200d🔬"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import struct
 import threading
 import time
@@ -38,7 +39,7 @@ from tests.federation.world import BANK, LIMITS, SHOP, World
 
 slow = pytest.mark.slow
 QUICK = replace(LIMITS, piece=1.0)
-BASKETS = '[data.baskets]\npath = "orders.csv"\nid = "id"\n'
+BASKETS = '[data.baskets]\npath = "baskets.csv"\nid = "id"\n'
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The shop's orders have a budget; its person answers."""
     made = World(tmp_path_factory.mktemp("attacks"))
     file = made.path / SHOP / SITE
+    shutil.copyfile(file.with_name("orders.csv"), file.with_name("baskets.csv"))
     file.write_text(file.read_text().replace('"orders.csv"\nid = "id"\n', BUDGET.replace("60.0", "200.0"), 1) + BASKETS)
     made.start(BANK, QUICK)
     made.start(SHOP, QUICK)

@@ -118,7 +118,8 @@ def test_an_operator_reads_approves_watches_and_ends(
     capsys.readouterr()
     assert main(["site", "show", run, "--folder", str(world.path / SHOP)]) == 0
     printed = capsys.readouterr().out.partition("\nto answer: ")[0].rstrip()
-    assert browser.evaluate("document.querySelector('pre').textContent").rstrip() == printed
+    lines = "[...document.querySelectorAll('pre > *')].map((line) => line.textContent.trimEnd()).join('\\n')"
+    assert browser.evaluate(lines).rstrip() == printed
     browser.evaluate("document.querySelector('input[name=why]').value = 'read & <b>understood</b>'")
     press(browser, "approve")
     assert f"/run/{run}" in browser.evaluate("location.pathname")

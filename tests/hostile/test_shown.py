@@ -163,6 +163,9 @@ def test_a_person_who_says_no_before_the_policy_says_yes_is_heard(
         world.stop()
 
 
+SUMMED = "summed the same data among other organisations, or beside other data of theirs"
+
+
 def test_sums_of_the_same_data_among_others_wait_for_a_person(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,7 +183,7 @@ def test_sums_of_the_same_data_among_others_wait_for_a_person(
     keep_proposal(shop, of_four)
     assert why_a_person(config, of_three, shop) == "", "nobody has approved it"
     decide(shop, of_four, approved=True)
-    assert why_a_person(config, of_three, shop) == f"run {of_four.run} summed the same data among other organisations"
+    assert why_a_person(config, of_three, shop) == f"run {of_four.run} {SUMMED}"
     assert why_a_person(config, again, shop) == ""
-    (said,) = [line for line in lines_of(world, of_three, capsys) if of_four.run in line]
+    (said,) = [line for line in lines_of(world, of_three, capsys) if f"run {of_four.run} summed" in line]
     assert said.endswith("the difference of its sums and this run's is what lab added")

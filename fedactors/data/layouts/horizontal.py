@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from fedactors.data.columns import NO_ID, FittedColumn, columns_of, told_apart
+from fedactors.data.columns import NO_ID, UNSEEN_ID, FittedColumn, columns_of, told_apart
 from fedactors.data.datasets.catalogue import describe
 from fedactors.data.datasets.load import load_images, load_tabular
 from fedactors.data.partitioners import DirichletPartitioner, IidPartitioner, Partitions, RowPartitioner
@@ -40,6 +40,7 @@ from fedactors.data.readers import (
     class_texts,
     holds_images,
     holds_pictures,
+    library_table,
     read_image_folder,
     read_labels,
 )
@@ -256,8 +257,10 @@ class HorizontalFile:
             return block
         if parts_N is None:
             parts_N = np.zeros(len(block.labels), np.uint8)
-            order = np.random.default_rng([self.seed, 13]).permutation(len(parts_N))
-            parts_N[order[: round(len(order) * self.validation_fraction)]] = PARTS.index("validation")
+            num_held = round(len(parts_N) * self.validation_fraction)
+            # drawn anew for each number: else two runs of one seed could differ in one row
+            order = np.random.default_rng([self.seed, 13, num_held]).permutation(len(parts_N))
+            parts_N[order[:num_held]] = PARTS.index("validation")
         where = self.file.where
         if (parts_N == PARTS.index("test")).any():
             raise BadInput(f"{where}: column {self.file.split_column}: 'test' is not allowed: task.test has such rows")
@@ -281,15 +284,17 @@ class HorizontalFile:
 
     def _load_all(self) -> tuple[HorizontalBlock, NDArray[np.uint8] | None]:
         """Read the file: its rows, and their parts if a column tells them."""
-        path, of_table = Path(self.file.path), self.file.view is None and is_in_library(self.file.path)
-        if self.image_folder is not None and (not self.file.is_labelled or (of_table and holds_pictures(path))):
+        file, table = self.file, None if self.image_folder is None else self._library_table()
+        holds = table is not None and holds_pictures(table)
+        if self.image_folder is not None and (holds or not file.is_labelled):
             self._check_pictures()
-            file = self.file
-            found = read_image_folder(path, file.party, self.image_folder, label=file.label, features=file.features)
+            found = read_image_folder(
+                Path(file.path), file.party, self.image_folder, label=file.label, features=file.features, table=table
+            )
             targets = self._targets(found.labels)
             weights = class_weighted(None, targets, self.classes, dict(self.file.class_weights))
             return HorizontalBlock(features=found.images, labels=targets, weights=weights), None
-        block = self.file.load()
+        block = file.load(table=table)
         where, labels = self.file.where, block.labels
         refuse_moved(block, where, "each client would count them from another one")
         if labels is not None and self.targets:
@@ -360,6 +365,12 @@ class HorizontalFile:
         check_labels(labels, where, "regression", 1)
         return labels.astype(np.float32)
 
+    def _library_table(self) -> Any:
+        """Load the library's data set that the path names, once for its kind and its rows; None: it names none."""
+        if self.file.view is not None or not is_in_library(self.file.path):
+            return None
+        return library_table(Path(self.file.path), self.file.party)
+
     def load_new(
         self,
         columns: Sequence[FittedColumn] = (),
@@ -377,16 +388,17 @@ class HorizontalFile:
             BadInput: as `FileSource.load` or `read_image_folder`.
         """
         path, image_folder = Path(self.file.path), image_folder or self.image_folder
-        if image_folder is not None and holds_images(path):
-            found = read_image_folder(path, self.file.party, image_folder, is_new=True)
+        table = None if image_folder is None else self._library_table()
+        if image_folder is not None and (holds_images(path) if table is None else holds_pictures(table)):
+            found = read_image_folder(path, self.file.party, image_folder, is_new=True, table=table)
             return NewBlock(ids=found.ids, features=found.images, unusable=found.unusable)
         file = replace(self.file, needs_label=False, csv=self.file.csv or csv)
         if columns:
             file = replace(file, features=None)
-        block = file.load(columns or None)
+        block = file.load(columns or None, table=table)
         missing = ~np.isfinite(block.features).all(axis=1)
         # a name is no row's alone, and a row without one is predicted too
-        refused = {row: reason for row, reason in block.unusable.items() if reason != NO_ID}
+        refused = {row: reason for row, reason in block.unusable.items() if reason not in (NO_ID, UNSEEN_ID)}
         unusable = dict.fromkeys(map(int, np.flatnonzero(missing)), "missing values") | refused
         check_usable(replace(block, unusable=unusable), self.file.where)
         features = replace(self, image_folder=image_folder)._samples(np.nan_to_num(block.features))
