@@ -765,7 +765,7 @@ class SiteFolder:
         file = self.path / FEDERATION
         text = read_text(file, "federation")
         federation, before = parse_federation(text, file), self._member
-        known = self._known()
+        known, lists = self._known()
         of = fingerprint(federation.issuer)
         old, was_signed = known.federation.get(of, (0, False))
         if before is not None:  # also of another authority
@@ -778,7 +778,6 @@ class SiteFolder:
         if was_signed and not federation.is_signed:
             raise BadInput(f"{file}: signed: missing: get the signed file of {federation.name}'s organiser")
         certificate = self._certified(federation)
-        lists = {bytes.fromhex(issuer): datetime.fromisoformat(then) for issuer, then in known.crl.items()}
         revoked, problem = self._revoked(federation, before, Revoked(updated=lists))
         federation = without_revoked(federation, revoked)
         if self.name not in federation.members:
@@ -801,21 +800,26 @@ class SiteFolder:
             federation={**known.federation, of: (federation.version, federation.is_signed)}, crl={**known.crl, **now}
         )
         if taken != known:
-            write_atomic(self.path / KNOWN, json_bytes(asdict(taken)), "federation", PRIVATE_FILE)
+            write_atomic(self.path / KNOWN, json_bytes(asdict(taken)), "federation")  # also a command of root writes it
         return _Membership(federation, server, client, text, revoked, until)
 
-    def _known(self) -> _Known:
-        """Return what this process, or one before it, has taken: a file of before is not taken again at a start."""
+    def _known(self) -> tuple[_Known, dict[bytes, datetime]]:
+        """Return what this process, or one before it, has taken: a file of before is not taken again at a start.
+
+        Of revocation lists, when each was made, by issuer.
+        """
         file = self.path / KNOWN
         if not file.exists():
-            return _Known()
+            return _Known(), {}
+        text = read_text(file, "federation")
         try:
-            found: _Known = checked(_Known, file, json.loads(read_text(file, "federation")))
-        except ValueError:
+            found: _Known = checked(_Known, file, json.loads(text))
+            lists = {bytes.fromhex(issuer): datetime.fromisoformat(then) for issuer, then in found.crl.items()}
+        except (ValueError, BadInput):
             raise BadInput(
                 f"{file} is not what the site wrote there: remove it if {FEDERATION} is the newest"
             ) from None
-        return found
+        return found, lists
 
     def _revoked(
         self, federation: Federation, before: _Membership | None, known: Revoked

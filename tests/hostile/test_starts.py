@@ -15,7 +15,7 @@ from fedactors.federation import approval, site_folder
 from fedactors.federation.audit_log import Journal
 from fedactors.federation.identity import FEDERATION, federation_text
 from fedactors.federation.operations import Operations
-from fedactors.federation.site_folder import KNOWN, SITE, TLS_KEY
+from fedactors.federation.site_folder import CERTIFICATE, KNOWN, SITE, TLS_KEY
 from tests.federation.test_keys import bank_of_an_enterprise
 from tests.federation.world import BANK, SHOP, World
 
@@ -69,13 +69,14 @@ def test_a_start_takes_no_older_list_of_revoked_certificates(tmp_path: Path) -> 
 def test_what_was_taken_is_known_by_what_nobody_made_up(tmp_path: Path) -> None:
     world = World(tmp_path)
     known = tmp_path / SHOP / KNOWN
-    for words in ("{", "[]", '{"federation": {"a": 1}}'):
+    for words in ("{", "[]", '{"federation": {"a": 1}}', '{"crl": {"zz": "x"}}', '{"crl": {"00": "yesterday"}}'):
         known.write_text(words)
-        with pytest.raises(BadInput, match=KNOWN):
+        with pytest.raises(BadInput, match=f"{KNOWN} is not what the site wrote there: remove it if"):
             _ = world.folder(SHOP).federation
     known.unlink()
     assert world.folder(SHOP).federation.members
-    assert stat.S_IMODE(known.stat().st_mode) == 0o600
+    certificate = tmp_path / SHOP / CERTIFICATE
+    assert known.stat().st_mode == certificate.stat().st_mode, "root's commands write it, and the site reads it"
 
 
 def test_a_key_of_tls_that_a_token_certified_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
