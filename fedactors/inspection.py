@@ -152,12 +152,14 @@ class Protection:
         settings: those that turn it on or off; none: the protocol has no such choice.
         on: whether it is on.
         means: what it holds back, or, where it is off, what leaves or is read without it.
+        is_joint: of noise: each organisation draws a part of it, and knows that part.
     """
 
     kind: str
     settings: tuple[str, ...] = ()
     on: bool
     means: str
+    is_joint: bool = False
 
 
 def describe_protections(protocol: Protocol, config: Any) -> list[dict[str, Any]]:

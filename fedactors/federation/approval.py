@@ -257,12 +257,12 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
                 "budget: give them one too; what runs take counts for both"
             )
     stated = {**vars(proposal.task), **dict.fromkeys(("num_parties", "num_clients"), len(proposal.data))}
-    stated |= {"data": proposal.data.get(folder.name)}
+    stated |= {"data": proposal.data[folder.name]} if folder.name in proposal.data else {}
     folder.policy.check(folder.name, proposal.coordinator, protocol.name, config, stated)
     if (load := loader(protocol, is_new=proposal.purpose == "predict")) is not None:
         load(config, proposal.described(folder), 0)
     spawned = spawned_by(protocol, config, proposal)
-    _check_sums(config, proposal, spawned, folder, is_noised=_adds_noise(protocol, config))
+    _check_sums(config, proposal, spawned, folder, is_noised=_adds_noise(protocol, config, jointly=True))
     most, hosts = proposal.limits.within(folder.policy.limits, folder.name), folder.federation.hosts
     local = (spec for name, spec in spawned.items() if proposal.site_of(name, hosts) == folder.name)
     gpus = sum(spec.resources.num_gpus for spec in local)
@@ -271,8 +271,9 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     return protocol, config
 
 
-def _adds_noise(protocol: Protocol, config: Any) -> bool:
-    return any(one["kind"] == "noise" and one["on"] for one in describe_protections(protocol, config))
+def _adds_noise(protocol: Protocol, config: Any, *, jointly: bool = False) -> bool:
+    found = [one for one in describe_protections(protocol, config) if one["kind"] == "noise" and one["on"]]
+    return any(one["is_joint"] or not jointly for one in found)
 
 
 def has_quorum(config: Any) -> bool:
@@ -417,10 +418,12 @@ def _check_sums(
     smallest = fewest if has_quorum(config) else len(sites)
     drawing = max(threshold_of(len(members)), getattr(config, "min_sites", None) or 0) - 1
     if members and is_noised and smallest - folder.policy.colluders < drawing:
+        without = has_quorum(config) and threshold_of(len(sites)) >= needed  # each site's part is in each sum then
         raise BadInput(
             f"{folder.name}: secure_aggregation: the noise of a sum is what {drawing} organisations draw; of one of "
             f"{smallest} the server may know what {folder.policy.colluders} of them drew (policy.colluders), and less "
-            "than the account counts with is left"
+            f"than the account counts with is left; {'leave min_sites out, or ' if without else ''}"
+            f"set policy.colluders = {smallest - drawing}"
         )
     helpers = 2 * fewest - len(sites)  # who sign two sets of survivors of one sum, if they help the server
     if members and has_quorum(config) and helpers <= folder.policy.colluders:
@@ -462,7 +465,8 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     if proposal.shared_seed is not None:
         return "it shares its seed"
     allowed, name = folder.policy.data, proposal.data.get(folder.name)
-    if allowed is not None and name is not None and name not in allowed:  # new rows to predict, too
+    is_resumed = proposal.purpose == "resume"  # of the data that were answered for before
+    if not is_resumed and allowed is not None and name is not None and name not in allowed:  # new rows to predict, too
         return f"data.{name} are not among policy.data"
     is_new = proposal.purpose == "train"  # what goes on from a run has the query that was answered before
     if is_new and proposal.task.sql and proposal.task.sql not in (folder.policy.queries or ()):

@@ -686,8 +686,9 @@ class PredictionHandler(BaseHTTPRequestHandler):
         self._is_unread = True
         try:
             self._check()
-            with self.server.heard(self.connection, self.client_address):
-                status, found = HTTPStatus.OK, work()
+            with self.server.heard(self.connection, self.client_address):  # until all of the answer is sent
+                self._send(HTTPStatus.OK, work())
+                return int(HTTPStatus.OK)
         except Refusal as refusal:
             status, found = refusal.status, {"error": str(refusal)}
         except BadInput as error:

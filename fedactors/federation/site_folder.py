@@ -244,6 +244,8 @@ class Policy:
             allowed = ", ".join(self.protocols) or "none"
             raise BadInput(f"{site}: policy.protocols: {protocol} is not allowed: {allowed}")
         for setting, rule in self.protocols[protocol].items():
+            if setting == "data" and setting not in (stated or {}):  # the site brings none: it hosts an actor
+                continue
             where = f"{site}: policy.protocols.{protocol}.{setting}"
             if setting not in (stated or {}) and not hasattr(config, setting):
                 raise BadInput(f"{where}: there is no such setting")

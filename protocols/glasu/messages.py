@@ -231,6 +231,7 @@ def protections(config: GlasuConfig) -> tuple[Protection, ...]:
             settings=("noise_multiplier", "clip_norm"),
             on=is_noised,
             means=noised if is_noised else "representations leave as they are",
+            is_joint=is_noised and is_summed,
         ),
         Protection(kind="labels", on=False, means="every client knows all labels; the server is told none"),
         Protection(

@@ -257,6 +257,7 @@ def protections(config: HorizontalConfig) -> tuple[Protection, ...]:
             settings=("client_noise_multiplier", "record_noise_multiplier"),
             on=config.is_noised,
             means=noised,
+            is_joint=config.is_private and config.secure_aggregation,
         ),
         Protection(
             kind="labels",

@@ -111,8 +111,8 @@ def test_a_relay_asks_nobody_in_the_name_of_the_site_that_calls(
     monkeypatch.setattr(Relay, "_dial", call)
     assert dialled(world) != ""
     monkeypatch.undo()
+    assert dialled(world) == ""  # whatever the shop had to say of the call before is in its log now
     assert [said for said in world.refusals(SHOP) if said.startswith(BANK)] == []
-    assert dialled(world) == ""
 
 
 def answering(answer: bytes, heard: list[bytes], *, hears_more: bool = True) -> int:
@@ -122,11 +122,11 @@ def answering(answer: bytes, heard: list[bytes], *, hears_more: bool = True) -> 
 
     def work() -> None:
         with listening, listening.accept()[0] as made:
-            made.settimeout(5)
-            heard.append(made.recv(65536))
-            made.sendall(answer)
-            if hears_more:
-                with contextlib.suppress(OSError):
+            made.settimeout(30)
+            with contextlib.suppress(OSError):
+                heard.append(made.recv(65536))
+                made.sendall(answer)
+                if hears_more:
                     heard.append(made.recv(65536))
 
     threading.Thread(target=work, daemon=True).start()

@@ -62,13 +62,15 @@ if os.fork() == 0:
         end = time.monotonic() + 20
         while not (file.exists() and file.read_text()) and time.monotonic() < end:
             time.sleep(0.05)
+        assert file.exists(), "it has not begun"
         assert "limits.memory_gib" in str(watch.exceeded())
     finally:
         watch.release()
-        child = psutil.Process(int(file.read_text()))
-        child.kill()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child.pid, 0)
+        if file.exists():
+            child = psutil.Process(int(file.read_text()))
+            child.kill()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, 0)
 
 
 def test_who_has_no_limits_is_held_to_none() -> None:
