@@ -198,7 +198,6 @@ atexit.register(_database.cache_clear)  # DuckDB complains of what is open when 
 
 
 TableKind = Literal["duckdb", "sqlite", "parquet", "csv", "postgres", "named", "memory", "object", "library", "view"]
-"""Kinds of which another table may change, or this one and not its file: SQLite and DuckDB write logs beside it."""
 _FETCH_ROWS, _VECTOR_ROWS, _LEAST_ROWS = 50_000, 2048, 256
 
 

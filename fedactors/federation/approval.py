@@ -237,10 +237,8 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
         _check_earlier(proposal, folder)
     classes_of(protocol, config, proposal.purpose)
     if proposal.purpose == "predict":
-        if (name := proposal.data.get(folder.name, "")) and (counted := folder.with_budget(name)):
-            raise BadInput(
-                f"{folder.name}: data.{counted[0]}.budget: predictions of such data are not counted there yet"
-            )
+        if name := proposal.data.get(folder.name, ""):
+            folder.check_new_rows(name)
         folder.check_predicts(protocol, first_of(folder, proposal).data.get(folder.name, ""))
     elif folder.name in proposal.data:
         name = proposal.data[folder.name]
@@ -434,8 +432,12 @@ def _check_sums(
         )
 
 
-def summed_before(config: Any, proposal: Proposal, folder: SiteFolder) -> list[Proposal]:
-    """Return approved runs that summed some of the same data, under masks, beside others: organisations or data.
+def summed_before(
+    config: Any, proposal: Proposal, folder: SiteFolder, before: Iterable[Proposal] | None = None
+) -> list[Proposal]:
+    """Return the runs of `before` that summed some of the same data, under masks, beside others: organisations or data.
+
+    By default `before` are those that this site has approved (`approved_before`).
 
     Of equal values, such as the first round's, or predictions of one model, the difference of two such sums is what the
     others' parts were: this site's too, where it is asked for other data of its own than before, and the others are the
@@ -446,17 +448,25 @@ def summed_before(config: Any, proposal: Proposal, folder: SiteFolder) -> list[P
     asked, first = proposal.data.items(), first_of(folder, proposal).run
     return [
         one
-        for one in approved_before(proposal, folder)
+        for one in (approved_before(proposal, folder) if before is None else before)
         if one.config.get("secure_aggregation") and asked & one.data.items()
         if {site for site, _ in asked ^ one.data.items()} - {proposal.coordinator}
-        if proposal.purpose == "train" or first_of(folder, one).run == first
+        if proposal.purpose == "train" or _may_be_of(first, one, folder)
     ]
 
 
+def _may_be_of(first: str, proposal: Proposal, folder: SiteFolder) -> bool:
+    """Say whether a proposal goes on from a run; where files of those between are gone, it may."""
+    try:
+        return first_of(folder, proposal).run == first
+    except BadInput:
+        return True
+
+
 def approved_before(proposal: Proposal, folder: SiteFolder) -> list[Proposal]:
-    """Return the other proposals for the same purpose that this site has approved, oldest first."""
+    """Return the other proposals for the same purpose, and some of the same data, that this site approved, in order."""
     others = [one for one in kept_proposals(folder).values() if one.run != proposal.run]
-    others = [one for one in others if one.purpose == proposal.purpose]
+    others = [one for one in others if one.purpose == proposal.purpose and one.data.items() & proposal.data.items()]
     return [one for one in others if (answer := decision(folder, one)) is not None and answer[0]]
 
 
@@ -511,7 +521,8 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             "the query says which of your rows join, by their values too (WHERE, ON), as few as one: who learns which "
             "rows join learns for which of your rows that holds"
         )
-    for one in summed_before(config, proposal, folder):
+    approved = approved_before(proposal, folder)
+    for one in summed_before(config, proposal, folder, approved):
         differ = ", ".join(sorted({site for site, _ in one.data.items() ^ proposal.data.items()}))
         summed = ", ".join(f"{site}={name}" for site, name in one.data.items())
         equal = "as in its first round" if proposal.purpose == "train" else "as of the same rows"
@@ -520,7 +531,7 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             f"what {differ} added"
         )
     mine = proposal.data.get(folder.name)
-    before = [one.run for one in approved_before(proposal, folder) if one.data.get(folder.name) == mine]
+    before = [one.run for one in approved if one.data.get(folder.name) == mine]
     if proposal.purpose == "train" and mine is not None and before and not has_noise:
         found.append(
             f"{len(before)} approved before this one ({before[-1]} the last) read data.{mine} too: what two runs tell "

@@ -212,7 +212,7 @@ def _verified_before(path: Path, key: PublicKey, content: bytes) -> _Verified:
     """Return how far this process has verified these bytes of a log: not at all where any of them is another."""
     found = _verified.get((path, public_bytes(key)), _Verified())
     is_same = hashlib.sha256(memoryview(content)[: found.num_bytes]).digest() == found.digest
-    return found if is_same and content[: found.num_bytes].endswith(b"\n") else _Verified()
+    return found if is_same and content[found.num_bytes - 1 : found.num_bytes] == b"\n" else _Verified()
 
 
 def signed_last(path: Path, certificates: Iterable[x509.Certificate]) -> x509.Certificate | None:

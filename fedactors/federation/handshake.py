@@ -38,6 +38,7 @@ from fedactors.federation.session import (
     error_in,
     framed,
     handshake_in,
+    peer_address,
     read_piece,
     reason,
     start_tls,
@@ -170,7 +171,7 @@ async def accept(
         The connection, if it is new.
     """
     if address is None:
-        address = "{}:{}".format(*writer.get_extra_info("peername")[:2])
+        address = "{}:{}".format(*peer_address(writer))
     who = f"somebody at {address}"
     try:
         async with asyncio.timeout(limits.handshake):

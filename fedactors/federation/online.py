@@ -65,6 +65,7 @@ from fedactors.federation.session import (
     LineLimit,
     Traffic,
     decoded,
+    peer_address,
 )
 from fedactors.federation.site_folder import SiteFolder
 from fedactors.privacy.accounting import NEW_ROW, GaussianReleases, PrivacyRecord
@@ -499,7 +500,7 @@ class ContributionServer:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         abort = writer.transport.abort
-        admission, host = self._unknown_peers, writer.get_extra_info("peername")[0]
+        admission, host = self._unknown_peers, peer_address(writer)[0]
         pending = admission.comes(f"somebody at {host}", abort)
 
         def known(peer: str) -> None:

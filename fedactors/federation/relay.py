@@ -48,6 +48,7 @@ from fedactors.federation.session import (
     close_stream,
     error_in,
     framed,
+    peer_address,
     read_piece,
     start_tls,
     value_of,
@@ -239,7 +240,7 @@ async def listen_for_websockets(
         pending: Pending
 
         def connection_made(self, transport: Any) -> None:
-            who = f"somebody at {transport.get_extra_info('peername')[0]}"
+            who = f"somebody at {peer_address(transport)[0]}"
             self.pending = admission.comes(who, transport.abort)
             super().connection_made(transport)
 
@@ -584,7 +585,7 @@ class Relay:
         assert task is not None
         self._tasks.add(task)  # asyncio keeps a task only as long as something wakes it
         task.add_done_callback(self._tasks.discard)
-        host, port = writer.get_extra_info("peername")[:2]
+        host, port = peer_address(writer)
         who, counted = f"somebody at {host}:{port}", ""
         pending = self._unknown_peers.comes(f"somebody at {host}", writer.transport.abort)
         try:

@@ -105,9 +105,9 @@ class FederatedRuntime(Runtime):
         """Of the last checkpoint, which sites and driver write while the run goes on."""
         self._offset = 0.0
         self._away: dict[str, str] = {}
+        """Sites that the run goes on without, and why."""
         self._lines: defaultdict[str, LineLimit] = defaultdict(LineLimit)
         """By site: which may go and come back as often as it likes."""
-        """Sites that the run goes on without, and why."""
         self._returns: dict[str, asyncio.Task[None]] = {}
         self._told: dict[str, tuple[Any, ...]] = {}
         """Who is spawned as what, as each site is told."""

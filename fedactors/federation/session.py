@@ -1006,6 +1006,12 @@ LINES_PER_DAY = 1440
 """The same in the long run: a site reads all of its log to know what is left of a budget."""
 
 
+def peer_address(connection: asyncio.StreamWriter | asyncio.BaseTransport) -> tuple[str, int]:
+    """Return host and port that a connection comes from; one that is gone already has none."""
+    host, port = (connection.get_extra_info("peername") or ("an address that is gone", 0))[:2]
+    return str(host), int(port)
+
+
 class LineLimit:
     """Says whether another line of one cause may be written: so many a minute, and a day."""
 

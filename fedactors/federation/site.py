@@ -69,6 +69,7 @@ from fedactors.federation.session import (
     Hello,
     Limits,
     decoded,
+    peer_address,
     value_of,
 )
 from fedactors.federation.site_folder import SiteFolder
@@ -126,6 +127,8 @@ class SiteProcess:
         self._why = ""
         """What its driver said before it went."""
         self._checks = ThreadPoolExecutor(1, "proposals")
+        self._usage = ThreadPoolExecutor(1, "usage")
+        """Begun before a run is held to anything: a thread may take more memory than is left then."""
         self._proposed_at: defaultdict[str, deque[float]] = defaultdict(deque)
         """By site: when it proposed, within the last hour."""
         self._measured = 0.0
@@ -140,6 +143,7 @@ class SiteProcess:
         folder = self.folder
         _ = folder.server_tls
         self._operations.begin()
+        self._usage.submit(int)
         if folder.relay is None:
             host, port = folder.listen or ("", 0)
             try:
@@ -262,14 +266,15 @@ class SiteProcess:
             task.cancel()
         if self._server is not None:
             self._server.close()
-        self._checks.shutdown(wait=False, cancel_futures=True)
+        for one in (self._checks, self._usage):
+            one.shutdown(wait=False, cancel_futures=True)
         self._operations.end()
 
     async def _accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str | None = None
     ) -> None:
         if address is None:
-            address = "{}:{}".format(*writer.get_extra_info("peername")[:2])
+            address = "{}:{}".format(*peer_address(writer))
         hello: list[tuple[str, Hello]] = []
 
         def welcome(peer: str, said: Hello) -> dict[str, Any]:
@@ -603,7 +608,13 @@ class SiteProcess:
             return _is_no_site(gone[0], federation)
         if said is None and run.usage is not None and time.monotonic() - self._measured > _MEASURE_SECONDS:
             self._measured = time.monotonic()
-            return await asyncio.to_thread(run.usage.exceeded)  # which looks through all processes of the machine
+            try:  # which looks through all processes of the machine
+                return await asyncio.get_running_loop().run_in_executor(self._usage, run.usage.exceeded)
+            except (MemoryError, RuntimeError):
+                return (
+                    "limits.memory_gib: it took so much that nothing is left to measure with: smaller settings, or a "
+                    "larger policy.limits.memory_gib and --limit memory_gib"
+                )
         return said
 
     def _end_removed(self) -> None:
@@ -637,8 +648,12 @@ def _open_to_others(folder: Path) -> list[Path]:
     mode = folder.stat().st_mode
     if mode & writes:
         return [folder]
-    inside = [one for one in folder.iterdir() if not one.is_symlink() and one.lstat().st_mode & writes]
-    return sorted(inside) if mode & others else []
+    inside = []
+    for one in folder.iterdir() if mode & others else ():
+        with contextlib.suppress(FileNotFoundError):  # another process writes there
+            if not one.is_symlink() and one.lstat().st_mode & writes:
+                inside.append(one)
+    return sorted(inside)
 
 
 def _check_hosts(then: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -42,10 +42,9 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -102,12 +101,12 @@ from fedactors.federation.identity import (
     tls,
     without_revoked,
 )
-from fedactors.inspection import PRIVACY, describe_protections, sections_of
+from fedactors.inspection import describe_protections
 from fedactors.messages.codec import wire_type
-from fedactors.plugins import Protocol
+from fedactors.plugins import Protocol, find_protocol
 from fedactors.privacy.accounting import PrivacyRecord, claims
 from fedactors.runs.storage import PRIVATE_FILE, json_bytes, write_atomic
-from fedactors.validation import read_text, read_tree, shown
+from fedactors.validation import address_of, files_at, library_address, path_of, read_text, read_tree, shown
 
 if TYPE_CHECKING:
     from fedactors.federation.approval import Proposal
@@ -251,11 +250,13 @@ class Policy:
                 raise BadInput(f"{where}: there is no such setting")
             value = (stated or {}).get(setting, getattr(config, setting, None))
             why = "" if setting in (stated or {}) else ignored(config, setting)
-            if why and sections_of(type(config)).get(setting) in (
-                PRIVACY,
-                "",
-            ):  # it would say of noise that there is none
-                raise BadInput(f"{where}: {shown(value)} is not allowed with {why}: a rule is of what protects a run")
+            if why and _protects(setting, protocol, config):  # it would say of noise that there is none
+                raise BadInput(
+                    f"{where}: {shown(value)} is not allowed with {why}: a rule is of what protects a run; set it, or "
+                    f"ask {site} to take the rule out"
+                )
+            if why:  # nothing uses it
+                continue
             follows = value == 0 and setting in getattr(config, "by_rows", ())
             if follows or not _allows(rule, value, where):
                 why = ", which stands for what follows from the rows; give a number" if follows else ""
@@ -270,6 +271,16 @@ class Policy:
         if self.coordinators is not None and coordinator not in self.coordinators:
             allowed = ", ".join(self.coordinators) or "nobody"
             raise BadInput(f"{site}: policy.coordinators: {coordinator} is not allowed: {allowed}")
+
+
+_OF_NOISE = {"delta", "epsilon", "mu", "noise"}
+"""Words in names of settings that say how much noise there is."""
+
+
+def _protects(setting: str, protocol: str, config: Any) -> bool:
+    """Say whether a setting says what protects a run, or how much of it there is."""
+    found = describe_protections(find_protocol(protocol), config)
+    return not _OF_NOISE.isdisjoint(setting.split("_")) or any(setting in one["settings"] for one in found)
 
 
 def _allows(rule: Any, value: Any, where: str) -> bool:
@@ -527,13 +538,45 @@ def parts_of_name(described: Described, site: str) -> list[Any]:
     return [described.part(site)]
 
 
+_LOCATIONS = ("path", "nodes", "file", "edges", "sparse")
+"""Keys of data that say where rows are, beside ``tables``; see `data.schema.Location`."""
+
+
 def _meet(some: set[tuple[str, str]], others: set[tuple[str, str]]) -> bool:
     """Say whether locations of both are the same, or one is a file of the other, a folder."""
+    return _lie_in(some, others) or _lie_in(others, some)
+
+
+def _lie_in(some: set[tuple[str, str]], others: set[tuple[str, str]]) -> bool:
+    tables: dict[Path, set[str]] = {}
+    for where, table in others:
+        tables.setdefault(Path(where), set()).add(table)
     return any(
-        (a == b or Path(a).is_relative_to(b) or Path(b).is_relative_to(a)) and (s == t or not (s and t))
-        for a, s in some
-        for b, t in others
+        table == one or not (table and one)
+        for where, table in some
+        for path in (Path(where), *Path(where).parents)
+        for one in tables.get(path, ())
     )
+
+
+def _reads(name: str, counted: str) -> str:
+    """Return that data read what other data read, where they are others."""
+    return "" if name == counted else f"data.{name} reads what data.{counted} reads; "
+
+
+def _read_at(given: Any, folder: Path) -> list[str]:
+    """Return what a location stands for, as readers take it: an address, or a path and its files; wrong: nothing."""
+    if not isinstance(given, str):
+        return []
+    with contextlib.suppress(BadInput):  # whoever reads it says what is wrong
+        if address := library_address(given, "path", folder):
+            return [address]
+        if address_of(given) or given.startswith("env:"):
+            return [address_of(given) or given]
+        path = path_of(given, "path", folder)
+        is_folder = path.is_dir()  # whose files lie in it, unless they are links
+        return [str(path), *(str(one.resolve()) for one in files_at(path) if not is_folder or one.is_symlink())]
+    return []
 
 
 # --- the files ---
@@ -956,28 +999,30 @@ class SiteFolder:
         counted = self.with_budget(trained) if trained in self.names() else []
         if counted and not protocol.predicts_within_account:
             raise BadInput(
-                f"{self.name}: data.{counted[0]}.budget: the model was trained on them, in part without noise, and "
-                f"what predictions of {protocol.name} tell of them is not counted"
+                f"{self.name}: data.{counted[0]}.budget: {_reads(trained, counted[0])}the model was trained on them, "
+                f"in part without noise, and what predictions of {protocol.name} tell of them is not counted; train "
+                f"on data without a budget, or take the budget out of {SITE}"
+            )
+
+    def check_new_rows(self, name: str) -> None:
+        """Check that rows of data may be predicted: what predictions tell of them is not counted.
+
+        Raises:
+            BadInput: they have a privacy budget.
+        """
+        if counted := self.with_budget(name):
+            raise BadInput(
+                f"{self.name}: data.{counted[0]}.budget: {_reads(name, counted[0])}predictions of such data are not "
+                "counted there yet"
             )
 
     def _locations(self, name: str) -> set[tuple[str, str]]:
         """Return the files and addresses that data are read from, each with the table of it, where one is named."""
-
-        def look(value: Any, table: str) -> Iterator[tuple[str, str]]:
-            if isinstance(value, dict):
-                for key, one in value.items():
-                    yield from look(one, key if value is tables else table)
-            elif isinstance(value, list):
-                for one in value:
-                    yield from look(one, table)
-            elif isinstance(value, str) and "://" in value:
-                yield value, table
-            elif isinstance(value, str) and value and os.path.exists(self.path / value):
-                yield str((self.path / value).resolve()), table
-
         found = self._table(name)
         tables = found.get("tables")
-        return set(look({key: value for key, value in found.items() if key != "sql"}, ""))
+        given = [(found.get(key), "") for key in _LOCATIONS]
+        given += [(value, table) for table, value in tables.items()] if isinstance(tables, dict) else []
+        return {(where, table) for value, table in given for where in _read_at(value, self.path)}
 
     def rows_file(self, name: str) -> Path:
         """Return the file of data whose rows are predicted online.
@@ -985,8 +1030,7 @@ class SiteFolder:
         Raises:
             BadInput: no such data, they are no file, or they have a privacy budget, which counts no such predictions.
         """
-        if counted := self.with_budget(name):
-            raise BadInput(f"{self.name}: data.{counted[0]}.budget: predictions of such data are not counted there yet")
+        self.check_new_rows(name)
         if not isinstance(found := self._table(name).get("path"), str):
             raise BadInput(f"{self.name}: data.{name}: only rows of a file (path) are served")
         return self.path / found

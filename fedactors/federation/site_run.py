@@ -32,9 +32,11 @@ import hashlib
 import hmac
 import json
 import math
+import os
 import re
 import resource
 import secrets
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -306,7 +308,11 @@ def built_with(
             frame = b"" if earlier is None else earlier.states.get(value.actor, b"")
             known = {} if earlier is None else keyed_digests({value.actor: frame}, earlier.seed)
             if not frame or known.get(value.actor) != value.frame or value.where is not None:
-                raise Refused(DRIVER, f"spawns {name} with a state of {shown(value.actor)} that {folder.name} has not")
+                raise Refused(
+                    DRIVER,
+                    f"spawns {name} with a state of {shown(value.actor)} that {folder.name} has not; predict with a "
+                    "run that was trained by this version",
+                )
             return StoredState(actor=value.actor, frame=frame)
         if type(value) in (tuple, list):
             return tuple(resolve(item) for item in value)
@@ -366,6 +372,10 @@ class UsageWatch:
         self._process = psutil.Process()
         self._began = time.monotonic()
         self._cpu: dict[int, float] = {}
+        self._of_others: set[psutil.Process] = set()
+        """Processes whose parent was another one than this."""
+        self._adopted: set[psutil.Process] = set()
+        """Processes that somebody else began and that are this one's now."""
         self._memory_before, self._cpu_before = self._measure()
         self._disk, self._disk_seen = 0, -math.inf
         self._released: dict[int, int] = {}
@@ -378,8 +388,8 @@ class UsageWatch:
         What does not fit then is an error in the actor that asked for it, and not the end of the site's process.
         """
         wanted = {resource.RLIMIT_FSIZE: (self._most.disk_gib, 0)}
-        if hasattr(memory := self._process.memory_info(), "data"):  # Linux: allocated, whether or not it was written to
-            wanted[resource.RLIMIT_DATA] = (self._most.memory_gib, memory.data)
+        if sys.platform == "linux":  # allocated, whether or not it was written to
+            wanted[resource.RLIMIT_DATA] = (self._most.memory_gib, self._process.memory_info().data)
             if self._most != RunLimits():
                 self._adopts = _adopt(True)
         for kind, (most, before) in wanted.items():
@@ -397,6 +407,7 @@ class UsageWatch:
         self._released.clear()
         if self._adopts:
             self._adopts = _adopt(False)
+        self._reap()
 
     def exceeded(self) -> str | None:
         """Return which limit the run has passed, by what, and what to do; None: none."""
@@ -431,7 +442,27 @@ class UsageWatch:
                 memory += process.memory_info().rss
                 times = process.cpu_times()
                 self._cpu[process.pid] = max(self._cpu.get(process.pid, 0.0), times.user + times.system)
+                if process != self._process:
+                    self._look_at_parent(process)
+        self._reap()
         return memory, sum(self._cpu.values())
+
+    def _look_at_parent(self, process: psutil.Process) -> None:
+        if process.ppid() != self._process.pid:
+            self._of_others.add(process)
+            return
+        with contextlib.suppress(OSError):  # whom this process began is in its session, or begins one
+            is_of_another = os.getsid(process.pid) not in (os.getsid(0), process.pid)
+            if is_of_another or process in self._of_others:
+                self._adopted.add(process)
+
+    def _reap(self) -> None:
+        """Let adopted processes go that have ended: all others are waited for by who began them."""
+        for process in list(self._adopted):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(process.pid, os.WNOHANG) == (0, 0):
+                    continue
+            self._adopted.discard(process)
 
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -17,6 +17,7 @@ from fedactors.cli import sites
 from fedactors.cli.sites import describe
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.errors import BadInput
+from fedactors.federation import site_folder
 from fedactors.federation.approval import (
     Proposal,
     check_proposal,
@@ -105,6 +106,17 @@ def test_a_policy_answers_for_no_data_that_it_does_not_name(tmp_path: Path) -> N
     check_proposal(of_orders, world.folder(SHOP))
     with pytest.raises(BadInput, match=r"policy\.protocols\.pubsub-vfl\.data: 'returns' is not allowed"):
         check_proposal(replace(of_orders, data={BANK: "customers", SHOP: "returns"}), world.folder(SHOP))
+
+
+def test_a_rule_on_a_setting_that_nothing_uses_and_that_protects_nobody_refuses_no_run(tmp_path: Path) -> None:
+    """A site that accepts either kind of noise bounds the settings of both."""
+    world = World(tmp_path)
+    _, made = proposed(world, "horizontal", f"{BANK}=patients,{SHOP}=cases", {"max_epsilon": 8.0})
+    add(world, SHOP, "[policy.protocols.horizontal]\nclient_sampling_rate = { at_most = 0.5 }")
+    check_proposal(made, world.folder(SHOP))
+    add(world, SHOP, "max_epsilon = { at_most = 8.0 }")
+    with pytest.raises(BadInput, match="; set it, or ask shop to take the rule out"):
+        check_proposal(made, world.folder(SHOP))
 
 
 def test_a_rule_on_data_says_nothing_of_a_site_that_brings_none(tmp_path: Path) -> None:
@@ -203,7 +215,8 @@ def test_a_model_that_was_trained_within_a_budget_predicts_within_it(tmp_path: P
     if protocol == "pubsub-vfl":
         check_proposal(predicts, world.folder(SHOP))
         return
-    with pytest.raises(BadInput, match=r"shop: data\.orders\.budget: predictions of such data are not counted"):
+    reads = r"shop: data\.orders\.budget: data\.sales reads what data\.orders reads; predictions of such data are not"
+    with pytest.raises(BadInput, match=reads):
         check_proposal(replace(predicts, data={BANK: "new", SHOP: "sales"}), world.folder(SHOP))  # the same file
     with pytest.raises(BadInput, match=r"shop: data\.orders\.budget: the model was trained on them, in part without"):
         check_proposal(predicts, world.folder(SHOP))
@@ -246,6 +259,39 @@ def test_rows_have_one_budget_by_whatever_name_they_are_asked_for(tmp_path: Path
         BadInput, match=r"data\.again\.budget: epsilon 5 .* epsilon 5 at delta 0 of epsilon 9 .* is taken"
     ):
         check_proposal(made, shop)
+
+
+def test_what_data_are_read_from_is_what_readers_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No word of theirs that is a file's name too; but patterns, addresses and names of a library's data."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    world = World(tmp_path)
+    (world.path / SHOP / "runs").mkdir(exist_ok=True)
+    (world.path / SHOP / "rows").mkdir()
+    for file in (world.path / SHOP / "rows" / "a.csv", world.path / SHOP / "b.csv"):
+        file.write_text("id,runs\n1,2\n")
+    (world.path / SHOP / "rows" / "linked.csv").symlink_to(world.path / SHOP / "b.csv")
+    given = {
+        "one": '"rows/a.csv"',
+        "budgeted": '"c.csv"\nfeatures = ["runs"]\nbudget = { epsilon = 8.0 }',
+        "column": '"d.csv"\nfeatures = ["runs"]\nlabel = "runs"',
+        "many": '"rows/a*.csv"\nbudget = { epsilon = 8.0 }',
+        "folder": '"rows"',
+        "b": '"b.csv"',
+        "home": '"~/x.csv"',
+        "at_home": f'"{tmp_path}/home/x.csv"\nbudget = {{ epsilon = 8.0 }}',
+        "hub": '"hf:ylecun/mnist"\nbudget = { epsilon = 8.0 }',
+        "hub_again": '"hf:ylecun/mnist"',
+        "secret": '"env:DB"\nbudget = { epsilon = 8.0 }',
+        "secret_again": '"env:DB"',
+        "wrong": '""',
+    }
+    for name, words in given.items():
+        add(world, SHOP, f"[data.{name}]\npath = {words}")
+    shop = world.folder(SHOP)
+    found = {name: [one for one in shop.with_budget(name) if one != name] for name in given}
+    of = {"one": "many", "folder": "many", "home": "at_home", "hub_again": "hub", "secret_again": "secret"}
+    assert found == {name: [of[name]] if name in of else [] for name in given}
+    assert site_folder._meet(shop._locations("folder"), shop._locations("b")), "a link in the folder"
 
 
 def test_predictions_that_differ_in_ones_rows_wait_for_a_person(tmp_path: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
+from fedactors.federation.site import SiteProcess
 from fedactors.federation.site_folder import RunLimits
 from fedactors.federation.site_run import UsageWatch
 from protocols.pubsub_vfl.actors import PassiveWorker
@@ -71,6 +75,47 @@ if os.fork() == 0:
             child.kill()
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child.pid, 0)
+
+
+def test_an_adopted_process_that_ends_is_no_zombie_and_ones_own_is_left_to_who_began_it(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = f"""
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open({str(file)!r}, "w").write(str(os.getpid()))
+        time.sleep(0.5)
+    os._exit(0)
+"""
+    watch = UsageWatch(RunLimits(hours=1.0), list)
+    watch.hold()
+    try:
+        begun = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+        subprocess.run([sys.executable, "-c", code], check=True)
+        end = time.monotonic() + 20
+        while time.monotonic() < end and not (file.exists() and file.read_text()):
+            time.sleep(0.05)
+        orphan = int(file.read_text())
+        while time.monotonic() < end and psutil.pid_exists(orphan):
+            watch.exceeded()
+            time.sleep(0.05)
+        assert not psutil.pid_exists(orphan)
+    finally:
+        watch.release()
+    assert begun.wait(20) == 7
+
+
+def test_who_has_no_room_to_be_measured_has_taken_too_much(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    process = SiteProcess(world.folder(SHOP))
+
+    def exceeded() -> None:
+        raise MemoryError
+
+    proposal = SimpleNamespace(run="0" * 16, data={SHOP: "orders"}, coordinator=BANK)
+    run: Any = SimpleNamespace(proposal=proposal, usage=SimpleNamespace(exceeded=exceeded))
+    assert str(asyncio.run(process._why_to_stop(run))).startswith("limits.memory_gib: it took so much")
 
 
 def test_who_has_no_limits_is_held_to_none() -> None:
