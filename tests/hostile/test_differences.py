@@ -17,7 +17,7 @@ from fedactors.cli import sites
 from fedactors.cli.sites import describe
 from fedactors.config import as_dict, build, spell_infinities
 from fedactors.errors import BadInput
-from fedactors.federation import site_folder
+from fedactors.federation import approval, site_folder
 from fedactors.federation.approval import (
     Proposal,
     check_proposal,
@@ -314,6 +314,10 @@ def test_predictions_that_differ_in_ones_rows_wait_for_a_person(tmp_path: Path) 
     for name in (SHOP, CLINIC):
         assert why_a_person(config, other, world.folder(name)).startswith(f"run {first.run} summed the same data")
     assert why_a_person(config, same, clinic) == ""
+    (world.path / CLINIC / "proposals" / f"{trained.run}.json").unlink()
+    gone = site_folder.SiteFolder(world.path / CLINIC)
+    assert approval._may_be_of("0" * 16, first, gone), "of what is not known which model it was, it may be the same"
+    keep_proposal(gone, trained)
     of_the_bank = replace(same, data={BANK: "accounts", SHOP: "new", CLINIC: "visits"})
     assert why_a_person(config, of_the_bank, clinic) == "", "the bank coordinates, and knows what it adds"
 
