@@ -424,7 +424,11 @@ class ServedParty(LinkedParty):
     @remote(caller=SERVER, once=True)
     async def gather(self, order: messages.Gather) -> messages.Representation | Masked:
         """Return h_k on the round's rows."""
-        return await self._represent(order.round_)
+        return await self._represent(order.round_, self._hear("gather", order))
+
+    def _hear(self, endpoint: str, told: Any) -> bytes:
+        """Return a digest of what all clients were told alike, where what follows from it leaves in sums only."""
+        return b""
 
     @remote(caller=SERVER, at_most=lambda config: config.num_norms * NUM_PROBES)
     async def probe(self, probe: messages.Probe) -> messages.ProbeImage:
@@ -441,7 +445,7 @@ class ServedParty(LinkedParty):
             raise Refused(self.caller, said)
         return messages.ProbeImage(await self._do(self._block.kernel_image(probe.vector, rows)))
 
-    async def _represent(self, round_: int) -> messages.Representation | Masked:
+    async def _represent(self, round_: int, heard: bytes = b"") -> messages.Representation | Masked:
         """Return h_k on a round's rows, as the configuration lets it leave."""
         rows, transforms = self._rows_of(round_), self._transforms
         self.release("the representation", round=round_, last_round=self._config.num_rounds)
@@ -510,7 +514,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
     @remote(caller=SERVER, at_most="num_rounds")
     async def sync(self, order: messages.SyncTokens) -> messages.Representation | Masked | None:
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
-        self.heard(order)
+        heard = self._hear("sync", order)
         if self._copies_round == order.round_:
             counts = dict(order.reissued)
             copies = {k: theta for k, (attempt, theta) in self._copies.items() if counts.get(k, 0) == attempt}
@@ -520,10 +524,14 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
             before = np.zeros_like(self.theta) if self.combined is None else self.combined
             self.combined = self.theta
             self.theta = self.combined + order.momentum * (self.combined - before)
-        return await self._represent(order.round_ + 1) if order.send_representation else None
+        return await self._represent(order.round_ + 1, heard) if order.send_representation else None
 
-    async def _represent(self, round_: int) -> messages.Representation | Masked:
+    def _hear(self, endpoint: str, told: Any) -> bytes:
+        return self.heard(endpoint, told)
+
+    async def _represent(self, round_: int, heard: bytes = b"") -> messages.Representation | Masked:
         found = await super()._represent(round_)
         if not self._config.secure_aggregation or isinstance(found, Masked):
             return found
-        return self.masked(summand(unpack(found.h), found.penalty), point_of(self._config))
+        values, point = summand(unpack(found.h), found.penalty), point_of(self._config)
+        return self.masked(values, point, what="a representation", heard=heard)

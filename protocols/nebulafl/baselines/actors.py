@@ -108,7 +108,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
         """Begin a round; one that was still on (this center was away) is dropped."""
         self._check_time()
         if self._config.secure_aggregation:
-            self.heard(order)
+            self.follow(order)
         for slot in list(self.trainings.scheduler.requests):
             self.trainings.withdraw(slot)
         table = self.trainings.scheduler.table
