@@ -17,6 +17,7 @@ outdates the copy of the earlier one. Two tokens may be here at once: each works
 from __future__ import annotations
 
 import hmac
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -43,7 +44,7 @@ from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.secure_sums.actors import SecureSummand
 from fedactors.secure_sums.messages import Masked
 from protocols.mtcd import messages
-from protocols.mtcd.algorithm import NUM_PROBES, Rows, Task, batch_rows, combine, point_of, summand
+from protocols.mtcd.algorithm import NUM_PROBES, Rows, Task, approved_step, batch_rows, combine, point_of, summand
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PartyRows, PublicPart
 from protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
@@ -249,6 +250,7 @@ class TokenHolder(LinkedParty):
     @remote(caller=(SERVER, CLIENT), at_most="num_visits")
     async def visit(self, token: messages.Token) -> None:
         """Work on a token that has come, then pass it on; an outdated one ends here."""
+        self._check_step(token)
         z = arrived = unpack(token.z)
         theta_0, rows = token.theta_0, self._rows_of(token.round_)
         seed = walk_seed(self._walks, token.round_, token.token, token.attempt)
@@ -321,6 +323,9 @@ class TokenHolder(LinkedParty):
             await self.peer(station, TokenClient).roaming_done(done)  # STCD's clients and a server have this one too
 
     # --- what a token that syncs does otherwise ---
+
+    def _check_step(self, token: messages.Token) -> None:
+        """Refuse a step that was not approved, where sums are to hide what follows from it."""
 
     def _copy(self, token: messages.Token) -> Any:
         """Return the parameters that the token is to work on, None if it is outdated."""
@@ -481,6 +486,30 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
 
     # --- tokens ---
 
+    def _check_step(self, token: messages.Token) -> None:
+        """Refuse, under masks, another step than the settings': a small one to some and a large weight empty them.
+
+        Raises:
+            Refused: it is another one.
+        """
+        if not self._config.secure_aggregation:
+            return
+        approved = approved_step(self._config, self._block.num_samples, token.round_)
+        if not math.isclose(token.step, approved, rel_tol=1e-12):
+            said = f"sends {self.name} a token of step {token.step:g} in round {token.round_}"
+            raise Refused(self.caller, f"{said}; approved: {approved:g} (learning_rate)")
+
+    def _check_weight(self, order: messages.SyncTokens) -> None:
+        """Refuse, under masks, another weight of copies than the settings'.
+
+        Raises:
+            Refused: it is another one.
+        """
+        approved = 1.0 / self._config.tokens if self._config.mode == "overlapping" else 1.0
+        if self._config.secure_aggregation and order.weight != approved:
+            said = f"lets {self.name} combine its copies with weight {order.weight:g}"
+            raise Refused(self.caller, f"{said}; approved: {approved:g} (mode)")
+
     def _end_walk(self, token: messages.Token) -> None:
         done = messages.RoamingDone(token.round_, token.token, token.attempt, token.visited)
         self.background(self._report(done, self.links.uplink or "server"))
@@ -515,6 +544,7 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
     async def sync(self, order: messages.SyncTokens) -> messages.Representation | Masked | None:
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
         heard = self._hear("sync", order)
+        self._check_weight(order)
         if self._copies_round == order.round_:
             counts = dict(order.reissued)
             copies = {k: theta for k, (attempt, theta) in self._copies.items() if counts.get(k, 0) == attempt}

@@ -29,10 +29,11 @@ from protocols.horizontal.messages import TotalWeight
 from protocols.mtcd.actors import TokenClient
 from protocols.nebulafl.baselines.actors import OrderCenter, RoundExchange
 from protocols.nebulafl.baselines.secure_sums import SummingCenter
-from protocols.nebulafl.messages import RoundOrder
+from protocols.nebulafl.messages import RoundOrder, TrainingOrder, Withdrawal
 from tests.secure_sums.test_protocol import FIVE, Sums, vectors
 
 pytestmark = pytest.mark.slow
+NOTHING = np.zeros(0, np.float32)
 RUNS: dict[str, dict[str, Any]] = {
     "horizontal": {"num_clients": 5},
     "glasu": {"num_clients": 5},
@@ -196,6 +197,43 @@ def test_a_weight_is_not_added_to_a_change(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(SecureSums, "prepare", begin)
     attacked("horizontal", "for its weight after the sum of all", standardisation="none")
+
+
+@pytest.mark.parametrize("endpoint", ["start_round", "withdraw", "order", "facts", "columns"])
+def test_no_center_orders_another(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """What the exchange alone may order decides what a center adds."""
+    honest, withdrawal = OrderCenter.start_round, (Withdrawal(()),)
+
+    @functools.wraps(honest)
+    async def start(self: OrderCenter, order: RoundOrder) -> None:
+        told = {"start_round": (order,), "withdraw": withdrawal, "order": (TrainingOrder(1, 0, 0.0, 1.0, NOTHING),)}
+        if self.name == max(self.clients):
+            await getattr(self.peer(min(self.clients), OrderCenter), endpoint)(*told.get(endpoint, ()))
+        await honest(self, order)
+
+    monkeypatch.setattr(OrderCenter, "start_round", start)
+    attacked("nebulafl", rf"\.{endpoint}, which is open to its adder only")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "more", "said"),
+    [
+        ("visit", {"step": 1e-7}, r"a token of step 1e-07 in round 0; approved: 0\.001 \(learning_rate\)"),
+        ("sync", {"weight": 1e9}, r"combine its copies with weight 1e\+09; approved: 1 \(mode\)"),
+    ],
+)
+def test_no_client_of_mtcd_is_emptied(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, more: dict[str, float], said: str
+) -> None:
+    """A small step at all but one, and a weight that makes up for it, would leave nothing but that one's part."""
+    honest = getattr(TokenClient, endpoint)
+
+    @functools.wraps(honest)
+    async def told(self: TokenClient, message: Any) -> Any:
+        return await honest(self, replace(message, **more))
+
+    monkeypatch.setattr(TokenClient, endpoint, told)
+    attacked("mtcd", said, learning_rate=0.001)
 
 
 PARTS: dict[str, dict[str, Any]] = {
