@@ -2,7 +2,8 @@
 
     class GraphClient(SecureSummand):                                  # a client with the endpoints of a secure sum
         async def infer(self, ...) -> Masked:
-            return self.masked(values, point, values_id="7/forward/0")
+            heard = self.heard("infer", ...)                           # with all that was told, before it is acted upon
+            return self.masked(values, point, "7/forward/0", what="forward/0", heard=heard)
 
     class AggregationServer(Server):
         self.sums = SecureSums(self, self.clients)
@@ -174,28 +175,41 @@ class SecureSummand(Client):
         values_id: str | None = None,
         sigma: float = 0.0,
         *,
-        what: str = "",
+        what: str,
+        heard: bytes,
         limit: float | None = None,
     ) -> Masked:
         """Return an array under the masks of the next sum; see `SecureSumClient.mask`.
+
+        Args:
+            values: as there.
+            point: as there.
+            values_id: as there.
+            sigma: as there.
+            what: as there.
+            heard: what `heard` returned when the values were ordered: another call may come while they are computed.
+            limit: the setting `secure_range`, if it is not the point's.
 
         Raises:
             BadInput: the setting `secure_range` (`limit`, if not the point's) is too small for `what`.
         """
         try:
-            return self._sums.mask(values, point, values_id, sigma, heard=self._heard)
+            return self._sums.mask(values, point, values_id, sigma, what=what, heard=heard)
         except ValueError as error:
             given = point.limit if limit is None else limit
-            raise BadInput(f"secure_range: {given:g} is too small for {what or self.name}: {error}") from None
+            raise BadInput(f"secure_range: {given:g} is too small for {what} of {self.name}: {error}") from None
 
-    def heard(self, *told: Any) -> None:
-        """Remember what all clients are told alike, before it changes what they add up: messages, arrays, values.
+    def heard(self, endpoint: str, *told: Any) -> bytes:
+        """Remember what all clients are told alike, before it changes what they add up; return a digest of it.
+
+        One message to two endpoints changes different things: `endpoint` is where these messages, arrays, values came.
 
         A sum is of clients that heard the same, all along, or where a run survives losses the same last: a server that
         tells most of them something after which they add nothing would read what the others add.
         """
         before = b"" if self._survives_loss else self._heard
-        self._heard = hashlib.sha256(framed(before, *map(_as_bytes, told))).digest()
+        self._heard = hashlib.sha256(framed(before, endpoint.encode(), *map(as_bytes, told))).digest()
+        return self._heard
 
     def forget_values(self) -> None:
         """Learn that what ids stand for has changed; values that turn out to be equal are remembered all the same."""
@@ -284,12 +298,18 @@ class SecureSummand(Client):
         return self._sums.unmask(proof)
 
 
-def _as_bytes(told: Any) -> bytes:
+def as_bytes(told: Any) -> bytes:
+    """Return a message, an array or a value as bytes, of which no two kinds give the same."""
+    kind = type(told).__qualname__.encode()
     if dataclasses.is_dataclass(told):
-        return framed(*(_as_bytes(getattr(told, field.name)) for field in dataclasses.fields(told)))
+        return framed(kind, *(as_bytes(getattr(told, field.name)) for field in dataclasses.fields(told)))
     if isinstance(told, np.ndarray):
-        return framed(repr((told.dtype, told.shape)).encode(), told.tobytes())
-    return repr(told).encode()
+        return framed(kind, repr((told.dtype, told.shape)).encode(), told.tobytes())
+    if isinstance(told, (tuple, list)):
+        return framed(kind, *map(as_bytes, told))
+    if isinstance(told, Mapping):
+        return framed(kind, *(as_bytes(one) for pair in told.items() for one in pair))
+    return framed(kind, repr(told).encode())
 
 
 class SecureSums:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from fedactors.messages.codec import message
-from fedactors.secure_sums.primitives import FEWEST, Words, neighbour_graph
+from fedactors.secure_sums.primitives import FEWEST, FixedPoint, Words, neighbour_graph
 
 Entropy = Callable[[int], bytes]
 """A source of random bytes: `os.urandom`, or ``generator.bytes`` of a numpy Generator in a test."""
@@ -195,9 +195,18 @@ def keys_text(call: SumCall, name: str, sealing: bytes, masking: Bytes) -> bytes
     return framed(b"keys", *plan, name.encode(), sealing, masking.tobytes())
 
 
-def arrived_text(session: bytes, arrived: Arrived, heard: bytes) -> bytes:
-    """What a client signs when it confirms who arrived; `heard` is what it was told before it masked its part."""
-    return framed(b"arrived", session, number(arrived.slot), names_of(arrived.members), heard)
+def summed_text(what: str, shape: Sequence[int], point: FixedPoint, heard: bytes) -> bytes:
+    """What all parts of one sum have in common: what they are, their shape and grid, and what they follow from.
+
+    Masks are key streams: of vectors of two lengths, or of two kinds, the common beginning would add up all the same.
+    """
+    grid = repr((tuple(map(int, shape)), float(point.limit), point.num_clients)).encode()
+    return hashlib.sha256(framed(b"summed", what.encode(), grid, heard)).digest()
+
+
+def arrived_text(session: bytes, arrived: Arrived, summed: bytes) -> bytes:
+    """What a client signs when it confirms who arrived; `summed` is the `summed_text` of its own part."""
+    return framed(b"arrived", session, number(arrived.slot), names_of(arrived.members), summed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,9 @@ above 20 clients. Keys and shares are prepared for several sums at once; no key 
 What a client refuses, whatever the server asks: fewer than three members, or not more than half of the run's
 clients; keys without their owner's signature, or signed for other sums; to mask a slot twice; to confirm
 two sets of survivors for one sum; to reveal anything without the signatures of more than half for the set that it
-confirmed itself, and for what it was told itself to add up; and to confirm a sum over values, or with a row in it,
-that it has been summed with before, in another company (the difference of the two would show somebody's). One set
+confirmed itself, for values of the same kind, shape and grid as its own, and for what it was told itself to add up; and
+to confirm a sum over values, or with a row in it, that it has been summed with before, in another company (the
+difference of the two would show somebody's). One set
 of survivors can gather these signatures as long as fewer than ``2 * threshold - n`` of the n clients help the server;
 where a loss ends the run there is one set only, of all, however many help (`only`).
 
@@ -73,6 +74,7 @@ from fedactors.secure_sums.messages import (
     raw_private,
     session_of,
     signed_by,
+    summed_text,
 )
 from fedactors.secure_sums.primitives import FixedPoint, Words, join, split, threshold_of
 
@@ -160,7 +162,7 @@ class SecureSumClient:
         self._held: dict[str, Bytes] = {}
         self._ids: list[list[str]] = []
         self._rows: list[set[bytes]] = []
-        self._heard: list[bytes] = []
+        self._summed: list[bytes] = []
         self._confirmed: dict[int, Arrived] = {}
         self._revealed: set[int] = set()
         self._ready = False
@@ -237,6 +239,7 @@ class SecureSumClient:
         values_id: str | None = None,
         sigma: float = 0.0,
         *,
+        what: str = "",
         heard: bytes = b"",
     ) -> Masked:
         """Return an array under the masks of the next sum.
@@ -248,6 +251,7 @@ class SecureSumClient:
                 equal ones whatever their id, are summed in one company only.
             sigma: deviation of the noise that the sum has, even without one member's part and with the fewest members,
                 in the unit of the values; the client's own part of it is discrete Gaussian.
+            what: what the values are, the same for all: a sum is of values of one kind, shape and grid.
             heard: a digest of what the values follow from, the same for all: a sum is of those who heard the same.
 
         Raises:
@@ -266,7 +270,7 @@ class SecureSumClient:
         digest = EXACT + hashlib.sha256(framed(flat.tobytes())).hexdigest()
         self._ids.append([one for one in (values_id, digest if flat.any() else None) if one is not None])
         self._rows.append(_digests(values))
-        self._heard.append(heard)
+        self._summed.append(summed_text(what, np.shape(values), point, heard))
         return Masked(slot, tuple(np.shape(values)), words)
 
     def confirm(self, arrived: Arrived) -> Confirmation:
@@ -288,7 +292,7 @@ class SecureSumClient:
         _remember(self._company, self._ids[slot], members, MOST_REMEMBERED)
         _remember(self._rows_company, self._rows[slot], members, MOST_ROWS)
         self._confirmed[slot] = arrived
-        return Confirmation(self._identity.sign(arrived_text(session.id, arrived, self._heard[slot])))
+        return Confirmation(self._identity.sign(arrived_text(session.id, arrived, self._summed[slot])))
 
     def unmask(self, proof: Confirmations) -> Unmasking:
         """Give the shares that remove the masks of a sum, once, if enough members were told the same.
@@ -299,7 +303,7 @@ class SecureSumClient:
         arrived = self._confirmed.get(slot)
         if arrived is None or slot in self._revealed:
             self._refuse(f"the survivors of sum {slot} were not confirmed, or its shares were given before")
-        text = arrived_text(session.id, arrived, self._heard[slot])
+        text = arrived_text(session.id, arrived, self._summed[slot])
         for name, signature in proof.signatures.items():
             if name not in arrived.members or not signed_by(self._identities[name], signature, text):
                 self._refuse(f"{name} has not confirmed the same survivors, or was told otherwise what to add up")

@@ -459,6 +459,7 @@ class SummingParty(SecureSummand, PredictingParty):
         All parties compare which rows they add up, and in which order: of two questions that pair rows differently the
         difference of the sums is a difference of somebody's rows. In one pairing a row's sum is the same each time.
         """
+        heard = self.heard("add_up")
         local, others = self._fixed_order(), [name for name in self.clients if name != self.name]
         told = await asyncio.gather(*(self.peer(name, SummingParty).tell_order() for name in others))
         for name, order in zip(others, told, strict=True):
@@ -466,7 +467,7 @@ class SummingParty(SecureSummand, PredictingParty):
                 raise Refused(self.label_party, f"has {self.name} and {name} add up different rows, or in other orders")
         made = await PredictingParty.contribute(self)
         self._unusable = made.unusable
-        return self.masked(made.values, self.point)
+        return self.masked(made.values, self.point, what="contributions", heard=heard)
 
     @remote(caller=CLIENT, only="label_party", once=True)
     async def tell_unusable(self) -> Unusable:

@@ -68,25 +68,24 @@ class ProtectedClient(SecureSummand):
         """Whether noise and masks follow from the run's seed."""
         return self._config.reproducible_noise or self._context.reproducible_noise
 
-    def _hear(self, told: Any) -> None:
+    def _hear(self, endpoint: str, *told: Any) -> bytes:
         """Remember a message that all clients get alike, if what follows from it leaves in sums only."""
-        if self._config.secure_aggregation:
-            self.heard(told)
+        return self.heard(endpoint, *told) if self._config.secure_aggregation else b""
 
     def _protected(
-        self, segment: int, hops: int, values: Floats, *, first: bool = False
+        self, segment: int, hops: int, values: Floats, heard: bytes, *, first: bool = False
     ) -> messages.Representation | Masked:
         """Return a representation as it may leave; `first`: no parameter has seen data yet."""
         sigma = privacy.noise_of(self._config)
         if sigma > 0:
             privacy.count_release(self.releases, self._config, hops, len(values), first=first)
         if self._config.secure_aggregation:
-            return self._masked(f"forward/{segment}", values, sigma)
+            return self._masked(f"forward/{segment}", values, heard, sigma)
         return messages.Representation(add_gaussian(values, sigma, self._noise, "Representation"))
 
-    def _masked(self, what: str, values: Floats, sigma: float = 0.0) -> Masked:
-        point = privacy.point_of(self._config, what.partition("/")[0])
-        return self.masked(values, point, self._id_of(what), sigma, what=what, limit=self._config.secure_range)
+    def _masked(self, what: str, values: Floats, heard: bytes, sigma: float = 0.0) -> Masked:
+        point, limit = privacy.point_of(self._config, what.partition("/")[0]), self._config.secure_range
+        return self.masked(values, point, self._id_of(what), sigma, what=what, heard=heard, limit=limit)
 
     def _id_of(self, what: str) -> str | None:
         """Return by what name it is remembered among whom values were summed."""
@@ -213,7 +212,7 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_samples")
     async def sample(self, targets: messages.Targets) -> messages.IndexSet:
         """Sample the neighbours of a segment above the lowest; return the own index set at its input level."""
-        self._hear(targets)
+        self._hear("sample", targets)
         await self._sample(targets)
         return messages.IndexSet(self._round.layers[0].sources_S)
 
@@ -258,12 +257,12 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_inferences")
     async def infer_lowest(self, targets: messages.Targets) -> messages.Representation | Masked:
         """Sample the lowest segment, unless the graph is used whole, and compute it."""
-        self._hear(targets)
+        heard = self._hear("infer_lowest", targets)
         await self._build(targets)
         if self._goes_in_chunks:
-            return self._send(0, Inferred(await self._in_chunks(0, None)))
+            return self._send(0, Inferred(await self._in_chunks(0, None)), heard)
         part, self._round.h0 = await self._run("segment", algorithm.infer_lowest, segments=[0])
-        return self._send(0, part)
+        return self._send(0, part, heard)
 
     @property
     def _goes_in_chunks(self) -> bool:
@@ -306,24 +305,37 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_passes")
     async def infer(self, aggregated: messages.Aggregated) -> messages.Representation | Masked:
         """Compute the segment above an aggregation."""
-        self._hear(aggregated)
+        heard = self._hear("infer", aggregated)
         current, index = self._round, aggregated.segment + 1
-        if index != len(current.aggregated) + 1:  # a segment is counted by its number, and -1 is the topmost one too
-            raise Refused(self.caller, f"asks {self.name} for segment {index} out of turn")
-        current.aggregated.append(to_device(aggregated.values, self._device))
+        self._take_aggregated(aggregated, is_last=False)
         if self._goes_in_chunks:
             part = await self._in_chunks(index, current.aggregated[-1])
             current.aggregated[-1] = part.new_empty(0)  # no update follows an evaluation
-            return self._send(index, Inferred(part))
+            return self._send(index, Inferred(part), heard)
         arguments = (index, current.aggregated[-1], current.local[-1], current.h0)
-        return self._send(index, await self._run("segment", algorithm.infer_segment, *arguments, segments=[index]))
+        inferred = await self._run("segment", algorithm.infer_segment, *arguments, segments=[index])
+        return self._send(index, inferred, heard)
 
-    def _send(self, segment: int, part: Inferred) -> messages.Representation | Masked:
+    def _take_aggregated(self, aggregated: messages.Aggregated, *, is_last: bool) -> Tensor:
+        """Take the next aggregate of the round; no other endpoint than its own acts upon it.
+
+        Raises:
+            Refused: it is not the next one, or the last one is not to come here, or another one is.
+        """
+        current, last = self._round, len(self._network.segments) - 1
+        # a segment is counted by its number, and -1 is the topmost one too
+        is_next = aggregated.segment == len(current.aggregated) == len(current.local) - 1
+        if not is_next or (aggregated.segment == last) != is_last:
+            raise Refused(self.caller, f"sends {self.name} the aggregate of segment {aggregated.segment} out of turn")
+        current.aggregated.append(to_device(aggregated.values, self._device))
+        return current.aggregated[-1]
+
+    def _send(self, segment: int, part: Inferred, heard: bytes) -> messages.Representation | Masked:
         """Keep the own part as it is; what leaves is noised and, under masks, a part of a noised sum."""
         self._release("the representation", segment)
         self._round.local.append(Inferred(part.values.new_empty(0)) if self._goes_in_chunks else part)
         hops = len(self._network.segments[segment])
-        return self._protected(segment, hops, on_host(part.values), first=self.moments.step == 0)
+        return self._protected(segment, hops, on_host(part.values), heard, first=self.moments.step == 0)
 
     def _release(self, what: str, segment: int) -> None:
         """Count what leaves of a segment in this round, in its training and to measure it each, whoever orders it."""
@@ -350,44 +362,47 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_joint_rounds")
     async def head_gradient(self, aggregated: messages.Aggregated) -> messages.GradientPart | Masked:
         """Take the last aggregate and return the own part of the gradient there."""
-        self._hear(aggregated)
-        last = to_device(aggregated.values, self._device)
-        self._round.aggregated.append(last)
+        heard = self._hear("head_gradient", aggregated)
+        last = self._take_aggregated(aggregated, is_last=True)
         _, gradient = await self._run("gradient", algorithm.head_gradient, last)
-        return self._send_gradient(aggregated.segment, gradient)
+        return self._send_gradient(aggregated.segment, gradient, heard)
 
     @remote(caller=SERVER, at_most=lambda config: config.num_joint_rounds * (len(config.resolved_layers) - 1))
     async def pass_gradient(self, share: messages.GradientShare) -> messages.GradientPart | Masked:
         """Carry what reached an aggregation's own part back to the aggregation below."""
-        self._hear(share)
-        received, index = self._take_share(share), share.segment
+        heard = self._hear("pass_gradient", share)
+        received, index = self._take_share(share, is_last=False), share.segment
         arguments = (index, self._round.aggregated[index - 1], received)
         gradient = await self._run("gradient", algorithm.segment_gradient, *arguments, segments=[index])
-        return self._send_gradient(index - 1, gradient)
+        return self._send_gradient(index - 1, gradient, heard)
 
-    def _take_share(self, share: messages.GradientShare) -> Tensor:
+    def _take_share(self, share: messages.GradientShare, *, is_last: bool) -> Tensor:
         current, received = self._round, to_device(share.values, self._device)
-        assert current.local_gradient is not None
+        due = len(self._network.segments) - 1 - len(current.crosses)
+        if current.local_gradient is None or share.segment != due or (due == 0) != is_last:
+            raise Refused(self.caller, f"sends {self.name} the gradient of segment {share.segment} out of turn")
         current.crosses.insert(0, algorithm.cross_gradient(received, current.local_gradient, current.network))
         return received
 
-    def _send_gradient(self, segment: int, gradient: Tensor) -> messages.GradientPart | Masked:
+    def _send_gradient(self, segment: int, gradient: Tensor, heard: bytes) -> messages.GradientPart | Masked:
         self._release("the gradient", segment)
         self._round.local_gradient = gradient
         values: Floats = on_host(gradient)
-        return self._masked(f"backward/{segment}", values) if self._is_masked else messages.GradientPart(values)
+        return self._masked(f"backward/{segment}", values, heard) if self._is_masked else messages.GradientPart(values)
 
     # --- Algorithm 4 ---
 
     @remote(caller=SERVER, at_most="num_rounds")
     async def update(self, last: messages.Aggregated | messages.GradientShare) -> messages.Report:
         """Do the Q local updates on what the round has left; the message is the last one that they need."""
-        self._hear(last)
-        current = self._round
+        self._hear("update", last)
+        current, is_share = self._round, isinstance(last, messages.GradientShare)
+        if is_share != (self._config.mode == "joint"):
+            raise Refused(self.caller, f"lets {self.name} update on a {type(last).__name__}, which its mode does not")
         if isinstance(last, messages.GradientShare):
-            self._take_share(last)
+            self._take_share(last, is_last=True)
         else:
-            current.aggregated.append(to_device(last.values, self._device))
+            self._take_aggregated(last, is_last=True)
         losses = await self._update(self._stale(), current.crosses or None)
         return messages.Report(losses[0], losses[-1])
 
@@ -432,14 +447,14 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_averages")
     async def classifier(self, stamp: messages.Stamp) -> messages.Classifier | Masked:
         """Give the classifier to be averaged."""
-        self._hear(stamp)
+        heard = self._hear("classifier", stamp)
         values = np.concatenate([on_host(self.parameters[name]).reshape(-1) for name in self._classifier_names])
-        return self._masked("classifier", values) if self._is_masked else messages.Classifier(values)
+        return self._masked("classifier", values, heard) if self._is_masked else messages.Classifier(values)
 
     @remote(caller=SERVER, at_most="num_averages")
     async def take_classifier(self, averaged: messages.AveragedClassifier) -> None:
         """Go on with the averaged classifier."""
-        self._hear(averaged)
+        self._hear("take_classifier", averaged)
         values, start, changed = to_device(averaged.values, self._device), 0, dict(self.parameters)
         for name in self._classifier_names:
             old = self.parameters[name]
@@ -456,13 +471,12 @@ class GraphClient(ProtectedClient):
     @remote(caller=SERVER, at_most="num_evaluations")
     async def predict(self, aggregated: messages.Aggregated) -> messages.Prediction:
         """Classify the validation and test nodes from the last aggregate of an evaluation."""
-        self._hear(aggregated)
+        heard = self._hear("predict", aggregated)
         self._check_score("predict")
-        last = to_device(aggregated.values, self._device)
+        last = self._take_aggregated(aggregated, is_last=True)
         logits = await self.compute(algorithm.classify, self.parameters, last, work=Work("gradient", 0))
         values = self._scored(logits)
-        self._round.aggregated.append(last)
-        part = self._masked("logits", values) if self._is_masked else messages.Logits(values)
+        part = self._masked("logits", values, heard) if self._is_masked else messages.Logits(values)
         return messages.Prediction(part, (await self._score(values)).test.get("accuracy", math.nan))
 
     @remote(caller=SERVER, at_most="num_evaluations")

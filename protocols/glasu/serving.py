@@ -27,7 +27,7 @@ from fedactors.data.alignment.nodes import NewShare, align_nodes, load_new_nodes
 from fedactors.data.columns import Preprocessing
 from fedactors.data.layouts.graph import GraphTables, GraphTablesPart, NewGraph
 from fedactors.data.new_rows import ActorState, Listing, NoPart, Predicted, PredictOrder, StoredState, actor_state
-from fedactors.errors import BadInput
+from fedactors.errors import BadInput, Refused
 from fedactors.learning.network import to_device
 from fedactors.runtime.interface import Costs, Runtime
 from fedactors.secure_sums.actors import SecureSums
@@ -63,6 +63,8 @@ class PredictingClient(ProtectedClient):
         self._position = position
         self._stored = stored
         self._share: NewShare | None = None
+        self._num_inferred = 0
+        """Segments whose representation has left."""
 
     async def load(self) -> None:
         """Load parameters and graph."""
@@ -99,38 +101,53 @@ class PredictingClient(ProtectedClient):
     @remote(caller=SERVER, once=True)
     async def infer_lowest(self) -> Representation | Masked:
         """Return the own representation at the lowest aggregation."""
+        heard = self._hear("infer_lowest")
         if self._config.secure_aggregation:  # in an order that all clients know, and the server does not
             seed = int.from_bytes(self.common_secret)
             self._numbers = np.random.default_rng(seed).permutation(self._local.graph.num_nodes)
             self._local = renumber(self._local, self._numbers)
         members = (self._parameters, self._network, self._batch)
         first, self._h0 = await self.compute(algorithm.first_segment, *members, work=self._work())
-        return self._released(0, first.numpy())
+        return self._released(0, first.numpy(), heard)
 
     @remote(caller=SERVER, at_most=lambda config: len(config.resolved_layers))
     async def infer(self, below: Aggregated) -> Representation | Masked:
         """Return the own representation at the next aggregation."""
-        self._hear(below)
-        members, index = (self._parameters, self._network, self._batch), below.segment + 1
+        heard = self._hear("infer", below)
+        index = self._next_segment(below, is_last=False)
+        members = (self._parameters, self._network, self._batch)
         arguments = (index, to_device(below.values, "cpu"), self._h0)
         found = await self.compute(algorithm.segment, *members, *arguments, work=self._work())
-        return self._released(index, found.numpy())
+        return self._released(index, found.numpy(), heard)
 
-    def _released(self, segment: int, values: Floats) -> Representation | Masked:
+    def _next_segment(self, below: Aggregated, *, is_last: bool) -> int:
+        """Return the segment that comes above an aggregate, once.
+
+        Raises:
+            Refused: it is not the next one, or the last one is not to come here, or another one is.
+        """
+        # a segment is counted by its number, and -1 is the topmost one too
+        if below.segment != self._num_inferred - 1 or (self._num_inferred == len(self._network.segments)) != is_last:
+            raise Refused(self.caller, f"sends {self.name} the aggregate of segment {below.segment} out of turn")
+        return self._num_inferred
+
+    def _released(self, segment: int, values: Floats, heard: bytes) -> Representation | Masked:
         """Return a representation as it may leave, once, and write its line of the ledger, whatever comes after it."""
         self.release("the representation", f"of segment {segment}")
+        self._num_inferred = segment + 1
         self.releases = privacy.noised_releases(self._config)
-        found = self._protected(segment, len(self._network.segments[segment]), values)
+        found = self._protected(segment, len(self._network.segments[segment]), values, heard)
         self._record(privacy.prediction_records(self._config, self.party, self.releases))
         return found
 
     @remote(caller=SERVER, once=True)
     async def classify(self, last: Aggregated) -> Logits | Masked:
         """Return the own logits of all nodes, from the last aggregate."""
-        self._hear(last)
+        heard = self._hear("classify", last)
+        self._next_segment(last, is_last=True)
         self._record(privacy.prediction_records(self._config, self.party))
         logits: Floats = algorithm.classify(self._parameters, to_device(last.values, "cpu")).numpy()
-        return self._masked("logits", logits) if self._config.secure_aggregation else Logits(logits)
+        return self._masked("logits", logits, heard) if self._config.secure_aggregation else Logits(logits)
 
     @remote(caller=SERVER, once=True)
     async def take(self, summed: SummedLogits) -> None:

@@ -236,8 +236,8 @@ class ClientProcess(SecureSummand):
         sums = column_sums([x for x, _ in rows], scaled_D, order.values, targets)
         if not self._config.secure_aggregation:
             return messages.ColumnSums(sums)
-        self.heard(order)
-        return self.masked(digits_of(sums), digit_point(len(self.clients)), self._first_id)
+        heard, point = self.heard("sum_columns", order), digit_point(len(self.clients))
+        return self.masked(digits_of(sums), point, self._first_id, what="sums of columns", heard=heard)
 
     def _check_no_return(self) -> None:
         """Refuse sums before the first round to who asks for them again: beside the first they would show a site's."""
@@ -254,7 +254,7 @@ class ClientProcess(SecureSummand):
         """Standardise the own rows, once."""
         if self.scale:
             raise Refused(self.caller, f"tells {self.name} the scale of columns a second time")
-        self.heard(found)
+        self.heard("take_scale", found)
         self.scale = (found.mean, found.deviation)
         if self._config.measures_targets(self._part.task, self._part.targets):
             self.target = (found.target[0], found.target[1])
@@ -264,15 +264,18 @@ class ClientProcess(SecureSummand):
     async def weigh(self) -> Masked:
         """Give the weight of all own clients, under masks."""
         self._check_no_return()
+        if self.total_weight:  # a sum that all have read already
+            raise Refused(self.caller, f"asks {self.name} for its weight after the sum of all; approved: before that")
+        heard, point = self.heard("weigh"), count_point(len(self.clients))
         weight = float(sum(self._sizes) if self._config.counts_samples else len(self._sizes))
-        return self.masked(np.array([weight]), count_point(len(self.clients)), self._first_id)
+        return self.masked(np.array([weight]), point, self._first_id, what="the weight", heard=heard)
 
     @remote(caller=SERVER, at_most=lambda config: int(config.secure_aggregation and not config.is_private))
     async def take_weight(self, total: messages.TotalWeight) -> None:
         """Learn what all sites' clients weigh together, once."""
         if self.total_weight:  # another one would scale the same change anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
-        self.heard(total)
+        self.heard("take_weight", total)
         self.total_weight = total.value
 
     @remote(caller=SERVER, at_most="num_private_rounds", of="round")
@@ -281,6 +284,7 @@ class ClientProcess(SecureSummand):
         config = self._config
         self.release("a change", round=order.round, last_round=config.num_rounds)
         self._check_wanted(order.round, order.clients)
+        heard = self.heard("train_private", order.round, order.parameters, order.clip_norm, order.bit_share)
         clients = [client for client in order.clients if not self._drops_out(order.round, client)]
         self.num_private += bool(clients)
         num_rows = sum(self._sizes[client] * self._steps[client].num_epochs for client in clients)
@@ -299,9 +303,11 @@ class ClientProcess(SecureSummand):
         )
         if not config.secure_aggregation:
             return messages.ClippedChanges(values)
-        self.heard(order.round, order.parameters, order.clip_norm, order.bit_share)
-        point = client_dp.point_of(config, len(self.clients), config.clients_per_site)
-        return self.masked(values, point, f"{order.round}", config.client_noise_multiplier, what=self.name)
+        point, sigma = (
+            client_dp.point_of(config, len(self.clients), config.clients_per_site),
+            config.client_noise_multiplier,
+        )
+        return self.masked(values, point, f"{order.round}", sigma, what="clipped changes", heard=heard)
 
     @remote(caller=SERVER, at_most=lambda config: int(config.is_noised))
     async def account(self) -> None:
@@ -323,16 +329,19 @@ class ClientProcess(SecureSummand):
     async def train(self, order: messages.TrainOrder) -> messages.Change | Masked:
         """Let the clients that are wanted train from the server's model; say what changed."""
         self.release("a change", round=order.round, last_round=self._config.num_rounds)
+        # what was told before it too: a run that survives losses remembers what was heard last
+        before = (self.scale, self.target, self.total_weight)
+        heard = self.heard("train", order.round, order.parameters, order.control, *before)
         change = await self._train(order)
         if not self._config.secure_aggregation:
             return change
-        # what was told before it too: a run that survives losses remembers what was heard last
-        self.heard(order.round, order.parameters, order.control, self.scale, self.target, self.total_weight)
+        if before != (self.scale, self.target, self.total_weight):
+            raise Refused(self.caller, f"tells {self.name} another scale or weight while it trains")
         limit = self._config.secure_range
         part = algorithm.summand(change, self.total_weight, order, limit)
         point = FixedPoint(limit=limit, num_clients=len(self.clients))
         # one id a round: what is asked for again must be summed among the same sites
-        return self.masked(part, point, f"{order.round}", what=f"a change of {self.name}")
+        return self.masked(part, point, f"{order.round}", what="a change", heard=heard)
 
     @remote(caller=SERVER, at_most=lambda config: 0 if config.secure_aggregation else config.num_measurements)
     async def measure(self, order: messages.MeasureOrder) -> messages.LocalScores:

@@ -17,6 +17,7 @@ outdates the copy of the earlier one. Two tokens may be here at once: each works
 from __future__ import annotations
 
 import hmac
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -43,7 +44,7 @@ from fedactors.privacy.accounting import PrivacyRecord
 from fedactors.secure_sums.actors import SecureSummand
 from fedactors.secure_sums.messages import Masked
 from protocols.mtcd import messages
-from protocols.mtcd.algorithm import NUM_PROBES, Rows, Task, batch_rows, combine, point_of, summand
+from protocols.mtcd.algorithm import NUM_PROBES, Rows, Task, approved_step, batch_rows, combine, point_of, summand
 from protocols.mtcd.config import MtcdConfig
 from protocols.mtcd.data import PartyRows, PublicPart
 from protocols.mtcd.message_compression import Estimates, Transforms, releases_of, unpack
@@ -249,6 +250,7 @@ class TokenHolder(LinkedParty):
     @remote(caller=(SERVER, CLIENT), at_most="num_visits")
     async def visit(self, token: messages.Token) -> None:
         """Work on a token that has come, then pass it on; an outdated one ends here."""
+        self._check_step(token)
         z = arrived = unpack(token.z)
         theta_0, rows = token.theta_0, self._rows_of(token.round_)
         seed = walk_seed(self._walks, token.round_, token.token, token.attempt)
@@ -321,6 +323,9 @@ class TokenHolder(LinkedParty):
             await self.peer(station, TokenClient).roaming_done(done)  # STCD's clients and a server have this one too
 
     # --- what a token that syncs does otherwise ---
+
+    def _check_step(self, token: messages.Token) -> None:
+        """Refuse a step that was not approved, where sums are to hide what follows from it."""
 
     def _copy(self, token: messages.Token) -> Any:
         """Return the parameters that the token is to work on, None if it is outdated."""
@@ -424,7 +429,11 @@ class ServedParty(LinkedParty):
     @remote(caller=SERVER, once=True)
     async def gather(self, order: messages.Gather) -> messages.Representation | Masked:
         """Return h_k on the round's rows."""
-        return await self._represent(order.round_)
+        return await self._represent(order.round_, self._hear("gather", order))
+
+    def _hear(self, endpoint: str, told: Any) -> bytes:
+        """Return a digest of what all clients were told alike, where what follows from it leaves in sums only."""
+        return b""
 
     @remote(caller=SERVER, at_most=lambda config: config.num_norms * NUM_PROBES)
     async def probe(self, probe: messages.Probe) -> messages.ProbeImage:
@@ -441,7 +450,7 @@ class ServedParty(LinkedParty):
             raise Refused(self.caller, said)
         return messages.ProbeImage(await self._do(self._block.kernel_image(probe.vector, rows)))
 
-    async def _represent(self, round_: int) -> messages.Representation | Masked:
+    async def _represent(self, round_: int, heard: bytes = b"") -> messages.Representation | Masked:
         """Return h_k on a round's rows, as the configuration lets it leave."""
         rows, transforms = self._rows_of(round_), self._transforms
         self.release("the representation", round=round_, last_round=self._config.num_rounds)
@@ -477,6 +486,30 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
 
     # --- tokens ---
 
+    def _check_step(self, token: messages.Token) -> None:
+        """Refuse, under masks, another step than the settings': a small one to some and a large weight empty them.
+
+        Raises:
+            Refused: it is another one.
+        """
+        if not self._config.secure_aggregation:
+            return
+        approved = approved_step(self._config, self._block.num_samples, token.round_)
+        if not math.isclose(token.step, approved, rel_tol=1e-12):
+            said = f"sends {self.name} a token of step {token.step:g} in round {token.round_}"
+            raise Refused(self.caller, f"{said}; approved: {approved:g} (learning_rate)")
+
+    def _check_weight(self, order: messages.SyncTokens) -> None:
+        """Refuse, under masks, another weight of copies than the settings'.
+
+        Raises:
+            Refused: it is another one.
+        """
+        approved = 1.0 / self._config.tokens if self._config.mode == "overlapping" else 1.0
+        if self._config.secure_aggregation and order.weight != approved:
+            said = f"lets {self.name} combine its copies with weight {order.weight:g}"
+            raise Refused(self.caller, f"{said}; approved: {approved:g} (mode)")
+
     def _end_walk(self, token: messages.Token) -> None:
         done = messages.RoamingDone(token.round_, token.token, token.attempt, token.visited)
         self.background(self._report(done, self.links.uplink or "server"))
@@ -510,7 +543,8 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
     @remote(caller=SERVER, at_most="num_rounds")
     async def sync(self, order: messages.SyncTokens) -> messages.Representation | Masked | None:
         """Combine the copies of this round's tokens, drop them, and return h_k for the next round if asked."""
-        self.heard(order)
+        heard = self._hear("sync", order)
+        self._check_weight(order)
         if self._copies_round == order.round_:
             counts = dict(order.reissued)
             copies = {k: theta for k, (attempt, theta) in self._copies.items() if counts.get(k, 0) == attempt}
@@ -520,10 +554,14 @@ class TokenClient(ServedParty, TokenHolder, SecureSummand):
             before = np.zeros_like(self.theta) if self.combined is None else self.combined
             self.combined = self.theta
             self.theta = self.combined + order.momentum * (self.combined - before)
-        return await self._represent(order.round_ + 1) if order.send_representation else None
+        return await self._represent(order.round_ + 1, heard) if order.send_representation else None
 
-    async def _represent(self, round_: int) -> messages.Representation | Masked:
+    def _hear(self, endpoint: str, told: Any) -> bytes:
+        return self.heard(endpoint, told)
+
+    async def _represent(self, round_: int, heard: bytes = b"") -> messages.Representation | Masked:
         found = await super()._represent(round_)
         if not self._config.secure_aggregation or isinstance(found, Masked):
             return found
-        return self.masked(summand(unpack(found.h), found.penalty), point_of(self._config))
+        values, point = summand(unpack(found.h), found.penalty), point_of(self._config)
+        return self.masked(values, point, what="a representation", heard=heard)

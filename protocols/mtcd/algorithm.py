@@ -26,6 +26,8 @@ from protocols.mtcd.objective import Array, Problem, Ridge, largest_gram_eigenva
 
 Rows = NDArray[np.int64]
 NO_THETA_0: Array = np.zeros(0)
+NETWORK_STEP = 0.05
+"""The step size of `learning_rate=auto` with a network."""
 NUM_PROBES = 30
 """Images of each client's kernel that settle a step size."""
 _BATCH_MARGIN = 1.1
@@ -248,6 +250,18 @@ def stale_steps(num_local_steps: int, num_hops: int, smallest_cluster: int) -> i
 def moves_in_parallel(config: MtcdConfig) -> bool:
     """Say whether several blocks move between two syncs without seeing each other."""
     return config.algorithm == "svfl" or (config.mode == "token-per-cluster" and config.tokens > 1)
+
+
+def scheduled(config: MtcdConfig, step: float, num_train: int, round_: int) -> float:
+    """Return the step size of a round, by the schedule over epochs."""
+    rounds_per_epoch = max(1, num_train // (config.batch_size or num_train))
+    return step * config.rate_schedule.at(round_ // rounds_per_epoch, config.num_rounds // rounds_per_epoch + 1)
+
+
+def approved_step(config: MtcdConfig, num_train: int, round_: int) -> float:
+    """Return the step size of a round where the settings alone say it, as they do with secure sums."""
+    step = NETWORK_STEP if config.learning_rate == "auto" else float(config.learning_rate)
+    return scheduled(config, step, num_train, round_)
 
 
 def safe_step(config: MtcdConfig, block: float, joint: float, smallest_cluster: int) -> float:

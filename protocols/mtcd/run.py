@@ -26,7 +26,7 @@ from fedactors.runtime.interface import Runtime
 from fedactors.runtime.rounds import Remedy, Rounds, RunState, Watch
 from protocols.mtcd import messages
 from protocols.mtcd.actors import TokenClient
-from protocols.mtcd.algorithm import NO_THETA_0, aggregate, default_costs, has_diverged
+from protocols.mtcd.algorithm import NETWORK_STEP, NO_THETA_0, aggregate, default_costs, has_diverged, scheduled
 from protocols.mtcd.baselines import dcpa
 from protocols.mtcd.baselines.stcd import StcdClient
 from protocols.mtcd.baselines.svfl import SvflClient, SvflServer
@@ -42,7 +42,6 @@ OBJECTIVE = "training/objective"
 COUNTED = frozenset({"Representation", "Token", "Prelude", "SyncedZ", "RelayedZ", "DualVector", "Probe", "ProbeImage"})
 """Message types of the algorithms, the search for a step size included; other orders and words carry no array, and
 labels are sent once."""
-_NETWORK_STEP = 0.05
 
 
 @dataclass
@@ -292,7 +291,7 @@ async def settle_steps(federation: Federation) -> None:
     elif config.learning_rate != "auto":
         state.step = float(config.learning_rate)
     else:
-        state.step = _NETWORK_STEP if config.problem == "network" else await safe_step_of(federation)
+        state.step = NETWORK_STEP if config.problem == "network" else await safe_step_of(federation)
 
 
 async def largest_norm(federation: Federation) -> float:
@@ -312,9 +311,7 @@ async def safe_step_of(federation: Federation) -> float:
 
 def step_of(federation: Federation, round_: int) -> float:
     """Return the round's step size, by the schedule over epochs."""
-    config, state = federation.config, federation.state
-    rounds_per_epoch = max(1, state.num_train // (config.batch_size or state.num_train))
-    return state.step * config.rate_schedule.at(round_ // rounds_per_epoch, config.num_rounds // rounds_per_epoch + 1)
+    return scheduled(federation.config, federation.state.step, federation.state.num_train, round_)
 
 
 # --- what a round is measured by; nothing here is communication of the algorithms ---

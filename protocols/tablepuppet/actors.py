@@ -51,10 +51,10 @@ class MaskedTable(SecureSummand):
 
     _config: TablePuppetConfig
 
-    def mask(self, values_NC: Array) -> Masked:
-        """Return predictions of joined rows under masks."""
+    def mask(self, values_NC: Array, heard: bytes) -> Masked:
+        """Return predictions of joined rows under masks; `heard` says which, as each table is told something else."""
         point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.clients))
-        return self.masked(values_NC, point, what=f"predictions of {self.name}")
+        return self.masked(values_NC, point, what="predictions", heard=heard)
 
 
 class TableClient(JoinMember, MaskedTable):
@@ -252,12 +252,14 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=SERVER, only="joiners", at_most=lambda config: int(config.is_admm))
     async def predict_all(self) -> messages.Predictions | Masked:
         """Return h_i of all rows that join (Algorithm 1, line 4, first round)."""
-        return self._send(await self._predict(self._x), self._train_positions)
+        heard = self.heard("predict_all")
+        return self._send(await self._predict(self._x), self._train_positions, heard)
 
     @remote(caller=SERVER, only="joiners", at_most="num_exchanges")
     async def exchange(self, derivatives: messages.Derivatives) -> messages.Predictions | Masked:
         """Take the step of the last batch (Eq. 12, 13) and return the predictions of the next (Table 5, RFL-SGD-V)."""
         self._check_partitions(alone=True)
+        heard = self.heard("exchange", derivatives.batch_size)
         if derivatives.batch_size:
             gradient = await self._gradient(derivatives)
             mean = algorithm.combine_gradients([gradient], derivatives.batch_size)
@@ -266,7 +268,7 @@ class TableClient(JoinMember, MaskedTable):
         if self._config.secure_aggregation:
             rows = algorithm.batch_rows(self._batch.astype(np.int64), np.empty(len(self._x), dtype=np.int64))
             self._batch, positions = rows.rows_u, rows.position_B
-        return self._send(await self._predict(self._x[self._batch]), positions)
+        return self._send(await self._predict(self._x[self._batch]), positions, heard)
 
     def _distinct(self, rows: Any) -> Any:
         """Return the rows of a batch; a row that stands in it k times would move theta k times as far as accounted."""
@@ -295,6 +297,7 @@ class TableClient(JoinMember, MaskedTable):
     async def solve(self, auxiliary: messages.Auxiliary) -> messages.Predictions | Masked:
         """Solve Eq. 16 and return the next round's predictions (RFL-ADMM-V)."""
         self._check_partitions(alone=True)
+        heard = self.heard("solve", auxiliary.rho)
         Y_nC, config, problem = auxiliary.values, self._config, self._problem
         if config.secure_aggregation:  # the server does not know the own predictions, which Eq. 14 takes away
             work = Work("predict", float(len(self._x) * problem.model.num_parameters))
@@ -303,7 +306,7 @@ class TableClient(JoinMember, MaskedTable):
                 config.admm, Y_nC, problem.G_n, local_nC, auxiliary.rho, len(self._plan.tables)
             )
         self.theta = await self._solve(Y_nC, self.theta, None, auxiliary.rho)
-        return self._send(await self._predict(self._x), self._train_positions)
+        return self._send(await self._predict(self._x), self._train_positions, heard)
 
     @remote(caller=SERVER, only="joiners", at_most="num_consensus_rounds")
     async def receive_auxiliary(self, auxiliary: messages.Auxiliary) -> None:
@@ -335,8 +338,9 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=SERVER, only="joiners", at_most="num_tests")
     async def predict_test(self) -> messages.TestPredictions | Masked:
         """Return h_i of the rows in the test join."""
+        heard = self.heard("predict_test")
         values, positions = await self._predict(self._x_test), self._positions
-        return messages.TestPredictions(values) if positions is None else self.mask(values[positions.test])
+        return messages.TestPredictions(values) if positions is None else self.mask(values[positions.test], heard)
 
     @remote(caller=SERVER, only="joiners", at_most=lambda config: config.most_rounds + 1)
     async def score(self, outputs: messages.TestOutputs) -> messages.Score:
@@ -431,8 +435,8 @@ class TableClient(JoinMember, MaskedTable):
         found = self._positions
         return None if found is None else found.train
 
-    def _send(self, values_nC: Array, positions: NDArray[Any] | None) -> messages.Predictions | Masked:
-        return messages.Predictions(values_nC) if positions is None else self.mask(values_nC[positions])
+    def _send(self, values_nC: Array, positions: NDArray[Any] | None, heard: bytes) -> messages.Predictions | Masked:
+        return messages.Predictions(values_nC) if positions is None else self.mask(values_nC[positions], heard)
 
     @property
     def _num_classes(self) -> int:

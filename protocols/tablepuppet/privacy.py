@@ -231,9 +231,9 @@ def _predictions_of(config: TablePuppetConfig, data: RelationalData, seed: int) 
     sent: dict[str, list[tuple[Any, ...]]] = {}
 
     class RecordedClient(TableClient):
-        def _send(self, values_nC: NDArray[Any], positions: NDArray[Any] | None) -> Any:
+        def _send(self, values_nC: NDArray[Any], positions: NDArray[Any] | None, heard: bytes) -> Any:
             sent.setdefault(self.name, []).append((values_nC, positions, self._x, self.theta))
-            return super()._send(values_nC, positions)
+            return super()._send(values_nC, positions, heard)
 
     class RecordingRuntime(SimulatedRuntime):
         def spawn(self, cls: type[Any], *args: Any, **kwargs: Any) -> Any:

@@ -195,6 +195,7 @@ class PredictingTable(NewRowsMember, MaskedTable):
         if self._has_predicted:
             raise Refused(self.caller, f"asks {self.name} for predictions a second time")
         self._has_predicted = True
+        heard = self.heard("predict")
         num_rows = len(self._encoded.features)
         if len(wanted.rows) and not (wanted.rows.min() >= 0 and wanted.rows.max() < num_rows):  # the last one is -1 too
             raise Refused(self.caller, f"asks {self.name} for rows beyond 0 to {num_rows - 1}")
@@ -203,7 +204,7 @@ class PredictingTable(NewRowsMember, MaskedTable):
         work = Work("predict", float(len(rows_u) * self.part.models["bottom"].vector.size))
         values = await self.compute(contribution, self.part, x_uD, work=work)
         values = released(self, self.part, values, "Predictions", is_masked=self._config.secure_aggregation)[index]
-        return self.mask(values) if self._config.secure_aggregation else messages.Predictions(values)
+        return self.mask(values, heard) if self._config.secure_aggregation else messages.Predictions(values)
 
     @remote(caller=SERVER, only="joiners", once=True)
     async def take(self, outputs: messages.JoinedOutputs) -> None:

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from fedactors.actors.context import Work
 from fedactors.api import simulate
 from fedactors.errors import FedactorsError
+from fedactors.learning.network import initial_vector
 from fedactors.plugins import find_protocol
-from fedactors.secure_sums.actors import SecureSums
-from fedactors.secure_sums.messages import Arrived, Confirmations, arrived_text, mask_stream, pair_seed
-from fedactors.secure_sums.primitives import join
+from fedactors.secure_sums.actors import SecureSums, as_bytes
+from fedactors.secure_sums.messages import Arrived, Confirmations, Masked, arrived_text, mask_stream, pair_seed
+from fedactors.secure_sums.primitives import FixedPoint, count_point, join
 from fedactors.secure_sums.protocol import SecureSumError
 from protocols.glasu.actors import GraphClient
+from protocols.glasu.messages import Aggregated, GradientShare
 from protocols.horizontal.actors import ClientProcess
+from protocols.horizontal.algorithm import ServerModel, shared
+from protocols.horizontal.messages import TotalWeight
 from protocols.mtcd.actors import TokenClient
-from protocols.nebulafl.baselines.actors import OrderCenter
+from protocols.nebulafl.baselines.actors import OrderCenter, RoundExchange
 from protocols.nebulafl.baselines.secure_sums import SummingCenter
+from protocols.nebulafl.messages import RoundOrder, TrainingOrder, Withdrawal
 from tests.secure_sums.test_protocol import FIVE, Sums, vectors
 
 pytestmark = pytest.mark.slow
+NOTHING = np.zeros(0, np.float32)
 RUNS: dict[str, dict[str, Any]] = {
     "horizontal": {"num_clients": 5},
     "glasu": {"num_clients": 5},
@@ -101,6 +110,162 @@ def test_with_a_quorum_too_a_sum_is_of_those_who_were_told_the_same(monkeypatch:
         simulate("horizontal", seed=1, **words)
 
 
+TOLD_OTHERWISE = "has not confirmed the same survivors, or was told otherwise what to add"
+
+
+def attacked(name: str, said: str, **more: Any) -> None:
+    """Let a run under masks end with a refusal."""
+    words = {**find_protocol(name).smoke, **RUNS[name], "on_party_loss": "stop", "secure_aggregation": True, **more}
+    with pytest.raises(FedactorsError, match=said):
+        simulate(name, seed=1, **words)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, r"orders 0 containers of .*; approved: 2"), (2, "a round that is not over there")]
+)
+def test_a_center_adds_the_round_that_all_were_told_last(
+    monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    """An exchange that asks all but one for what they keep of the round before, of zeros, would read one's model."""
+
+    async def start(self: RoundExchange, order: RoundOrder) -> None:
+        await self.centers.ask(lambda center: center.start_round(replace(order, num_containers=number)))
+
+    async def settle(self: RoundExchange) -> None:
+        if set(self.called) - set(self.results):
+            return
+        if self.round == 0:  # each keeps its part of round 0
+            self.round, self.results = 1, {}
+            await self._sums._sums.prepare(1)
+            order = RoundOrder(1, self._config.active_per_center, self.parameters_P)
+            await self.centers.ask(lambda center: center.start_round(order))
+            self.called = [self.centers.members[0]]
+            self.early = {name: await self.peer(name, OrderCenter).give_part() for name in self.centers.members[1:]}  # type: ignore[attr-defined]
+            return
+        (victim,) = self.called
+        parts = {victim: await self.peer(victim, OrderCenter).give_part(), **self.early}  # type: ignore[attr-defined]
+        point = FixedPoint(limit=self._config.secure_range, num_clients=len(self.centers.names))
+        await self._sums._sums.total(parts, point, Work("unmasking", 1.0))
+        raise AssertionError("the exchange has read the sum of one's model and zeros")
+
+    monkeypatch.setattr(RoundExchange, "_start", start)
+    monkeypatch.setattr(RoundExchange, "_settle", settle)
+    attacked("nebulafl", said, active_per_center=2)
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["checked", "if nobody checked the turn"])
+def test_one_aggregate_to_two_endpoints_makes_no_sum(monkeypatch: pytest.MonkeyPatch, checked: bool) -> None:
+    """What one infers would be added to gradients of the others, which are nearly nothing."""
+    honest = GraphClient.infer
+
+    @functools.wraps(honest)
+    async def infer(self: GraphClient, aggregated: Aggregated) -> Any:
+        return await (honest(self, aggregated) if self.name == max(self.clients) else self.head_gradient(aggregated))
+
+    monkeypatch.setattr(GraphClient, "infer", infer)
+    if not checked:
+
+        def take(self: GraphClient, aggregated: Aggregated, *, is_last: bool) -> Any:
+            self._round.aggregated.append(torch.tensor(aggregated.values))
+            return self._round.aggregated[-1]
+
+        monkeypatch.setattr(GraphClient, "_take_aggregated", take)
+    attacked("glasu", "the aggregate of segment 0 out of turn" if checked else TOLD_OTHERWISE, mode="joint")
+
+
+def test_a_weight_is_not_added_to_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but one tell their weight when that one tells its change: their sum shows the change of a parameter."""
+
+    prepared = SecureSums.prepare
+
+    async def begin(sums: SecureSums, num_sums: int) -> None:
+        await prepared(sums, num_sums)
+        self: Any = sums._caller
+        vector_P = initial_vector(self._spec, 1)
+        self.model = ServerModel.begin(self._config, shared(self._spec, (), vector_P))
+        victim, *others = self.sites.members
+        total, order = TotalWeight(1e6), self._orders(1)
+        await self.peer(victim, ClientProcess).weigh()
+        await self.sites.ask(lambda site: site.take_weight(total))
+        for name in others:
+            await self.peer(name, ClientProcess).train(order[name])
+        change = await self.peer(victim, ClientProcess).train(order[victim])
+        parts = {name: await self.peer(name, ClientProcess).weigh() for name in others}
+        parts[victim] = Masked(change.slot, (1,), change.words[:1])
+        await sums.total(parts, count_point(len(parts)), Work("unmask", 1.0))
+        raise AssertionError("the server has read one's change of a parameter")
+
+    monkeypatch.setattr(SecureSums, "prepare", begin)
+    attacked("horizontal", "for its weight after the sum of all", standardisation="none")
+
+
+@pytest.mark.parametrize("endpoint", ["start_round", "withdraw", "order", "facts", "columns"])
+def test_no_center_orders_another(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """What the exchange alone may order decides what a center adds."""
+    honest, withdrawal = OrderCenter.start_round, (Withdrawal(()),)
+
+    @functools.wraps(honest)
+    async def start(self: OrderCenter, order: RoundOrder) -> None:
+        told = {"start_round": (order,), "withdraw": withdrawal, "order": (TrainingOrder(1, 0, 0.0, 1.0, NOTHING),)}
+        if self.name == max(self.clients):
+            await getattr(self.peer(min(self.clients), OrderCenter), endpoint)(*told.get(endpoint, ()))
+        await honest(self, order)
+
+    monkeypatch.setattr(OrderCenter, "start_round", start)
+    attacked("nebulafl", rf"\.{endpoint}, which is open to its adder only")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "more", "said"),
+    [
+        ("visit", {"step": 1e-7}, r"a token of step 1e-07 in round 0; approved: 0\.001 \(learning_rate\)"),
+        ("sync", {"weight": 1e9}, r"combine its copies with weight 1e\+09; approved: 1 \(mode\)"),
+    ],
+)
+def test_no_client_of_mtcd_is_emptied(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, more: dict[str, float], said: str
+) -> None:
+    """A small step at all but one, and a weight that makes up for it, would leave nothing but that one's part."""
+    honest = getattr(TokenClient, endpoint)
+
+    @functools.wraps(honest)
+    async def told(self: TokenClient, message: Any) -> Any:
+        return await honest(self, replace(message, **more))
+
+    monkeypatch.setattr(TokenClient, endpoint, told)
+    attacked("mtcd", said, learning_rate=0.001)
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "of another kind": {"what": "a weight"},
+    "that follow from something else": {"heard": b"another order"},
+    "on another grid": {"point": FixedPoint(limit=64.0, num_clients=5)},
+    "of another length": {"length": 3},
+}
+
+
+@pytest.mark.parametrize("of", PARTS)
+def test_no_sum_is_of_parts(of: str) -> None:
+    """Masks are key streams: the beginnings of two vectors add up, whatever they are."""
+    sums, values, one = Sums(), vectors(), {"what": "a change", "heard": b"", "point": None, "length": 40, **PARTS[of]}
+    point = one["point"] or sums.point
+    masked = sums.mask({name: values[name] for name in FIVE[:1]}, what="a change")
+    for name in FIVE[1:]:
+        zeros = np.zeros(one["length"])
+        masked[name] = sums.clients[name].mask(zeros, point, what=one["what"], heard=one["heard"])
+    cut: Mapping[str, Masked] = {
+        name: Masked(part.slot, (one["length"],), part.words[: one["length"]]) for name, part in masked.items()
+    }
+    with pytest.raises(SecureSumError, match=TOLD_OTHERWISE):
+        sums.finish(cut)
+
+
+def test_no_two_kinds_of_messages_are_the_same_bytes() -> None:
+    values = np.arange(1000.0)
+    assert as_bytes(Aggregated(0, values)) != as_bytes(GradientShare(0, values))
+    assert as_bytes({"a": values}) != as_bytes({"a": values + (values == 500)})  # whose texts are the same
+
+
 def read_by_two(sums: Sums, values: dict[str, Any]) -> Any:
     """Return ann's vector, as a server reads it whom eve helps: of five, three make a set, and eve signs two sets."""
     masked = sums.mask(values)
@@ -109,7 +274,9 @@ def read_by_two(sums: Sums, values: dict[str, Any]) -> Any:
     for arrived in (Arrived(slot, ("ann", "bob", "eve")), Arrived(slot, ("cy", "dee", "eve"))):
         honest = arrived.members[:2]
         signatures = {name: sums.clients[name].confirm(arrived).signature for name in honest}
-        signatures["eve"] = sums.clients["eve"]._identity.sign(arrived_text(session.id, arrived, b""))
+        signatures["eve"] = sums.clients["eve"]._identity.sign(
+            arrived_text(session.id, arrived, sums.clients["eve"]._summed[slot])
+        )
         shares |= {name: sums.clients[name].unmask(Confirmations(slot, signatures)).shares for name in honest}
     held = {peer: one[slot] for peer, one in sums.clients["eve"]._held.items()}
     seed, key = (

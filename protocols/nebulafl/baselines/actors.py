@@ -73,12 +73,12 @@ class OrderCenter(ContainerCenter, SummingCenter):
     def _learned(self) -> None:
         self.reading = self.trainings.reading.text
 
-    @remote(caller=DATA_CENTER, once=True)
+    @remote(caller=DATA_CENTER, only="adder", once=True)
     async def columns(self) -> messages.Columns:
         """Return which columns the containers' rows have."""
         return messages.Columns(self.trainings.model[1][0], self.trainings.reading.names)
 
-    @remote(caller=DATA_CENTER, once=True)
+    @remote(caller=DATA_CENTER, only="adder", once=True)
     async def facts(self) -> messages.CenterFacts:
         """Return what the exchange may know of the containers."""
         sizes_C = np.array(self.trainings.sizes, np.int64)
@@ -86,7 +86,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
 
     # --- flat: one task, one container ---
 
-    @remote(caller=DATA_CENTER, at_most="num_orders", unbounded=WHILE_IT_LASTS)
+    @remote(caller=DATA_CENTER, only="adder", at_most="num_orders", unbounded=WHILE_IT_LASTS)
     async def order(self, order: messages.TrainingOrder) -> None:
         """Train a model in a container as soon as there is hardware."""
         if not self.trainings.stopped:
@@ -94,7 +94,7 @@ class OrderCenter(ContainerCenter, SummingCenter):
             request = Request(order.task, order.parameters, order.container, order.gap, order.rate_factor)
             self.trainings.ask(request)
 
-    @remote(caller=DATA_CENTER, unbounded="ends what was ordered")
+    @remote(caller=DATA_CENTER, only="adder", unbounded="ends what was ordered")
     async def withdraw(self, withdrawal: messages.Withdrawal) -> None:
         """Break tasks off."""
         for task in withdrawal.tasks:
@@ -103,12 +103,12 @@ class OrderCenter(ContainerCenter, SummingCenter):
 
     # --- by centers: one round ---
 
-    @remote(caller=DATA_CENTER, at_most="num_center_rounds", unbounded=WHILE_IT_LASTS)
+    @remote(caller=DATA_CENTER, only="adder", at_most="num_center_rounds", unbounded=WHILE_IT_LASTS)
     async def start_round(self, order: messages.RoundOrder) -> None:
         """Begin a round; one that was still on (this center was away) is dropped."""
         self._check_time()
         if self._config.secure_aggregation:
-            self.heard(order)
+            self.follow(order)
         for slot in list(self.trainings.scheduler.requests):
             self.trainings.withdraw(slot)
         table = self.trainings.scheduler.table

@@ -8,6 +8,7 @@ What is summed is a center's mean model times its share of all centers' weight, 
 
 from __future__ import annotations
 
+import hashlib
 from typing import ClassVar
 
 import numpy as np
@@ -18,14 +19,14 @@ from fedactors.actors.context import Work
 from fedactors.actors.groups import ActorGroup, OnLoss
 from fedactors.actors.remote import DATA_CENTER, remote
 from fedactors.errors import Refused
-from fedactors.secure_sums.actors import SecureSummand, SecureSums
+from fedactors.secure_sums.actors import SecureSummand, SecureSums, as_bytes
 from fedactors.secure_sums.messages import Masked
 from fedactors.secure_sums.primitives import FixedPoint, count_point
 from protocols.nebulafl.algorithm import Floats
 from protocols.nebulafl.baselines.hierarchical import center_method
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.containers import WHILE_IT_LASTS, RunMembers
-from protocols.nebulafl.messages import ClusterLogits, RoundDone, RoundResult, TotalWeight
+from protocols.nebulafl.messages import ClusterLogits, RoundDone, RoundOrder, RoundResult, TotalWeight
 from protocols.nebulafl.training import Trainings
 
 UNMASKING = "unmasking"
@@ -44,18 +45,33 @@ def summand(result: RoundResult, share: float, limit: float) -> NDArray[np.float
 class SummingCenter(DataCenter, SecureSummand):
     """A center whose answer to a round may be added to the others' under masks."""
 
-    state: ClassVar[tuple[str, ...]] = ("total_weight", "kept", *SecureSummand.state)
+    state: ClassVar[tuple[str, ...]] = ("total_weight", "kept", "ordered", *SecureSummand.state)
     trainings: Trainings
 
     def __init__(self, config: NebulaFLConfig, members: RunMembers) -> None:
         survives_loss = config.on_party_loss == "continue"
         SecureSummand.__init__(self, members.centers, members.exchange, survives_loss=survives_loss)
         self._is_summed, self._limit = config.secure_aggregation, config.secure_range
+        self._num_active = config.active_per_center
         self._answers = center_method(config)
         self.total_weight = 0.0
         """Of all centers' containers, under masks."""
         self.kept: RoundResult | None = None
         """The answer to the round that is over, which leaves under masks only."""
+        self.ordered = b""
+        """A digest of the order that the round follows, and so what is kept."""
+
+    def follow(self, order: RoundOrder) -> None:
+        """Take the order of a round under masks: what is kept of the one before leaves no more.
+
+        Raises:
+            Refused: it is not what follows from the settings: of no containers a center would add zeros.
+        """
+        if order.num_containers != self._num_active:
+            said = f"orders {order.num_containers} containers of {self.name}"
+            raise Refused(self.caller, f"{said}; approved: {self._num_active} (active_per_center)")
+        self.heard("start_round", order)
+        self.kept, self.ordered = None, hashlib.sha256(as_bytes(order)).digest()
 
     def leaving(self, answer: RoundResult | ClusterLogits) -> RoundResult | ClusterLogits | RoundDone:
         """Return what leaves when a round is over: the answer, or the word that it waits here to be summed."""
@@ -67,15 +83,16 @@ class SummingCenter(DataCenter, SecureSummand):
     @remote(caller=DATA_CENTER, only="adder", at_most=lambda config: int(config.secure_aggregation))
     async def weigh(self) -> Masked:
         """Give the weight of all own containers, under masks."""
+        heard, point = self.heard("weigh"), count_point(len(self.clients))
         weight = float(self._answers.total_weight(self.trainings.sizes))
-        return self.masked(np.array([weight]), count_point(len(self.clients)))
+        return self.masked(np.array([weight]), point, what="the weight", heard=heard)
 
     @remote(caller=DATA_CENTER, only="adder", at_most=lambda config: int(config.secure_aggregation))
     async def take_weight(self, total: TotalWeight) -> None:
         """Learn what all centers' containers weigh together, once."""
         if self.total_weight:  # another one would scale the same model anew, for a second sum
             raise Refused(self.caller, f"tells {self.name} what all weigh a second time")
-        self.heard(total)
+        self.heard("take_weight", total)
         self.total_weight = total.value
 
     @remote(caller=DATA_CENTER, only="adder", at_most="num_summed_rounds", unbounded=WHILE_IT_LASTS)
@@ -84,10 +101,11 @@ class SummingCenter(DataCenter, SecureSummand):
         kept = self.kept
         if kept is None or not self.total_weight:
             raise Refused(self.caller, f"asks {self.name} for its part of a round that is not over there")
+        heard = self.heard("give_part", self.ordered)
         part = summand(kept, self._answers.weight(kept) / self.total_weight, self._limit)
         point = FixedPoint(limit=self._limit, num_clients=len(self.clients))
         # one id a round: a model that is asked for again must be summed among the same centers
-        return self.masked(part, point, f"{kept.round}", what=f"a model of {self.name}")
+        return self.masked(part, point, f"{kept.round}", what="a model", heard=heard)
 
 
 class RoundSums:

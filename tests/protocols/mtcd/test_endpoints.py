@@ -49,14 +49,14 @@ class Curious(TokenClient):
 
     wants: ClassVar[tuple[str, Any] | None] = None
 
-    async def _represent(self, round_):
+    async def _represent(self, round_, heard=b""):
         cls = type(self)
         if cls.wants is not None:
             (endpoint, message), cls.wants = cls.wants, None
             await getattr(self.peer("client-0" if self.name != "client-0" else "client-1", TokenClient), endpoint)(
                 message
             )
-        return await super()._represent(round_)
+        return await super()._represent(round_, heard)
 
 
 def hostile(endpoint, message, runtime, words="topology=complete"):

@@ -144,5 +144,5 @@ def test_what_would_show_one_client_is_refused(words, name):
 
 
 def test_a_range_that_is_too_small_is_named():
-    with pytest.raises(BadInput, match=r"secure_range: 1e-06 is too small for client-"):
+    with pytest.raises(BadInput, match=r"secure_range: 1e-06 is too small for a representation of client-"):
         simulate(f"{SECURE} {SLOW} secure_range=1e-6")
