@@ -4,8 +4,8 @@ A family is the cases of one test (or, with `family=`, several tests). Each comm
 the next commit the next few, so that all of them run within a number of commits. `DRAW_SEED=7` repeats the draw of
 commit 7 and `DRAW_SEED=all` runs every test; the default is the number of commits. `make deep` runs everything.
 
-Drawn are the cases of a test marked ``slow``, ``ray`` or ``walk``, half of a file's ``slow`` tests without cases, and
-everything marked ``drawn``:
+Drawn are the cases of a test marked ``slow``, ``ray`` or ``walk``, half of a file's such tests without cases, and
+everything marked ``drawn``. With `DRAW_RARER=3`, as CI sets it, each of them runs three times as rarely:
 
     @pytest.mark.drawn(2)                            two cases of this test
     @pytest.mark.drawn(2, family="kills")            two of all tests of this file with this family
@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SEED, TOUCHED = "DRAW_SEED", "DRAW_TOUCHED"
+SEED, TOUCHED, RARER = "DRAW_SEED", "DRAW_TOUCHED", "DRAW_RARER"
 """Environment variables; the second has the changed paths, a line each, so that they need not come from git."""
 ALL = "all"
 CASES = 1
@@ -93,11 +93,13 @@ def draw(names: Sequence[str], number: int, of: int = 0) -> set[str]:
         of: how many members the family counts as, where that is more than it has.
     """
     members = set(names)
-    order = [*sorted(members, key=_digest), *(f"nobody {index}" for index in range(of - len(members)))]
-    if seed() == ALL or number >= len(order):
+    count = max(len(members), of) * int(os.environ.get(RARER, "1"))
+    if seed() == ALL or number >= count:
         return members
-    start = int(seed()) * number
-    return members & {order[(start + index) % len(order)] for index in range(number)}
+    order = sorted(members, key=_digest)
+    # families of one size do not all run with the same seeds
+    start = int(seed()) * number + int.from_bytes(_digest("".join(order))[:4])
+    return {order[place] for index in range(number) if (place := (start + index) % count) < len(order)}
 
 
 def _digest(name: str) -> bytes:
@@ -137,8 +139,7 @@ def rule_of(item: pytest.Item) -> Rule | None:
         if not any(item.get_closest_marker(heavy) for heavy in HEAVY):
             return None
         if not has_cases:
-            is_slow = item.get_closest_marker("slow") is not None
-            return Rule(f"{file}::slow", HALF, 0, name, is_touched(_subjects(item, ()))) if is_slow else None
+            return Rule(f"{file}::alone", HALF, 0, name, is_touched(_subjects(item, ())))
         return Rule(f"{file}::{name}", CASES, 0, item.callspec.id, is_touched(_subjects(item, ())))  # type: ignore[attr-defined]
     (number,), more = mark.args, mark.kwargs
     if number is None:

@@ -47,7 +47,7 @@ def tools(tmp_path_factory):
     return binaries
 
 
-@pytest.mark.drawn(3, always=["tutorial/first-run.md"])
+@pytest.mark.drawn(2, always=["tutorial/first-run.md"])
 @pytest.mark.walk
 @pytest.mark.ray
 @pytest.mark.timeout(600)

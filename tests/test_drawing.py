@@ -81,6 +81,27 @@ def test_following_seeds_draw_every_member(seeded) -> None:
     assert drawing.draw(names, 4) == set(names)
 
 
+def test_a_rarer_draw_has_each_member_so_many_times_as_rarely(seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(drawing.RARER, "4")
+    for names, number, of in (
+        (["only"], 1, 0),
+        ([f"case {index}" for index in range(5)], 2, 0),
+        (["one of three"], 1, 3),
+    ):
+        seen: list[str] = []
+        cycle = max(len(names), of) * 4
+        for seed in range(cycle):
+            seeded(seed)
+            seen += drawing.draw(names, number, of)
+        assert {name: seen.count(name) for name in names} == dict.fromkeys(names, number)
+
+
+def test_families_of_one_size_take_turns(seeded) -> None:
+    seeded(3)
+    alone = [len(drawing.draw([f"test {index}"], 1, 4)) for index in range(40)]
+    assert 2 <= sum(alone) <= 20
+
+
 def test_a_table_keeps_its_order_and_runs_whole_where_its_subject_was_changed(seeded) -> None:
     cases = list(range(50))
     seeded(3, "fedactors/config.py")
@@ -121,9 +142,8 @@ def test_what_runs_of_a_file(folder: Path) -> None:
     found = collected(folder, 7)
     count = {name: sum(test.startswith(name) for test in found) for name in ("test_slow", "test_quick", "test_all")}
     assert count == {"test_slow": 1, "test_quick": 5, "test_all": 4}
-    assert "test_on_ray" in found
-    assert len({"test_alone", "test_long"} & set(found)) == 1
-    assert {"test_alone", "test_long"} <= {*found, *collected(folder, 8)}
+    assert len({"test_alone", "test_long", "test_on_ray"} & set(found)) == 2
+    assert {"test_alone", "test_long", "test_on_ray"} <= {*found, *collected(folder, 8)}
     assert "test_sure[c]" in found
     assert sum(test.startswith("test_sure") for test in found) == 2
     assert len({"test_one", "test_two"} & set(found)) == 1
