@@ -145,6 +145,7 @@ class SecureSummand(Client):
         if not survives_loss:  # a prediction survives none
             self.fellows.stay()
         self._survives_loss, self._heard = survives_loss, b""
+        self._acting: tuple[str, asyncio.Task[Any]] | None = None
         self._public_keys: dict[str, IdentityShare] = {}
         self._local_public_key: IdentityShare | None = None
         self._summand: SecureSumClient | None = None
