@@ -574,8 +574,8 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         )
     if getattr(config, "secure_aggregation", False) and getattr(config, "num_tokens", None) is not None:
         found.append(
-            "the server sends tokens to whom it likes: of two sums between which a token came to you alone, the "
-            "difference is what its visit changed of your part"
+            "the server sends tokens to whom it likes, of the approved step, with a Z of its own making: of two sums "
+            "between which a token came to you alone, the difference is what its visit changed of your part"
         )
     if getattr(config, "secure_aggregation", False) and proposal.task.layout == "relational":
         found.append(
