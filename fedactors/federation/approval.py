@@ -28,6 +28,8 @@ from fedactors import __version__
 from fedactors.actors.remote import DRIVER, endpoints, ordinal
 from fedactors.config import code_named_in
 from fedactors.data.databases import TableSource
+from fedactors.data.layouts.relational import label_parties
+from fedactors.data.layouts.vertical import RelationalData
 from fedactors.data.new_rows import StoredState
 from fedactors.errors import BadInput, FedactorsError, Refused
 from fedactors.federation.identity import check_name
@@ -236,6 +238,7 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     if proposal.purpose != "train":
         _check_earlier(proposal, folder)
     classes_of(protocol, config, proposal.purpose)
+    holds_label = _holds_label(proposal, folder)
     if proposal.purpose == "predict":
         if name := proposal.data.get(folder.name, ""):
             folder.check_new_rows(name)
@@ -247,6 +250,11 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
             raise BadInput(f"{folder.name}: data.{name}: the run states another task than these data")
         if facts is not None and not is_first and facts.layout == "vertical":
             raise BadInput(f"{folder.name}: data.{name}: they hold a label; the run takes another's")
+        if holds_label and facts != proposal.task:
+            raise BadInput(
+                f"{folder.name}: data.{name}: task.label: {shown(proposal.task.label)} is not allowed: a column of "
+                f"theirs is a label only where data.{name}.task states the same task"
+            )
         if (cap := folder.budget(name)) is not None:
             check_budget(folder, name, cap, proposal, protocol, config)
         elif counted := folder.with_budget(name):
@@ -267,6 +275,16 @@ def check_proposal(proposal: Proposal, folder: SiteFolder) -> tuple[Protocol, An
     if most.gpus is not None and gpus > most.gpus:
         raise BadInput(f"{folder.name}: limits.gpus: its actors here ask for {gpus:g}; at most {most.gpus:g}")
     return protocol, config
+
+
+def _holds_label(proposal: Proposal, folder: SiteFolder) -> bool:
+    """Say whether the label of a query is a column of this site's, of which each row's leaves.
+
+    Raises:
+        BadInput: the label does not name its table.
+    """
+    described = proposal.described()
+    return isinstance(described, RelationalData) and folder.name in label_parties(described.query)
 
 
 def _adds_noise(protocol: Protocol, config: Any, *, jointly: bool = False) -> bool:
@@ -479,8 +497,8 @@ def why_a_person(config: Any, proposal: Proposal, folder: SiteFolder) -> str:
     if not is_resumed and allowed is not None and name is not None and name not in allowed:  # new rows to predict, too
         return f"data.{name} are not among policy.data"
     is_new = proposal.purpose == "train"  # what goes on from a run has the query that was answered before
-    if is_new and proposal.task.sql and proposal.task.sql not in (folder.policy.queries or ()):
-        return "its query is not among policy.queries"
+    if is_new and proposal.task.sql and proposal.task not in [one.facts for one in folder.policy.queries or ()]:
+        return "its query, with this label and type, is not among policy.queries"
     if before := summed_before(config, proposal, folder):
         return f"run {before[-1].run} summed the same data among other organisations, or beside other data of theirs"
     return ""
@@ -521,6 +539,11 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
             "the query says which of your rows join, by their values too (WHERE, ON), as few as one: who learns which "
             "rows join learns for which of your rows that holds"
         )
+    if proposal.purpose != "predict" and getattr(config, "label_dp", None) is None and _holds_label(proposal, folder):
+        found.append(
+            f"the label {shown(proposal.task.label)} is a column of yours: its value of each row that is read, but of "
+            "the test rows, leaves as it is, without noise (label_dp)"
+        )
     approved = approved_before(proposal, folder)
     for one in summed_before(config, proposal, folder, approved):
         differ = ", ".join(sorted({site for site, _ in one.data.items() ^ proposal.data.items()}))
@@ -551,8 +574,8 @@ def left_open(protocol: Protocol, config: Any, proposal: Proposal, folder: SiteF
         )
     if getattr(config, "secure_aggregation", False) and getattr(config, "num_tokens", None) is not None:
         found.append(
-            "the server sends tokens to whom it likes: of two sums between which a token came to you alone, the "
-            "difference is what its visit changed of your part"
+            "the server sends tokens to whom it likes, of the approved step, with a Z of its own making: of two sums "
+            "between which a token came to you alone, the difference is what its visit changed of your part"
         )
     if getattr(config, "secure_aggregation", False) and proposal.task.layout == "relational":
         found.append(

@@ -20,13 +20,16 @@ In site.toml:
     approve = "policy"                        # what this table allows runs at once; "person" (default): each is asked
     coordinators = ["bank"]                   # who may propose; left out: every site
     data = ["orders"]                         # what the policy answers for; a run with other data waits for a person
-    queries = ["SELECT ..."]                  # over tables; any other query waits for a person
     colluders = 1                             # sites that may tell one another all: sums are of two more at least
     continuations = 20                        # how often a run may be gone on from, from whichever checkpoint
     proposals_per_hour = 60                   # of one site
     changed_data = "refuse"                   # of a run whose data changed after its approval; "warn" (default): log
     [policy.limits]                           # of each run: memory_gib, cpu_hours, hours, disk_gib, gpus
     hours = 2.0
+    [[policy.queries]]                        # over tables, the whole task; any other one waits for a person
+    sql = "SELECT ..."
+    label = "clients.bad"
+    type = "binary"                           # and classes, categorical
     [policy.protocols.pubsub-vfl]             # what may run; left out: everything
     num_epochs = { at_most = 20 }             # a setting: { at_least, at_most }, a list of values, or one value
 
@@ -200,6 +203,30 @@ def parse_limits(pairs: Iterable[tuple[str, str]]) -> RunLimits:
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
+class AllowedQuery:
+    """A task over tables that a policy may answer for, as the data that state it have it: the whole of it."""
+
+    sql: str
+    label: str
+    """``TABLE.COLUMN``; the label of each row that is read leaves."""
+    type: Literal["binary", "multiclass", "regression"]
+    classes: Annotated[int, Field(ge=2)] | None = None
+    """For ``multiclass`` only."""
+    categorical: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if (self.classes is not None) != (self.type == "multiclass"):
+            raise ValueError(f"classes: {self.classes} is not allowed for {self.type}: for multiclass only, and there")
+
+    @property
+    def facts(self) -> TaskFacts:
+        """The task as a proposal states it."""
+        classes = self.classes or {"binary": 2}.get(self.type, 1)
+        columns = {"sql": self.sql, "label": self.label, "categorical": tuple(self.categorical)}
+        return TaskFacts(layout="relational", type=self.type, classes=classes, **columns)  # type: ignore[arg-type]
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Policy:
     """What a site lets run, and what of it without asking its person."""
 
@@ -208,8 +235,8 @@ class Policy:
     protocols: dict[str, dict[str, Any]] | None = None
     data: list[str] | None = None
     """Names of data that the policy may answer for; of others a person does. None: of all, new ones too."""
-    queries: list[str] | None = None
-    """Queries over tables that the policy may answer for; another one waits for a person."""
+    queries: list[AllowedQuery] | None = None
+    """Tasks over tables that the policy may answer for; another query, label or type waits for a person."""
     colluders: Annotated[int, Field(ge=0)] = 1
     """Organisations that may tell one another all they know: sums under masks are of two more at least."""
     continuations: Annotated[int, Field(ge=0)] = 20

@@ -398,7 +398,8 @@ class SecureSums:
             lambda client, given: client.unmask_sum(given), dict.fromkeys(confirmed, proof)
         )
         self.check_members()
-        words = await self._caller.compute(unmasked_sum, server.session, dict(parts), unmaskings, work=work)
+        arguments = (server.session, dict(parts), unmaskings, point.num_words)
+        words = await self._caller.compute(unmasked_sum, *arguments, work=work)
         return point.decode(words).reshape(parts[arrived.members[0]].shape), arrived.members
 
     @property

@@ -76,7 +76,7 @@ from fedactors.secure_sums.messages import (
     signed_by,
     summed_text,
 )
-from fedactors.secure_sums.primitives import FixedPoint, Words, join, split, threshold_of
+from fedactors.secure_sums.primitives import FixedPoint, Words, join, minus, plus, split, threshold_of
 
 MOST_SUMS = 4096
 MOST_REMEMBERED = 1 << 16
@@ -262,11 +262,11 @@ class SecureSumClient:
             self._refuse("it has no keys for another sum")
         flat = np.asarray(values, dtype=np.float64).reshape(-1)
         words = self._noisy(flat, point, sigma) if sigma > 0 else point.encode(flat)
-        words = words + mask_stream(self._seeds[slot], len(flat))
+        words = plus(words, mask_stream(self._seeds[slot], len(flat)), point.num_words)
         for peer in session.neighbours(self.name):
             theirs = session.keys[peer].masking[slot].tobytes()
             stream = mask_stream(pair_seed(self._masking[slot], theirs, session.id, slot, self.name, peer), len(flat))
-            words = words + stream if self.name < peer else words - stream
+            words = (plus if self.name < peer else minus)(words, stream, point.num_words)
         digest = EXACT + hashlib.sha256(framed(flat.tobytes())).hexdigest()
         self._ids.append([one for one in (values_id, digest if flat.any() else None) if one is not None])
         self._rows.append(_digests(values))
@@ -424,8 +424,10 @@ class SecureSumServer:
         return Confirmations(arrived.slot, {name: one.signature for name, one in found.items()})
 
 
-def unmasked_sum(session: Session, masked: Mapping[str, Masked], unmaskings: Mapping[str, Unmasking]) -> Words:
-    """Return the sum of the vectors that arrived (flat); exact, in any order of arrival.
+def unmasked_sum(
+    session: Session, masked: Mapping[str, Masked], unmaskings: Mapping[str, Unmasking], num_words: int = 1
+) -> Words:
+    """Return the sum of the vectors that arrived (flat), of numbers of so many words; exact, in any order of arrival.
 
     Raises:
         TooFewLeft: too few shares of somebody's secret.
@@ -435,7 +437,8 @@ def unmasked_sum(session: Session, masked: Mapping[str, Masked], unmaskings: Map
     slot, length = masked[names[0]].slot, len(masked[names[0]].words)
     total = np.zeros(length, dtype=np.uint32)
     for name in names:
-        total += masked[name].words - mask_stream(_secret(session, name, unmaskings), length)
+        stream = mask_stream(_secret(session, name, unmaskings), length)
+        total = plus(total, minus(masked[name].words, stream, num_words), num_words)
     for name in sorted(set(session.keys) - set(names)):
         present = [peer for peer in session.neighbours(name) if peer in masked]
         if not present:
@@ -446,7 +449,7 @@ def unmasked_sum(session: Session, masked: Mapping[str, Masked], unmaskings: Map
         for peer in present:
             theirs = session.keys[peer].masking[slot].tobytes()
             stream = mask_stream(pair_seed(key, theirs, session.id, slot, name, peer), length)
-            total = total - stream if peer < name else total + stream
+            total = (minus if peer < name else plus)(total, stream, num_words)
     return total
 
 

@@ -55,13 +55,14 @@ from protocols.horizontal.standardisation import (
     Doubles,
     as_read,
     column_sums,
-    digit_point,
-    digits_of,
+    digits_key,
     means_of,
     numbers_of,
     scale_of,
     scaled_numbers,
     standardised,
+    steps_point,
+    words_of,
 )
 
 _log = logging.getLogger(__name__)
@@ -236,8 +237,9 @@ class ClientProcess(SecureSummand):
         sums = column_sums([x for x, _ in rows], scaled_D, order.values, targets)
         if not self._config.secure_aggregation:
             return messages.ColumnSums(sums)
-        heard, point = self.heard("sum_columns", order), digit_point(len(self.clients))
-        return self.masked(digits_of(sums), point, self._first_id, what="sums of columns", heard=heard)
+        heard, point = self.heard("sum_columns", order), steps_point(len(self.clients))
+        words = words_of(sums, digits_key(self.seed, order.values))
+        return self.masked(words, point, self._first_id, what="sums of columns", heard=heard)
 
     def _check_no_return(self) -> None:
         """Refuse sums before the first round to who asks for them again: beside the first they would show a site's."""
@@ -724,7 +726,7 @@ class HorizontalServer(Server):
             found = [parts[name] for name in sorted(parts)]
             return np.asarray(sum(one.values for one in found if isinstance(one, messages.ColumnSums)), np.float64)
         await self._sums.prepare(1)
-        point, work = digit_point(len(self.sites.names)), Work("aggregate", float(len(self.sizes)))
+        point, work = steps_point(len(self.sites.names)), Work("aggregate", float(len(self.sizes)))
         total, _ = await self._sums.total(await self.sites.ask(lambda site: site.sum_columns(order)), point, work)
         return numbers_of(total)
 

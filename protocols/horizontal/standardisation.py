@@ -4,15 +4,19 @@
     second sums    n, sum of (x - m) and (x - m)^2 ->  mean and deviation
 
 Squares are counted from the mean, so that a column of large numbers that differ little keeps its digits. What secure
-sums add are small whole numbers: a number becomes digits to the base 256 on a grid of 2^-128, so that no range of the
-columns need be known, and sums come out exactly.
+sums add are whole numbers of steps of 2^-128, of 288 bits, so that no range of the columns need be known, and sums come
+out exactly. The server reads the total, whose digits below the last one of the larger sums would be those of the
+smallest: each site moves its sum by up to half of its last digit, drawn uniformly from a seed that between sites it
+alone knows.
 
-Shapes: N rows, D numbers of a row after encoding, L digits.
+Shapes: N rows, D numbers of a row after encoding, W words of 32 bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +26,13 @@ from numpy.typing import NDArray
 from fedactors.data.layouts.horizontal import HorizontalFile, Reading, Rows
 from fedactors.data.values import blocks_of
 from fedactors.errors import BadInput
-from fedactors.secure_sums.primitives import FixedPoint
+from fedactors.secure_sums.messages import mask_stream
+from fedactors.secure_sums.primitives import LongIntegers
 from protocols.horizontal.config import HorizontalConfig
 from protocols.horizontal.messages import Floats
 
 Doubles = NDArray[np.float64]
-_BASE, _FRACTION, _DIGITS = 256, 128, 32
+_FRACTION = 128
 _LARGEST = 2.0**120
 _CONSTANT = 1e-7
 """A deviation below this share of the mean is rounding: the column is left at its scale."""
@@ -101,25 +106,38 @@ def scale_of(total: Doubles, means: Doubles, scaled_D: NDArray[np.bool_]) -> tup
     return mean_D, deviation_D
 
 
-def digit_point(num_sites: int) -> FixedPoint:
-    """Return how digits become words; of fewer than 2,896 sites their sums come out exactly."""
-    return FixedPoint(limit=float(_BASE), num_clients=num_sites)
+def steps_point(num_sites: int) -> LongIntegers:
+    """Return how numbers of steps are added up: of fewer than 2^39 sites their sums come out exactly."""
+    return LongIntegers(num_clients=num_sites)
 
 
-def digits_of(values: Doubles) -> Doubles:
-    """Return the digits of numbers (their number x L), each with the number's sign."""
-    found = np.zeros((len(values), _DIGITS))
+def digits_key(seed: Callable[[str], int], means: Floats) -> bytes:
+    """Return what a site draws the digits below its sums' last ones from: for the same sums the same.
+
+    Else of sums that are asked for again, among others, nobody would notice that they are (`SecureSumClient.mask`).
+    """
+    about = hashlib.sha256(means.tobytes()).hexdigest()
+    return b"".join(seed(f"digits {part} below sums about {about}").to_bytes(8, "big") for part in range(4))
+
+
+def words_of(values: Doubles, key: bytes) -> Doubles:
+    """Return the words (their number x W) of numbers, each moved by up to half of its last digit."""
+    num_words = LongIntegers.num_words
+    found = np.zeros((len(values), num_words))
+    drawn = mask_stream(key, found.size).reshape(found.shape)
     for row, value in enumerate(values.tolist()):
-        whole = int(abs(value) * 2.0**_FRACTION)  # exact: a power of two
-        found[row] = np.frombuffer(whole.to_bytes(_DIGITS, "little"), np.uint8) * np.sign(value)
+        digit = int(math.ulp(value) * 2.0**_FRACTION)  # a power of two, like the grid: both are exact
+        moved = int.from_bytes(drawn[row].tobytes(), "little") % max(digit, 1) - digit // 2
+        whole = (int(value * 2.0**_FRACTION) + moved) % (1 << 32 * num_words)
+        found[row] = np.frombuffer(whole.to_bytes(4 * num_words, "little"), "<u4")
     return found
 
 
-def numbers_of(digits: Doubles) -> Doubles:
-    """Return the numbers of digits that were added up."""
-    weights = [_BASE**digit for digit in range(_DIGITS)]
-    rows = np.rint(digits).astype(np.int64).tolist()
-    return np.array([sum(map(int.__mul__, row, weights)) / 2**_FRACTION for row in rows])
+def numbers_of(words: Doubles) -> Doubles:
+    """Return the numbers whose words were added up."""
+    modulus = 1 << 32 * words.shape[1]
+    wholes = (int.from_bytes(row.tobytes(), "little") for row in words.astype("<u4"))
+    return np.array([(whole - modulus * (2 * whole >= modulus)) / 2**_FRACTION for whole in wholes])
 
 
 def standardised(rows: Rows, mean: Sequence[float], deviation: Sequence[float]) -> Rows:

@@ -213,6 +213,8 @@ class TableClient(JoinMember, MaskedTable):
     @remote(caller=SERVER, only="joiners", once=True)
     async def send_labels(self) -> messages.Labels:
         """Return the labels of the training rows, noisy under label_dp, and which rows are kept for the test."""
+        if self._table.label is None:
+            raise Refused(self.caller, f"asks {self.name} for labels, which are no column of its table")
         if self.sent_labels is None:  # asked again, the same ones: the mean of several would have less noise
             self.release("the labels")
             train = self._labels[~self._is_test]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedactors.actors.groups import ActorGroup
 from fedactors.actors.remote import CallCounts, config_of
 from fedactors.errors import Refused
 from protocols.glasu import messages as graph_messages
 from protocols.glasu import sampling
+from protocols.glasu import serving as graph_serving
+from protocols.glasu.data import load_data
 from protocols.horizontal import actors as horizontal
 from protocols.horizontal.messages import ColumnMeans, ColumnSums
 from protocols.mtcd import messages as tokens
@@ -22,8 +27,10 @@ from protocols.tablepuppet import messages as joins
 from tests.federation.test_runs import OTHERS, federated
 from tests.federation.world import BANK, SHOP, World
 from tests.protocols.glasu import federation as small_graphs
+from tests.protocols.glasu.test_privacy import NOISY
 from tests.protocols.mtcd import running
 from tests.protocols.tablepuppet.test_dp import execute
+from tests.serving.predicting import predicted
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(2, family="hostile")]
 NETWORK = "problem=network num_samples=40 hidden_size=4 topology=path num_clients=3 start=0"
@@ -132,8 +139,34 @@ def test_a_segment_is_asked_for_by_its_number_in_its_turn(monkeypatch: pytest.Mo
         return honest(segment - 2, values)
 
     monkeypatch.setattr(graph_messages, "Aggregated", topmost)
-    with pytest.raises(Refused, match=r"server: asks .* for segment -1 out of turn"):
+    with pytest.raises(Refused, match=r"server: sends .* the aggregate of segment -2 out of turn"):
         small_graphs.simulate(small_graphs.settings())
+
+
+@pytest.mark.parametrize("segments", [(0, -2), (0, 0), (-2,), (1,)], ids=str)
+def test_a_segment_is_predicted_once_by_whatever_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, segments: tuple[int, ...]
+) -> None:
+    """Above segment -2 comes -1, the topmost one once more: two draws under the noise that is charged once."""
+    config = small_graphs.settings(**NOISY, evaluate_every="1")
+    assert len(config.resolved_layers) == 2, "both calls are within the bound"
+    _, memory = small_graphs.simulate(config)
+    source, states = load_data(config, small_graphs.DATA, 0), memory.snapshots[-1].actors
+    released, honest = list[int](), graph_serving.PredictingServer.infer
+
+    @functools.wraps(honest)
+    async def infer(self: graph_serving.PredictingServer) -> None:
+        clients: Any = ActorGroup(self, self._present, timeout=60.0)
+        below = await self._aggregate(0, await clients.ask(lambda client: client.infer_lowest()))
+        for segment in segments:
+            sent = dict.fromkeys(clients.members, replace(below, segment=segment))
+            await clients.ask_each(lambda client, told: client.infer(told), sent)
+            released.append(segment)
+
+    monkeypatch.setattr(graph_serving.PredictingServer, "infer", infer)
+    with pytest.raises(Refused, match=rf"server: sends .* the aggregate of segment {segments[-1]} out of turn"):
+        predicted(graph_serving.predict, config, source, states, tmp_path)
+    assert released == list(segments[:-1])
 
 
 def test_a_probe_is_one_vector(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,5 +192,5 @@ def test_what_stays_open_is_shown(tmp_path: Any) -> None:
         words |= {"on_party_loss": "stop", "secure_aggregation": True}
         made = make_proposal(world.folder(BANK), find_protocol(protocol), words, data, None)
         told.append(describe(shop, made)["left_open"])
-    assert any(one.startswith("the server sends tokens to whom it likes: of two sums") for one in told[-2])
+    assert any(one.startswith("the server sends tokens to whom it likes, of the approved step") for one in told[-2])
     assert any(one.startswith("the server says which of your rows is in which sum") for one in told[-1])

@@ -130,14 +130,15 @@ def test_a_policy_answers_for_no_query_that_it_does_not_name(tmp_path: Path) -> 
     world.start(BANK)
     try:
         for query, names in (("SELECT a.b FROM a", (BANK, SHOP)), (SQL, (BANK,))):
-            with_policy(world, f'queries = ["{query}"]')
+            with_policy(world, f'[[policy.queries]]\nsql = "{query}"\nlabel = "clients.bad"\ntype = "binary"')
             world.start(SHOP)
             persons = world.answer(names=names)
             assert federated(world, ("num_rounds=1",), protocol="tablepuppet", answering=persons) == 0, world.output
             whys.append([line["why"] for line in world.audit(SHOP) if line["what"] == "approved"][-1])
             world.end(SHOP)
         assert whys == ["", "the policy allows it"]
-        assert any("not the policy's to answer: its query is not among" in line for line in world.output[SHOP])
+        said = "not the policy's to answer: its query, with this label and type, is not among"
+        assert any(said in line for line in world.output[SHOP])
     finally:
         world.stop()
 

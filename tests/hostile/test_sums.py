@@ -18,8 +18,16 @@ from fedactors.errors import FedactorsError
 from fedactors.learning.network import initial_vector
 from fedactors.plugins import find_protocol
 from fedactors.secure_sums.actors import SecureSums, as_bytes
-from fedactors.secure_sums.messages import Arrived, Confirmations, Masked, arrived_text, mask_stream, pair_seed
-from fedactors.secure_sums.primitives import FixedPoint, count_point, join
+from fedactors.secure_sums.messages import (
+    Arrived,
+    Confirmations,
+    Masked,
+    arrived_text,
+    mask_stream,
+    pair_seed,
+    summed_text,
+)
+from fedactors.secure_sums.primitives import FixedPoint, LongIntegers, count_point, join
 from fedactors.secure_sums.protocol import SecureSumError
 from protocols.glasu.actors import GraphClient
 from protocols.glasu.messages import Aggregated, GradientShare
@@ -260,6 +268,8 @@ def test_no_sum_is_of_parts(of: str) -> None:
 def test_no_two_kinds_of_messages_are_the_same_bytes() -> None:
     values = np.arange(1000.0)
     assert as_bytes(Aggregated(0, values)) != as_bytes(GradientShare(0, values))
+    grids = (FixedPoint(limit=8.0, num_clients=5), LongIntegers(limit=8.0, num_clients=5))
+    assert len({summed_text("", (9,), grid, b"") for grid in grids}) == 2, "one is added with carries"
     assert as_bytes({"a": values}) != as_bytes({"a": values + (values == 500)})  # whose texts are the same
 
 

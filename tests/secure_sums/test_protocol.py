@@ -24,7 +24,15 @@ from fedactors.secure_sums.messages import (
     mask_stream,
     pair_seed,
 )
-from fedactors.secure_sums.primitives import FixedPoint, join, neighbour_graph, num_neighbours, split, threshold_of
+from fedactors.secure_sums.primitives import (
+    FixedPoint,
+    LongIntegers,
+    join,
+    neighbour_graph,
+    num_neighbours,
+    split,
+    threshold_of,
+)
 from fedactors.secure_sums.protocol import SecureSumClient, SecureSumError, SecureSumServer, unmasked_sum
 
 FIVE = ("ann", "bob", "cy", "dee", "eve")
@@ -65,7 +73,7 @@ class Sums:
         proof = self.server.confirmations(arrived, found)
         unmasking = confirming if unmasking is None else unmasking
         shares = {name: self.clients[name].unmask(proof) for name in unmasking}
-        return self.point.decode(unmasked_sum(self.server.session, masked, shares))
+        return self.point.decode(unmasked_sum(self.server.session, masked, shares, self.point.num_words))
 
 
 def vectors(names=FIVE, length=40, seed=0):
@@ -78,6 +86,33 @@ def close(sums, found, values, names):
 
 
 # --- what it gives ---
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.lists(st.integers(-(2**280), 2**280), min_size=5, max_size=5), st.sampled_from([(), ("bob",), ("ann", "eve")])
+)
+def test_whole_numbers_of_several_words_add_up_with_their_carries(wholes, lost):
+    """The server reads the words of the total, and no more of the parts: digit by digit it would read their signs."""
+    sums = Sums()
+    sums.point = LongIntegers(num_clients=5)
+    size, modulus = 4 * sums.point.num_words, 1 << 32 * sums.point.num_words
+
+    def words(whole):
+        return np.frombuffer((whole % modulus).to_bytes(size, "little"), "<u4").astype(float)[None]
+
+    masked = sums.mask({name: words(whole) for name, whole in zip(FIVE, wholes, strict=True)})
+    left = {name: one for name, one in masked.items() if name not in lost}
+    total = sum(whole for name, whole in zip(FIVE, wholes, strict=True) if name not in lost)
+    assert np.array_equal(sums.finish(left), words(total)[0])
+
+
+def test_masked_words_of_whole_numbers_look_like_noise():
+    sums = Sums(num_sums=40)
+    sums.point = LongIntegers(num_clients=5)
+    zeros = {name: np.zeros((40, sums.point.num_words)) for name in FIVE}
+    words = np.concatenate([one.words for _ in range(40) for one in sums.mask(zeros).values()])
+    assert kstest(words / 2.0**32, "uniform").pvalue > 1e-4
 
 
 def test_the_sum_is_that_of_the_words_and_as_near_the_true_one_as_stated():

@@ -30,6 +30,7 @@ from fedactors.data.query import (
     Encoding,
     Feature,
     JoinPlan,
+    LabelError,
     Query,
     UnknownTableError,
     VerticalTable,
@@ -39,6 +40,7 @@ from fedactors.data.query import (
 from fedactors.data.values import Column, IdRule, compared_names, is_large, mapped_table
 from fedactors.errors import BadInput
 from fedactors.messages.codec import message, wire_type
+from fedactors.validation import shown
 
 
 @message(reveals="names and types of the table's columns; no row")
@@ -84,6 +86,23 @@ def query_over_partitions(stated_query: RelationalQuery) -> Query:
         held.sort(key=lambda one: one[1])
         sources[source] = [_source_name(stated_query, table, partition) for table, partition in held]
     return query.over(sources)
+
+
+def label_parties(stated_query: RelationalQuery) -> tuple[str, ...]:
+    """Return who holds the label: what the label and the query say of it, whatever parties say of their columns.
+
+    Raises:
+        QueryError: the SQL is at fault, or names a table that nobody holds.
+        LabelError: the label does not name its table, so that whose column it is follows from all parties' columns.
+    """
+    tables, written = query_over_partitions(stated_query).tables, stated_query.label
+    table = written.rpartition(".")[0].lower()
+    found = next((partitions for name, partitions in tables.items() if name.lower() == table), None)
+    if found is None:
+        known = ", ".join(tables)
+        raise LabelError(f"label: {shown(written)} is not allowed: give TABLE.COLUMN, of the query's tables {known}")
+    held = {_source_name(stated_query, table, number): party for party, table, number in stated_query.holders}
+    return tuple(dict.fromkeys(held[source] for source, _ in found))
 
 
 def partitions_of(data: RelationalData) -> list[tuple[str, int, RelationalPartition]]:

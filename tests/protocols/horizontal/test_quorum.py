@@ -83,9 +83,9 @@ def test_under_masks_a_round_below_the_quorum_changes_nothing_and_opens_nothing(
     opened = []
     unmasked = protocol.unmasked_sum
 
-    def keep(session, masked, unmaskings):
+    def keep(session, masked, *more):
         opened.append(sorted(masked))
-        return unmasked(session, masked, unmaskings)
+        return unmasked(session, masked, *more)
 
     monkeypatch.setattr(sums, "unmasked_sum", keep)
     config = changed(**{**QUORUM, "min_sites": 4, "num_clients": 5}, secure_aggregation=True, local_epochs=1)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import secrets
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import kstest
 
 import fedactors
 from fedactors.data.layouts.horizontal import rows_key, rows_of
@@ -14,13 +21,15 @@ from fedactors.errors import BadInput, Refused, Stopped
 from fedactors.runtime.interface import Snapshot
 from fedactors.runtime.simulation.network import Wire
 from fedactors.runtime.simulation.runtime import SimulatedRuntime
+from fedactors.secure_sums.actors import SecureSums
 from fedactors.secure_sums.messages import Masked
+from fedactors.secure_sums.primitives import plus
 from protocols.horizontal import serving
 from protocols.horizontal.actors import HorizontalServer
 from protocols.horizontal.data import load_data
 from protocols.horizontal.messages import ColumnMeans, ColumnScale, ColumnSums, sent
 from protocols.horizontal.run import run
-from protocols.horizontal.standardisation import digits_of, numbers_of
+from protocols.horizontal.standardisation import digits_key, numbers_of, words_of
 from tests.protocols.horizontal.federation import CutRecorder, changed, play, rounds, state_of, user_files, vector_of
 
 CONFIG = dataclasses.replace(changed(num_rounds=3), num_clients=None, num_training=None)
@@ -132,12 +141,77 @@ def test_new_rows_are_standardised_alike(tmp_path, data):
     assert np.array_equal(part.preprocess(tmp_path / "north.csv").numpy(), trained)
 
 
-def test_digits_are_exact_sums():
-    rng = np.random.default_rng(3)
-    values = rng.normal(size=(5, 40)) * 10.0 ** rng.integers(-9, 20, size=(5, 40))
-    total = numbers_of(sum(digits_of(one) for one in values))
-    assert np.allclose(total, values.sum(axis=0), rtol=1e-13, atol=1e-22)
-    assert np.array_equal(numbers_of(digits_of(values[0]) + 1e-3), values[0])
+def added(words):
+    """Return the sum of sites' words, with carries."""
+    flat = [one.astype(np.uint32).reshape(-1) for one in words]
+    num_words = words[0].shape[1]
+    total = functools.reduce(lambda some, others: plus(some, others, num_words), flat)
+    return total.reshape(words[0].shape).astype(float)
+
+
+def keys(number):
+    return [secrets.token_bytes(32) for _ in range(number)]
+
+
+numbers = st.floats(-(2.0**119), 2.0**119) | st.floats(-10, 10) | st.sampled_from([0.0, -1.0, 2.0**-128, -(2.0**-130)])
+
+
+@given(st.lists(numbers, min_size=1, max_size=40))
+def test_words_add_up_to_the_total(values):
+    total = numbers_of(added([words_of(np.array([one]), key) for one, key in zip(values, keys(99), strict=False)]))
+    exact = math.fsum(values)
+    error = sum(math.ulp(one) / 2 for one in values) + len(values) * 2.0**-128  # the last digits, and the grid
+    assert abs(Fraction(float(total[0])) - sum(map(Fraction, values))) <= error + Fraction(math.ulp(exact))
+    assert len(values) > 1 or abs(total[0] - values[0]) <= max(math.ulp(values[0]), 2.0**-128)
+
+
+def test_the_same_sums_have_the_same_words():
+    """What is summed again among others is known by its words."""
+    values, seeds = np.array([1.5, -2.0, 0.0]), {}
+    key = digits_key(lambda purpose: seeds.setdefault(purpose, len(seeds)), np.zeros(0))
+    assert key == digits_key(lambda purpose: seeds.setdefault(purpose, len(seeds)), np.zeros(0))
+    assert key != digits_key(lambda purpose: seeds.setdefault(purpose, len(seeds)), np.zeros(1))
+    assert np.array_equal(words_of(values, key), words_of(values, key))
+    assert not words_of(values, key)[2].any()
+
+
+@pytest.mark.parametrize("small", [0.001, -0.001, 0.0])
+@pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, -1)])
+def test_digits_below_those_of_the_largest_sum_are_uniform(small, signs):
+    """Those of the site whose numbers are small stood in them alone, and their sum told how many were below 0."""
+    rng, below = np.random.default_rng(4), 1 << (29 - 52 + 128)  # the last digit of numbers about 1e9
+    drawn = []
+    for _ in range(500):
+        values = [np.array([sign * 1e9 * (0.6 + 0.3 * rng.random())]) for sign in signs] + [np.array([small])]
+        (row,) = added([words_of(one, key) for one, key in zip(values, keys(3), strict=True)]).astype("<u4")
+        drawn.append(int.from_bytes(row.tobytes(), "little") % below / below)
+    assert kstest(drawn, "uniform").pvalue > 1e-4
+
+
+def test_what_a_server_reads_of_columns_tells_no_signs(monkeypatch):
+    """A distinguisher: the mean of the digits behind the point, over that of uniform ones, counts the signs."""
+    rng, columns, read, totals = np.random.default_rng(6), [f"c{i}" for i in range(30)], [], SecureSums.total
+
+    async def reading(self, parts, point, work):
+        found, whose = await totals(self, parts, point, work)
+        if found.ndim == 2:
+            read.append(found)
+        return found, whose
+
+    def table(centre):
+        rows = {name: centre + rng.normal(size=40) for name in columns}
+        return pa.table({**rows, "y": rng.integers(0, 2, 40)})
+
+    monkeypatch.setattr(SecureSums, "total", reading)
+    guesses = []
+    for signs in ((1, 1, 1), (1, -1, 1), (-1, -1, 1)):
+        held = {name: table(sign * 5.0) for name, sign in zip(("a", "b", "c"), signs, strict=True)}
+        data = fedactors.horizontal(held, label="y", test=table(0.0), task="binary")
+        words = {"secure_aggregation": True, "num_rounds": 1, "hidden_size": 2}
+        fedactors.simulate("horizontal", data, seed=len(guesses), **words)
+        first = read[-2][1:]  # of the numbers, not of the rows
+        guesses.append(first[:, 3].mean() / 2.0**31)  # what stands behind the point
+    assert np.allclose(guesses, 1, atol=0.4), guesses
 
 
 def test_numbers_without_a_sum_are_refused(tmp_path, data):
