@@ -290,6 +290,32 @@ def test_lists_of_a_view_are_columns_as_those_of_a_file_are(tmp_path: Path) -> N
     assert found.features.tolist() == [[2.0], [4.0]]
 
 
+def test_whole_numbers_of_39_digits_are_read_as_the_error_says(tmp_path: Path) -> None:
+    with duckdb.connect(str(tmp_path / "shop.duckdb")) as connection:
+        connection.execute("CREATE TABLE v AS SELECT 'c0' AS id, (2::HUGEINT ** 127)::DECIMAL(38, 0) AS x LIMIT 0")
+        connection.execute("ALTER TABLE v ALTER x TYPE HUGEINT")
+        connection.execute("INSERT INTO v VALUES ('c0', 170141183460469231731687303715884105727), ('c1', 1)")
+        connection.execute("CREATE VIEW w AS SELECT id, CAST(x AS DOUBLE PRECISION) AS x FROM v")
+        connection.execute("CREATE VIEW u AS SELECT CAST(x AS TEXT) AS id, 1 AS x FROM v")
+    tables = 'tables = { TABLE = "shop.duckdb" }\nsql = "SELECT * FROM TABLE"'
+    with pytest.raises(
+        BadInput, match=r"39 digits; .* in a view, CAST it to DOUBLE PRECISION to learn from it, or to TEXT"
+    ):
+        loaded(tmp_path, tables.replace("TABLE", "v"))
+    assert loaded(tmp_path, tables.replace("TABLE", "w")).features[0, 0] == np.float32(2.0**127)
+    assert loaded(tmp_path, tables.replace("TABLE", "u")).ids[0] == "170141183460469231731687303715884105727"
+
+
+def test_julian_days_are_told_and_read_as_the_error_says(tmp_path: Path) -> None:
+    database(tmp_path, "CREATE TABLE v (id TEXT, x REAL)", "INSERT INTO v VALUES ('c0', 2460310.5), ('c1', 2460311.25)")
+    rule = 'columns = { x = { type = "datetime", parts = ["days"] } }'
+    with pytest.raises(BadInput, match=r"'2460310.5' .* a Julian day, .* in a view write datetime\("):
+        loaded(tmp_path, f"{VIEW}\n{rule}")
+    database(tmp_path, "CREATE VIEW w AS SELECT id, datetime(x) AS x FROM v")
+    shop = VIEW.replace("v =", "w =").replace("FROM v", "FROM w")
+    assert loaded(tmp_path, f"{shop}\n{rule}").features.tolist() == [[19723.0], [19723.75]]
+
+
 def test_a_place_that_is_no_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         BadInput, match=r"tables\.v: 'sqlite:shop\.db\?table=v' is not allowed: give a file whose name ends"
