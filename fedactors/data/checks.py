@@ -45,7 +45,7 @@ from fedactors.data.layouts.vertical import RelationalData, VerticalData, Vertic
 from fedactors.data.readers import is_csv
 from fedactors.data.schema import VerticalParty
 from fedactors.data.sources import NULL_IS_VALUE, FileSource, is_pandas_index, pandas_index, spread, usual_nulls
-from fedactors.data.values import Column, CsvFormat, class_text, formats_of_dates
+from fedactors.data.values import Column, CsvFormat, alike, class_text, formats_of_dates
 from fedactors.errors import BadInput, DataMissing
 
 Level = Literal["error", "warning"]
@@ -522,7 +522,12 @@ def _texts_for_numbers(party: _Party, column: Column, texts: list[str]) -> None:
         party.say_csv(f"column {name}: {told}", **said, **({"null": sorted(nulls)} if nulls else {}))
         if nulls:
             _then_missing(party, name)
-    elif len(counts) <= _MOST_NULLS and 2 * len(texts) < len(column) and max(map(len, counts)) <= _LONGEST_NULL:
+    elif (
+        len(counts) <= _MOST_NULLS
+        and 2 * len(texts) < len(column)
+        and max(map(len, counts)) <= _LONGEST_NULL
+        and not {text.strip().lower() for text in counts} & {"true", "false"}
+    ):
         party.say_csv(f"column {name}: {told}, which may mean that one is missing", null=sorted(counts))
         _then_missing(party, name)
     elif len(ways) > 1:
@@ -533,7 +538,7 @@ def _texts_for_numbers(party: _Party, column: Column, texts: list[str]) -> None:
         party.add("error", f"{told}: nearly every row has a text of its own", name, leave_out=True)
     else:
         categories = {text for text in column.texts(party.source.where) if text is not None}
-        is_alike = len({text.strip().casefold() for text in categories}) < len(categories)
+        is_alike = len(set(map(alike, categories))) < len(categories)
         party.add("error", told, name, type="text" if is_alike else "categorical")
 
 
@@ -557,10 +562,10 @@ def _categories(party: _Party, column: Column, rule: ColumnRule) -> None:
     once = [text for text, count in counts.items() if count == 1]
     by_plain: dict[str, list[str]] = {}
     for text in counts:
-        by_plain.setdefault(text.strip().casefold(), []).append(text)
-    alike = next((found for found in by_plain.values() if len(found) > 1), None)
-    if alike is not None:
-        party.add("warning", f"{_named(alike)} are different categories", column.name, type="text")
+        by_plain.setdefault(alike(text), []).append(text)
+    same = next((found for found in by_plain.values() if len(found) > 1), None)
+    if same is not None:
+        party.add("warning", f"{_named(same)} are different categories", column.name, type="text")
     elif not rule.declared and len(column) >= _FEW_ROWS and 2 * len(counts) > len(column):
         told = f"{len(counts)} categories in {len(column)} rows: nearly every row has its own"
         party.add("warning", told, column.name, leave_out=True)
@@ -570,7 +575,9 @@ def _categories(party: _Party, column: Column, rule: ColumnRule) -> None:
 
 
 def _named(values: Sequence[str]) -> str:
-    return " and ".join(repr(value[:40]) for value in values[:_MOST_SHOWN])
+    some = [value[:40] for value in values[:_MOST_SHOWN]]
+    looks_same = len({unicodedata.normalize("NFC", one) for one in some}) < len(some)  # in a terminal
+    return " and ".join(ascii(one) if looks_same else repr(one) for one in some)
 
 
 def _dates(party: _Party, column: Column, rule: ColumnRule) -> None:

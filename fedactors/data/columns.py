@@ -41,6 +41,7 @@ from fedactors.data.values import (
     DatePart,
     Formats,
     IdRule,
+    alike,
     allocate,
     blocks_of,
     encode_dates,
@@ -106,8 +107,8 @@ class ColumnRule:
     """What a description says of a column, ``[parties.NAME.columns.COLUMN]``."""
 
     type: Kind = "numeric"
-    """``numeric``; ``categorical`` (exact texts); ``text`` (categories too, but letters' case and blanks at the ends do
-    not count); ``datetime``."""
+    """``numeric``; ``categorical`` (exact texts); ``text`` (categories too, but letters' case, blanks at the ends and
+    how accents are composed do not count); ``datetime``."""
     missing: Missing = "refuse"
     """``refuse`` the file, ``drop`` the row, fill with the training rows' ``mean`` or ``median``, with the ``constant``
     that `fill` gives, or let an ``indicator`` column tell it (for categories: a category of its own)."""
@@ -166,7 +167,7 @@ class ColumnRule:
 
     def plain(self, text: str) -> str:
         """Return a text as it is compared with categories."""
-        return text.strip().casefold() if self.type == "text" else text
+        return alike(text) if self.type == "text" else text
 
     @property
     def declared(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ they share the rules by which a value has its kind.
 from __future__ import annotations
 
 import atexit
+import codecs
 import functools
 import hashlib
 import importlib
@@ -158,14 +159,21 @@ def _conversion_error(reason: str, names: Sequence[str]) -> str:
 
 def _blocks(rows: Iterable[Any]) -> Iterator[io.BytesIO]:
     """Yield whole rows together: each piece that COPY sends is one."""
-    block = io.BytesIO()
+    block = _new_block()
     for row in rows:
         block.write(row)
         if block.tell() >= _PARSED:
             yield block
-            block = io.BytesIO()
-    if block.tell():
+            block = _new_block()
+    if block.tell() > len(codecs.BOM_UTF8):
         yield block
+
+
+def _new_block() -> io.BytesIO:
+    """Return an empty block that begins with the mark that Arrow leaves out, so that a value keeps one of its own."""
+    block = io.BytesIO()
+    block.write(codecs.BOM_UTF8)
+    return block
 
 
 @contextmanager
@@ -289,6 +297,17 @@ class TableSource:
         with _duckdb(self) as (connection, relation):
             schema = connection.sql(f"SELECT * FROM {relation} LIMIT 0").to_arrow_table().schema
         return {column.name: _arrow_kind(column.type) for column in schema}
+
+    def names(self) -> list[str]:
+        """Return the columns in order, without a look at their values.
+
+        Raises:
+            DataMissing, SourceError: as `describe`.
+        """
+        if self.kind != "sqlite":
+            return list(self.describe())
+        with _sqlite(self) as connection:
+            return [name for name, _ in _sqlite_columns(self, connection)]
 
     def load(
         self,
@@ -828,8 +847,10 @@ def _with_texts(source: TableSource, sql: str) -> Any:
     Raises:
         SourceError: a view computes with them and finds rows by them too.
     """
+    if source.kind != "csv":
+        return source.load(_columns_in(sql, source))
     found = source.load()
-    for name, column in _csv_columns(source).items() if source.kind == "csv" else ():
+    for name, column in _csv_columns(source).items():
         if not (code := column.code()):
             continue
         as_key, as_number = _uses(sql, name)
@@ -842,6 +863,23 @@ def _with_texts(source: TableSource, sql: str) -> Any:
         if not as_number:
             found = found.set_column(found.column_names.index(name), name, [column.texts()])
     return found
+
+
+def _columns_in(sql: str, source: TableSource) -> list[str] | None:
+    """Return the columns of a table that a SELECT may read, by all names that occur in it; None: all."""
+    import sqlglot
+    from sqlglot import exp
+
+    tree = sqlglot.parse_one(sql, dialect="duckdb")
+    names = {one.name.lower() for one in tree.find_all(exp.Identifier)}
+    tables = {one.alias_or_name.lower() for one in tree.find_all(exp.Table)}
+    has_others = any(not isinstance(one.parent, exp.Count) for one in tree.find_all(exp.Star))
+    has_rows = any(one.name.lower() in tables for one in tree.find_all(exp.Column))  # a row as a struct
+    are_natural = any((one.args.get("method") or "").upper() == "NATURAL" for one in tree.find_all(exp.Join))
+    if has_others or has_rows or are_natural or tree.find(exp.Pivot, exp.Columns, exp.PositionalColumn):
+        return None
+    known = source.names()
+    return [name for name in known if name.lower() in names] or known[:1]
 
 
 def _uses(sql: str, name: str) -> tuple[bool, bool]:
@@ -1151,13 +1189,19 @@ def _csv_kind(column: Column) -> tuple[str, Any]:
 _STORED = ("integer", "real", "text", "blob")
 
 
-def _sqlite_kinds(source: TableSource, connection: sqlite3.Connection) -> dict[str, tuple[str, str]]:
-    """Return the kind of each column by the types of its values, and its declared type, which binds nobody."""
+def _sqlite_columns(source: TableSource, connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Return the columns and their declared types."""
     # which has generated columns too; the hidden ones of a virtual table are its own
     asked = "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden <> 1"
     found = connection.execute(asked, [source.table]).fetchall()
     if not found:
         raise SourceError(f"source: no table {source.table!r} in {source.where}")
+    return found
+
+
+def _sqlite_kinds(source: TableSource, connection: sqlite3.Connection) -> dict[str, tuple[str, str]]:
+    """Return the kind of each column by the types of its values, and its declared type, which binds nobody."""
+    found = _sqlite_columns(source, connection)
     kinds: dict[str, tuple[str, str]] = {}
     for first in range(0, len(found), 100):  # SQLite selects so many columns at once
         some = found[first : first + 100]
@@ -1264,7 +1308,11 @@ def _sqlite_values(name: str, values: Sequence[Any], kind: str, arrow: Any) -> A
         some = {type(v).__name__: v for v in values if v is not None}
         if set(some) != {"str"}:
             told = " and ".join(f"{v!r} ({one})" for one, v in some.items())
-            raise ValueError(f"column {name} holds {told}; CAST it in a view to INTEGER, REAL or TEXT")
+            raise ValueError(
+                f"column {name} holds {told}; in a view, write NULLIF({_plain(name)}, 'TEXT') where a text means that "
+                f"a value is missing, else {'hex' if 'bytes' in some else 'CAST'}({_plain(name)}"
+                f"{'' if 'bytes' in some else ' AS TEXT'}): a CAST to a number makes 0 of what is none"
+            )
     return pa.array(values, type=arrow)
 
 
@@ -1288,7 +1336,10 @@ def _decimals(texts: Any, name: str) -> Any:
         return pc.cast(texts, pa.float64())
     whole, scale = (max(sizes) for sizes in zip(*filter(None, found), (1, 0), strict=True))
     if whole + scale > _DIGITS:
-        raise ValueError(f"column {name}: a decimal of {whole + scale} digits; at most {_DIGITS} are read")
+        raise ValueError(
+            f"column {name}: a decimal of {whole + scale} digits; at most {_DIGITS} are read; in a view, CAST it to "
+            "DOUBLE PRECISION to learn from it, or to TEXT"
+        )
     kind = pa.decimal128(_DIGITS, scale)
     return pa.chunked_array([pc.cast(part, kind) for part in parts], kind)
 

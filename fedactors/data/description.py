@@ -726,6 +726,11 @@ def _source_at(
             raise BadInput(f"{party.where}.path: a password is not allowed in a file: give env:NAME or use ~/.pgpass")
     guess = "postgres" if address else _KINDS.get(ending_of(where))
     allowed = (*sorted(set(_KINDS.values())), "postgres")
+    if guess is None and kind is None and key == "tables":
+        raise BadInput(
+            f"{party.where}.tables.{table}: {where!r} is not allowed: give a file whose name ends in "
+            f"{', '.join(sorted(_KINDS))}, or the address of PostgreSQL; the table is called as it is in its database"
+        )
     kind = choice_of(kind or guess, allowed, f"{party.where}.{'kind' if key == 'path' else key}")
     if kind != "postgres":
         where = party.path_at(key, where)

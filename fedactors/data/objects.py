@@ -504,7 +504,8 @@ def table_of(value: Any, name: str, asked: Collection[str] = ()) -> pa.Table:
         table = _arrow_table(value, asked)
         columns = [] if table is None else [_plain_column(column) for column in table.columns]
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise BadInput(f"{name}: {type(value).__module__}.{type(value).__qualname__}: {first_line(error)}") from None
+        told = _odd_column(value) or first_line(error)
+        raise BadInput(f"{name}: {type(value).__module__}.{type(value).__qualname__}: {told}") from None
     if table is None:
         raise BadInput(
             f"{name}: {type(value).__module__}.{type(value).__qualname__} is not allowed: give a table of pandas, "
@@ -553,6 +554,48 @@ def _arrow_table(value: Any, asked: Collection[str]) -> pa.Table | None:
     return value if isinstance(value, pa.Table) else None
 
 
+def _odd_column(value: Any) -> str:
+    """Return what to say of the first column of which Arrow makes none; empty: it makes one of each."""
+    is_frame = hasattr(value, "iloc") and hasattr(value, "columns")
+    if isinstance(value, Mapping):
+        columns = list(value.items())
+    elif is_frame:
+        columns = [(name, value.iloc[:, position]) for position, name in enumerate(value.columns)]
+    else:
+        return ""
+    for name, one in columns:
+        try:
+            if is_frame:
+                pa.Table.from_pandas(one.to_frame("x"), preserve_index=False)
+            else:
+                pa.array(_column(one), from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            kind = str(getattr(one, "dtype", "object")).rpartition(".")[2]
+            kinds = sorted({type(item).__name__ for item in one if item is not None}) if kind == "object" else []
+            if len(kinds) > 1 and not set(kinds) <= {"int", "float"}:
+                return (
+                    f"column {name}: holds values of several types ({', '.join(kinds[:_MOST_NAMED])}); make them "
+                    "alike, as .astype(str) or pandas.to_numeric does"
+                )
+            remedy = next((advice for start, advice in _REMEDIES.items() if kind.startswith(start)), "")
+            return f"column {name}: {first_line(error)}{remedy or _OTHER_REMEDY}"
+    return ""
+
+
+_MOST_NAMED = 3
+_REMEDIES = {
+    "complex": "; give real and imaginary parts as two columns",
+    "longdouble": "; give float64",
+    "float128": "; give float64",
+    "bfloat16": "; give float32, as .float() does",
+    "timedelta": "; give seconds as numbers",
+    "datetime": "; give datetime64[us]",
+    "Sparse": "; give it as .sparse.to_dense() does",
+}
+"""Of columns that Arrow does not take, by how their type is called."""
+_OTHER_REMEDY = "; give one number, text or date for each row, whole numbers beyond 64 bits as texts"
+
+
 def _of_hugging_face(value: Any) -> Any:
     """Return the rows of a Hugging Face data set, with the columns that its format has; what is none as it is.
 
@@ -580,12 +623,17 @@ def _refuse_other_rows(columns: Mapping[str, Any]) -> None:
 
 
 def _refuse_several_kinds_of_dates(name: Any, values: Any) -> None:
-    """Refuse objects of which Arrow would drop times of day, or take local times for those of UTC."""
+    """Refuse objects of which Arrow would drop times of day or zones, or take local times for those of UTC."""
     kinds = {(type(one).__name__, getattr(one, "tzinfo", None) is None) for one in values if hasattr(one, "isoformat")}
     if len({kind for kind in kinds if kind[0] != "NaTType"}) > 1:
         raise ValueError(
             f"{name}: holds dates of several kinds ({', '.join(sorted({kind for kind, _ in kinds}))}, with a "
             "time zone or without); make them alike, as pandas.to_datetime(..., utc=True) does"
+        )
+    if ("time", False) in kinds:
+        raise ValueError(
+            f"{name}: holds times of day with a time zone, which Arrow would leave out; give times without one, all of "
+            "one zone, or dates"
         )
 
 

@@ -29,6 +29,7 @@ import gzip
 import importlib
 import inspect
 import io
+import itertools
 import json
 import math
 import mmap
@@ -409,7 +410,7 @@ def _parts_from(content: Content, first: int) -> Iterator[bytes]:
     return (content[start : start + _CSV_BLOCK] for start in range(first, len(content), _CSV_BLOCK))
 
 
-_ENCODINGS = ("utf-8", "cp1252", "latin-1", "mac_roman", "cp850", "gb18030", "shift_jis", "utf-16-le")
+_ENCODINGS = ("utf-8", "cp1252", "latin-1", "mac_roman", "cp850", "gb18030", "shift_jis")
 """What files are written in, and what Excel writes; the first in which a line can be read is not always right."""
 
 
@@ -417,22 +418,30 @@ def _other_encodings(content: Content, csv: CsvFormat) -> str:
     """Return what to say of a file that is not written as it is said to be: the line, and what it could be."""
     name = codecs.lookup(csv.encoding).name
     number, wrong, byte = 0, content[:_CSV_BLOCK], ""
-    if name in ("utf-8", "ascii"):
+    if wide := _of_two_bytes(content):
+        wrong = bytes(wrong).decode(wide, "replace").partition("\n")[0].strip().encode(wide)
+    elif not name.startswith(("utf-16", "utf-32")):
         for number, wrong in enumerate(content[:].splitlines(), 1):
             try:
                 wrong.decode(csv.encoding)
             except UnicodeDecodeError as error:
                 byte = f" (line {number} has the byte 0x{wrong[error.start]:02x})"
-                start = max(0, error.start - 10)
-                wrong = wrong[start : error.start + 10]
+                start = 0 if len(wrong) <= _MOST_SHOWN else max(0, error.start - 10)
+                wrong = wrong[start : max(start + _MOST_SHOWN, error.start + 10)]
                 break
-    likely = ["utf-16-le"] if content[1:200:2].count(0) > 50 else [one for one in _ENCODINGS if one != "utf-16-le"]
+    likely = [wide] if wide else list(_ENCODINGS)
     likely = [one for one in likely if codecs.lookup(one).name != name]
     readings = _readings(wrong[:_MOST_SHOWN], likely)
     told = ", ".join(f'encoding = "{encoding}" reads {text!r}' for encoding, text in readings)
     return f'is not written in {csv.encoding}{byte}; give its encoding, csv = {{ encoding = "..." }}: ' + (
         told or "none of " + ", ".join(_ENCODINGS) + " reads that line"
     )
+
+
+def _of_two_bytes(content: Content) -> str:
+    """Return the encoding of texts whose letters have two bytes, mostly a zero and one of ASCII; empty: another."""
+    first, second = content[:200:2], content[1:200:2]
+    return "utf-16-le" if 2 * second.count(0) > len(second) else "utf-16-be" if 2 * first.count(0) > len(first) else ""
 
 
 class _Lines:
@@ -539,11 +548,19 @@ class _Lines:
         if not re.search(rb"(^|\r\n|\r(?!\n)|\n)[ \t]*[\r\n]\s*\S", self.content):
             return
         records = self.records()
+        head, widest = (0, ""), 1
         if not self.csv.names:
-            next(records)
+            number, _, record = next(records)
+            head, widest = (number, record[0]), max(len(one) for _, _, one in itertools.islice(self.records(), 100))
         on_top = self.num_blank
         for number, _, _ in records:
             if self.num_blank > on_top:
+                if widest > 1:
+                    raise BadInput(
+                        f"{self.where}: line {head[0]} has one field, {head[1][:_MOST_SHOWN]!r}, and rows below have "
+                        f"{widest}; lines on top that are no part of the table are left out by "
+                        f"csv = {{ skip = {number - 1} }}"
+                    )
                 raise BadInput(
                     f"{self.where}: a blank line stands above line {number}; in a file of one column it may be a row "
                     'whose value is missing: write "" there, or take the line out'
@@ -637,33 +654,64 @@ def read_columns(
     Raises:
         BadInput: it cannot be read, has no column, or two of one name.
     """
-    lists = [] if wanted is None else [list_of(name) for name in wanted if list_of(name) != name]
-    asked = None if wanted is None else [*wanted, *lists]
+    asked = with_lists(wanted)
     if table is None:
         arrays, present = read_arrays(path, party, asked, csv or CsvFormat())
     else:
         arrays, present = _chosen(table, path, party, asked)
     if not present:
         raise BadInput(f"{party}: path: {path} has no column")
+    return named_columns(arrays, present, f"{party}: {path}", wanted, csv=csv, whole=whole)
+
+
+def with_lists(wanted: Sequence[str] | None) -> list[str] | None:
+    """Return names of columns, and those of the columns of lists of which they may be places; None: all."""
+    if wanted is None:
+        return None
+    return [*wanted, *(list_of(name) for name in wanted if list_of(name) != name)]
+
+
+def named_columns(
+    arrays: dict[str, Any],
+    present: Sequence[str],
+    where: str,
+    wanted: Sequence[str] | None,
+    *,
+    csv: CsvFormat | None = None,
+    whole: Collection[str] = (),
+) -> dict[str, Column]:
+    """Return the wanted columns of those that were read, each place of lists as one: see `read_columns`.
+
+    Args:
+        arrays: that were read; changed.
+        present: names of all columns that are there.
+        where: for errors.
+        wanted: names of columns; None: all.
+        csv: how texts are written.
+        whole: columns that stay as they are if they are lists.
+
+    Raises:
+        BadInput: two of one name, or values of no plain type.
+    """
     for name, values in [*arrays.items()]:
         if is_list(values) and name not in whole:
             del arrays[name]
-            elements = _elements(name, values, party)
+            elements = _elements(name, values, where)
             if taken := [one for one in elements if one != name and one in present]:
                 number = taken[0].removeprefix(f"{name}.")
                 raise BadInput(
-                    f"{party}: {path}: column {taken[0]}: is also what place {number} of the lists of column {name} is "
+                    f"{where}: column {taken[0]}: is also what place {number} of the lists of column {name} is "
                     "called; name one of them differently"
                 )
             arrays |= elements
-    arrays = {name: one for name, one in arrays.items() if asked is None or {name, list_of(name)} & set(wanted or ())}
+    arrays = {name: one for name, one in arrays.items() if wanted is None or {name, list_of(name)} & set(wanted)}
     found = {}
     large = is_large(sum(values.nbytes for values in arrays.values()))
     for name, values in arrays.items():
         try:
             found[name] = Column(name, values, csv, is_large=large)
         except Inexact as error:
-            raise BadInput(f"{party}: {path}: column {name}: holds {error}, which are not read") from None
+            raise BadInput(f"{where}: column {name}: holds {error}, which are not read") from None
     return found
 
 
@@ -760,7 +808,7 @@ def _read_file(
                 f"{ENDINGS} file"
             )
         if b"\0" in content[:1000] and "16" not in csv.encoding and "32" not in csv.encoding:
-            if content[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and content[1:200:2].count(0) <= 50:
+            if content[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and not _of_two_bytes(content):
                 raise BadInput(f"{party}: path: {path} is no text (it has zero bytes): give a {ENDINGS} file")
             if content[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise BadInput(f"{party}: {path} {_other_encodings(content, csv)}")
@@ -887,10 +935,14 @@ def _read_parts(
             told = " and ".join(f"{one} is {kind}" for kind, one in kinds.items())
             raise BadInput(f"{party}: path: {where}: the files of a table are of one kind: {told}")
         part, names = _read_file(file, party, wanted, csv)
-        if parts and names != present:
-            raise BadInput(f"{party}: {file} has the columns {', '.join(names)}, {files[0].name} {', '.join(present)}")
-        parts.append(pa.table(part))
-        present = names
+        if parts and sorted(names) != sorted(present):
+            raise BadInput(
+                f"{party}: {file} has the columns {', '.join(names)}, {files[0].name} {', '.join(present)}: all files "
+                "of a table need the same; write the others anew, or leave them out by a pattern, such as part-*.csv"
+            )
+        present = present or names
+        parts.append(pa.table({name: part[name] for name in present if name in part}))
+        _refuse_other_types(parts[0].schema, parts[-1].schema, (files[0], file), party)
     refuse_lost_column(files, present, f"{party}: {where}")
     with reading(party, where):
         schema = pa.unify_schemas([part.schema for part in parts], promote_options="permissive")
@@ -898,6 +950,18 @@ def _read_parts(
         if is_large(whole.nbytes):
             whole = mapped_table(whole.schema, whole.num_rows, pieces_of(whole.to_batches()))
     return dict(zip(whole.column_names, whole.columns, strict=True)), present
+
+
+def _refuse_other_types(first: Any, schema: Any, files: tuple[Path, Path], party: str) -> None:
+    """Refuse a file that has values of another type in a column than the first one, where no type holds both."""
+    for one, other in zip(first, schema, strict=True):
+        try:
+            pa.unify_schemas([pa.schema([one]), pa.schema([other])], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            kind = f"as {one.type} in {files[0].name} and as {other.type} in {files[1].name}"
+            raise BadInput(
+                f"{party}: {files[1]}: column {one.name}: stands {kind}; write it with one type in all files"
+            ) from error
 
 
 def refuse_lost_column(files: Sequence[Path], present: Sequence[str], where: str) -> None:
@@ -935,7 +999,12 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
         books = [openpyxl.load_workbook(io.BytesIO(content), data_only=is_value) for is_value in (True, False)]
     names = [sheet.title for sheet in books[0].worksheets if sheet.max_row > 1 or sheet["A1"].value is not None]
     if len(names) != 1:
-        raise BadInput(f"{where}: the workbook has {len(names)} sheets ({', '.join(names[:5])}): one is needed")
+        hidden = [name for name in names if books[0][name].sheet_state != "visible"]
+        told = f"; {', '.join(hidden[:5])} {'is' if len(hidden) == 1 else 'are'} hidden" if hidden else ""
+        raise BadInput(
+            f"{where}: the workbook has {len(names)} sheets ({', '.join(names[:5])}){told}: one is needed; move or "
+            "copy the table's to a workbook of its own"
+        )
     sheet, formulas = (book[names[0]] for book in books)
     if merged := list(map(str, sheet.merged_cells.ranges)):
         raise BadInput(f"{where}: cells {merged[0]} are merged: a value stands in the first of them only; unmerge them")
@@ -958,8 +1027,16 @@ def _read_workbook(content: Content, where: str) -> dict[str, Any]:
     rows = [rows[number - 1] for number in filled]
     width = max((number + 1 for number, name in enumerate(head) if name is not None), default=0)
     if any(value is not None for row in rows for value in row[width:]):
-        raise BadInput(f"{where}: a column beyond {width} has no name in the first row")
+        raise BadInput(
+            f"{where}: a column beyond {width} has no name in the first row; name it there, and delete what stands "
+            "above, left or right of the table"
+        )
     found = ["" if name is None else str(name) for name in head[:width]]
+    if found.count("") > 1:
+        raise BadInput(
+            f"{where}: {found.count('')} columns have no name in the first row; name them there, and delete what "
+            "stands above, left or right of the table"
+        )
     _refuse_doubled(found, where)
     return {name: _cells([row[number] for row in rows]) for number, name in enumerate(found)}
 
@@ -968,11 +1045,15 @@ def _cell_value(cell: Any) -> Any:
     """Return what a cell holds; of a whole number that is shown as a code, with zeros in front, what it shows."""
     if cell.data_type == "e":
         return None
+    if isinstance(cell.value, str):
+        return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), cell.value)
     if type(cell.value) is int and cell.value >= 0:
         return _shown_code(cell.value, _pieces_of(cell.number_format)) or cell.value
     return cell.value
 
 
+_ESCAPED = re.compile("_x(?![Dd][89A-Fa-f])([0-9A-Fa-f]{4})_")
+"""A character that XML does not have, or an underscore before such a text, as workbooks write it."""
 _PIECE = re.compile(r"""\"([^"]*)\"|\\(.)|\[\$([^\]-]*)[^\]]*\]|\[[^\]]*\]|[_*].|(.)""", re.DOTALL)
 
 

@@ -33,8 +33,8 @@ from fedactors.data.datasets.catalogue import describe
 from fedactors.data.datasets.load import load_tabular
 from fedactors.data.partitioners import ColumnPartitioner, Partitions, VerticalEvenPartitioner
 from fedactors.data.party_rows import NO_PART, PARTS, PartyBlock, class_weighted, one_hot
-from fedactors.data.readers import is_csv, list_of, names_of_columns, read_columns
-from fedactors.data.values import Column, CsvFormat, IdRule, class_text, hold_unseen, is_large, row_name_array
+from fedactors.data.readers import is_csv, list_of, named_columns, names_of_columns, read_columns, with_lists
+from fedactors.data.values import Column, CsvFormat, IdRule, class_text, hold_unseen, row_name_array
 from fedactors.errors import BadInput
 from fedactors.learning.metrics import Task
 from fedactors.messages.codec import wire_type
@@ -220,12 +220,11 @@ class FileSource:
         wanted = self.features if trained is None else tuple(one.name for one in trained)
         others = self._roles if trained is None and self.needs_label else self.id_columns
         asked = None if wanted is None else [*others, *wanted]
-        if self.view is not None:
-            found = self.view.load()
-            names = [name for name in found.column_names if asked is None or name in asked]
-            large = is_large(found.nbytes)
-            return {name: Column(name, found.column(name), is_large=large) for name in names}
         whole = set(self._roles) - set(self.targets)
+        if self.view is not None:
+            found, chosen = self.view.load(), with_lists(asked)
+            arrays = {n: found.column(n) for n in found.column_names if chosen is None or n in chosen}
+            return named_columns(arrays, found.column_names, self.where, asked, whole=whole)
         columns = read_columns(Path(self.path), self.party, wanted=asked, csv=self.csv, whole=whole, table=table)
         index = () if wanted is not None else pandas_index(Path(self.path))
         return {name: column for name, column in columns.items() if name not in index or name in self._roles}

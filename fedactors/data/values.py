@@ -109,7 +109,8 @@ DatePart = Literal["days", "month", "weekday", "hour"]
 WAVES = {"sine": np.sin, "cosine": np.cos}
 """The two numbers of each part that comes round again."""
 _DAYS = ("%d.%m.%Y", "%Y-%m-%d", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d %b %Y")
-_PATTERNS = tuple(f"{day}{time}" for time in ("", " %H:%M", " %H:%M:%S") for day in _DAYS)
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+_PATTERNS = (*(f"{day}{time}" for time in _TIMES for day in _DAYS), "%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S.%f UTC")
 """Common ways to write a date that are not ISO 8601."""
 _PERIODS: dict[str, int] = {"month": 12, "weekday": 7, "hour": 24}
 COUNTED = {"unix": (1, 1, 0), "unix-ms": (1, 1_000, 0), "excel": (86_400, 1, -25_569 * 86_400)}
@@ -120,8 +121,11 @@ _FIRST_SECOND, _LAST_SECOND = {"excel": -2_203_891_200}, 253_402_300_800
 counted in two ways, else of the years 1 to 9999."""
 _ISO = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}|[0-9]{4}-?W[0-9]{2}(-?[0-9])?)([Tt ]|$)")
 """What a date of ISO 8601 begins with."""
-_IN_A_ZONE, _IN_NO_ZONE = r"[0-9][Tt ][0-9:.,]+[+-](?:0[1-9]|1[0-4])(?::?[0-9]{2})?\s*$", r"[0-9][Tt ][0-9:.,]+\s*$"
-"""Moments of ISO 8601 of another zone than UTC, and of one that nobody tells."""
+_HALF_OF_DAY = r"(?:\s*[AaPp][Mm])?\s*"
+_IN_A_ZONE = rf"[0-9][Tt ][0-9:.,]+{_HALF_OF_DAY}[+-](?:0[1-9]|1[0-4])(?::?[0-9]{{2}})?\s*$"
+_IN_NO_ZONE = rf"[0-9][Tt ][0-9:.,]+{_HALF_OF_DAY}$"
+"""Moments of another zone than UTC, and of one that nobody tells."""
+_ZONE_OF_LETTERS = re.compile(r"[0-9]\s*([A-Za-z]{2,5})\s*$")
 _NAMES_OF_UTC = ("UTC", "ETC/UTC", "Z", "+00:00", "GMT")
 Formats = str | tuple[str, ...]
 """One way to write dates, or several in the order in which they are tried; an empty one, or ``iso``: ISO 8601."""
@@ -148,9 +152,16 @@ def parse_date(text: str, pattern: Formats) -> datetime.datetime:
                 if not is_date:
                     raise ValueError(f"{text!r} is no date")
                 return _EPOCH + datetime.timedelta(seconds=float(seconds))
+            if "%Z" in one and not _names_utc(text):
+                raise ValueError(f"{text!r} names a zone of this machine, which another one does not know")
             found = datetime.datetime.fromisoformat(text) if one == "iso" else datetime.datetime.strptime(text, one)
             return found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
     raise ValueError(f"{text!r} is no date")
+
+
+def _names_utc(text: str) -> bool:
+    """Say whether the zone that a text names by letters is that of UTC; what EST is depends on who reads it."""
+    return bool({"utc", "gmt"} & set(re.findall("[a-z]+", text.lower())))
 
 
 def _seconds_since_1970(numbers: Any, pattern: str) -> tuple[Any, Any]:
@@ -171,10 +182,16 @@ def how_dates_are_read(text: str, pattern: Formats) -> str:
         return f'{told}, but seconds since 1970 are read by format = "{unit}"{both}'
     if re.fullmatch(r"[2-6][0-9]{4}(\.[0-9]+)?", text.strip()) and "excel" not in given:
         return f'{told}, but days as a workbook counts them are read by format = "excel"'
-    for other in ("iso", *_PATTERNS):
-        with contextlib.suppress(ValueError):
-            parse_date(text, other)
-            return f'{told}, but by format = "{other}"; where both occur: format = {_formats_text((*given, other))}'
+    ways = [one for (one,) in formats_of_dates([text])]
+    if len(ways) > 1:
+        named = " or ".join(f'format = "{one}"' for one in ways)
+        return f"{told}, but by {named}, which are different days: other rows may tell which is meant"
+    if ways:
+        return f'{told}, but by format = "{ways[0]}"; where both occur: format = {_formats_text((*given, ways[0]))}'
+    if (zone := _ZONE_OF_LETTERS.search(text)) and zone[1].lower() not in ("am", "pm", "utc", "gmt"):
+        return f"{told}: which zone {zone[1]} is depends on who reads it; write the offset, such as +01:00"
+    if re.fullmatch(r"2[3-5][0-9]{5}(\.[0-9]+)?", text):
+        return f"{told}: a Julian day, such as SQLite counts; in a view write datetime(...) of it"
     return f"{told}; give its format, as Python's strptime has it"
 
 
@@ -218,12 +235,10 @@ def _reads(text: str, pattern: str) -> bool:
 
 def rule_of_date(text: str) -> str:
     """Return the rule of a column (as ``{ type = "datetime" }``) by which a text is a date; empty if it is none."""
-    for pattern in (_unit_since_1970(text), *_PATTERNS):
-        with contextlib.suppress(ValueError):
-            parse_date(text, pattern)
-            given = f', format = "{pattern}"' if pattern else ""
-            return f'{{ type = "datetime"{given} }}'
-    return ""
+    first, *others = [one for (one,) in formats_of_dates([text])] or [""]
+    given = f', format = "{first}"' if first != "iso" else ""
+    either = "".join(f' or format = "{one}"' for one in others)
+    return f'{{ type = "datetime"{given} }}{either}' if first else ""
 
 
 def encode_dates(moments: NDArray[Any], parts: Sequence[DatePart], width: int) -> NDArray[np.float64]:
@@ -657,7 +672,7 @@ class Column:
         numbers, bad = self._parsed()
         if len(bad):
             text = str(self.values[int(bad[0])].as_py())
-            advice = how_it_is_read(text, self.csv) or _as_missing(text)
+            advice = how_it_is_read(text, self.csv) or _as_missing(text, self.csv)
             if f" {_OBJECT}" in where and "csv = " in advice:
                 advice = "; in an object write None for what is missing, and numbers as numbers"
             raise BadInput(
@@ -957,6 +972,11 @@ def value_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
+def alike(text: str) -> str:
+    """Return a text without what nobody tells apart: blanks at its ends, letters' case, how accents are composed."""
+    return unicodedata.normalize("NFC", text.strip().casefold())
+
+
 def class_text(value: Any) -> str:
     """Return the name of a class: 7, 7.0, "7" and "7.0" are the same, and so are true and "True"; "007" is another."""
     text = str(value)
@@ -999,15 +1019,18 @@ def how_it_is_read(text: str, csv: CsvFormat) -> str:
 _TRUTHS = {"t", "f", "y", "n", "yes", "no", "on", "off", "ja", "nein", "wahr", "falsch", "oui", "non", "vrai", "faux"}
 
 
-def _as_missing(text: str) -> str:
+def _as_missing(text: str, csv: CsvFormat) -> str:
+    listed = f"csv = {{ null = {json.dumps([*(csv.null or ()), text], ensure_ascii=False)} }}"
+    if csv.null is None:
+        listed += ", with NA and the like in that list where the file has them"
     if text.lower() in _TRUTHS:
         return "; if it means that something is so or not, its two texts are categories"
     if text.startswith("#") and text.endswith(("!", "?")):
-        return f"; what a workbook shows where it cannot compute is missing by csv = {{ null = [{json.dumps(text)}] }}"
+        return f"; what a workbook shows where it cannot compute is missing by {listed}"
     if any(map(str.isdigit, text)):
         return "; a number is digits with a point, a sign and an exponent: leave out what else stands there"
     if 0 < len(text) <= _LONGEST_NULL and text.lower() != "true":
-        return f"; if it means a missing value: csv = {{ null = [{json.dumps(text)}] }}"
+        return f"; if it means a missing value: {listed}"
     return ""
 
 
