@@ -108,8 +108,9 @@ class NebulaCenter(ContainerCenter):
 
     async def _rotate(self) -> None:
         while not self.trainings.stopped and self.timer.due_at() <= self._config.end:
-            await self.clock.sleep_until((self.trainings.began_at or 0.0) + self.timer.due_at(), key="rotation")
-            rotation = self.timer.take(self.trainings.now)
+            due = self.timer.due_at()
+            await self.clock.sleep_until((self.trainings.began_at or 0.0) + due, key="rotation")
+            rotation = self.timer.take(max(self.trainings.now, due))  # now may be less by rounding
             if rotation is not None and not self.trainings.stopped:
                 await self._send(rotation)
 

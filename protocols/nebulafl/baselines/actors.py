@@ -308,7 +308,7 @@ class FlatExchange(Exchange):
     async def _tick(self, wake: float) -> None:
         await self.clock.sleep_until(self.began_at + wake, key="aggregate")
         self.wake = None
-        self._follow(self.server.advance(self._now))
+        self._follow(self.server.advance(max(self._now, wake)))  # now may be less by rounding
 
     @remote(caller=DATA_CENTER, unbounded="takes what it ordered")
     async def arrive(self, result: messages.TrainingResult) -> None:

@@ -22,6 +22,7 @@ from protocols.nebulafl import training as nebula_training
 from protocols.nebulafl.config import NebulaFLConfig
 from protocols.nebulafl.data import load_data, read_catalogue
 from protocols.nebulafl.run import run
+from protocols.nebulafl.staleness import RotationTimer
 from protocols.nebulafl.training import evaluate, initial_parameters, run_model, steps_of, train
 from tests.protocols.nebulafl.runs import BASELINES, PRICES, SMALL, changed, cut, play, rounds, spans_of, user_files
 
@@ -186,6 +187,25 @@ def test_a_run_without_times_goes_on_with_those_that_it_found(algorithm):
     assert len(whole[1].rounds) == 3
     assert rounds(begun) + rounds(rest[1]) == rounds(whole[1])
     assert rest[0].extra["notes"] == whole[0].extra["notes"]
+
+
+@pytest.mark.usefixtures("_short")
+def test_what_is_due_is_not_missed_by_rounding(tmp_path, monkeypatch):
+    """A clock that does not begin at 0: (began + due) - began may be less than due."""
+    taken, take = [], RotationTimer.take
+
+    def seen(self, now):
+        taken.append(now)
+        assert len(taken) < 100, "it waits for ever for what is due"
+        return take(self, now)
+
+    monkeypatch.setattr(RotationTimer, "take", seen)
+    for factor in (0.3, 0.7, 1.1, 1.3, 1.7):
+        taken.clear()
+        played(tmp_path, work_factor=factor)
+        assert len(taken) <= 3 * 2
+    windows = [played(tmp_path, algorithm="fedsa", aggregation_window=0.7, work_factor=f)[0] for f in (0.7, 1.1)]
+    assert all(found.metrics["trainings"] for found in windows)
 
 
 @pytest.mark.usefixtures("_short")
